@@ -102,7 +102,7 @@ class AtSites:
         x = self.mean + self.moved
         return self.clients.log_joint(x, self.guide.draws(self.moved, self.noise)).mean(0) + self.guide.entropy
 
-    def stepped(self) -> AtSites:
+    def stepped(self) -> Self:
         """After one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
         before = self.guide
         if not before.mean.shape[-1]:
@@ -120,7 +120,7 @@ class AtSites:
             at = replace(at, guide=at.guide.where(risen, at.guide.halfway(before)))
         return replace(at, guide=at.guide.where((at.bound >= least) | ~least.isfinite(), before))
 
-    def further(self, before: Conditional, found: OwnMoments, held: Tensor, bound: Tensor) -> AtSites:
+    def further(self, before: Conditional, found: OwnMoments, held: Tensor, bound: Tensor) -> Self:
         """With the means of clients that were held back as far as the bound rises: all the way, or twice as far, ...
 
         A mean far from its client's data is many standard deviations away, since those are of a curvature far away.
@@ -146,7 +146,7 @@ class AtSites:
                 break
         return at
 
-    def centred(self) -> AtSites:
+    def centred(self) -> Self:
         """With the centring that suits what the data say of each latent, and the guide in those numbers.
 
         Of u ~ N(loc, scale^2) whose data have the precision k, globals and the number v that is given decouple at
@@ -167,7 +167,7 @@ class AtSites:
         new = torch.where(risen[:, None], new, c)
         return replace(self, clients=replace(self.clients, centring=new), guide=at.guide.where(risen, guide))
 
-    def recentred(self, new: Tensor) -> AtSites:
+    def recentred(self, new: Tensor) -> Self:
         """With another centring (S, q), and the guide in those numbers, to first order around its mean."""
         guide = self.guide
         mean, by_x, by_v = self.clients.recentred(self.mean.expand(len(new), -1), guide.mean, new)

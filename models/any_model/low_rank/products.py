@@ -171,7 +171,7 @@ def _diagonal(
 def _near_diagonal(product: Callable[[Tensor], Tensor], signs: Iterator[Tensor]) -> Tensor:
     """diag A of matrices that may be diagonal: then two vectors of signs agree, and no more are needed."""
     found = [z * product(z) for z in itertools.islice(signs, 2)]
-    if not torch.allclose(*found, rtol=1e-9, atol=0):
+    if not torch.allclose(found[0], found[1], rtol=1e-9, atol=0):
         found += [z * product(z) for z in signs]
     return torch.stack(found).mean((0, 1))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from ..names import Phase
 from ..remembered import Remembered
 from ..rule import NaturalGradient
 from .climb import LowRankClimb
+from .family import LowRankFamily
 from .products import Derivatives, SketchedBound, height_beyond, sketched
 from .sketch import Sketched, along, directions
 
@@ -63,7 +64,7 @@ class SketchedGradient(NaturalGradient):
         alone = Conditional(none[0], mean.new_zeros(1, 0, p), mean.new_zeros(1, 0, 0))
         found = sketched(at, alone, w, self._signs(moved, seed), rows=False)
         if method.rank < p and bool(method.family.spread.any()):
-            block = method.family.of_spread(precision)
+            block = cast("LowRankFamily", method.family).of_spread(precision)
             above = height_beyond(found, w, moved, block, method.family.spread.to(w.device))
             found = replace(found, bound=found.bound - above)
         return SketchedPrior(found)
@@ -103,4 +104,4 @@ class SketchedGradient(NaturalGradient):
     @property
     def _when_exact(self) -> Phase:
         """A posterior that is Gaussian, and has another covariance than a guide of low rank, may be explored."""
-        return Phase.DONE if self.method.rank >= self.method.p else self._after
+        return Phase.DONE if self.method.rank >= len(self.method.sites.start) else self._after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from ..names import MEAN, PHASE, PRECISION, Phase
 from ..plain import GaussianModel
 from ..remembered import noted
 from ..steps import AtSites, FitConditional, kept
+from .family import LowRankFamily
 from .products import PROBES, Derivatives, SketchedBound, height_beyond, rows, sketched
 from .sketch import along, directions
 
@@ -60,7 +62,7 @@ class SketchedSites(AtSites):
         found = sketched(self._derivatives, self.guide, w, self._signs(chunk))
         if method.rank >= len(w) or not bool(method.family.spread.any()):
             return found
-        block = method.family.of_spread(chunk.shared[PRECISION])
+        block = cast("LowRankFamily", method.family).of_spread(chunk.shared[PRECISION])
         above = height_beyond(found, w, self.moved, block, method.family.spread.to(w.device))
         return replace(found, bound=found.bound - above)
 
