@@ -47,7 +47,7 @@ def blocks(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: int
         points: of the globals, (M, p).
         inner: draws of a client's latents at each.
     """
-    at = AtSites.of(method, chunk)
+    at = AtSites.undrawn(method, chunk)
     pairs = pairs_at_once(at.clients, method.q + points.shape[-1])
     some = list(parts(at.clients, pairs // POINTS))
     each = max(1, min(pairs // max(1, some[0][1]), inner * len(points)))

@@ -14,8 +14,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import cholesky_ex
 
 from .local import inverse_root
+
+#: how far a precision is from a symmetric matrix at most, relative to its largest entry
+SYMMETRIC = 1e-9
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,22 @@ class Family:
         root = torch.zeros_like(precision)
         root[..., at[:, None], at] = inverse_root(self._block(precision))
         return root
+
+    def moved(self, noise: Tensor, precision: Tensor) -> Tensor:
+        """x - m at draws e of N(0, 1), (..., p)."""
+        return noise @ self.root(precision).T
+
+    def root_of_spread(self, precision: Tensor) -> Tensor:
+        """:meth:`root` of the numbers that are no points, (r, r)."""
+        spread = self.spread.to(precision.device)
+        return self.root(precision)[spread][:, spread]
+
+    def definite(self, precision: Tensor) -> bool:
+        """Whether it is symmetric and positive definite."""
+        if not len(precision):
+            return True
+        skewed = bool((precision - precision.mT).abs().max() > SYMMETRIC * precision.abs().max())
+        return not skewed and not bool(cholesky_ex(precision).info)
 
     def entropy(self, precision: Tensor) -> Tensor:
         """Of the numbers that are no points, ()."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 #: guides that a fit may have
-GUIDES = ("auto", "full", "diagonal", "point")
+GUIDES = ("auto", "full", "low-rank", "diagonal", "point")
 
 
 @checked_call
@@ -64,10 +64,12 @@ def fit_model(
         data: a table, of which the columns that the model reads must be complete; or what
             :meth:`~hierfl.data.federation.Federation.from_columns` has made of one.
         group: of a table, the column that says to which client a row belongs.
-        guide: of the globals: "full", a Gaussian of full covariance, which is reweighted at the end; "diagonal", one
-            of independent numbers; "point", the mode of p(z) p(y | z) with clients' latents integrated out; "auto" is
-            "full". Parameters of the model (``pyro.param``, modules) are points in all of them. Or a Pyro guide of
-            one's own, a function of a batch: of its parameters those with a dimension of clients are clients' own.
+        guide: of the globals: "full", a Gaussian of full covariance, which is reweighted at the end, of at most 300
+            numbers; "low-rank", one whose precision is a diagonal and ``rank`` directions; "diagonal", one of
+            independent numbers; "point", the mode of p(z) p(y | z) with clients' latents integrated out; "auto" is
+            "full", and "low-rank" beyond 300 numbers. Parameters of the model (``pyro.param``, modules) are points in
+            all of them. Or a Pyro guide of one's own, a function of a batch: of its parameters those with a dimension
+            of clients are clients' own.
         client_guide: of a client's latents given the globals: "auto", Gaussian by Newton steps; "normal",
             "multivariate", "low-rank" or "iaf", by stochastic gradients; Pyro's AutoGuide classes stand for these.
         rounds: of the fit, at most: it ends where it is done. None for 200, and for 2,000 with a guide of one's own.

@@ -38,6 +38,12 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
     if not len(method.sites.start):
         return [*said, "no globals: each client's posterior is its own"]
     spread = int(method.family.spread.sum())
+    p = len(method.sites.start)
+    if 0 < method.rank < p and spread and not method.family.diagonal:
+        said.append(
+            f"the guide has low rank: {method.rank} directions of {p} numbers beside a diagonal, so that standard "
+            "deviations may be too small"
+        )
     worth = float(shared[WORTH])
     if not worth:
         return [*said, *([_why_not(method, spread)] if spread else [])]

@@ -11,6 +11,7 @@ A step after which the bound has fallen by more than its noise is taken back, an
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ ROUNDING = 1e-9
 NOISE = 1e-3
 #: the shortest share of a step that is tried, and the shortest after a step that has moved as far as the one before
 SHORTEST, DAMPED = 1 / 64, 1 / 8
+#: how much of a step is taken where nobody knows whether the bound rises
+HALF = 0.5
 #: so many rounds in which the bound has not risen are the end of the climb
 PATIENCE = 12
 #: a bound before there is one
@@ -66,9 +69,11 @@ class Climb:
     length: Tensor
     idle: Tensor
     within: Tensor
+    #: the shortest share of a step that is tried
+    least_share: ClassVar[float] = SHORTEST
 
     @classmethod
-    def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Climb:
+    def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Self:
         """Before the first round."""
         one = mean.new_ones(())
         least = NO_BOUND * one
@@ -78,7 +83,7 @@ class Climb:
         )  # fmt: skip
 
     @classmethod
-    def read(cls, state: State) -> Climb:
+    def read(cls, state: State) -> Self:
         """What :meth:`state` has written."""
         return cls(**{f.name: state[f"climb.{f.name}"] for f in fields(cls)})
 
@@ -88,54 +93,93 @@ class Climb:
 
     def guide(self) -> tuple[Tensor, Tensor]:
         """Mean and precision of the guide that is tried."""
-        return self.mean + self.share * self.step, self.precision + self.share * (self.target - self.precision)
+        return self.mean + self.share * self.step, self.between()
 
-    def after(self, bound: Tensor, gradient: Tensor, precision: Tensor, *, exact: bool, numbers: float) -> Climb:
+    # -- the algebra of precisions, which another form of them has in another way --------------------------------------
+
+    def between(self) -> Tensor:
+        """The precision from :attr:`precision` to :attr:`target`, as far as :attr:`share`."""
+        return self.precision + self.share * (self.target - self.precision)
+
+    def towards(self, old: Tensor, curvature: Any) -> Tensor:
+        """The precision that A of (1) asks for, from ``old``."""
+        return kept_definite(old, curvature)
+
+    def newton(self, target: Tensor, gradient: Tensor) -> Tensor:
+        """The step of the mean, (p,)."""
+        return torch.linalg.solve(target, gradient)
+
+    def sd(self, precision: Tensor) -> Tensor:
+        """Standard deviations (p,)."""
+        return target_sd(precision)
+
+    def noise(self, numbers: float, *, exact: bool) -> float:
+        """A fall of the bound that is none."""
+        return 0 if exact else NOISE * numbers
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    def after(self, bound: Tensor, gradient: Tensor, curvature: Any, *, exact: bool, numbers: float) -> Self:
         """With what was found at :meth:`guide`.
 
         Args:
             bound: there, ().
-            gradient, precision: b and A of (1).
+            gradient, curvature: b and A of (1).
             exact: whether all log joints are quadratic.
             numbers: how many the guide has, those of the clients included.
 
         Raises:
             UserError: where the bound at the first guide is not finite.
         """
-        finite = bool(bound.isfinite() & gradient.isfinite().all() & precision.isfinite().all())
+        finite = bool(bound.isfinite() & gradient.isfinite().all() & curvature.isfinite().all())
         if not finite and float(self.record) <= NO_BOUND:
             raise UserError(
                 "the model's log density or its derivatives are not finite where the fit begins: at the priors' means"
             )
-        noise = ROUNDING * (1 + self.record.abs()) + (0 if exact else NOISE * numbers)
+        noise = ROUNDING * (1 + self.record.abs()) + self.noise(numbers, exact=exact)
         lost = not finite or bool(bound < self.record - noise)
-        if not finite and float(self.share) <= SHORTEST:
+        if not finite and float(self.share) <= self.least_share:
             return replace(self, step=torch.zeros_like(self.step), target=self.precision)
-        if lost and float(self.share) > SHORTEST:
+        if lost and float(self.share) > self.least_share:
             short = (self.reach / 2).clamp_min(LONGEST)
             return replace(self, share=self.share / 2, reach=short, idle=self.idle + 1)
         mean, old = self.guide()
-        target = kept_definite(old, precision)
-        step = torch.linalg.solve(target, gradient)
-        length = (step / target_sd(target)).abs().max() if len(step) else bound.new_zeros(())
+        target = self.towards(old, curvature)
+        step = self.newton(target, gradient)
+        length = (step / self.sd(target)).abs().max() if len(step) else bound.new_zeros(())
         risen = bool(bound > self.record + noise)
         stuck = not risen and not exact and bool(length > 0.8 * self.length)
         share = 1.0 if lost else max(DAMPED, float(self.share) / 2) if stuck else min(1.0, 2 * float(self.share))
         reach = 2 * self.reach if risen and float(self.share) == 1 and bool(self.length > self.reach) else self.reach
         step = step if exact or bool(length <= reach) else step * (reach / length)
-        return Climb(
-            bound, bound if lost else torch.maximum(bound, self.record), mean, old, step, target,
-            bound.new_tensor(share), reach, length, self.idle * 0 if risen else self.idle + 1,
-            self.within,
+        return replace(
+            self, bound=bound, record=bound if lost else torch.maximum(bound, self.record), mean=mean, precision=old,
+            step=step, target=target, share=bound.new_tensor(share), reach=reach, length=length,
+            idle=self.idle * 0 if risen else self.idle + 1,
         )  # fmt: skip
+
+    def damped(self, gradient: Tensor, curvature: Any, share: float = HALF) -> Self:
+        """After a round in which someone is missing: no bound is known, and a share of the step is taken.
+
+        Args:
+            gradient, curvature: b and A of (1), at :meth:`guide`.
+            share: of the step, from where the guide is.
+        """
+        mean, old = self.guide()
+        target = self.towards(old, curvature)
+        step = self.newton(target, gradient)
+        length = float((step / self.sd(target)).abs().max()) if len(step) else 0.0
+        step = step * min(1.0, LONGEST / max(length, LONGEST))
+        begun = self.begin(mean, old, float(self.within))
+        return replace(begun, step=step, target=target, share=mean.new_tensor(share))
 
     @property
     def moved(self) -> float:
         """Of the step from the best guide: of a mean in standard deviations, or of a log standard deviation."""
         if not len(self.mean):
             return 0.0
-        sd = target_sd(self.target)
-        moved, widened = (self.step / sd).abs().max(), (sd / target_sd(self.precision)).log().abs().max()
+        sd = self.sd(self.target)
+        moved, widened = (self.step / sd).abs().max(), (sd / self.sd(self.precision)).log().abs().max()
         return float(torch.maximum(moved, widened))
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -103,7 +104,29 @@ class Message:
     spread: Tensor
 
 
-def newton_step(q: Conditional, found: Moments, p: int, most: float = 3.0) -> tuple[Conditional, Tensor]:
+class OwnMoments(Protocol):
+    """What a client's Newton step takes of expected derivatives; see :class:`.moments.Moments`."""
+
+    @property
+    def height(self) -> Tensor: ...
+
+    @property
+    def gradient(self) -> Tensor: ...
+
+    @property
+    def spread(self) -> Tensor: ...
+
+    def rows(self, p: int) -> Tensor:
+        """Second derivatives by the client's latents and all p + q numbers, (S, q, p + q)."""
+        ...
+
+    @property
+    def size(self) -> Tensor:
+        """Sum of the squares of what :attr:`spread` is of, (S,)."""
+        ...
+
+
+def newton_step(q: Conditional, found: OwnMoments, p: int, most: float = 3.0) -> tuple[Conditional, Tensor]:
     """The guide's maximum of the quadratic that the expected derivatives describe.
 
         Lambda = -H_vv,   L L^T = Lambda^-1,   C = Lambda^-1 H_vx,   a + Lambda^-1 g_v
@@ -125,9 +148,10 @@ def newton_step(q: Conditional, found: Moments, p: int, most: float = 3.0) -> tu
     size = q.mean.shape[-1]
     if not size:
         return q, torch.zeros(len(q.mean), dtype=torch.bool, device=q.mean.device)
-    h_vv, h_vx, g_v = found.hessian[:, p:, p:], found.hessian[:, p:, :p], found.gradient[:, p:]
+    rows, g_v = found.rows(p), found.gradient[:, p:]
+    h_vx, h_vv = rows.split([p, size], -1)
     old = torch.cholesky_inverse(q.root)
-    finite = found.hessian.flatten(1).isfinite().all(1) & g_v.isfinite().all(1)
+    finite = rows.flatten(1).isfinite().all(1) & g_v.isfinite().all(1)
     h_vv = torch.where(finite[:, None, None], h_vv, -old)
     precision = kept_definite(old, -h_vv)
     apart = q.spread[:, None] == q.spread
@@ -142,9 +166,9 @@ def newton_step(q: Conditional, found: Moments, p: int, most: float = 3.0) -> tu
     return stepped.where(finite, q), finite & ~short
 
 
-def quadratic(found: Moments) -> Tensor:
+def quadratic(found: OwnMoments) -> Tensor:
     """Of which clients h is quadratic, (S,): all draws' Hessians are the same."""
-    return found.spread <= 1e-18 * found.hessian.square().sum((-1, -2)).clamp_min(1e-300)
+    return found.spread <= 1e-18 * found.size.clamp_min(1e-300)
 
 
 def kept_definite(old: Tensor, new: Tensor) -> Tensor:

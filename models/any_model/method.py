@@ -10,14 +10,13 @@ every client draws its latents given each kept draw of the globals: joint draws 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from pyro.distributions import Normal
 from torch import Tensor
-from torch.linalg import cholesky_ex
 
 from hierfl.data.batch import Batch
 from hierfl.data.column_design import ColumnDesign
@@ -40,6 +39,10 @@ from .family import Family
 from .fit_notes import fit_notes
 from .graphs.graphs import Graphs
 from .heights import DrawLatents, heights
+from .low_rank.family import LowRankFamily
+from .low_rank.precision import LowRank
+from .low_rank.rule import SketchedGradient
+from .low_rank.steps import FitSketched
 from .names import (
     ACCEPTED,
     AROUND,
@@ -65,7 +68,7 @@ from .names import (
     Phase,
     is_phase,
 )  # fmt: skip
-from .remembered import packed_size
+from .remembered import triangle_size
 from .rule import MISSED, NaturalGradient
 from .sites import MOST_BY_ROWS, Coordinates, Model, read_model
 from .steps import FitConditional
@@ -79,12 +82,10 @@ if TYPE_CHECKING:
 
 #: standard deviation with which a guide begins
 FIRST_SD = 0.1
-#: numbers of everyone that a fit may have
-MOST_GLOBALS = 300
+#: numbers of everyone of which clients send the whole curvature
+MOST_FULL = 300
 #: rounds of Newton steps in which a new client finds its part of the guide, rough ones and fine ones
 ROUGH_ROUNDS, FINE_ROUNDS = 8, 4
-#: how far a precision is from a symmetric matrix at most, relative to its largest entry
-SYMMETRIC = 1e-9
 #: what the method is: in no list of methods, since it needs a model
 ABOUT = About(name="any-model", what="a plain Pyro model with a client plate")
 
@@ -110,9 +111,11 @@ class AnyModel(Method):
         local_steps: int = setting(2, "Newton steps of a client's part of the guide in a round", at_least=1)
         fit_draws: int = setting(32, "draws of the guide in a round, at least", at_least=4)
         fine_draws: int = setting(128, "draws of the guide in the last rounds of the climb, at least", at_least=4)
-        guide: Literal["auto", "full", "diagonal", "point"] = setting(
-            "auto", "the guide of the globals: full | diagonal | point; auto is full"
+        guide: Literal["auto", "full", "low-rank", "diagonal", "point"] = setting(
+            "auto",
+            f"the guide of the globals: full | low-rank | diagonal | point; auto is full up to {MOST_FULL} numbers",
         )
+        rank: int = setting(40, "directions of the curvature that are sent of more globals", at_least=1)
         reweigh: bool = setting(True, "explore the posterior of the globals beyond the guide")
         most_globals: int = setting(30, "globals beyond which the posterior is not explored", at_least=0)
         points: int = setting(512, "points of a round of the exploration", at_least=16)
@@ -127,10 +130,10 @@ class AnyModel(Method):
         super().__init__(network, **settings)
         self.program = program
         self.sites = read_model(program, network)
-        if self.p > MOST_GLOBALS:
+        if self.p > MOST_FULL and self.settings.guide == "full":
             raise UserError(
-                f"the model has {self.p} numbers of everyone, and messages of a plain model take their number squared: "
-                f"at most {MOST_GLOBALS} are fitted"
+                f"the model has {self.p} numbers of everyone, and messages for guide='full' take their number squared: "
+                f"beyond {MOST_FULL} say guide='low-rank'"
             )
         if self.settings.guide == "point":
             self.sites = self.sites.with_points()
@@ -142,6 +145,11 @@ class AnyModel(Method):
                 f"latents of rows: beyond {MOST_BY_ROWS} write it as pyro.sample with a prior"
             )
         self.graphs = Graphs()
+        if self.layout is not None and self.rank:
+            raise UserError(
+                f"the model has {self.p} numbers of everyone and {self.q} of a client, those of its rows among them: "
+                f"beyond {MOST_BY_ROWS} of a client, at most {MOST_FULL} of everyone are fitted, by guide='full'"
+            )
 
     @property
     def p(self) -> int:
@@ -159,9 +167,22 @@ class AnyModel(Method):
         return Coordinates(self.sites.clients).spread
 
     @property
+    def rank(self) -> int:
+        """Columns of the matrix by which clients sketch their curvature; 0 where they send all of it."""
+        many = self.p > MOST_FULL or self.settings.guide == "low-rank"
+        return min(self.settings.rank, self.p) if many else 0
+
+    @property
+    def curvature(self) -> Mapping[str, int]:
+        """Fields of a message with numbers of the curvature, and how many each has."""
+        p, r = self.p, self.rank
+        return {"diagonal": p, "sketch": p * r} if r else {"precision": triangle_size(p)}
+
+    @property
     def family(self) -> Family:
         """Of the guide of the globals."""
-        return Family(Coordinates(self.sites.globals).spread, self.settings.guide == "diagonal")
+        of = LowRankFamily if self.rank else Family
+        return of(Coordinates(self.sites.globals).spread, self.settings.guide == "diagonal")
 
     @property
     def explores(self) -> bool:
@@ -170,21 +191,30 @@ class AnyModel(Method):
         return self.settings.reweigh and few and self.layout is None
 
     def draws_of_round(self, *, fine: bool) -> int:
-        """Draws of the guide, K: even, and more than twice the numbers of one."""
+        """Draws of the guide, K: even, and more than twice the numbers of one; globals of low rank do not count."""
         least = self.settings.fine_draws if fine else self.settings.fit_draws
         own = self.q if self.layout is None else self.layout.sizes[0] + self.layout.sizes[2]
-        least = max(least, (8 if fine else 4) * (self.p + own))
+        own += 0 if 0 < self.rank < self.p else self.p
+        least = max(least, (8 if fine else 4) * own)
         return least + least % 2
 
     def shared(self, start: InitialWeights) -> State:
         p, s = self.p, self.settings
         found = {
-            MEAN: self.sites.start, PRECISION: torch.eye(p) / FIRST_SD**2, PHASE: torch.tensor(float(Phase.ROUGH)),
+            MEAN: self.sites.start, PRECISION: self._first_precision, PHASE: torch.tensor(float(Phase.ROUGH)),
             POINTS: torch.zeros(s.points if self.explores else 0, p), DRAWS: torch.zeros(s.draws, p),
             BOUND: torch.tensor(0.0), WORTH: torch.tensor(0.0), ACCEPTED: torch.tensor(1.0),
             INNER: torch.tensor(float(s.inner)), VERDICT: Verdict().values, TRACE: no_trace(),
         }  # fmt: skip
         return {name: value.double() for name, value in found.items()}
+
+    @property
+    def _first_precision(self) -> Tensor:
+        """Of the guide that a fit begins with."""
+        first = torch.ones(self.p) / FIRST_SD**2
+        if not self.rank:
+            return first.diag()
+        return LowRank(first, first.new_zeros(self.p, 0), first.new_zeros(0)).padded(self.rank).packed
 
     def personal(self, start: InitialWeights) -> State:
         p, q = self.p, self.q
@@ -198,7 +228,7 @@ class AnyModel(Method):
         found = {
             OWN_MEAN: self.sites.client_start, OWN_SLOPE: slope, OWN_ROOT: root,
             AROUND: self.sites.start, CENTRING: centred, OWN_DRAWS: torch.zeros(0, q),
-            OWN_SENT: torch.zeros(packed_size(p)),
+            OWN_SENT: torch.zeros(1 + p + sum(self.curvature.values())),
         }  # fmt: skip
         found |= {kept: found[name] for name, kept in zip(OWN, KEPT, strict=True)}
         return {name: value.double() for name, value in {**found, OWN_ACCEPTED: torch.tensor(0.0)}.items()}
@@ -209,6 +239,8 @@ class AnyModel(Method):
             sample("y", Normal(batch.y.new_zeros(()), 1.0), obs=batch.y)
 
     def local(self) -> Sequence[LocalStep]:
+        if self.rank:
+            return [FitSketched(self)]
         return [FitConditional(self) if self.layout is None else FitRows(self, self.layout)]
 
     def schedule(self) -> Schedule:
@@ -216,7 +248,7 @@ class AnyModel(Method):
         return Schedule(absent="freeze", commit="if-used", final_steps=[last])
 
     def exchange(self) -> dict[str, AggregationRule]:
-        return {"posterior": NaturalGradient(self)}
+        return {"posterior": SketchedGradient(self) if self.rank else NaturalGradient(self)}
 
     def finished(self, shared: State) -> bool:
         """Whether guide and exploration are at their end."""
@@ -248,11 +280,7 @@ class AnyModel(Method):
             return "its phase is none"
         if not all(bool(value.isfinite().all()) for value in shared.values()):
             return "it holds numbers that are not finite"
-        precision = shared[PRECISION]
-        if not len(precision):
-            return ""
-        skewed = bool((precision - precision.mT).abs().max() > SYMMETRIC * precision.abs().max())
-        return "its precision is not positive definite" if skewed or bool(cholesky_ex(precision).info) else ""
+        return "" if self.family.definite(shared[PRECISION]) else "its precision is not positive definite"
 
     def learned(self, chunk: ClientChunk) -> ClientChunk:
         """A client that was not fitted, with its part of the guide at the final guide of the globals."""

@@ -39,6 +39,15 @@ class Moments:
     hessian: Tensor
     spread: Tensor
 
+    def rows(self, p: int) -> Tensor:
+        """Second derivatives by the client's latents and all p + q numbers, (S, q, p + q)."""
+        return self.hessian[:, p:]
+
+    @property
+    def size(self) -> Tensor:
+        """Sum of the squares of the Hessian's entries, (S,)."""
+        return self.hessian.square().sum((-1, -2))
+
 
 def whitened_draws(shift: Tensor, number: int) -> Tensor:
     """Draws (number, S, m) of N(0, 1) whose mean over the first dimension is 0, and whose covariance is exactly 1.

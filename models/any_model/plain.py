@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
@@ -76,4 +77,14 @@ class GaussianModel(PlainModel, Protocol):
     @property
     def own_spread(self) -> Tensor:
         """Which of a client's numbers are no points, (q,)."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """Columns of the matrix by which clients sketch their curvature; 0 where they send all of it."""
+        ...
+
+    @property
+    def curvature(self) -> Mapping[str, int]:
+        """Fields of a message with numbers of the curvature, and how many each has."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,12 +19,12 @@ from hierfl.inference.state import State
 from hierfl.rng import key, normals
 
 from .evaluating import global_prior
-from .guide import SETTLED_FINE, Climb
+from .guide import HALF, SETTLED_FINE, Climb
 from .heights import heights
-from .moments import Moments, moments, whitened_draws
+from .moments import moments, whitened_draws
 from .names import ACCEPTED, BOUND, DRAWS, INNER, MEAN, PHASE, POINTS, PRECISION, TRACE, VERDICT, WORTH, Phase
 from .overlap import overlap
-from .remembered import MOST, Remembered, damped
+from .remembered import MOST, Remembered
 from .remembered import sent as climbing
 from .trace import traced
 from .verdict import Verdict, verdict
@@ -54,6 +54,8 @@ class NaturalGradient:
     """
 
     method: GaussianModel
+    #: the climb of the guide
+    climbs: ClassVar[type[Climb]] = Climb
     sends_gradients: ClassVar[bool] = False
     #: (a message grows with the client's rows, and says by how much they have changed the client's part)
     comparable: ClassVar[bool] = False
@@ -65,6 +67,8 @@ class NaturalGradient:
         "spread": "how much the curvature differs between draws of the guide: 0 where all is Gaussian",
         "linear": "first derivatives of its bound by the globals, as a change since they were last counted",
         "precision": "second derivatives of its bound by the globals, the lower triangle, as a change likewise",
+        "diagonal": "of many globals, the diagonal of these alone, as a change likewise",
+        "sketch": "and their products with a fixed matrix of few columns, as a change likewise",
         "heights": "log marginal likelihoods of its rows at the points that an exploration asks about; else zeros",
         "noise": "Monte-Carlo variance of these",
         "heavy": "in an exploration's first round, whether the weights of its own latents have heavy tails",
@@ -72,14 +76,15 @@ class NaturalGradient:
     }
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
-        """All that a round may ask: 7 + p + p (p + 1) / 2 + M numbers, zeros where it does not."""
+        """All that a round may ask: 7 + p + c + M numbers, c of them of the curvature; zeros where it does not."""
         p, number = len(old[MEAN]), torch.float64
         if old[MEAN].dtype != number:
             raise UserError(f"a plain model is fitted in double precision: dtype=torch.float64, not {old[MEAN].dtype}")
         return {
             "clients": Field((), number), "joined": Field((), number, not_negative), "bound": Field((), number),
             "spread": Field((), number, not_negative), "linear": Field((p,), number),
-            "precision": Field((p * (p + 1) // 2,), number), "heights": Field((len(old[POINTS]),), number),
+            **{name: Field((size,), number) for name, size in self.method.curvature.items()},
+            "heights": Field((len(old[POINTS]),), number),
             "noise": Field((), number, not_negative), "heavy": Field((), number, not_negative),
             "centrings": Field((), number, not_negative),
         }  # fmt: skip
@@ -92,7 +97,7 @@ class NaturalGradient:
         }
         sent["clients"] += 1
         if about <= Phase.FINE:
-            sent |= climbing(chunk, len(chunk.shared[MEAN]))
+            sent |= climbing(chunk, len(chunk.shared[MEAN]), self.method.curvature)
         elif about == Phase.EXPLORE:
             seen = heights(self.method, chunk, chunk.shared[POINTS], int(chunk.shared[INNER]), "points")
             sent |= {"heights": seen.height.T.clamp_min(IMPOSSIBLE), "noise": seen.noise}
@@ -109,7 +114,7 @@ class NaturalGradient:
         moved = 0.0
         if about <= Phase.FINE:
             values = self._climbed(dict(old), total, context, about)
-            moved = Climb.read(context.rule_state).moved
+            moved = self.climbs.read(context.rule_state).moved
         elif missing := context.num_clients - int(context.reported):
             values = self._missed(dict(old), context, missing)
         else:
@@ -122,27 +127,27 @@ class NaturalGradient:
     def _climbed(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:
         memory, mean, precision, method = context.rule_state, values[MEAN], values[PRECISION], self.method
         prior = self._prior(mean, precision, context.seed, fine=about == Phase.FINE)
-        known, whole = Remembered.read(memory, mean).after(total), int(context.reported) == context.num_clients
-        precisions = unpacked(known.triangle, len(mean))
-        curvature = precisions - prior.hessian[0]
-        gradient = known.linear - precisions @ mean + prior.gradient[0]
+        known = Remembered.read(memory, mean, sum(method.curvature.values())).after(total, method.curvature)
+        whole = int(context.reported) == context.num_clients
+        gradient, curvature = self._derivatives(known, prior, mean, context.seed)
         bound = total["bound"] + prior.height[0] + method.family.entropy(precision)
-        exact = whole and bool(total["spread"] + prior.spread[0] <= EXACT * curvature.square().sum())
-        climb = Climb.read(memory) if "climb.bound" in memory else Climb.begin(mean, precision)
+        exact = bool(total["spread"] + prior.spread[0] <= EXACT * curvature.square().sum())
+        exact = exact and whole and self._sees_curves
+        climb = self.climbs.read(memory) if "climb.bound" in memory else self.climbs.begin(mean, precision)
         before = climb.mean
         if whole:
             numbers = len(mean) + float(total["clients"]) * method.q
             climb = climb.after(bound, gradient, curvature, exact=exact, numbers=numbers)
             values[BOUND] = climb.bound
         else:
-            climb = damped(climb, gradient, curvature)
+            climb = climb.damped(gradient, curvature, self._damping(context))
         values[ACCEPTED] = values[ACCEPTED] + float(climb.mean is not before)
         short = climb.settled
         known = known.waited(float(context.reported), short=short)
         if short and (whole or known.settled(context.num_clients)):
-            after = Phase.DONE if exact else Phase.FINE if about == Phase.ROUGH else self._after
+            after = self._when_exact if exact else Phase.FINE if about == Phase.ROUGH else self._after
             if after == Phase.FINE:
-                climb = Climb.begin(*climb.guide(), within=SETTLED_FINE)
+                climb = self.climbs.begin(*climb.guide(), within=SETTLED_FINE)
             elif after == Phase.EXPLORE:
                 self._begin(values, memory, climb, context)
             values[PHASE] = values[PHASE].new_tensor(float(after))
@@ -151,16 +156,40 @@ class NaturalGradient:
         values[DRAWS] = self._of_guide(values, context)
         return values
 
-    def _prior(self, mean: Tensor, precision: Tensor, seed: int, *, fine: bool) -> Moments:
-        """Derivatives of log p(x), expected under the guide."""
-        p = len(mean)
-        generator = torch.Generator().manual_seed(key(seed, "server's lattice", fine) % 2**63)
-        shift = torch.rand(1, p, generator=generator, dtype=torch.float64).to(mean)
-        moved = whitened_draws(shift, self.method.draws_of_round(fine=fine)) @ self.method.family.root(precision).T
+    def _derivatives(self, known: Remembered, prior: Any, mean: Tensor, seed: int) -> tuple[Tensor, Any]:
+        """b and A of (1) in :mod:`.guide`."""
+        precisions = unpacked(known.curvature, len(mean))
+        return known.linear - precisions @ mean + prior.gradient[0], precisions - prior.hessian[0]
+
+    @property
+    def _sees_curves(self) -> bool:
+        """Whether draws differ in all that log joints may not be quadratic in."""
+        return True
+
+    def _damping(self, context: AggregationContext) -> float:
+        """How much of a step is taken where someone is missing."""
+        return HALF
+
+    @property
+    def _when_exact(self) -> Phase:
+        """What follows the climb where all log joints are quadratic."""
+        return Phase.DONE
+
+    def _prior(self, mean: Tensor, precision: Tensor, seed: int, *, fine: bool) -> Any:
+        """Derivatives of log p(x), expected under the guide: :class:`.moments.Moments`, or what stands for them."""
         method = self.method
+        noise = self._lattice(mean, seed, method.draws_of_round(fine=fine), fine=fine)
+        moved = method.family.moved(noise, precision)
         return moments(
             lambda x, _: global_prior(method.program, method.sites, method.network, x), mean + moved, moved[..., :0]
         )
+
+    @staticmethod
+    def _lattice(mean: Tensor, seed: int, draws: int, *, fine: bool) -> Tensor:
+        """Draws of N(0, 1) for the prior, (K, 1, p)."""
+        generator = torch.Generator().manual_seed(key(seed, "server's lattice", fine) % 2**63)
+        shift = torch.rand(1, len(mean), generator=generator, dtype=torch.float64).to(mean)
+        return whitened_draws(shift, draws)
 
     @property
     def _after(self) -> Phase:
@@ -171,7 +200,7 @@ class NaturalGradient:
         """Draws of the guide of the globals, (D, p)."""
         shape = values[DRAWS].shape
         noise = normals(shape, context.seed, "kept draws", dtype=torch.float64, device=values[MEAN].device)
-        return values[MEAN] + noise @ self.method.family.root(values[PRECISION]).T
+        return values[MEAN] + self.method.family.moved(noise, values[PRECISION])
 
     # -- exploration --------------------------------------------------------------------------------------------------
 
@@ -181,7 +210,7 @@ class NaturalGradient:
         family = self.method.family
         spread = family.spread.to(mean.device)
         explored = Explored.begin(int(spread.sum()), each, self.method.settings.explored_rounds, mean)
-        root = family.root(precision)[spread][:, spread]
+        root = family.root_of_spread(precision)
         explored = explored.drawn(mean[spread], root, 0, key(context.seed, context.round))
         memory.update(explored.state())
         values[POINTS] = family.within(explored.asked, mean)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from hierfl.rng import uniforms
 from .evaluating import Clients
 from .guide import NOISE, ROUNDING
 from .in_parts import log_joints, moments_of
-from .local import Conditional, Message, message, newton_step
+from .local import Conditional, Message, OwnMoments, message, newton_step
 from .moments import Moments, whitened_draws
 from .names import (
     ACCEPTED,
@@ -35,7 +35,7 @@ from .names import (
     PRECISION,
     Phase,
 )
-from .remembered import noted
+from .remembered import noted, triangles
 
 if TYPE_CHECKING:
     from .plain import GaussianModel
@@ -51,19 +51,27 @@ class AtSites:
     Attributes:
         clients: data and centring.
         guide: q(v_j | x), around the mean that was broadcast.
-        mean, root: of q(x), (p,) and (p, p); with clients of several fits each client's own, (S, p) and (S, p, p).
-        noise: draws (e, d) of each client, (K, S, p) and (K, S, q).
+        mean: of q(x), (p,); with clients of several fits each client's own, (S, p).
+        moved: x - m at the draws of each client, (K, S, p).
+        noise: draws d of each client, (K, S, q).
     """
 
     clients: Clients
     guide: Conditional
     mean: Tensor
-    root: Tensor
-    noise: tuple[Tensor, Tensor]
+    moved: Tensor
+    noise: Tensor
 
     @classmethod
-    def of(cls, method: GaussianModel, chunk: ClientChunk) -> AtSites:
+    def of(cls, method: GaussianModel, chunk: ClientChunk) -> Self:
         """As the rows of a plate see it."""
+        at = cls.undrawn(method, chunk)
+        e, d = cls.drawn(method, chunk, at.mean)
+        return replace(at, moved=method.family.moved(e, chunk.shared[PRECISION]), noise=d)
+
+    @classmethod
+    def undrawn(cls, method: GaussianModel, chunk: ClientChunk) -> Self:
+        """The same without draws: data and guide."""
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
@@ -72,39 +80,48 @@ class AtSites:
         )  # fmt: skip
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread.to(mean.device))
         guide = around.shifted(mean - values[AROUND])
-        p, q = len(mean), values[OWN_MEAN].shape[-1]
+        none = mean.new_zeros(0, len(chunk.clients), 0)
+        return cls(clients, guide, mean, none, none)
+
+    @staticmethod
+    def drawn(method: GaussianModel, chunk: ClientChunk, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Draws (e, d) of each client, (K, S, p) and (K, S, q), those of a lattice; ``like`` is the mean (p,)."""
+        p, q = len(like), method.q
         fine = int(chunk.shared[PHASE]) != Phase.ROUGH
         stream = [uniforms(chunk.keys, chunk.seed, "lattice", fine, i) for i in range(p + q)]
-        shift = torch.stack(stream, -1).to(mean) if stream else mean.new_zeros(len(chunk.clients), 0)
-        noise = whitened_draws(shift, method.draws_of_round(fine=fine)).split([p, q], -1)
-        return cls(clients, guide, mean, method.family.root(chunk.shared[PRECISION]), (noise[0], noise[1]))
+        shift = torch.stack(stream, -1).to(like) if stream else like.new_zeros(len(chunk.clients), 0)
+        e, d = whitened_draws(shift, method.draws_of_round(fine=fine)).split([p, q], -1)
+        return e, d
 
-    def some(self, first: int, last: int) -> AtSites:
+    def some(self, first: int, last: int) -> Self:
         """Clients first..last-1 of these."""
-        each = self.root.dim() == 3
-        mean, root = (self.mean[first:last], self.root[first:last]) if each else (self.mean, self.root)
-        noise = self.noise[0][:, first:last], self.noise[1][:, first:last]
-        return AtSites(self.clients.some(first, last), self.guide.some(first, last), mean, root, noise)
+        mean = self.mean[first:last] if self.mean.dim() == 2 else self.mean
+        return replace(
+            self, clients=self.clients.some(first, last), guide=self.guide.some(first, last), mean=mean,
+            moved=self.moved[:, first:last], noise=self.noise[:, first:last],
+        )  # fmt: skip
 
     @property
-    def moved(self) -> Tensor:
-        """x - m at the draws, (K, S, p)."""
-        if self.root.dim() == 2:
-            return self.noise[0] @ self.root.T
-        return torch.einsum("spr,ksr->ksp", self.root, self.noise[0])
+    def moments(self) -> Moments:
+        """Expected derivatives of the clients' log joints."""
+        return moments_of(self.clients, self.mean + self.moved, self.guide.draws(self.moved, self.noise))
+
+    def expected(self) -> OwnMoments:
+        """Those by their own latents at least."""
+        return self.moments
 
     @property
     def bound(self) -> Tensor:
         """E[h_j] + H[q(v_j | x)], (S,)."""
         x = self.mean + self.moved
-        return log_joints(self.clients, x, self.guide.draws(self.moved, self.noise[1])).mean(0) + self.guide.entropy
+        return log_joints(self.clients, x, self.guide.draws(self.moved, self.noise)).mean(0) + self.guide.entropy
 
-    def stepped(self) -> AtSites:
+    def stepped(self) -> Self:
         """After one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
-        moved, before = self.moved, self.guide
+        before = self.guide
         if not before.mean.shape[-1]:
             return self
-        found = moments_of(self.clients, self.mean + moved, before.draws(moved, self.noise[1]))
+        found = self.expected()
         least = found.height + before.entropy
         least = least - NOISE * before.mean.shape[-1] - ROUNDING * least.abs()
         guide, held = newton_step(before, found, self.mean.shape[-1])
@@ -117,7 +134,7 @@ class AtSites:
             at = replace(at, guide=at.guide.where(risen, at.guide.halfway(before)))
         return replace(at, guide=at.guide.where((at.bound >= least) | ~least.isfinite(), before))
 
-    def further(self, before: Conditional, found: Moments, held: Tensor, bound: Tensor) -> AtSites:
+    def further(self, before: Conditional, found: OwnMoments, held: Tensor, bound: Tensor) -> Self:
         """With the means of clients that were held back as far as the bound rises: all the way, or twice as far, ...
 
         A mean far from its client's data is many standard deviations away, since those are of a curvature far away.
@@ -143,7 +160,7 @@ class AtSites:
                 break
         return at
 
-    def centred(self) -> AtSites:
+    def centred(self) -> Self:
         """With the centring that suits what the data say of each latent, and the guide in those numbers.
 
         Of u ~ N(loc, scale^2) whose data have the precision k, globals and the number v that is given decouple at
@@ -164,7 +181,7 @@ class AtSites:
         new = torch.where(risen[:, None], new, c)
         return replace(self, clients=replace(self.clients, centring=new), guide=at.guide.where(risen, guide))
 
-    def recentred(self, new: Tensor) -> AtSites:
+    def recentred(self, new: Tensor) -> Self:
         """With another centring (S, q), and the guide in those numbers, to first order around its mean."""
         guide = self.guide
         mean, by_x, by_v = self.clients.recentred(self.mean.expand(len(new), -1), guide.mean, new)
@@ -173,8 +190,12 @@ class AtSites:
 
     def message(self) -> Message:
         """The clients' bounds and their derivatives by the globals."""
-        moved = self.moved
-        return message(self.guide, moments_of(self.clients, self.mean + moved, self.guide.draws(moved, self.noise[1])))
+        return message(self.guide, self.moments)
+
+    def counted(self, chunk: ClientChunk) -> State:
+        """What the message leaves with the clients, see :func:`.remembered.noted`."""
+        found = self.message()
+        return noted(chunk, found, *triangles(self.mean, found))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
@@ -214,7 +235,7 @@ class FitConditional:
             at = at.centred()
         for _ in range(self.method.settings.local_steps):
             at = at.stepped()
-        return chunk.put({**at.values(), **noted(chunk, at.mean, at.message())})
+        return chunk.put({**at.values(), **at.counted(chunk)})
 
 
 def kept(chunk: ClientChunk) -> ClientChunk:

@@ -37,7 +37,7 @@ from ..names import (
     PRECISION,
     Phase,
 )
-from ..remembered import noted
+from ..remembered import noted, triangles
 from ..sites import Sites
 from ..steps import HALVES, kept
 from .arrow import Arrow, arrow_moments, message, newton_step
@@ -132,6 +132,11 @@ class ArrowRows:
         v = self.guide.draws(self.moved, *self.noise[1:])
         found = arrow_moments(self.clients.log_joint, self.mean + self.moved, v, self.guide.layout)
         return message(self.guide, found)
+
+    def counted(self, chunk: ClientChunk) -> State:
+        """What the message leaves with the clients, see :func:`..remembered.noted`."""
+        found = self.message()
+        return noted(chunk, found, *triangles(self.mean, found))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
@@ -240,7 +245,7 @@ class FitRows:
                 at = at.centred()
             for _ in range(self.method.settings.local_steps):
                 at = at.stepped()
-            parts.append({**at.values(), **noted(part, at.mean, at.message())})
+            parts.append({**at.values(), **at.counted(part)})
         return chunk.put(_together(parts))
 
 

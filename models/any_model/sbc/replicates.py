@@ -33,7 +33,7 @@ from ..local import Conditional
 from ..method import AnyModel
 from ..moments import Moments, moments, whitened_draws
 from ..names import ACCEPTED, AROUND, CENTRING, MEAN, OWN, OWN_MEAN, OWN_ROOT, OWN_SLOPE, PHASE, PRECISION, Phase
-from ..remembered import sent
+from ..remembered import sent, triangle_size
 from ..rule import NaturalGradient
 from ..steps import AtSites, FitConditional, kept
 
@@ -116,6 +116,9 @@ class Replicates:
 
     def run(self) -> list[Replicate]:
         """All of them, each until it has arrived."""
+        if self.method.rank:  # (that of many globals is computed for one fit at a time)
+            for replicate in self.all:
+                replicate.alone, replicate.rounds = True, self.rounds
         with torch.no_grad(), pyro.get_param_store().scope(), _quiet():
             while going := [r for r in self.all if not r.failed and not r.arrived and r.rounds < self.rounds]:
                 climbing = [[r for r in going if r.phase == about] for about in (Phase.ROUGH, Phase.FINE)]
@@ -153,9 +156,10 @@ class Replicates:
         rows = [row for r in these for row in r.rows]
         chunk = kept(ClientChunk(self.method, self.federation, rows, 0, 0, of_clients, values))
         root = self.method.family.root(shared[PRECISION]).repeat_interleave(each, 0)
-        at = self._at(chunk, rows, (of_clients[MEAN], root), self._lattices(these, fine=fine))
+        e, d = self._lattices(these, fine=fine)
+        at = self._at(chunk, rows, of_clients[MEAN], torch.einsum("spr,ksr->ksp", root, e), d)
         chunk = FitConditional(self.method).climbed(chunk, at, rough=not fine)
-        message = sent(chunk, self.method.p)
+        message = sent(chunk, self.method.p, {"precision": triangle_size(self.method.p)})
         prior = self._priors(shared[MEAN], shared[PRECISION], these, fine=fine)
         empty = self._empty(these[0])
         healthy = chunk.healthy().view(-1, each).all(1)
@@ -169,9 +173,7 @@ class Replicates:
             r.values = {name: own[name] for name in r.values}
             self._updated(r, _Given(self.method, prior=one), {**empty, **total})
 
-    def _at(
-        self, chunk: ClientChunk, rows: list[int], guide: tuple[Tensor, Tensor], noise: tuple[Tensor, Tensor]
-    ) -> AtSites:
+    def _at(self, chunk: ClientChunk, rows: list[int], mean: Tensor, moved: Tensor, noise: Tensor) -> AtSites:
         method, (columns, mask) = self.method, self.data
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         index = torch.tensor(rows)
@@ -180,7 +182,7 @@ class Replicates:
             values[CENTRING], method.graphs,
         )  # fmt: skip
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread)
-        return AtSites(clients, around.shifted(guide[0] - values[AROUND]), *guide, noise)
+        return AtSites(clients, around.shifted(mean - values[AROUND]), mean, moved, noise)
 
     def _lattices(self, these: list[Replicate], *, fine: bool) -> tuple[Tensor, Tensor]:
         """Draws of the clients, those of a fit with each replicate's seed, (K, S, p) and (K, S, q)."""
