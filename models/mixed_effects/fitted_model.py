@@ -12,6 +12,7 @@ from hierfl.calls import checked_call
 from hierfl.errors import NoAttribute, UserError, unknown
 from hierfl.inference.run.result import Run
 
+from .after.answers import AfterFit
 from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
 from .report.elsewhere import ELSEWHERE
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FittedMixedModel:
+class FittedMixedModel(AfterFit):
     """A fitted mixed model.
 
     Attributes:
