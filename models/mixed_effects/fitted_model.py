@@ -12,7 +12,7 @@ from hierfl.calls import checked_call
 from hierfl.errors import NoAttribute, UserError, unknown
 from hierfl.inference.run.result import Run
 
-from .after.answers import AfterFit
+from .after.answers import AfterFit, Origin
 from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
 from .report.elsewhere import ELSEWHERE
@@ -34,10 +34,12 @@ class FittedMixedModel(AfterFit):
     Attributes:
         run: the fit.
         formula: as it was written.
+        origin: what it was made of; None where another call than ``mixed_model`` has made it.
     """
 
     run: Run
     formula: str
+    origin: Origin | None = None
 
     @property
     def method(self) -> MixedEffects:

@@ -16,6 +16,7 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import Missing
 from hierfl.data.tables import ROUNDS
 
+from .after.answers import Origin
 from .fitted_model import FittedMixedModel
 from .method import MixedEffects
 from .report.fitting import fitted
@@ -70,9 +71,12 @@ def mixed_model(
     Raises:
         UserError: for a formula, a table or a setting that cannot be used.
     """
-    federation, design = from_formula(
-        df, formula, family=family, client=client, known_se=known_se, event=event, weights=weights, na=na,
-        spellings=spellings,
-    )  # fmt: skip
+    how: dict[str, Any] = {
+        "family": family, "client": client, "known_se": known_se, "event": event, "weights": weights, "na": na,
+        "spellings": spellings,
+    }  # fmt: skip
+    federation, design = from_formula(df, formula, **how)
     method = MixedEffects(design, population=population, **settings)
-    return FittedMixedModel(fitted(method, federation, seed, device, rounds), formula)
+    how |= {"population": population, "rounds": rounds, "seed": seed, "device": device, **settings}
+    origin = Origin(mixed_model, df, how)
+    return FittedMixedModel(fitted(method, federation, seed, device, rounds), formula, origin)

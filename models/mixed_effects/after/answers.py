@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,21 +19,41 @@ from ..report.summary import effects_table
 from .coefficients import Coefficients
 from .grid import At
 from .hypotheses import hypotheses
+from .influence import influences
 from .means import Asked, Kind, Scale, contrasts, marginal_means
 from .residuals import Residual, fitted_values, residual_values
 from .rows import RowLevel
 from .simulation import simulations
 from .simultaneous import Adjust
 from .type3 import type3
+from .updated import updated
+from .variance import partition
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a fit was asked for.
+
+    Attributes:
+        fit: what fits a table by a formula.
+        df: the table, as it was given.
+        how: the other arguments.
+    """
+
+    fit: Callable[..., Any]
+    df: pd.DataFrame
+    how: Mapping[str, Any]
 
 
 class AfterFit:
     """Answers of a fit from what it kept of its clients' sums."""
 
     run: Run
+    formula: str
+    origin: Origin | None
 
     @cached_property
     def _coefficients(self) -> Coefficients:
@@ -278,6 +299,60 @@ class AfterFit:
             UserError: for a table that does not fit; where the fit's rows are not here.
         """
         return simulations(self.run, df, n, seed, level)
+
+    # -- variance, clients, other formulas ----------------------------------------------------------------------------
+
+    def icc(self) -> pd.DataFrame:
+        """The partition of variance: a row for each level of random effects, the residual and the fixed effects.
+
+        Columns: variance; icc, the level's share of what fixed effects leave; share, of all. Of a random slope the
+        variance is the mean over rows of z^T Sigma z (Johnson, 2014). The residual of other responses than gaussian is
+        on the linear predictor's scale (Nakagawa, Johnson and Schielzeth, 2017); see :mod:`.variance`.
+
+        Raises:
+            UserError: for a response of which the source has no such variance.
+        """
+        return partition(self.run, self._coefficients).table()
+
+    def r2(self) -> pd.Series:
+        """Shares of variance: marginal, of fixed effects; conditional, of fixed and random effects; see :meth:`icc`.
+
+        Raises:
+            UserError: as :meth:`icc`.
+        """
+        return partition(self.run, self._coefficients).r2()
+
+    def influence(self) -> pd.DataFrame:
+        """What each client does to the coefficients: a row for each client, no row is read again.
+
+        Columns: client, rows, cooks_distance (over the number of coefficients), and each coefficient's estimate without
+        the client: of a gaussian response exact given the variances of all, of others by one Newton step.
+
+        Raises:
+            UserError: of a fit with groups of clients, or in which single clients' messages were not seen.
+        """
+        return influences(self.run, self._coefficients)
+
+    @checked_call
+    def refit(self, update: str = "~ .", df: pd.DataFrame | None = None, **changes: Any) -> Any:
+        """The same model fitted again, with another formula, table or setting.
+
+        Args:
+            update: of the formula: "." is what it had on that side, as in ``"~ . - x"`` or ``"~ . + z - (1 | site)"``.
+            df: another table; None for that of the fit.
+            **changes: arguments of :func:`~hierfl.models.mixed_effects.mixed_model.mixed_model`.
+
+        Returns:
+            A :class:`~hierfl.models.mixed_effects.fitted_model.FittedMixedModel`.
+
+        Raises:
+            UserError: as ``mixed_model``; for a fit that was not made by it.
+        """
+        if self.origin is None:
+            raise UserError("this fit was not made by mixed_model(df, formula): nothing says how to make it again")
+        formula = changes.pop("formula", None) or updated(self.formula, update)
+        table = self.origin.df if df is None else df
+        return self.origin.fit(table, formula, **{**self.origin.how, **changes})
 
 
 def _names(given: Any) -> list[str]:
