@@ -2,9 +2,9 @@
 
     text      hypothesis {(, | ;) hypothesis}
     hypothesis  sum {= sum}          all sums are equal; one alone is zero
-    sum       [+ | -] product {(+ | -) product}
+    sum       product {(+ | -) product}
     product   factor {(* | /) factor}, at most one of them with coefficients, which divides nothing
-    factor    a number, a coefficient's name, a name between backquotes, or (sum)
+    factor    a number, a coefficient's name, a name between backquotes, (sum), or one of them behind a sign
 
 A name is a coefficient's as the summary has it, the longest that fits.
 """
@@ -18,7 +18,7 @@ import numpy as np
 
 from hierfl.errors import UserError
 
-#: characters of a text, parentheses inside each other
+#: characters of a text, parentheses and signs inside each other
 MOST, DEEPEST = 2000, 30
 NUMBER = re.compile(r"\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?")
 
@@ -90,12 +90,7 @@ class _Parser:
         )
 
     def sum(self, depth: int) -> np.ndarray:
-        if depth > DEEPEST:
-            raise self.wrong()
-        sign = -1.0 if self.takes("-") else 1.0
-        if sign > 0:
-            self.takes("+")
-        total = sign * self.product(depth)
+        total = self.product(depth)
         while True:
             if self.takes("+"):
                 total = total + self.product(depth)
@@ -121,6 +116,11 @@ class _Parser:
 
     def factor(self, depth: int) -> np.ndarray:
         found = np.zeros(len(self.names) + 1)
+        if depth > DEEPEST:
+            raise self.wrong()
+        for sign in ("+", "-"):
+            if self.takes(sign):
+                return self.factor(depth + 1) * (1.0 if sign == "+" else -1.0)
         if self.takes("("):
             found = self.sum(depth + 1)
             if not self.takes(")"):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hierfl.data.client_names import client_names
+from hierfl.data.column_names import no_column
 from hierfl.data.formula import gate
 from hierfl.data.formula.column_types import typed
 from hierfl.data.formula.design import Columns
@@ -99,11 +100,31 @@ def rows_of(run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: boo
     inputs = torch.as_tensor(reader(df), dtype=torch.float64)
     y = None
     if response:
+        df = _in_order(reader, df, run.fitted.method.network.labels)  # type: ignore[attr-defined]
         observed = reader.response(df, run.fitted.method.network.family)  # type: ignore[attr-defined]
         y = torch.as_tensor(_numbered(run, observed.y, observed.labels), dtype=torch.float64)
         _put_events(reader, df, inputs)
     owner = client_of_rows(run, df) if level == "client" else None
     return Rows(inputs, df.index, owner, y)
+
+
+def _in_order(reader: Reader, df: pd.DataFrame, labels: tuple[object, ...]) -> pd.DataFrame:
+    """A table whose response's levels are in the fit's order, where they are text.
+
+    Raises:
+        UserError: for a level that was not in the fit.
+    """
+    import pandas as pd
+
+    if not labels or not all(isinstance(label, str) for label in labels):
+        return df
+    (name,) = gate.parse(reader.formula).response or ("",)
+    if name not in df.columns:
+        raise no_column(name, df.columns, "the table lacks column")
+    values = df[name].astype(str)
+    if strange := sorted(set(values) - set(labels)):
+        raise UserError(f"the response has the level {strange[0]!r}, which was in no row of the fit")
+    return df.assign(**{name: pd.Categorical(values, labels, ordered=True)})
 
 
 def _numbered(run: Run, y: np.ndarray, labels: tuple[object, ...]) -> np.ndarray:
