@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,10 +13,12 @@ import numpy as np
 from hierfl.calls import checked_call
 from hierfl.data.formula.reader import Reader
 from hierfl.errors import UserError
+from hierfl.files import user_path
 from hierfl.inference.run.result import Run
 
 from ..report.printed import check_level
 from ..report.summary import effects_table
+from . import saved
 from .coefficients import Coefficients
 from .grid import At
 from .hypotheses import hypotheses
@@ -353,6 +356,20 @@ class AfterFit:
         formula = changes.pop("formula", None) or updated(self.formula, update)
         table = self.origin.df if df is None else df
         return self.origin.fit(table, formula, **{**self.origin.how, **changes})
+
+    @checked_call
+    def save(self, folder: str | Path) -> None:
+        """Writes the fit without its rows: :func:`hierfl.load_mixed_model` reads it, given the table that was fitted.
+
+        Args:
+            folder: made if missing; an earlier fit there is replaced.
+
+        Raises:
+            UserError: for a fit that was not made by ``mixed_model``.
+        """
+        if self.origin is None:
+            raise UserError("this fit was not made by mixed_model(df, formula): its run folder is what is saved of it")
+        saved.save(self.run, self.formula, self.origin.how, user_path(folder))
 
 
 def _names(given: Any) -> list[str]:
