@@ -20,7 +20,7 @@ from hierfl.data.tables import ROUNDS
 from hierfl.files import user_path
 
 from .after import saved
-from .after.answers import Origin
+from .after.again import Origin
 from .fitted_model import FittedMixedModel
 from .method import MixedEffects
 from .report.fitting import fitted

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,50 +11,29 @@ import numpy as np
 from hierfl.calls import checked_call
 from hierfl.data.formula.reader import Reader
 from hierfl.errors import UserError
-from hierfl.files import user_path
 from hierfl.inference.run.result import Run
 
 from ..report.printed import check_level
 from ..report.summary import effects_table
-from . import saved
+from .again import MadeAgain
 from .coefficients import Coefficients
 from .grid import At
 from .hypotheses import hypotheses
 from .influence import influences
 from .means import Asked, Kind, Scale, contrasts, marginal_means
-from .residuals import Residual, fitted_values, residual_values
-from .rows import RowLevel
-from .simulation import simulations
+from .of_rows import OfRows
 from .simultaneous import Adjust
 from .type3 import type3
-from .updated import updated
 from .variance import partition
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Origin:
-    """How a fit was asked for.
-
-    Attributes:
-        fit: what fits a table by a formula.
-        df: the table, as it was given.
-        how: the other arguments.
-    """
-
-    fit: Callable[..., Any]
-    df: pd.DataFrame
-    how: Mapping[str, Any]
-
-
-class AfterFit:
+class AfterFit(OfRows, MadeAgain):
     """Answers of a fit from what it kept of its clients' sums."""
 
     run: Run
-    formula: str
-    origin: Origin | None
 
     @cached_property
     def _coefficients(self) -> Coefficients:
@@ -245,65 +222,7 @@ class AfterFit:
         asked = Asked(_names(of), _names(by), at or {}, scale, level, adjust)
         return contrasts(self._reader, self._coefficients, asked, kind)
 
-    # -- rows ---------------------------------------------------------------------------------------------------------
-
-    @checked_call
-    def fitted(self, df: pd.DataFrame | None = None, level: RowLevel = "client") -> pd.Series:
-        """Means of responses at the estimates, as R's ``fitted``: no draws, no intervals (:meth:`predict` has them).
-
-        Args:
-            df: a table with the predictors; None for the rows that were fitted, where they are here.
-            level: "client", with each client's effects at their mean given the estimates (of other responses than
-                gaussian at their mode); "population" or "new", with effects at zero.
-
-        Raises:
-            UserError: as :meth:`predict`; where the fit's rows are not here.
-        """
-        return fitted_values(self.run, df, level)
-
-    @checked_call
-    def residuals(
-        self, kind: Residual = "response", df: pd.DataFrame | None = None, *, level: RowLevel | None = None,
-        seed: int = 0,
-    ) -> pd.Series:  # fmt: skip
-        """Residuals of the rows that were fitted, or of another table.
-
-        Args:
-            kind: "response", the response less its :meth:`fitted` mean; "pearson", that over the response's standard
-                deviation there; "quantile", the normal quantile of where the response lies in its distribution, drawn
-                between the ends of its step where that is discrete or a time was not watched to its event (Dunn and
-                Smyth, 1996): standard normal where the model holds. Their distribution function,
-                ``scipy.stats.norm.cdf``, are DHARMa's scaled residuals.
-            df: a table with the predictors and the response; None for the rows that were fitted, where they are here.
-            level: "client", "population" or "new", as :meth:`predict`. By default "client", but of quantiles "new":
-                random effects are integrated out, so that rows of one client are not independent, but each one is
-                standard normal. By "client" quantiles are of a distribution that the row's own response has moved.
-            seed: of what is drawn.
-
-        Raises:
-            UserError: for an unknown kind; for a table that does not fit; where the fit's rows are not here.
-        """
-        return residual_values(self.run, df, kind, level, seed)
-
-    @checked_call
-    def simulate(
-        self, df: pd.DataFrame | None = None, n: int = 1, *, seed: int = 0, level: RowLevel = "new"
-    ) -> pd.DataFrame:
-        """Responses drawn at the estimates: a column for each of n replicates.
-
-        Args:
-            df: a table with the predictors; None for the rows that were fitted, where they are here.
-            n: replicates.
-            seed: of what is drawn.
-            level: "new", new random effects of each client and group that the table names; "client", those of the
-                clients that were fitted, at their means given the estimates; "population", effects at zero.
-
-        Raises:
-            UserError: for a table that does not fit; where the fit's rows are not here.
-        """
-        return simulations(self.run, df, n, seed, level)
-
-    # -- variance, clients, other formulas ----------------------------------------------------------------------------
+    # -- variance, clients --------------------------------------------------------------------------------------------
 
     def icc(self) -> pd.DataFrame:
         """The partition of variance: a row for each level of random effects, the residual and the fixed effects.
@@ -335,41 +254,6 @@ class AfterFit:
             UserError: of a fit with groups of clients, or in which single clients' messages were not seen.
         """
         return influences(self.run, self._coefficients)
-
-    @checked_call
-    def refit(self, update: str = "~ .", df: pd.DataFrame | None = None, **changes: Any) -> Any:
-        """The same model fitted again, with another formula, table or setting.
-
-        Args:
-            update: of the formula: "." is what it had on that side, as in ``"~ . - x"`` or ``"~ . + z - (1 | site)"``.
-            df: another table; None for that of the fit.
-            **changes: arguments of :func:`~hierfl.models.mixed_effects.mixed_model.mixed_model`.
-
-        Returns:
-            A :class:`~hierfl.models.mixed_effects.fitted_model.FittedMixedModel`.
-
-        Raises:
-            UserError: as ``mixed_model``; for a fit that was not made by it.
-        """
-        if self.origin is None:
-            raise UserError("this fit was not made by mixed_model(df, formula): nothing says how to make it again")
-        formula = changes.pop("formula", None) or updated(self.formula, update)
-        table = self.origin.df if df is None else df
-        return self.origin.fit(table, formula, **{**self.origin.how, **changes})
-
-    @checked_call
-    def save(self, folder: str | Path) -> None:
-        """Writes the fit without its rows: :func:`hierfl.load_mixed_model` reads it, given the table that was fitted.
-
-        Args:
-            folder: made if missing; an earlier fit there is replaced.
-
-        Raises:
-            UserError: for a fit that was not made by ``mixed_model``.
-        """
-        if self.origin is None:
-            raise UserError("this fit was not made by mixed_model(df, formula): its run folder is what is saved of it")
-        saved.save(self.run, self.formula, self.origin.how, user_path(folder))
 
 
 def _names(given: Any) -> list[str]:

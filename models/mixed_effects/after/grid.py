@@ -80,9 +80,9 @@ def marginal(reader: Reader, coefficients: Coefficients, names: Sequence[str], a
     columns, offset = reader.all_fixed(grid)
     each = prod(len(values[name]) for name in values if name not in names)
     mean = columns.reshape(-1, each, columns.shape[1]).mean(1)
-    kept, known = mean, np.ones(len(mean), dtype=bool)
+    kept, known = mean, np.ones(mean.shape[:1], dtype=bool)
     if reader.independent is not None:
-        known = reader.independent.keep_to(mean).all(1)
+        known = np.asarray(reader.independent.keep_to(mean).all(1))
         kept = mean[:, reader.independent.kept]
     places = [coefficients.method.network.fixed.index(name) for name in coefficients.names]
     contrast = np.where(known[:, None], kept[:, places], np.nan)

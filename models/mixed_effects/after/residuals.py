@@ -26,7 +26,7 @@ Residual = Literal["response", "pearson", "quantile"]
 
 
 def fitted_values(run: Run, df: pd.DataFrame | None, level: RowLevel) -> pd.Series:
-    """See :meth:`.answers.AfterFit.fitted`."""
+    """See :meth:`.of_rows.OfRows.fitted`."""
     import pandas as pd
 
     rows = rows_of(run, df, level, response=False)
@@ -38,7 +38,7 @@ def fitted_values(run: Run, df: pd.DataFrame | None, level: RowLevel) -> pd.Seri
 def residual_values(
     run: Run, df: pd.DataFrame | None, kind: Residual, level: RowLevel | None, seed: int
 ) -> pd.Series:  # fmt: skip
-    """See :meth:`.answers.AfterFit.residuals`."""
+    """See :meth:`.of_rows.OfRows.residuals`."""
     import pandas as pd
 
     if kind not in get_args(Residual):

@@ -37,7 +37,7 @@ WATCHED = ("measured", "beside", "without", "errors")
 
 
 def save(run: Run, formula: str, how: Mapping[str, Any], folder: Path) -> None:
-    """See :meth:`.answers.AfterFit.save`."""
+    """See :meth:`.again.MadeAgain.save`."""
     state: State = {f"{part}/{k}": v for part in STATES for k, v in getattr(run.fitted, part).items()}
     if run.status is not None:
         state["status"] = torch.as_tensor(np.asarray(run.status).astype(np.int64))
@@ -72,16 +72,15 @@ def restored(method: MixedEffects, federation: Federation, state: State, record:
     """
     if federation.digest() != record["data"] or list(federation.ids) != record["clients"]:
         raise UserError("the table is not the one that was fitted: load takes the same rows, in the same order")
-    parts = {
-        part: {k.removeprefix(f"{part}/"): v for k, v in state.items() if k.startswith(f"{part}/")} for part in STATES
-    }
+    parts = [{k.partition("/")[2]: v for k, v in state.items() if k.startswith(f"{part}/")} for part in STATES]
     how = record["how"]
     options = options_of(method, how["seed"], "cpu", how["rounds"])
     watched = None
     if (kept := record.get("watched")) is not None:
         arrays = {name: state[f"watched/{name}"].numpy() for name in WATCHED if f"watched/{name}" in state}
         watched = Watched(**{**kept, "named": [StandsOut(**row) for row in kept["named"]], **arrays})
-    fitted = Fitted(method, federation.to("cpu", options.dtype), **parts, seed=how["seed"])
+    shared, personal, copies, initial = parts
+    fitted = Fitted(method, federation.to("cpu", options.dtype), shared, personal, copies, initial, how["seed"])
     status = state["status"].numpy() if "status" in state else None
     return Run(
         fitted, federation.ids, options, [], record["seconds"], record["random"], status=status, watched=watched

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def simulations(run: Run, df: pd.DataFrame | None, n: int, seed: int, level: RowLevel) -> pd.DataFrame:
-    """See :meth:`.answers.AfterFit.simulate`."""
+    """See :meth:`.of_rows.OfRows.simulate`."""
     import pandas as pd
 
     check_whole("n", n, 1)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import product
 from math import prod
 from typing import Any
@@ -73,7 +72,7 @@ class ModelTerm:
     def cell(self, levels: dict[str, int]) -> np.ndarray:
         """Its columns in rows of such levels, for each numeric column alone, (numeric columns, columns)."""
         each = [np.eye(p.width) if p.code is None else p.code[levels[p.name]][None] for p in self.parts]
-        return reduce(np.kron, each, np.ones((1, 1)))
+        return _kron(each)
 
 
 def terms_of(reader: Reader) -> list[ModelTerm]:
@@ -140,8 +139,7 @@ def _components(terms: list[ModelTerm], p: int) -> dict[str, np.ndarray]:
     found = {}
     for term in terms:
         each = [_sum_to_zero(n) if name in term.categories else np.full((1, n), 1 / n) for name, n in factors.items()]
-        effect = reduce(np.kron, each, np.ones((1, 1)))
-        found[term.name] = np.einsum("ec,cnp->enp", effect, values).reshape(-1, p)
+        found[term.name] = np.einsum("ec,cnp->enp", _kron(each), values).reshape(-1, p)
     used = np.concatenate([np.arange(p)[term.columns] for term in terms])
     whole = np.concatenate(list(found.values()))[:, used]
     if whole.shape[0] != whole.shape[1] or np.linalg.svd(whole, compute_uv=False)[-1] < SINGULAR:
@@ -150,6 +148,14 @@ def _components(terms: list[ModelTerm], p: int) -> dict[str, np.ndarray]:
             f"type 3 tests need an intercept and, beside an interaction, all terms inside it: {what} has other columns"
             " (a * x is a + x + a:x)"
         )
+    return found
+
+
+def _kron(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The Kronecker product of all."""
+    found = np.ones((1, 1))
+    for part in parts:
+        found = np.asarray(np.kron(found, part))
     return found
 
 
