@@ -60,6 +60,7 @@ def test_a_wald_test_is_what_dense_matrices_say_and_its_f_that_of_nested_models(
     )
 
 
+@pytest.mark.cpu(4, "three fits, and derivatives of Kenward and Roger's of nine coefficients")
 def test_kenward_and_rogers_test_and_covariance_are_those_of_the_fit(fit: FittedMixedModel) -> None:
     larger = fit.refit(kenward_roger=True)
     nested = larger.compare(mixed_model(DF, "y ~ arm * sex + x + (1 | site)", draws=0), test="f").iloc[1]
