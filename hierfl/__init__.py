@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .errors import UserError
     from .inference import Method, Run, fit
     from .models.any_model.fit_model import fit_model
-    from .models.mixed_effects.mixed_model import mixed_model
+    from .models.mixed_effects.mixed_model import load_mixed_model, mixed_model
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "fit",
     "fit_model",
+    "load_mixed_model",
     "mixed_model",
     "read_table",
 ]
@@ -41,6 +42,7 @@ _ROOMS = {
     "UserError": "errors",
     "fit": "inference",
     "fit_model": "models.any_model.fit_model",
+    "load_mixed_model": "models.mixed_effects.mixed_model",
     "mixed_model": "models.mixed_effects.mixed_model",
     "read_table": "data.reading.read",
 }

@@ -39,6 +39,12 @@ class BetaBinomial(CountDistribution):
         """Of the successes."""
         return (self.trials * self.eta.sigmoid()).expand(self.batch_shape)
 
+    @property
+    def variance(self) -> Tensor:
+        """That of a binomial, times (phi + trials) / (phi + 1)."""
+        more = 1 + (self.trials - 1) / (self.precision + 1)
+        return self.mean * (-self.eta).sigmoid() * more
+
     def log_prob(self, value: Tensor) -> Tensor:
         """The binomial's, times what three ratios of gamma functions are more than powers."""
         missed = self.trials - value

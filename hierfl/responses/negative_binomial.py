@@ -34,6 +34,11 @@ class NegativeBinomial(CountDistribution):
         """exp(eta)."""
         return self.eta.exp().expand(self.batch_shape)
 
+    @property
+    def variance(self) -> Tensor:
+        """mu + mu^2 / size."""
+        return self.mean + self.mean.square() / self.size
+
     def log_prob(self, value: Tensor) -> Tensor:
         """With log Gamma(y + size) - log Gamma(size) - y log(size + mu) + y eta - size log(1 + mu / size)."""
         over = torch.log1p(self.eta.exp() / self.size)

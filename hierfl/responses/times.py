@@ -49,6 +49,10 @@ class Survival(TorchDistribution):
         event = 1.0 if self.event is None else self.event
         return event * (log_hazard + self.eta) - self.eta.exp() * total
 
+    def cdf(self, value: Tensor) -> Tensor:
+        """P(the event is by then)."""
+        return -torch.expm1(-self.eta.exp() * self.baseline(value)[1])
+
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """The time of an event, however late."""
         u = torch.rand(sample_shape + self.batch_shape, dtype=self.eta.dtype, device=self.eta.device)

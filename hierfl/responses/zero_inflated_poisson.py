@@ -31,6 +31,11 @@ class ZeroInflatedPoisson(CountDistribution):
         """(1 - pi) exp(eta)."""
         return (-self.gate).sigmoid() * self.eta.exp()
 
+    @property
+    def variance(self) -> Tensor:
+        """(1 - pi) mu (1 + pi mu), mu = exp(eta)."""
+        return self.mean * (1 + self.gate.sigmoid() * self.eta.exp())
+
     def log_prob(self, value: Tensor) -> Tensor:
         """log((1 - pi) p(y) + pi [y = 0])."""
         rate, counted = self.eta.exp(), logsigmoid(-self.gate)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -12,6 +11,8 @@ from hierfl.calls import checked_call
 from hierfl.errors import NoAttribute, UserError, unknown
 from hierfl.inference.run.result import Run
 
+from .after.again import Origin
+from .after.answers import AfterFit
 from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
 from .report.elsewhere import ELSEWHERE
@@ -27,26 +28,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FittedMixedModel:
+class FittedMixedModel(AfterFit):
     """A fitted mixed model.
 
     Attributes:
         run: the fit.
         formula: as it was written.
+        origin: what it was made of; None where another call than ``mixed_model`` has made it.
     """
 
     run: Run
     formula: str
+    origin: Origin | None = None
 
     @property
     def method(self) -> MixedEffects:
         """The model, and how it was fitted."""
         assert isinstance(self.run.fitted.method, MixedEffects)
         return self.run.fitted.method
-
-    @cached_property
-    def _table(self) -> tuple[pd.DataFrame, dict[str, float]]:
-        return effects_table(self.run.fitted)
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -83,7 +82,7 @@ class FittedMixedModel:
     @property
     def log_likelihood(self) -> float:
         """At the estimates, of REML its criterion; not a number for a posterior."""
-        return self._table[1].get("log_likelihood", float("nan"))
+        return self._numbers.get("log_likelihood", float("nan"))
 
     @checked_call
     def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:

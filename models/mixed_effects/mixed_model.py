@@ -9,13 +9,18 @@ is a study (``hierfl federate``).
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hierfl.calls import checked_call
+from hierfl.data.federation import Federation
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import Missing
 from hierfl.data.tables import ROUNDS
+from hierfl.files import user_path
 
+from .after import saved
+from .after.again import Origin
 from .fitted_model import FittedMixedModel
 from .method import MixedEffects
 from .report.fitting import fitted
@@ -24,6 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import pandas as pd
+
+#: arguments that say how a table is read, and how a fit is run; others are the method's
+OF_TABLE = ("family", "client", "known_se", "event", "weights", "na", "spellings")
+FIT = ("rounds", "seed", "device")
 
 
 @checked_call
@@ -70,9 +79,35 @@ def mixed_model(
     Raises:
         UserError: for a formula, a table or a setting that cannot be used.
     """
-    federation, design = from_formula(
-        df, formula, family=family, client=client, known_se=known_se, event=event, weights=weights, na=na,
-        spellings=spellings,
-    )  # fmt: skip
-    method = MixedEffects(design, population=population, **settings)
-    return FittedMixedModel(fitted(method, federation, seed, device, rounds), formula)
+    how: dict[str, Any] = {
+        "family": family, "client": client, "known_se": known_se, "event": event, "weights": weights, "na": na,
+        "spellings": spellings,
+    }  # fmt: skip
+    federation, method = _model(df, formula, {**how, "population": population, **settings})
+    how |= {"population": population, "rounds": rounds, "seed": seed, "device": device, **settings}
+    origin = Origin(mixed_model, df, how)
+    return FittedMixedModel(fitted(method, federation, seed, device, rounds), formula, origin)
+
+
+@checked_call
+def load_mixed_model(folder: str | Path, df: pd.DataFrame) -> FittedMixedModel:
+    """A fit that :meth:`FittedMixedModel.save` has written.
+
+    Args:
+        folder: where.
+        df: the table that was fitted: the formula makes its columns again, and nothing is fitted.
+
+    Raises:
+        UserError: for a folder that holds no such fit, or a damaged one; for another table.
+    """
+    state, record = saved.read(user_path(folder))
+    how = record["how"]
+    federation, method = _model(df, record["formula"], {k: v for k, v in how.items() if k not in FIT})
+    run = saved.restored(method, federation, state, record)
+    return FittedMixedModel(run, record["formula"], Origin(mixed_model, df, how))
+
+
+def _model(df: pd.DataFrame, formula: str, how: Mapping[str, Any]) -> tuple[Federation, MixedEffects]:
+    """The federation and the method that a call asks for."""
+    federation, design = from_formula(df, formula, **{k: v for k, v in how.items() if k in OF_TABLE})
+    return federation, MixedEffects(design, **{k: v for k, v in how.items() if k not in OF_TABLE})

@@ -1,4 +1,4 @@
-"""The tutorial's lines are run, and print what the page says."""
+"""The lines of the tutorial, and of the page on what comes after a fit, are run, and print what the pages say."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "mixed-tutorial.md"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_the_tutorial_says_what_it_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.cpu(6, "fits, means and simulations of a page")
+@pytest.mark.parametrize("page", ["mixed-tutorial.md", "mixed-after.md"])
+def test_a_page_says_what_it_prints(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(
-        str(PAGE), module_relative=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     )
     assert found.attempted > 20
     assert not found.failed

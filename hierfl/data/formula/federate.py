@@ -100,7 +100,8 @@ def from_formula(
         task="regression", standardise=False, spellings="keep",
     )  # fmt: skip
     reader = table.reader(formula)
-    about = {**federation.about, "reader": reader} | ({} if left_out is None else {"left_out": left_out})
+    about = {**federation.about, "reader": reader, "index": df.index}
+    about |= {} if left_out is None else {"left_out": left_out}
     about |= {"codes": codes} if codes else {}
     about |= {"dropped": reader.dropped} if reader.dropped else {}
     return replace(federation, about=about), table.design()

@@ -138,19 +138,27 @@ class IndependentColumns:
             UserError: for rows in which a dropped column is not the combination that it was in the fit: its own
                 coefficient is not known.
         """
-        if self._others:
-            unit = (columns - self.centre) / self.scale
-            of_kept = unit[:, self.kept]
-            gap = np.abs(unit[:, self._others] - of_kept @ self.combination.T)
-            limit = TOLERANCE * (1 + np.abs(unit[:, self._others]) + np.abs(of_kept) @ np.abs(self.combination.T))
-            for row, k in zip((gap > limit).T, self._others, strict=True):
-                if row.any():
-                    why = self.dropped[self.names[k]].removesuffix(", and was dropped")
-                    raise UserError(
-                        f"{int(row.sum())} of {len(columns)} rows have no prediction, the first is row "
-                        f"{int(np.argmax(row)) + 1}: in the fit {why}, in these rows it is not, and has no coefficient"
-                    )
+        for row, k in zip(~self.keep_to(columns).T, self._others, strict=True):
+            if row.any():
+                why = self.dropped[self.names[k]].removesuffix(", and was dropped")
+                raise UserError(
+                    f"{int(row.sum())} of {len(columns)} rows have no prediction, the first is row "
+                    f"{int(np.argmax(row)) + 1}: in the fit {why}, in these rows it is not, and has no coefficient"
+                )
         return columns[:, self.kept]
+
+    def keep_to(self, columns: np.ndarray) -> np.ndarray:
+        """Whether each dropped column is the combination that it was in the fit, (n, p - len(kept)).
+
+        Args:
+            columns: all, (n, p), of rows, or of means of rows.
+        """
+        unit = (columns - self.centre) / self.scale
+        of_kept, of_others = unit[:, self.kept], unit[:, self._others]
+        gap = np.abs(of_others - of_kept @ self.combination.T)
+        limit = TOLERANCE * (1 + np.abs(of_others) + np.abs(of_kept) @ np.abs(self.combination.T))
+        found: np.ndarray = gap <= limit
+        return found
 
     @property
     def _others(self) -> list[int]:

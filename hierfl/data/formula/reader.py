@@ -50,6 +50,7 @@ class Reader:
         independent: which of the fixed columns there are in the design; None for all.
         types: of the predictors.
         spellings: what became of names that are spelled alike.
+        means: of the predictors that are numbers, over all rows; empty where rows are not in one place.
     """
 
     read: Any
@@ -61,6 +62,7 @@ class Reader:
     independent: IndependentColumns | None = None
     types: ColumnTypes = field(default_factory=ColumnTypes)
     spellings: Spellings = field(default_factory=lambda: Spellings("keep"))
+    means: Mapping[str, float] = field(default_factory=dict)
 
     def prepared(self, df: pd.DataFrame) -> pd.DataFrame:
         """Rows with predictors of the fit's types, and with names in its spelling.
@@ -119,7 +121,27 @@ class Reader:
         Raises:
             UserError: for a table that lacks a column or holds missing values or levels that are not known.
         """
-        terms, df = gate.parse(self.formula), self.prepared(df)
+        fixed, random, offset = self._evaluated(self.prepared(df))
+        columns = fixed
+        if self.independent is not None:
+            columns = self.independent.checked(columns) if check else columns[:, self.independent.kept]
+        return np.column_stack([columns, *random]), offset
+
+    def all_fixed(self, df: pd.DataFrame) -> tuple[np.ndarray, np.ndarray | None]:
+        """All fixed columns (n, p), those that were dropped among them, and the offset (n,); None without one.
+
+        Args:
+            df: a table with the predictors.
+
+        Raises:
+            UserError: as :meth:`effects`.
+        """
+        fixed, _, offset = self._evaluated(self.prepared(df))
+        return fixed, offset
+
+    def _evaluated(self, df: pd.DataFrame) -> tuple[np.ndarray, list[np.ndarray], np.ndarray | None]:
+        """All fixed columns (n, p), each random one (n,), level by level, and the offset (n,), of prepared rows."""
+        terms = gate.parse(self.formula)
         values = dict(typed(df, terms, sorted(terms.predictors)))
         # (the order of a category's levels is the fit's)
         values |= {k: v.astype(v.cat.categories.dtype) for k, v in values.items() if hasattr(v, "cat")}
@@ -141,10 +163,7 @@ class Reader:
                 what = f"column {strange[2]!r} has the level {level!r}"
                 raise UserError(f"{what}, which was in no row of the fit: it has no coefficient") from fault
             raise gate.misfit(terms, fault) from fault
-        columns = fixed.to_numpy()
-        if self.independent is not None:
-            columns = self.independent.checked(columns) if check else columns[:, self.independent.kept]
-        return np.column_stack([columns, *random]), offset
+        return fixed.to_numpy(), random, offset
 
     @property
     def dropped(self) -> list[str]:

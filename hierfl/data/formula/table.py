@@ -48,6 +48,7 @@ class FormulaTable:
         places: groups inside clients, and of clients.
         types: of the predictors.
         spellings: what became of names that are spelled alike.
+        means: of the predictors that are numbers.
     """
 
     family: str
@@ -65,6 +66,7 @@ class FormulaTable:
     places: Groups
     types: ColumnTypes
     spellings: Spellings
+    means: Mapping[str, float]
 
     @classmethod
     def read_from(
@@ -105,9 +107,10 @@ class FormulaTable:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
+        types = ColumnTypes.of(typed, formula.predictors)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
-            in_order(rows), who, places, ColumnTypes.of(typed, formula.predictors), spellings,
+            in_order(rows), who, places, types, spellings, _means(typed, types),
         )  # fmt: skip
 
     def check(self, *, needs_residual: bool) -> None:
@@ -157,12 +160,17 @@ class FormulaTable:
 
     def reader(self, formula: str) -> Reader:
         """What makes such columns of other rows."""
-        places = (self.places, self.independent, self.types, self.spellings)
+        places = (self.places, self.independent, self.types, self.spellings, self.means)
         return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, *places)
 
     def _centre(self) -> np.ndarray:
         """See :meth:`hierfl.responses.base.Response.centre_parts`."""
         return response_class(self.family).centre_parts(self.response.y, self.rows)
+
+
+def _means(df: pd.DataFrame, types: ColumnTypes) -> dict[str, float]:
+    """Of the columns that are numbers."""
+    return {name: float(df[name].mean()) for name in sorted(types.numbers)}
 
 
 def _units(columns: Mapping[str, np.ndarray], blocks: Sequence[int]) -> Units:

@@ -7,6 +7,7 @@ A gaussian response has (X^T V^-1 X)^-1 and Satterthwaite's degrees of freedom. 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,14 +106,31 @@ def satterthwaite(method: MixedModel, estimates: State, contrast: Tensor | None 
 def satterthwaite_f(method: MixedModel, estimates: State, contrast: Tensor) -> tuple[float, float, float]:
     """F, its denominator's degrees of freedom, and p, of contrast (q, p) times the design's coefficients being zero.
 
-    In the eigenvectors of the contrasts' covariance F is a mean of squared t, of which each has its degrees of freedom
-    (Fai and Cornelius, 1996; Kuznetsova et al., 2017).
+    See :func:`f_in_eigenvectors`.
     """
     a = Surface(method).beta(estimates["cross"], "ml", method.numbers(estimates))[1]
-    values, vectors = torch.linalg.eigh(contrast @ torch.linalg.inv_ex(a).inverse @ contrast.T)
-    along = vectors.T @ contrast
-    found = float(((along @ estimates["beta"]).square() / values).mean())
-    each, q = satterthwaite(method, estimates, along), len(contrast)
+    covariance = contrast @ torch.linalg.inv_ex(a).inverse @ contrast.T
+    return f_in_eigenvectors(
+        contrast @ estimates["beta"], covariance, lambda turn: satterthwaite(method, estimates, turn @ contrast)
+    )
+
+
+def f_in_eigenvectors(
+    value: Tensor, covariance: Tensor, df_of: Callable[[Tensor], Tensor]
+) -> tuple[float, float, float]:
+    """F, its denominator's degrees of freedom, and p, of values (q,) with such a covariance (q, q) being zero.
+
+    In the eigenvectors of the covariance F is a mean of squared t, of which each has its degrees of freedom
+    (Fai and Cornelius, 1996; Kuznetsova et al., 2017).
+
+    Args:
+        value: what is zero under the hypothesis.
+        covariance: of its estimate, of full rank.
+        df_of: degrees of freedom (q,) of turned values, by their directions (q, q).
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    found = float(((vectors.T @ value).square() / values).mean())
+    each, q = df_of(vectors.T), len(value)
     expected = float((each / (each - 2))[each > 2].nan_to_num(1.0).sum())
     if q == 1:
         df = float(each[0])
@@ -145,19 +163,26 @@ def coefficient_tests(table: pd.DataFrame, method: MixedModel, estimates: State,
 
 
 def restricted_satterthwaite(method: MixedModel, estimates: State) -> Tensor:
-    """Degrees of freedom 2 v^2 / Var(v), v the variance of each coefficient at the restricted estimates, (p,).
+    """Degrees of freedom of each coefficient at the restricted estimates, (p,); see :func:`contrasts_satterthwaite`."""
+    every = {k: v[None] for k, v in estimates.items()}
+    own = [name for name in effects_of(method, every)[0] if name in method.network.fixed]
+    df = torch.full((len(method.network.fixed),), torch.inf, dtype=torch.float64)
+    found = contrasts_satterthwaite(method, estimates, torch.eye(len(own), dtype=torch.float64))
+    df[[method.network.fixed.index(name) for name in own]] = found  # (levels have thresholds, no intercept)
+    return df
+
+
+def contrasts_satterthwaite(method: MixedModel, estimates: State, contrast: Tensor) -> Tensor:
+    """Degrees of freedom 2 v^2 / Var(v), v the variance of each contrast at the restricted estimates, (q,).
 
     Var(v) by the delta method from what the estimates of the other numbers do to the coefficients' information.
     """
-    turn, changes = _reported(method, estimates), estimates["restricted_changes"]
+    turn = contrast.to(estimates["restricted_covariance"]) @ _reported(method, estimates)
+    changes = estimates["restricted_changes"]
     v = (turn @ estimates["restricted_covariance"] @ turn.T).diagonal()
     turn = turn[:, estimates["restricted"].shape[0] - changes.shape[-1] :]
     each = (turn @ changes @ turn.T).diagonal(dim1=-2, dim2=-1)
-    every = {k: v[None] for k, v in estimates.items()}
-    own = [name for name in effects_of(method, every)[0] if name in method.network.fixed]
-    df = torch.full((len(method.network.fixed),), torch.inf, dtype=v.dtype)  # (levels have thresholds, no intercept)
-    df[[method.network.fixed.index(name) for name in own]] = (2 * v.square() / each.square().sum(0)).cpu()
-    return df
+    return (2 * v.square() / each.square().sum(0)).cpu()
 
 
 def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
@@ -167,11 +192,21 @@ def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
     """
     if not method.likelihood.searches_beta:
         return satterthwaite(method, estimates)
+    contained = by_containment(method, estimates)
     if has_restricted(method, estimates):
-        sums = {name: estimates[name].cpu() for name in ("counts", *containment.sizes(method))}
-        contained = containment.degrees_of_freedom(method, sums.pop("counts"), sums)
         fewer = contained.minimum(restricted_satterthwaite(method, estimates)).clamp_min(1.0)
         return torch.where(contained.isinf(), contained, fewer)
+    return contained
+
+
+def by_containment(method: MixedModel, estimates: State) -> Tensor:
+    """Degrees of freedom of coefficients by the groups that they are learned from, (p,); infinite for rows.
+
+    From clients' sums, where restricted estimates were searched; else by the names of columns.
+    """
+    if has_restricted(method, estimates):
+        sums = {name: estimates[name].cpu() for name in ("counts", *containment.sizes(method))}
+        return containment.degrees_of_freedom(method, sums.pop("counts"), sums)
     df = torch.full((len(method.network.fixed),), torch.inf, dtype=torch.float64)
     for k, name in enumerate(method.network.fixed):
         if name in method.network.random or name in INTERCEPT:

@@ -117,7 +117,7 @@ def _f_test(model: Model, names: list[str]) -> tuple[float, float, float, str]:
     turn = method.network.fixed_units.to_users(fixed, (len(fixed),), estimates["beta"])
     contrast = turn[[fixed.index(name) for name in names]]
     if method.settings.kenward_roger:
-        found, df, p = KenwardRoger.of(method, estimates).f_test(estimates["beta"], contrast)
+        found, df, p = KenwardRoger.of(method, estimates).f_test(contrast @ estimates["beta"], contrast)
         return found, float(len(names)), p, f"F({len(names)}, {df:.1f}), Kenward and Roger"
     found, df, p = satterthwaite_f(method, estimates, contrast)
     return found, float(len(names)), p, f"F({len(names)}, {df:.1f}), Satterthwaite"

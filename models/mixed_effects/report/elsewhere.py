@@ -7,14 +7,15 @@ _NUMBERS = "summary().numbers has log_likelihood, aic, bic and the like"
 
 #: name of an attribute -> the way
 ELSEWHERE = {
-    **dict.fromkeys(
-        ("coef", "coef_", "params", "fixef", "fe_params", "bse", "pvalues", "conf_int", "tvalues"), _EFFECTS
-    ),
-    **dict.fromkeys(("vcov", "cov_params"), f"{_EFFECTS}; posterior() has joint draws"),
-    **dict.fromkeys(("aic", "bic", "llf", "loglik", "nobs"), _NUMBERS),
+    **dict.fromkeys(("bse", "pvalues", "tvalues"), _EFFECTS),
+    **dict.fromkeys(("coef", "coef_", "fixef", "fe_params"), "params has the coefficients"),
+    "conf_int": "confint(level) has the intervals",
+    "cov_params": "vcov() has the coefficients' covariance; posterior() has joint draws",
+    **dict.fromkeys(("llf", "loglik", "logLik"), _NUMBERS),
+    **dict.fromkeys(("emmeans", "marginal_means"), "means(of) has marginal means, contrast(of) their differences"),
+    **dict.fromkeys(("wald_test", "t_test", "f_test"), "test(hypothesis) is a Wald test, as test('x = z = 0')"),
     **dict.fromkeys(("random_effects", "coefs_by_client"), "ranef() has each client's effects"),
-    **dict.fromkeys(("residuals", "resid"), "they are the response less predict(df)['mean']"),
-    **dict.fromkeys(("fittedvalues", "fitted"), "predict(df)['mean'] has them"),
+    "resid": "residuals() has them",
+    "fittedvalues": "fitted() has them",
     **dict.fromkeys(("plot", "plots"), "ranef(), shrinkage() and summary().table have the numbers that figures show"),
-    "anova": "compare(other) tests two nested models",
 }

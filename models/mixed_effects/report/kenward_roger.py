@@ -74,8 +74,10 @@ class KenwardRoger:
         more = torch.einsum("ij,ijab->ab", spread, q) - torch.einsum("ij,iab,jbc->ac", spread, along, slopes)
         return cls(phi, slopes, spread, phi + 2 * phi @ more @ phi)
 
-    def f_test(self, beta: Tensor, contrast: Tensor) -> tuple[float, float, float]:
-        """F, its denominator's degrees of freedom, and p, of contrast (q, p) times beta (p,) being zero."""
+    def f_test(self, away: Tensor, contrast: Tensor) -> tuple[float, float, float]:
+        """F, its denominator's degrees of freedom, and p, of contrast (q, p) times beta (p,) being what is ``away``
+        (q,) from its estimate: ``contrast @ beta`` for zero.
+        """
         q = len(contrast)
         theta = contrast.T @ torch.linalg.solve(contrast @ self.phi @ contrast.T, contrast)
         each = theta @ self.phi @ self.slopes @ self.phi
@@ -90,7 +92,6 @@ class KenwardRoger:
         rho = variance / (2 * mean**2)
         df = 4 + (q + 2) / (q * rho - 1) if a_2 > 0 else float("inf")
         scale = df / (mean * (df - 2)) if abs(df - 2) > 0.01 and df < float("inf") else 1.0
-        away = contrast @ beta
         wald = float(away @ torch.linalg.solve(contrast @ self.adjusted @ contrast.T, away)) / q
         return (
             scale * wald,

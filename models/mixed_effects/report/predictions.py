@@ -51,7 +51,7 @@ def predicted(
     assert isinstance(method, MixedModel)
     reader = run.fitted.federation.about["reader"]
     df = reader.prepared(df)
-    owner = _owners(run, df) if level == "client" else None
+    owner = client_of_rows(run, df) if level == "client" else None
     kept = run.personal["b_draws"].shape[-3:-1].numel()
     kept = kept if draws is None else min(draws, kept)
     if interval is not None and not kept:
@@ -109,7 +109,7 @@ def _of_new(method: MixedModel, columns: Columns, population: State, seed: int) 
     return found
 
 
-def _owners(run: Run, df: pd.DataFrame) -> Tensor:
+def client_of_rows(run: Run, df: pd.DataFrame) -> Tensor:
     """Which client each row belongs to, (n,)."""
     reader = run.fitted.federation.about["reader"]
     column = reader.places.levels.client

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import pyro
 import torch
 from torch import Tensor
@@ -17,35 +20,67 @@ from ..model.levels import Level
 from ..model.names import short
 
 
-def simulated(run: Run, number: int, seed: int) -> Tensor:
+class Places(NamedTuple):
+    """Rows whose responses are simulated.
+
+    Attributes:
+        inputs: as the design has them, (N, width); groups inside and above have numbers from 0.
+        clients: whose rows are which, by name.
+        like: numbers of the response's type, (N,).
+    """
+
+    inputs: Tensor
+    clients: Sequence[tuple[str, Tensor]]
+    like: Tensor
+
+
+def simulated(run: Run, number: int, seed: int, places: Places | None = None) -> Tensor:
     """Responses (N,) drawn at the estimates: of new effects of every group, and new rows.
 
     Args:
         run: the fit.
         number: of the replicate; another one has other noise.
         seed: of the replicates.
+        places: of other rows than those of the fit.
     """
     method, federation = run.fitted.method, run.fitted.federation
     assert isinstance(method, MixedModel)
+    if places is None:
+        clients = list(zip(federation.ids, federation.train, strict=True))
+        places = Places(federation.x.to(torch.float64), clients, federation.y)
     values = {k: v.cpu() for k, v in short(run.shared).items()}
-    x, y = federation.x.to(torch.float64), federation.y.clone()
-    above = {of.kind: _effects(of, values, of.size, key(seed, number, "regions")) for of in method.above}
-    for client, rows in zip(federation.ids, federation.train, strict=True):
+    x, y = places.inputs, places.like.clone()
+    whole = method.network.split(x[None])
+    sizes = {of.kind: max(of.size, _most(whole, of) + 1) for of in method.levels}
+    above = {of.kind: _effects(of, values, sizes[of.kind], key(seed, number, "regions")) for of in method.above}
+    for client, rows in places.clients:
         own = key(seed, number, client)
         columns = method.network.split(x[rows][None])
         eta = method.predictor(columns, values["beta"])[0]
         effects = {}
         for of in method.at_site:
-            groups, name = (of.size, "groups") if of.inside else (1, "client")
+            groups, name = (sizes[of.kind], "groups") if of.inside else (1, "client")
             effects[of.kind] = _effects(of, values, groups, key(own, name))
         for kind, drawn in {**effects, **above}.items():
             z, group = columns.of(kind)
             eta = eta + linear(z[0], drawn if group is None else drawn[group[0].long()])
         here = Columns(**{k: v[0] for k, v in columns._asdict().items() if v is not None})
-        with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
-            torch.default_generator.manual_seed(key(own, "rows") % 2**63)
-            y[rows] = method.response(eta, values, here).sample().to(y)
+        y[rows] = responses(method, eta, values, here, key(own, "rows")).to(y)
     return y
+
+
+def responses(method: MixedModel, eta: Tensor, values: State, columns: Columns, seed: int) -> Tensor:
+    """Drawn responses of rows with linear predictors eta (n,)."""
+    with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
+        torch.default_generator.manual_seed(seed % 2**63)
+        drawn: Tensor = method.response(eta, values, columns).sample()
+    return drawn
+
+
+def _most(columns: Columns, level: Level) -> int:
+    """The largest number of a level's groups that rows have."""
+    group = columns.of(level.kind)[1]
+    return 0 if group is None else int(group.max())
 
 
 def _effects(level: Level, values: State, groups: int, seed: int) -> Tensor:

@@ -91,28 +91,34 @@ def standard_errors(method: MixedModel, estimates: State) -> tuple[Tensor, Tenso
     """(m,): from the curvature at the estimates; not a number where there is none. And which effects are at infinity,
     (m,): others have the errors that they have with those there.
     """
-    numbers, every = method.numbers(estimates), {k: v[None] for k, v in estimates.items()}
-
-    def effects(at: Tensor) -> Tensor:
-        return effects_of(method, {**every, **method.parts(at[None])})[1][0]
-
-    if method.k:
-        jacobian = torch.autograd.functional.jacobian(effects, numbers)
-        along, flat = directions(method, estimates)
-        moved, rest = jacobian @ along, along[:, ~flat]
-        infinite = moved[:, flat].norm(dim=1) > ALONG * moved.norm(dim=1)
-        seen = jacobian @ rest
-        variance = ((seen @ inverse_of(rest.mT @ estimates["curvature"] @ rest)) * seen).sum(1)
-        variance = torch.where(infinite, torch.nan, variance)
-    else:
-        variance = torch.full_like(effects(numbers), torch.nan)
-        infinite = torch.zeros_like(variance, dtype=torch.bool)
+    seen, inverse, infinite = seen_curvature(method, estimates)
+    variance = torch.where(infinite, torch.nan, ((seen @ inverse) * seen).sum(1))
     own = coefficients_covariance(method, estimates)
     if own is not None:
         variance = torch.cat([own.diagonal(), variance[len(own) :]])
         variance = torch.where(infinite, torch.nan, variance)
     found: Tensor = torch.where(variance > 0, variance, torch.nan).sqrt()
     return found, infinite
+
+
+def seen_curvature(method: MixedModel, estimates: State) -> tuple[Tensor, Tensor, Tensor]:
+    """D (m, f) and C (f, f): the effects' covariance is D C D^T, by the curvature at the estimates; and which effects
+    are at infinity, (m,). Along directions in which nothing bends there is nothing in D.
+    """
+    numbers, every = method.numbers(estimates), {k: v[None] for k, v in estimates.items()}
+
+    def effects(at: Tensor) -> Tensor:
+        return effects_of(method, {**every, **method.parts(at[None])})[1][0]
+
+    if not method.k:
+        nothing = effects(numbers)
+        flat = torch.zeros_like(nothing, dtype=torch.bool)
+        return nothing.new_full((len(nothing), 1), torch.nan), nothing.new_ones(1, 1), flat
+    jacobian = torch.autograd.functional.jacobian(effects, numbers)
+    along, flat = directions(method, estimates)
+    moved, rest = jacobian @ along, along[:, ~flat]
+    infinite = moved[:, flat].norm(dim=1) > ALONG * moved.norm(dim=1)
+    return jacobian @ rest, inverse_of(rest.mT @ estimates["curvature"] @ rest), infinite
 
 
 def p_value(p: float) -> str:

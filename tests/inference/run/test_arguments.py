@@ -143,7 +143,7 @@ def test_options_of_numpys_types_are_pythons() -> None:
 
 def test_other_packages_attributes_point_to_the_way() -> None:
     fitted: Any = mixed_model(DF, "y ~ x + (1 | h)", draws=0)
-    for name, way in (("coef", "summary"), ("vcov", "posterior"), ("resid", "predict"), ("aic", "numbers")):
+    for name, way in (("coef", "params"), ("cov_params", "vcov"), ("resid", "residuals"), ("llf", "numbers")):
         assert not hasattr(fitted, name)
         with pytest.raises(UserError, match=f"no '{name}': .*{way}"):
             getattr(fitted, name)

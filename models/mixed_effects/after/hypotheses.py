@@ -1,0 +1,148 @@
+"""Linear hypotheses from text: ``x = z = 0``, ``arm[b] - arm[c]``, ``2 * x + z = 1, w = 0``.
+
+    text      hypothesis {(, | ;) hypothesis}
+    hypothesis  sum {= sum}          all sums are equal; one alone is zero
+    sum       product {(+ | -) product}
+    product   factor {(* | /) factor}, at most one of them with coefficients, which divides nothing
+    factor    a number, a coefficient's name, a name between backquotes, (sum), or one of them behind a sign
+
+A name is a coefficient's as the summary has it, the longest that fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from hierfl.errors import UserError
+
+#: characters of a text, parentheses and signs inside each other
+MOST, DEEPEST = 2000, 30
+NUMBER = re.compile(r"\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?")
+
+
+def hypotheses(text: str, names: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """What each hypothesis says, contrasts (q, r) and what they are, (q,).
+
+    Args:
+        text: the hypotheses.
+        names: of coefficients, r of them.
+
+    Raises:
+        UserError: for text that is none, names no coefficient, or says nothing of any.
+    """
+    if not isinstance(text, str) or len(text) > MOST:
+        raise UserError("hypotheses are text, such as 'x = z = 0'")
+    parser, said, rows = _Parser(text, names), list[str](), list[np.ndarray]()
+    while True:
+        first = parser.here
+        sums = [parser.sum(0)]
+        while parser.takes("="):
+            sums.append(parser.sum(0))
+        words = parser.between(first)
+        for one in sums[:-1] or sums:
+            rows.append(one - sums[-1] if len(sums) > 1 else one)
+            said.append(words)
+        if not (parser.takes(",") or parser.takes(";")):
+            break
+    if not parser.done:
+        raise parser.wrong()
+    found = np.array(rows)
+    for words, row in zip(said, found, strict=True):
+        if not row[:-1].any():
+            raise UserError(f"the hypothesis {words!r} is of no coefficient: known: {', '.join(names)}")
+    return said, found[:, :-1], -found[:, -1]
+
+
+class _Parser:
+    """A text and a place in it; sums are rows of coefficients with the constant behind them, (r + 1,)."""
+
+    def __init__(self, text: str, names: Sequence[str]) -> None:
+        self.text, self.names, self.here = text, list(names), 0
+        self._skip()
+
+    def _skip(self) -> None:
+        while self.here < len(self.text) and self.text[self.here].isspace():
+            self.here += 1
+
+    @property
+    def done(self) -> bool:
+        return self.here >= len(self.text)
+
+    def between(self, first: int) -> str:
+        return self.text[first : self.here].strip()
+
+    def takes(self, sign: str) -> bool:
+        """Whether a sign comes next, which is then passed."""
+        if not self.text.startswith(sign, self.here):
+            return False
+        self.here += len(sign)
+        self._skip()
+        return True
+
+    def wrong(self) -> UserError:
+        rest = self.text[self.here :][:40]
+        where = f"at {rest!r}" if rest else "at its end"
+        return UserError(
+            f"the hypotheses {self.text[:200]!r} cannot be read {where}; coefficients: {', '.join(self.names)}"
+        )
+
+    def sum(self, depth: int) -> np.ndarray:
+        total = self.product(depth)
+        while True:
+            if self.takes("+"):
+                total = total + self.product(depth)
+            elif self.takes("-"):
+                total = total - self.product(depth)
+            else:
+                return total
+
+    def product(self, depth: int) -> np.ndarray:
+        found = self.factor(depth)
+        while True:
+            by = self.takes("*")
+            if not by and not self.takes("/"):
+                return found
+            other = self.factor(depth)
+            if other[:-1].any() and (not by or found[:-1].any()):
+                raise UserError(f"the hypotheses {self.text[:200]!r} are not linear in the coefficients")
+            if not by and not other[-1]:
+                raise UserError(f"the hypotheses {self.text[:200]!r} divide by zero")
+            if other[:-1].any():
+                found, other = other, found
+            found = found * other[-1] if by else found / other[-1]
+
+    def factor(self, depth: int) -> np.ndarray:
+        found = np.zeros(len(self.names) + 1)
+        if depth > DEEPEST:
+            raise self.wrong()
+        for sign in ("+", "-"):
+            if self.takes(sign):
+                return self.factor(depth + 1) * (1.0 if sign == "+" else -1.0)
+        if self.takes("("):
+            found = self.sum(depth + 1)
+            if not self.takes(")"):
+                raise self.wrong()
+            return found
+        if (name := self._name()) is not None:
+            found[self.names.index(name)] = 1.0
+        elif number := NUMBER.match(self.text, self.here):
+            found[-1] = float(number[0])
+            self.here = number.end()
+        else:
+            raise self.wrong()
+        self._skip()
+        return found
+
+    def _name(self) -> str | None:
+        """The longest coefficient's name that is here, with backquotes or without."""
+        for name in sorted(self.names, key=len, reverse=True):
+            for written in (f"`{name}`", name):
+                end = self.here + len(written)
+                # (of x2, x: and x[b] no x is a part)
+                if self.text.startswith(written, self.here) and not re.match(r"[\w\[:.]", self.text[end : end + 1]):
+                    self.here = end
+                    return name
+        return None

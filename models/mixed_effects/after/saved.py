@@ -1,0 +1,87 @@
+"""Fits on disk: numbers in a safetensors file, everything else as json, nothing pickled.
+
+A folder holds what the server and the clients keep, and how the fit was asked for; not the rows, whose columns a
+formula makes again. So whoever loads a fit gives the table that was fitted, and its fingerprint is compared. The files
+are those of a checkpoint (:mod:`hierfl.inference.run.checkpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hierfl.data.federation import Federation
+from hierfl.errors import UserError
+from hierfl.inference.evaluation.fitted import Fitted
+from hierfl.inference.run import checkpoint
+from hierfl.inference.run.result import Run
+from hierfl.inference.run.watched import Watched
+from hierfl.inference.server.robust.standing import StandsOut
+from hierfl.inference.state import State
+from hierfl.schema import check
+
+from ..method import MixedEffects
+from ..report.fitting import options_of
+
+#: what the json holds beside a checkpoint's
+RECORD = {"formula": str, "how": dict, "data": str, "clients": list, "seconds": float, "random": bool}
+#: what a fit has of its clients and its server
+STATES = ("shared", "personal", "copies", "initial")
+#: tensors of :class:`~hierfl.inference.run.watched.Watched`
+WATCHED = ("measured", "beside", "without", "errors")
+
+
+def save(run: Run, formula: str, how: Mapping[str, Any], folder: Path) -> None:
+    """See :meth:`.again.MadeAgain.save`."""
+    state: State = {f"{part}/{k}": v for part in STATES for k, v in getattr(run.fitted, part).items()}
+    if run.status is not None:
+        state["status"] = torch.as_tensor(np.asarray(run.status).astype(np.int64))
+    about: dict[str, Any] = {
+        "round": run.rounds, "formula": formula, "how": dict(how), "data": run.fitted.federation.digest(),
+        "clients": list(run.ids), "seconds": float(run.seconds), "random": bool(run.random),
+    }  # fmt: skip
+    if (watched := run.watched) is not None:
+        arrays = {name: getattr(watched, name) for name in WATCHED}
+        state |= {f"watched/{name}": torch.as_tensor(array) for name, array in arrays.items() if array is not None}
+        rest = {f.name: list(getattr(watched, f.name)) for f in fields(watched) if f.name not in WATCHED}
+        about["watched"] = {**rest, "named": [asdict(row) for row in watched.named]}
+    checkpoint.save(folder, state, about)
+
+
+def read(folder: Path) -> tuple[State, dict[str, Any]]:
+    """What was saved.
+
+    Raises:
+        UserError: for a folder that holds no fit, or one that is damaged.
+    """
+    state, record = checkpoint.load(folder)
+    check(record, {**checkpoint.RECORD, **RECORD}, folder / "checkpoint.json")
+    return state, record
+
+
+def restored(method: MixedEffects, federation: Federation, state: State, record: Mapping[str, Any]) -> Run:
+    """The fit, of the rows that it was of.
+
+    Raises:
+        UserError: for other rows.
+    """
+    if federation.digest() != record["data"] or list(federation.ids) != record["clients"]:
+        raise UserError("the table is not the one that was fitted: load takes the same rows, in the same order")
+    parts = [{k.partition("/")[2]: v for k, v in state.items() if k.startswith(f"{part}/")} for part in STATES]
+    how = record["how"]
+    options = options_of(method, how["seed"], "cpu", how["rounds"])
+    watched = None
+    if (kept := record.get("watched")) is not None:
+        arrays = {name: state[f"watched/{name}"].numpy() for name in WATCHED if f"watched/{name}" in state}
+        watched = Watched(**{**kept, "named": [StandsOut(**row) for row in kept["named"]], **arrays})
+    shared, personal, copies, initial = parts
+    fitted = Fitted(method, federation.to("cpu", options.dtype), shared, personal, copies, initial, how["seed"])
+    status = state["status"].numpy() if "status" in state else None
+    return Run(
+        fitted, federation.ids, options, [], record["seconds"], record["random"], status=status, watched=watched
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""A formula that is changed, as R's ``update`` does: ``~ . - x`` is the same without x."""
+
+from __future__ import annotations
+
+from hierfl.errors import UserError
+
+#: what stands for all that was on a side
+SAME = "."
+
+
+def updated(formula: str, update: str) -> str:
+    """The formula with each "." replaced by what it had on that side.
+
+    Args:
+        formula: of a fit.
+        update: such as ``~ . - x``, ``~ . + z - (1 | site)``, or ``log(y) ~ .``.
+
+    Raises:
+        UserError: for text that is no change, or takes away a random term that is not there.
+    """
+    if not isinstance(update, str) or update.count("~") != 1 or formula.count("~") != 1:
+        raise UserError(f"a formula is changed as in '~ . - x', not by {update!r}")
+    (left, right), (new_left, new_right) = ((side.strip() for side in text.split("~")) for text in (formula, update))
+    said = _terms(new_right)
+    random = {_squeezed(term) for sign, term in said if sign == "-" and _is_random(term)}
+    kept = [(sign, term) for sign, term in _terms(right) if _squeezed(term) not in random]
+    if strange := random - {_squeezed(term) for _, term in _terms(right)}:
+        raise UserError(f"the formula {formula!r} has no term {sorted(strange)[0]!r} to leave out")
+    parts = list[str]()
+    for sign, term in said:
+        if term == SAME:
+            parts += [part for one in kept for part in one]
+        elif not (sign == "-" and _is_random(term)):
+            parts += [sign, term]
+    text = " ".join(parts).removeprefix("+ ")
+    response = left if new_left in ("", SAME) else new_left
+    return f"{response} ~ {text}"
+
+
+def _is_random(term: str) -> bool:
+    return term.startswith("(") and "|" in term
+
+
+def _squeezed(term: str) -> str:
+    return "".join(term.split())
+
+
+def _terms(side: str) -> list[tuple[str, str]]:
+    """Signs and terms of a sum, as they are written; parentheses, brackets and quotes stay whole."""
+    found, depth, quote, sign, start = list[tuple[str, str]](), 0, "", "+", 0
+    for k, letter in enumerate(side):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "`'\"":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter in "+-" and not depth:
+            if term := side[start:k].strip():
+                found.append((sign, term))
+            sign, start = letter, k + 1
+    if term := side[start:].strip():
+        found.append((sign, term))
+    return found

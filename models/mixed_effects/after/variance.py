@@ -1,0 +1,181 @@
+"""Shares of variance: intraclass correlations, and marginal and conditional R2.
+
+Of a row's linear predictor eta there are the variance of x^T beta over rows, the mean over rows of z^T Sigma z of each
+level (Johnson, Methods in Ecology and Evolution 5:944, 2014), and that of an observation beside them, on eta's scale
+(Nakagawa, Johnson and Schielzeth, Journal of the Royal Society Interface 14:20170213, 2017):
+
+    gaussian, lognormal     sigma^2
+    binomial, ordinal       pi^2 / 3, the logistic distribution's
+    poisson                 log(1 + 1 / lambda)
+    negative-binomial       log(1 + 1 / lambda + 1 / size)
+    gamma                   log(1 + 1 / shape)
+    exponential, weibull    pi^2 / 6, of log H_0(t), a Gumbel's
+
+lambda is the mean of a response over rows and random effects, exp(mean of eta + half the variance of eta), in place of
+what a second fit without covariates would say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import pi
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hierfl.data.formula.units import INTERCEPT
+from hierfl.errors import UserError
+from hierfl.inference.run.result import Run
+
+from ..model.equations import MixedModel
+from ..model.levels import Level
+from .coefficients import Coefficients
+from .rows import fitted_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: what the other rows of the partition are called
+FIXED, RESIDUAL = "fixed effects", "residual"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Of the variance of a row's linear predictor and response.
+
+    Attributes:
+        fixed: of fixed effects, over rows.
+        random: of each level.
+        residual: of an observation.
+    """
+
+    fixed: float
+    random: dict[str, float]
+    residual: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.fixed + sum(self.random.values()) + self.residual
+
+    def table(self) -> pd.DataFrame:
+        """See :meth:`.answers.AfterFit.icc`."""
+        import pandas as pd
+
+        variance = pd.Series({**self.random, RESIDUAL: self.residual, FIXED: self.fixed}, name="variance")
+        found = variance.to_frame()
+        found["icc"] = variance / (self.total - self.fixed)
+        found.loc[[RESIDUAL, FIXED], "icc"] = np.nan
+        found["share"] = variance / self.total
+        return found.rename_axis("level")
+
+    def r2(self) -> pd.Series:
+        """See :meth:`.answers.AfterFit.r2`."""
+        import pandas as pd
+
+        conditional = self.fixed + sum(self.random.values())
+        return pd.Series({"marginal": self.fixed / self.total, "conditional": conditional / self.total}, name="r2")
+
+
+def partition(run: Run, coefficients: Coefficients) -> Partition:
+    """The variances of a fit; from sums over rows that the design keeps, and from rows where it does not.
+
+    Raises:
+        UserError: for a response of which the source has no variance; for random columns whose squares are not known.
+    """
+    method, n = coefficients.method, float(coefficients.estimates["counts"][1])
+    known = [name for name in coefficients.names if name not in INTERCEPT]
+    beta = np.array([coefficients.values[coefficients.names.index(name)] for name in known])
+    moments = _second_moments(run, method, ["", *known])  # (of a column of ones first)
+    mean = moments[0, 1:]
+    covariance = moments[1:, 1:] - np.outer(mean, mean)
+    fixed = float(beta @ covariance @ beta) * n / max(n - 1, 1)
+    random = {_called(run, of): _of_level(run, coefficients, of) for of in method.levels}
+    return Partition(fixed, random, _observation(run, coefficients, float(mean @ beta), fixed + sum(random.values())))
+
+
+def _called(run: Run, of: Level) -> str:
+    """The column that a level's groups are of."""
+    return of.grouping.factor or run.fitted.federation.about["reader"].places.levels.client
+
+
+def _of_level(run: Run, coefficients: Coefficients, of: Level) -> float:
+    """The mean over rows of z^T Sigma z."""
+    root = of.grouping.to_users(coefficients.estimates["beta"]) @ of.root(coefficients.estimates[of.name])
+    sigma = (root @ root.mT).numpy()
+    names = ["" if name in INTERCEPT else name for name in of.grouping.names]
+    return float((sigma * _second_moments(run, coefficients.method, names, of)).sum())
+
+
+def _second_moments(run: Run, method: MixedModel, names: Sequence[str], of: Level | None = None) -> np.ndarray:
+    """Means over rows of products of columns, (m, m): those that the fixed effects have too come from sums.
+
+    Args:
+        run: the fit.
+        method: whose.
+        names: of columns, "" of a column of ones.
+        of: the level whose columns they are; None for fixed ones.
+    """
+    design = method.network
+    ones = any(name in INTERCEPT for name in design.fixed)
+    if all(not name or name in design.fixed for name in names) and (
+        names == [""] or (ones and design.fixed_correlation)
+    ):
+        correlation = np.array(design.fixed_correlation or [[1.0]])
+        places = [design.fixed.index(name) if name else -1 for name in names]
+        centre = np.array([design.fixed_units.centre[k] if k >= 0 else 1.0 for k in places])
+        scale = np.array([design.fixed_units.scale[k] if k >= 0 else 0.0 for k in places])
+        return np.outer(centre, centre) + np.outer(scale, scale) * correlation[np.ix_(places, places)]
+    columns = _columns(fitted_rows(run).inputs, method, names, of).numpy()
+    return columns.T @ columns / len(columns)
+
+
+def _columns(inputs: Tensor, method: MixedModel, names: Sequence[str], of: Level | None) -> Tensor:
+    """Columns of rows by name, as the table has them, (N, m)."""
+    design, first = method.network, 0
+    own = list(design.fixed)
+    if of is not None:
+        first = len(design.fixed)
+        for grouping in design.groupings.values():
+            own = list(grouping.names)
+            if tuple(own) == of.grouping.names and grouping.factor == of.grouping.factor:
+                break
+            first += len(own)
+    one = torch.ones_like(inputs[:, 0])
+    return torch.stack([inputs[:, first + own.index(name)] if name else one for name in names], 1)
+
+
+def _observation(run: Run, coefficients: Coefficients, mean: float, variance: float) -> float:
+    """Of an observation beside eta, on its scale.
+
+    Raises:
+        UserError: for a response of which the source has none.
+    """
+    method, values = coefficients.method, coefficients.estimates
+    family = method.response_family.name
+    plain = not ("steps" in values or method.network.known)
+    if family in ("gaussian", "lognormal") and plain:
+        return float((2 * values["log_noise"]).exp())
+    if family in ("binomial", "ordinal"):
+        return pi**2 / 3
+    if family in ("exponential", "weibull") and plain:
+        return pi**2 / 6
+    if family == "gamma":
+        return float(torch.log1p((-values["log_shape"]).exp()))
+    if family in ("poisson", "negative-binomial"):
+        more = 0.0
+        if "offset" in method.network.extras:
+            offset = fitted_rows(run).columns(method).offset
+            assert offset is not None
+            more = float(offset.mean())
+        intercept = [coefficients.values[k] for k, name in enumerate(coefficients.names) if name in INTERCEPT]
+        rate = float(np.exp(sum(intercept) + mean + more + variance / 2))
+        spread = float((-values["log_size"]).exp()) if family == "negative-binomial" else 0.0
+        return float(np.log1p(1 / rate + spread))
+    steps = " with known standard errors or cuts" if not plain else ""
+    raise UserError(
+        f"a {family} response{steps} has no variance of an observation on its predictor's scale: no R2, no ICC"
+    )

@@ -1,0 +1,113 @@
+"""Shares of variance by hand, influence beside fits without a client, and formulas that are changed."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.after_fit import arms, dense
+
+from hierfl import UserError, mixed_model
+from hierfl.models.mixed_effects.after.updated import updated
+from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
+
+DF = arms()
+
+
+def test_shares_of_variance_are_the_standard_deviations_and_the_predictors_spread() -> None:
+    fit = mixed_model(DF, "y ~ arm + x + (1 | site)", draws=0)
+    sd, found = fit.summary().table.set_index("effect").estimate, fit.icc()
+    between, within = sd["sd(Intercept)"] ** 2, sd["sd(residual)"] ** 2
+    assert found.icc["site"] == pytest.approx(between / (between + within))
+    fixed = fit.fitted(level="population").var()
+    assert found.variance["fixed effects"] == pytest.approx(fixed)
+    total = fixed + between + within
+    expected = {"marginal": fixed / total, "conditional": (fixed + between) / total}
+    assert fit.r2().to_dict() == pytest.approx(expected)
+    assert found.share.sum() == pytest.approx(1)
+
+
+def test_a_slopes_variance_is_its_mean_over_rows_from_sums_or_rows() -> None:
+    fit = mixed_model(DF, "y ~ x + (1 + x | site)", draws=0)
+    sd = fit.summary().table.set_index("effect").estimate
+    a, b = sd["sd(Intercept)"], sd["sd(x)"]
+    each = a**2 + 2 * sd["corr(Intercept, x)"] * a * b * DF.x + b**2 * DF.x**2
+    assert fit.icc().variance["site"] == pytest.approx(each.mean())
+    # (the same columns, of which the design does not say what lies beside each other)
+    method = fit.run.fitted.method
+    blind = copy.copy(method)
+    blind.network = replace(method.network, fixed_correlation=())
+    rows = FittedMixedModel(replace(fit.run, fitted=replace(fit.run.fitted, method=blind)), fit.formula)
+    pd.testing.assert_frame_equal(rows.icc(), fit.icc())
+
+
+def test_other_responses_have_the_variance_of_an_observation_on_their_scale() -> None:
+    poisson = mixed_model(DF, "k ~ x + offset(log(x + 5)) + (1 | site)", family="poisson", draws=0)
+    found = poisson.icc().variance
+    eta = poisson.params["Intercept"] + poisson.params["x"] * DF.x + np.log(DF.x + 5)
+    rate = np.exp(eta.mean() + (found["site"] + found["fixed effects"]) / 2)
+    assert found["residual"] == pytest.approx(np.log(1 + 1 / rate))
+    binary = mixed_model(DF.assign(w=(DF.y > 1).astype(int)), "w ~ x + (1 | site)", family="binomial", draws=0)
+    sd = binary.summary().table.set_index("effect").estimate["sd(Intercept)"]
+    assert binary.icc().icc["site"] == pytest.approx(sd**2 / (sd**2 + np.pi**2 / 3))
+    assert binary.r2()["marginal"] < binary.r2()["conditional"] < 1
+    zeros = mixed_model(DF, "k ~ x + (1 | site)", family="zero-inflated-poisson", draws=0)
+    with pytest.raises(UserError, match="zero-inflated-poisson response has no variance"):
+        zeros.icc()
+
+
+def test_the_estimates_without_a_client_are_exact_given_the_variances() -> None:
+    fit = mixed_model(DF, "y ~ arm * sex + arm:x + x + (1 | site)", draws=0)
+    found = fit.influence().set_index("client")
+    whole = dense(fit, DF, "arm * sex + x + arm:x")
+    names = ["Intercept", "arm[b]", "arm[c]", "sex[m]", "arm[b]:sex[m]", "arm[c]:sex[m]", "x", "arm[b]:x", "arm[c]:x"]
+    for client in ("s00", "s07"):
+        without = dense(fit, DF[DF.site != client], "arm * sex + x + arm:x")
+        np.testing.assert_allclose(found.loc[client, names].astype(float), without.beta, rtol=1e-5, atol=1e-7)
+        away = without.beta - whole.beta
+        cook = away @ np.linalg.solve(whole.covariance, away) / len(away)
+        assert found.cooks_distance[client] == pytest.approx(cook, rel=1e-4)
+    assert found.rows.tolist() == [25] * 12
+
+
+@pytest.mark.cpu(4, "two fits of counts")
+def test_a_step_without_a_client_is_near_the_fit_without_it() -> None:
+    df = DF.assign(k=np.where(DF.site == "s03", DF.k + 6 * (DF.x > 3), DF.k))
+    fit = mixed_model(df, "k ~ x + (1 | site)", family="poisson", draws=0)
+    found = fit.influence().set_index("client")
+    assert found.cooks_distance.idxmax() == "s03"
+    left = fit.refit(df=df[df.site != "s03"])
+    moved, by_step = left.params - fit.params, found.loc["s03", ["Intercept", "x"]].astype(float) - fit.params
+    assert by_step["x"] == pytest.approx(moved["x"], rel=0.35)
+    assert abs(moved["x"]) > 2 * np.sqrt(fit.vcov().loc["x", "x"])
+
+
+@pytest.mark.parametrize(
+    ("update", "expected"),
+    [
+        ("~ . - x", "y ~ arm * x + I(x - 1) + (1 + x | site) - x"),
+        ("~ . + z - (1+x | site) + (1 | site)", "y ~ arm * x + I(x - 1) + z + (1 | site)"),
+        ("log(y) ~ arm + (1 | site)", "log(y) ~ arm + (1 | site)"),
+        (". ~ 0 + .", "y ~ 0 + arm * x + I(x - 1) + (1 + x | site)"),
+    ],
+)
+def test_a_formula_is_changed_as_r_does(update: str, expected: str) -> None:
+    assert updated("y ~ arm * x + I(x - 1) + (1 + x | site)", update) == expected
+
+
+def test_a_fit_is_made_again_with_another_formula_or_setting() -> None:
+    fit = mixed_model(DF, "y ~ arm * sex + x + (1 | site)", draws=0)
+    smaller = fit.refit("~ . - arm:sex - x")
+    assert smaller.params.index.tolist() == ["Intercept", "arm[b]", "arm[c]", "sex[m]"]
+    same = mixed_model(DF, "y ~ arm + sex + (1 | site)", draws=0)
+    assert smaller.log_likelihood == pytest.approx(same.log_likelihood)
+    assert fit.refit(population="ml").log_likelihood != pytest.approx(fit.log_likelihood)
+    assert fit.refit(population="ml").method.settings.draws == 0
+    for update in ("x", "~ . - (1 | ward)"):
+        with pytest.raises(UserError, match="formula"):
+            fit.refit(update)
+    with pytest.raises(UserError, match="not made by mixed_model"):
+        FittedMixedModel(fit.run, fit.formula).refit()
