@@ -108,6 +108,8 @@ def latents_at(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner:
     Args:
         method, chunk, points, inner, purpose: as of :func:`heights`.
     """
+    if not method.q:
+        return points.new_zeros(len(points), len(chunk.clients), 0)
     parts = []
     for block in blocks(method, chunk, points, inner):
         found = torch.cat([_drawn(block, first, x, inner, purpose) for first, x in block.points])
@@ -172,7 +174,10 @@ def weighted(
     z, log_q, log_ratio = spread(chunk, how, guide.numbers, (first, len(x)), purpose)
     mean = guide.mean + torch.einsum("sqp,msp->msq", guide.slope, x - at.mean)
     v = mean + torch.einsum("sqr,imsr->imsq", guide.root[..., guide.spread], z)  # (points are at their means)
-    h = at.clients.log_joint(x.expand(inner, *x.shape).flatten(0, 1), v.flatten(0, 1)).unflatten(0, (inner, -1))
+    if v.shape[-1]:
+        h = at.clients.log_joint(x.expand(inner, *x.shape).flatten(0, 1), v.flatten(0, 1)).unflatten(0, (inner, -1))
+    else:  # (without latents all draws are the same)
+        h = at.clients.log_joint(x, v[0]).expand(inner, -1, -1)
     log_weight = h - (log_q - guide.log_root)
     return v, torch.where(log_weight.isfinite(), log_weight, -math.inf), log_ratio
 

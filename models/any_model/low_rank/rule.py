@@ -61,7 +61,8 @@ class SketchedGradient(NaturalGradient):
         moved = method.family.moved(self._noise(mean, seed, draws, fine=fine), precision)
         none = moved[..., :0]
         at = Derivatives(lambda x, _: global_prior(method.program, method.sites, method.network, x), mean + moved, none)
-        alone = Conditional(none[0], mean.new_zeros(1, 0, p), mean.new_zeros(1, 0, 0))
+        no_points = torch.zeros(0, dtype=torch.bool, device=mean.device)
+        alone = Conditional(none[0], mean.new_zeros(1, 0, p), mean.new_zeros(1, 0, 0), no_points)
         found = sketched(at, alone, w, self._signs(moved, seed), rows=False)
         if method.rank < p and bool(method.family.spread.any()):
             block = cast("LowRankFamily", method.family).of_spread(precision)
