@@ -61,7 +61,7 @@ def not_binary(name: str, y: np.ndarray) -> UserError:
     if re.search(r"[()]", name) and not ((values >= 0) & (values <= 1)).all():
         return UserError(words)
     if ((values >= 0) & (values <= 1)).all():
-        return UserError(f"{words}; of shares write p(successes, trials), with the counts")
+        return UserError(f"{words}; of shares write p(successes, trials), with the counts, or p(rint({column} * n), n)")
     if len(values) == 2:
         low, high = (f"{value:g}" for value in values)
         way = f"I({column} == {high}) ~"

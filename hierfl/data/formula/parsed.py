@@ -100,9 +100,11 @@ class Formula:
         """
         if not self.random:
             raise UserError(f"the formula {self.text!r} has no random term, such as (1 | {client or 'site'})")
-        longest = max((term.path for term in self.random), key=len)
-        if strange := [term.path for term in self.random if term.path != longest[: len(term.path)]]:
-            places = ", ".join(sorted({":".join(longest), *map(":".join, strange)}))
+        longest = tuple[str, ...]()  # (b:a is a:b where there is a random term of a)
+        for term in sorted(self.random, key=lambda term: len(term.path)):
+            longest += tuple(name for name in term.path if name not in longest)
+        if any(set(term.path) != {*longest[: len(term.path)]} for term in self.random):
+            places = ", ".join(sorted({":".join(term.path) for term in self.random}))
             raise UserError(
                 f"random terms belong to one column, the client's, and here to {places}; "
                 "groups inside it are written (1 | site/patient)"

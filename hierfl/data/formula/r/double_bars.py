@@ -40,6 +40,26 @@ def without_double_bars(tokens: Sequence[Token]) -> list[Token]:
     return found
 
 
+def without_minus_one(tokens: Sequence[Token]) -> list[Token]:
+    """Tokens of a formula with each ``(x - 1 | g)`` as (0 + x | g): among random effects formulae has no minus."""
+    found, opened, k = list(tokens), list[int](), 0
+    while k < len(found):
+        if found[k] == sign("("):
+            opened.append(k)
+        elif found[k] == sign(")") and opened:
+            opened.pop()
+        elif found[k] == sign("|") and opened:
+            first = opened[-1] + 1
+            cut = [i for i in range(first, k - 1) if found[i] == sign("-") and found[i + 1] == Token("number", "1")]
+            if cut and found[k - 1].kind != "sign":
+                left = [token for i, token in enumerate(found[first:k], first) if i not in cut and i - 1 not in cut]
+                plus = [] if left[:1] in ([], [sign("+")]) else [sign("+")]
+                new = [Token("number", "0"), *plus, *left]
+                found[first:k], k = new, first + len(new)
+        k += 1
+    return found
+
+
 def _apart(effects: Sequence[Token], path: Sequence[Token]) -> list[Token]:
     """A term for each effect."""
     intercept, terms = _Effects(effects).read()

@@ -8,6 +8,7 @@
     cbind(k, m) ~                 p(k, k + m) ~
     k / n ~                       p(k, n) ~, with the weights n
     (x || g)                      (1 | g) + (0 + x | g)
+    (x - 1 | g)                   (0 + x | g)
     bs(x, Boundary.knots=c(a, b)) bs(x, lower_bound=a, upper_bound=b)
     ns(x, knots=c(...))           cr(x, knots=[...]): another basis of the same curves
 
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..tokens import Token, sign
-from .double_bars import without_double_bars
+from .double_bars import without_double_bars, without_minus_one
 
 #: calls that make a category
 CATEGORIES = ("factor", "as.factor", "as.character")
@@ -51,7 +52,7 @@ def understood(tokens: Sequence[Token]) -> Understood:
     """
     found = _splines(_relevelled(_categories(_words(tokens))))
     found, share = _response(found)
-    return Understood(without_double_bars(found), share)
+    return Understood(without_minus_one(without_double_bars(found)), share)
 
 
 def _words(tokens: Sequence[Token]) -> list[Token]:
