@@ -18,8 +18,14 @@ from hierfl.errors import UserError
 PAGE = ROOT / "docs" / "mixed-spellings.md"
 #: arguments of R's calls, and what they are here
 ARGUMENTS: dict[str, dict[str, Any]] = {
-    "d": {}, "REML=FALSE": {"population": "ml"}, "weights=n": {"weights": "n"},
+    "REML=FALSE": {"population": "ml"}, "weights=n": {"weights": "n"},
     "binomial": {"family": "binomial"}, "poisson": {"family": "poisson"},
+    'binomial("probit")': {"family": "binomial-probit"}, 'binomial("cloglog")': {"family": "binomial-cloglog"},
+    "betabinomial": {"family": "beta-binomial"}, "nbinom2": {"family": "negative-binomial"},
+    "nbinom1": {"family": "nbinom1"}, "beta_family": {"family": "beta"}, 'Gamma("log")': {"family": "gamma"},
+    "poisson, ziformula=~1": {"family": "zero-inflated-poisson"},
+    "nbinom2, ziformula=~1": {"family": "zero-inflated-negative-binomial"},
+    "truncated_poisson, ziformula=~1": {"family": "hurdle-poisson"},
 }  # fmt: skip
 
 
@@ -47,10 +53,12 @@ def pairs() -> list[Pair]:
     found = []
     for theirs, ours, read in rows:
         function, inside = re.fullmatch(r"(\w+)\((.*)\)", theirs.replace("\u00a6", "|")).groups()  # type: ignore[union-attr]
-        formula, *rest = re.split(r", (?=(?:d|REML=\w+|weights=n|binomial|poisson)\b(?!\)? ~))", inside)
+        formula, _, rest = inside.partition(", d")
         how = {"population": "ml"} if function == "glmmTMB" else {}
-        for argument in rest:
+        while rest:
+            (argument,) = [key for key in sorted(ARGUMENTS, key=len) if rest[2:].startswith(key)][-1:]
             how |= ARGUMENTS[argument]
+            rest = rest[2 + len(argument) :]
         call = ast.parse(ours.replace("\u00a6", "|"), mode="eval").body
         assert isinstance(call, ast.Call)
         assert ast.unparse(call.func) == "mixed_model"
@@ -71,7 +79,8 @@ def table() -> pd.DataFrame:
         answer=rng.choice(["no", "yes"], n),
     )  # fmt: skip
     df["y"] = df.x + 0.4 * df.x * rng.normal(size=6).repeat(12) + rng.normal(size=6).repeat(12) + rng.normal(size=n)
-    return df.assign(n=df.k + df.m, share=df.k / (df.k + df.m))
+    visits = rng.poisson(rng.gamma(1.5, 2, n)) * (rng.random(n) < 0.8)
+    return df.assign(n=df.k + df.m, share=df.k / (df.k + df.m), visits=visits, part=rng.beta(2, 3, n))
 
 
 PAIRS = pairs()
