@@ -60,7 +60,7 @@ class BetaResponse(Response):
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:
         """See :class:`.base.Response`."""
         phi = values["log_precision"].exp()
-        return OpenBeta(phi * eta.sigmoid(), phi * (-eta).sigmoid())
+        return OpenBeta(phi * eta.sigmoid(), phi * (-eta).sigmoid(), validate_args=False)
 
     def slope_and_weight(
         self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows

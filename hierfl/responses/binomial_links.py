@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import log, log1p, pi, sqrt
 from statistics import NormalDist
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import Binomial
@@ -70,6 +70,8 @@ class ProbitResponse(BinomialResponse):
     about = "as binomial, of the probability Phi(eta), Phi the standard normal distribution function"
     ratio = ""
     order = 21
+    # (of a client without successes phi(eta) / Phi(eta) rises on one side alone: by 6 steps its spread is 6 % short)
+    chain_steps: ClassVar[int] = 24
 
     @classmethod
     def centre(cls, total: float, of: float) -> float:

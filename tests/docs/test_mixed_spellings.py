@@ -53,7 +53,7 @@ def pairs() -> list[Pair]:
     found = []
     for theirs, ours, read in rows:
         function, inside = re.fullmatch(r"(\w+)\((.*)\)", theirs.replace("\u00a6", "|")).groups()  # type: ignore[union-attr]
-        formula, _, rest = inside.partition(", d")
+        formula, _, rest = inside.rpartition(", d")
         how = {"population": "ml"} if function == "glmmTMB" else {}
         while rest:
             (argument,) = [key for key in sorted(ARGUMENTS, key=len) if rest[2:].startswith(key)][-1:]
