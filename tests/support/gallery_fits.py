@@ -4,7 +4,7 @@
 
 One line for each model and data seed: the largest error of means (in the reference's sds), of sds (log ratio) and of
 90 % interval end points (in sds), over all numbers of globals and of clients; rounds, bytes of one
-client, and seconds; the verdict.
+client, and seconds; the verdict. An exploration has half as many points a round as draws are asked for.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ def compared(name: str, seed: int, draws: int) -> list[dict[str, Any]]:
     shared = "eight_schools" if name.startswith("eight_schools") else name
     reference = json.loads((GALLERY / "references" / f"{shared}-{seed}.json").read_text())
     start = time.perf_counter()
-    fitted = fit_model(page.model, page.data(seed), group=page.GROUP, progress=False, draws=draws, worth=draws)
+    fitted = fit_model(
+        page.model, page.data(seed), group=page.GROUP, progress=False, draws=draws, worth=draws, points=draws // 2
+    )
     seconds = time.perf_counter() - start
     (rule,) = fitted.method.exchange().values()
     sent = sum(field.nbytes for field in rule.form(fitted.run.shared).values()) * fitted.run.rounds
