@@ -85,17 +85,18 @@ def _beta_binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.nda
     return stats.betabinom.logpmf(_column(df.y, eta), _column(df.n, eta), a, b)
 
 
-def _probit(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+def _successes(df: pd.DataFrame, eta: np.ndarray, won: np.ndarray, lost: np.ndarray) -> np.ndarray:
     y, n = _column(df.y, eta), _column(df.n, eta)
-    won = np.where(y == 0, 0.0, y * stats.norm.logcdf(eta)) + np.where(y == n, 0.0, (n - y) * stats.norm.logsf(eta))
-    return gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1) + won
+    terms = np.where(y == 0, 0.0, y * won) + np.where(y == n, 0.0, (n - y) * lost)
+    return gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1) + terms
+
+
+def _probit(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return _successes(df, eta, stats.norm.logcdf(eta), stats.norm.logsf(eta))
 
 
 def _cloglog(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    y, n = _column(df.y, eta), _column(df.n, eta)  # (an event by the time 1, of a Gompertz-like time)
-    died, left = stats.expon.logcdf(np.exp(eta)), stats.expon.logsf(np.exp(eta))
-    won = np.where(y == 0, 0.0, y * died) + np.where(y == n, 0.0, (n - y) * left)
-    return gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1) + won
+    return _successes(df, eta, stats.expon.logcdf(np.exp(eta)), stats.expon.logsf(np.exp(eta)))
 
 
 def _nbinom1(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
@@ -225,9 +226,7 @@ CASES = {
             lambda rng, eta: _trials(rng, rng.beta(np.exp(1.2) * expit(eta), np.exp(1.2) * expit(-eta))),
             _beta_binomial, "p(y, n)",
         ),
-        Case(
-            "gamma", (0.7,), lambda rng, eta: {"y": rng.gamma(np.exp(0.7), np.exp(eta - 0.7))}, _gamma
-        ),
+        Case("gamma", (0.7,), lambda rng, eta: {"y": rng.gamma(np.exp(0.7), np.exp(eta - 0.7))}, _gamma),
         Case(
             "lognormal", (-0.2,), lambda rng, eta: {"y": np.exp(eta + np.exp(-0.2) * rng.normal(size=len(eta)))},
             _lognormal,
