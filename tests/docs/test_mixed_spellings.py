@@ -86,6 +86,7 @@ def table() -> pd.DataFrame:
 PAIRS = pairs()
 
 
+@pytest.mark.cpu(5, "two fits of each pair, and their predictions")
 @pytest.mark.parametrize("pair", PAIRS, ids=[pair.theirs for pair in PAIRS])
 def test_every_pair_of_the_page(pair: Pair) -> None:
     """Fits are the same to 1e-10; what is refused is one line with the formula of the page."""
