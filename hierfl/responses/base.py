@@ -55,6 +55,7 @@ class Response:
         closed_form: whether given the population a client's random effects are normal, of known mean and covariance.
         residual: whether its spread is a residual's: a fit begins with that of y, and y has to vary.
         concave: whether log p(y | eta) is concave in eta wherever its own numbers are.
+        chain_steps: of the Metropolis chains that draw a client's effects: more where one tail may be much longer.
         own_prior: the setting with the prior of its own numbers.
     """
 
@@ -68,6 +69,7 @@ class Response:
     closed_form: ClassVar[bool] = False
     residual: ClassVar[bool] = False
     concave: ClassVar[bool] = True
+    chain_steps: ClassVar[int] = 6
     own_prior: ClassVar[str] = "family_prior"
 
     # -- what y may be ------------------------------------------------------------------------------------------------

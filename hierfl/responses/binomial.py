@@ -28,7 +28,7 @@ class BinomialResponse(ProportionResponse):
     def check(cls, name: str, y: np.ndarray) -> None:
         """See :class:`.base.Response`."""
         if not np.isin(y, (0, 1)).all():
-            raise not_binary(name, y)
+            raise not_binary(name, y, cls.name)
 
     @classmethod
     def no_numbers(cls, cells: Cells) -> UserError:

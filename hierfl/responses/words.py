@@ -49,19 +49,20 @@ def no_zeros_and_ones(name: str, levels: Sequence[object]) -> UserError | None:
     return UserError(f"the response {name!r} holds {shown}, and a binomial one is 0 or 1: {which}")
 
 
-def not_binary(name: str, y: np.ndarray) -> UserError:
+def not_binary(name: str, y: np.ndarray, family: str) -> UserError:
     """The error for numbers that are not 0 and 1.
 
     Args:
         name: of the response.
         y: its numbers, (n,).
+        family: of the model.
     """
     values, column = np.unique(y), written(name)
-    words = f"a binomial response is 0 or 1, or p(successes, trials), and {name!r} is neither"
+    words = f"a {family} response is 0 or 1, or p(successes, trials), and {name!r} is neither"
     if re.search(r"[()]", name) and not ((values >= 0) & (values <= 1)).all():
         return UserError(words)
     if ((values >= 0) & (values <= 1)).all():
-        return UserError(f"{words}; of shares write p(successes, trials), with the counts")
+        return UserError(f"{words}; of shares write p(successes, trials), with the counts, or p(rint({column} * n), n)")
     if len(values) == 2:
         low, high = (f"{value:g}" for value in values)
         way = f"I({column} == {high}) ~"

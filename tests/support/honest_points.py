@@ -21,6 +21,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ BUDGETS = Path(__file__).parents[2] / "experiments" / "federate" / "guard" / "bu
 TERMS = ("(1 | site)", "(1 + x | site)", "(1 | site/patient)", "(1 | region/site)")
 #: at which a group's one effect is integrated out
 NODES = 9
+BINOMIAL = tuple(name for name in RESPONSES if "binomial" in name and "negative" not in name)
 COLUMNS = ["family", "kind", "terms", "sites", "draws", "seed"]
 
 
@@ -58,7 +60,7 @@ def table(family: str, kind: str, sites: int, seed: int) -> pd.DataFrame:
     eta = -0.2 + slope * (x - 50) + 0.5 * (g == "b")
     eta = eta + rng.normal(0, 0.6, sites)[site] + rng.normal(0, 0.02, sites)[site] * (x - 50)
     eta = eta + rng.normal(0, 0.4, (sites, 8))[site, patient] + rng.normal(0, 0.4, 3)[region]
-    if kind != "plain" and family not in ("binomial", "ordinal", "gaussian", "lognormal", "beta-binomial"):
+    if kind != "plain" and family not in ("ordinal", "gaussian", "lognormal", "beta", *BINOMIAL):
         eta = eta.clip(-3, 3)  # (means up to 20)
     y = outcomes(family, eta, rng)
     if kind == "separated":
@@ -79,10 +81,16 @@ def outcomes(family: str, eta: np.ndarray, rng: np.random.Generator) -> np.ndarr
         "gaussian": lambda: eta + rng.normal(size=n),
         "lognormal": lambda: np.exp(eta + rng.normal(size=n)),
         "binomial": lambda: rng.binomial(1, p),
+        "binomial-probit": lambda: rng.binomial(1, [NormalDist().cdf(score) for score in eta]),
+        "binomial-cloglog": lambda: rng.binomial(1, -np.expm1(-mean)),
+        "beta": lambda: rng.beta(4 * p + 0.01, 4 - 4 * p + 0.01).clip(1e-9, 1 - 1e-9),
         "beta-binomial": lambda: rng.binomial(10, rng.beta(4 * p + 0.01, 4 - 4 * p + 0.01)),
         "poisson": lambda: rng.poisson(mean),
         "negative-binomial": lambda: rng.poisson(mean * rng.gamma(2, 0.5, n)),
         "zero-inflated-poisson": lambda: rng.poisson(mean) * rng.binomial(1, 0.7, n),
+        "nbinom1": lambda: rng.poisson(rng.gamma(mean, 1.0)),
+        "zero-inflated-negative-binomial": lambda: rng.poisson(mean * rng.gamma(2, 0.5, n)) * rng.binomial(1, 0.7, n),
+        "hurdle-poisson": lambda: np.where(rng.random(n) < 0.3, 0, np.maximum(rng.poisson(mean), 1)),
         "gamma": lambda: mean * rng.gamma(3, 1 / 3, n) + 1e-6,
         "exponential": lambda: mean * rng.exponential(size=n) + 1e-6,
         "weibull": lambda: mean * rng.weibull(1.5, n) + 1e-6,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
-from scipy.special import expit, logit
+from scipy.special import expit, gammaln, logit
 
 #: log p(y | eta) of rows (n, ...), the family's own numbers given
 LogDensity = Callable[[pd.DataFrame, np.ndarray, np.ndarray], np.ndarray]
@@ -85,6 +85,39 @@ def _beta_binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.nda
     return stats.betabinom.logpmf(_column(df.y, eta), _column(df.n, eta), a, b)
 
 
+def _successes(df: pd.DataFrame, eta: np.ndarray, won: np.ndarray, lost: np.ndarray) -> np.ndarray:
+    y, n = _column(df.y, eta), _column(df.n, eta)
+    terms = np.where(y == 0, 0.0, y * won) + np.where(y == n, 0.0, (n - y) * lost)
+    return gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1) + terms
+
+
+def _probit(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return _successes(df, eta, stats.norm.logcdf(eta), stats.norm.logsf(eta))
+
+
+def _cloglog(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return _successes(df, eta, stats.expon.logcdf(np.exp(eta)), stats.expon.logsf(np.exp(eta)))
+
+
+def _nbinom1(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return stats.nbinom.logpmf(_column(df.y, eta), np.exp(eta - own[0]), 1 / (1 + np.exp(own[0])))
+
+
+def _zero_inflated_negative_binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    zero = _column(df.y, eta) == 0
+    return np.log(expit(own[1]) * zero + expit(-own[1]) * np.exp(_negative_binomial(df, eta, own)))
+
+
+def _hurdle(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    y, rate = _column(df.y, eta), np.exp(eta)
+    above = stats.poisson.logpmf(y, rate) - np.log(-np.expm1(-rate)) + np.log(expit(-own[0]))
+    return np.where(y == 0, np.log(expit(own[0])), above)
+
+
+def _beta(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    return stats.beta.logpdf(_column(df.y, eta), np.exp(own[0]) * expit(eta), np.exp(own[0]) * expit(-eta))
+
+
 def _gamma(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
     shape = np.exp(own[0])
     return stats.gamma.logpdf(_column(df.y, eta), shape, scale=np.exp(eta) / shape)
@@ -137,6 +170,11 @@ def _steps(rng: np.random.Generator, eta: np.ndarray) -> dict[str, np.ndarray]:
     return _watched(rng, t)
 
 
+def _above_zero(rng: np.random.Generator, rate: np.ndarray) -> np.ndarray:
+    """Poisson counts that are not zero, by the inverse of their distribution function."""
+    return stats.poisson.ppf(rng.uniform(np.exp(-rate), 1), rate)
+
+
 def _gaps(edges: list[float]) -> tuple[float, ...]:
     return tuple(np.log(np.diff(edges)))
 
@@ -146,11 +184,35 @@ CASES = {
     for case in (
         Case("gaussian", (-0.2,), lambda rng, eta: {"y": eta + np.exp(-0.2) * rng.normal(size=len(eta))}, _gaussian),
         Case("binomial", (), lambda rng, eta: _trials(rng, expit(eta)), _binomial, "p(y, n)"),
+        Case("binomial-probit", (), lambda rng, eta: _trials(rng, stats.norm.cdf(eta)), _probit, "p(y, n)"),
+        Case("binomial-cloglog", (), lambda rng, eta: _trials(rng, -np.expm1(-np.exp(eta))), _cloglog, "p(y, n)",
+             intercept=-0.5),
         Case("poisson", (), lambda rng, eta: {"y": rng.poisson(np.exp(eta))}, _poisson),
         Case(
             "negative-binomial", (0.4,),
             lambda rng, eta: {"y": rng.poisson(np.exp(eta) * rng.gamma(np.exp(0.4), np.exp(-0.4), len(eta)))},
             _negative_binomial,
+        ),
+        Case(
+            "nbinom1", (0.3,),
+            lambda rng, eta: {"y": rng.poisson(rng.gamma(np.exp(eta - 0.3), np.exp(0.3)))}, _nbinom1, intercept=1.0,
+        ),
+        Case(
+            "zero-inflated-negative-binomial", (0.4, float(logit(0.25))),
+            lambda rng, eta: {
+                "y": rng.poisson(np.exp(eta) * rng.gamma(np.exp(0.4), np.exp(-0.4), len(eta)))
+                * (rng.random(len(eta)) > 0.25)
+            },
+            _zero_inflated_negative_binomial, intercept=1.0,
+        ),
+        Case(
+            "hurdle-poisson", (float(logit(0.3)),),
+            lambda rng, eta: {"y": _above_zero(rng, np.exp(eta)) * (rng.random(len(eta)) > 0.3)}, _hurdle,
+        ),
+        Case(
+            "beta", (1.2,),
+            lambda rng, eta: {"y": rng.beta(np.exp(1.2) * expit(eta), np.exp(1.2) * expit(-eta)).clip(1e-9, 1 - 1e-9)},
+            _beta,
         ),
         Case(
             "zero-inflated-poisson", (float(logit(0.25)),),
@@ -161,9 +223,7 @@ CASES = {
             lambda rng, eta: _trials(rng, rng.beta(np.exp(1.2) * expit(eta), np.exp(1.2) * expit(-eta))),
             _beta_binomial, "p(y, n)",
         ),
-        Case(
-            "gamma", (0.7,), lambda rng, eta: {"y": rng.gamma(np.exp(0.7), np.exp(eta - 0.7))}, _gamma
-        ),
+        Case("gamma", (0.7,), lambda rng, eta: {"y": rng.gamma(np.exp(0.7), np.exp(eta - 0.7))}, _gamma),
         Case(
             "lognormal", (-0.2,), lambda rng, eta: {"y": np.exp(eta + np.exp(-0.2) * rng.normal(size=len(eta)))},
             _lognormal,

@@ -27,6 +27,12 @@ FORMULAS: list[tuple[str, str, RowColumns]] = [
     ("hits ~ age + offset(log(gap)) + (1 | site)", "negative-binomial", RowColumns(weights="se")),
     ("sick ~ sex + center(gap) + (1 | site) + (0 + age | site)", "binomial", RowColumns()),
     ("p(hits, year) ~ sex + (1 | site)", "beta-binomial", RowColumns()),
+    (
+        "cbind(hits, year - hits) ~ C(stage, levels=c('II', 'I', 'IV', 'III')) + (1 + age || site)",
+        "binomial",
+        RowColumns(),
+    ),
+    ("hits / year ~ factor(grade, levels=c(2, 3, 1)) + (0 + stage || site)", "binomial", RowColumns(weights="year")),
     ("stage ~ age + sex + (1 | site)", "ordinal", RowColumns()),
     ("gap ~ age + (1 | site)", "weibull", RowColumns(event="sick")),
     ("gap ~ center(age) + (1 | site)", "lognormal", RowColumns(weights="se")),

@@ -56,12 +56,15 @@ class StudyFormula:
     def __post_init__(self) -> None:
         terms = self.terms
         self.more.check(self.family)
+        object.__setattr__(self, "more", self.more.beside(terms))
         if terms.response is None:
             raise UserError(f"a study's formula has a response, and {terms.text!r} has none")
         self._check_levels()
         for call in OF_ALL_ROWS:
             if re.search(rf"(?<![\w.`]){call}\s*\(", terms.safe):
-                raise UserError(f"{call}() places its knots by all rows, which no sum says: write the terms out")
+                raise UserError(
+                    f"{call}() is made of all rows, which no sum says: write the terms out, as in x + I(x**2)"
+                )
         for call in MEAN_AND_SD:
             for argument in re.findall(rf"(?<![\w.`]){call}\s*\(([^()]*)\)?", terms.safe):
                 name = argument.strip().strip("`")

@@ -17,6 +17,7 @@ from ..formula.columns import check_numbers, effects_and_offset, random_columns,
 from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups
+from ..formula.literals import in_said_order
 from ..formula.parsed import CLIENT, INNER, OUTER
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
@@ -271,4 +272,4 @@ def skeleton(formula: StudyFormula, moments: Moments) -> pd.DataFrame:
             table[name] = np.tile([mean - sd, mean + sd], rows // 2)
         else:
             table[name] = np.tile([0, 1], rows // 2)
-    return pd.DataFrame(table)
+    return in_said_order(pd.DataFrame(table), formula.terms)

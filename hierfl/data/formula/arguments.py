@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .calls import (
     CALLS,
     CONTRAST,
     CONTRASTS,
     FLAG,
     LEVEL,
+    LEVELS,
     NUMBER,
+    NUMBERS,
     NUMPY,
     SELECTIONS,
     TRANSFORMS,
@@ -17,7 +21,8 @@ from .calls import (
     Arguments,
 )
 from .cursor import Cursor
-from .tokens import MAX_ARITHMETIC, MAX_EXPONENT, Refused, Token
+from .parsed import Level
+from .tokens import MAX_ARITHMETIC, MAX_EXPONENT, Refused, Token, sign
 
 _COMPARISONS = ("==", "!=", "<=", ">=", "<", ">")
 
@@ -69,8 +74,48 @@ class ArgumentParser(Cursor):
         given.append(key)
         if kinds[key] == VALUE:
             return self.value()
-        self.literal(f"{name}: {key}", kinds[key])
+        if kinds[key] in (LEVELS, NUMBERS):
+            self.listed(f"{name}: {key}", kinds[key])
+        else:
+            self.literal(f"{name}: {key}", kinds[key])
         return False
+
+    def listed(self, what: str, kind: str) -> None:
+        """A list, [...] or c(...). Levels are for the table, and formulae does not get them."""
+        first = self.place
+        if self.here == Token("name", "c") and self.tokens[first + 1] == sign("("):
+            self.place += 1
+            self.cut.add(first)
+        closing = {"[": "]", "(": ")"}.get(self.take("[", "("), "")
+        if not closing:
+            raise Refused(f"{what} is a list, as in {what.partition(': ')[2]}=[1, 2], not {self.here.shown}")
+        # (formulae has no lists, but a function of the list's name)
+        self.tokens[self.place - 1] = sign("c(")
+        found = list[Level]()
+        while not found or not self.at(closing):
+            if found:
+                self.expect(",", f"in the list of {what}")
+            self.step()
+            start = self.place
+            self.literal(what, LEVEL if kind == LEVELS else NUMBER)
+            found.append(_level(self.tokens[start : self.place]))
+        self.tokens[self.place] = sign(")")
+        self.place += 1
+        if len(set(map(repr, found))) < len(found):
+            raise Refused(f"{what} lists an entry twice")
+        if kind == LEVELS:
+            self.order(what, first, tuple(found))
+
+    def order(self, what: str, first: int, levels: tuple[Level, ...]) -> None:
+        """Keeps the levels of the column of the call ``C(column, ..., levels=[...])``, whose list begins there."""
+        start = max(k for k in range(first) if self.tokens[k] == Token("name", "C"))
+        column = self.tokens[start + 2]
+        if column.kind not in ("name", "quoted") or self.tokens[start + 3] != sign(","):
+            raise Refused(f"{what} are those of a plain column: C(column, levels=['b', 'a'])")
+        name = column.text.strip("`")
+        if self.orders.setdefault(name, levels) != levels:
+            raise Refused(f"the levels of {name!r} are listed twice, and differ")
+        self.cut |= set(range(first - 3, self.place))  # (", levels =" before them, too)
 
     def literal(self, what: str, kind: str) -> None:
         """A number, a flag, a level or a contrast."""
@@ -171,3 +216,14 @@ class ArgumentParser(Cursor):
             return self.call()
         self.found.add(self.column())
         return True
+
+
+def _level(tokens: Sequence[Token]) -> Level:
+    """What a literal says."""
+    *signs, token = tokens
+    if token.kind == "text":
+        return token.text[1:-1]
+    if token.kind == "name":
+        return token.text == "True"
+    number = float(token.text) if "." in token.text else int(token.text)
+    return -number if signs else number

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 #: what an argument may be: an expression of columns, a number, a whole number, True or False, a level of a category
 #: (text, a number, True or False), or a contrast
 VALUE, NUMBER, INTEGER, FLAG, LEVEL, CONTRAST = "value", "number", "whole number", "True or False", "level", "contrast"
+#: lists, [...] or c(...): of levels, of numbers
+LEVELS, NUMBERS = "levels", "numbers"
 #: of a spline: beyond five the library that evaluates it writes past its arrays
 DEGREE = "degree"
 #: what whole numbers may be
@@ -40,11 +42,11 @@ _ONE = Arguments({"x": VALUE})
 TRANSFORMS: dict[str, Arguments] = {
     "center": _ONE, "scale": _ONE, "standardize": _ONE, "I": _ONE, "offset": _ONE,
     "poly": Arguments({"x": VALUE, "degree": INTEGER}, {"raw": FLAG}),
-    "bs": Arguments({"x": VALUE, "df": INTEGER}, {"degree": DEGREE, **_BOUNDS}),
-    "cr": Arguments({"x": VALUE, "df": INTEGER}, _BOUNDS),
+    "bs": Arguments({"x": VALUE, "df": INTEGER}, {"degree": DEGREE, "knots": NUMBERS, **_BOUNDS}),
+    "cr": Arguments({"x": VALUE, "df": INTEGER}, {"knots": NUMBERS, **_BOUNDS}),
     "cc": Arguments({"x": VALUE, "period": NUMBER, "df": INTEGER}, {"lower_bound": NUMBER, "center": FLAG}, least=2),
     "tp": Arguments({"x": VALUE, "df": INTEGER}, {"center": FLAG}),
-    "C": Arguments({"data": VALUE, "contrast": CONTRAST}),
+    "C": Arguments({"data": VALUE, "contrast": CONTRAST}, {"levels": LEVELS}),
     "S": Arguments({"data": VALUE, "omit": LEVEL}),
     "T": Arguments({"data": VALUE, "ref": LEVEL}),
     "B": _SUCCESS, "binary": _SUCCESS,

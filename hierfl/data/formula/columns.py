@@ -12,7 +12,7 @@ from ..column_names import one_column
 from . import gate
 from .column_types import typed
 from .hints import backquoted
-from .literals import check_levels_named
+from .literals import check_levels_named, in_said_order
 from .parsed import CLIENT
 from .units import INTERCEPT
 
@@ -109,7 +109,7 @@ def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collect
         if df[name].dtype.kind in "iuf":
             check_numbers(f"column {name!r}", df[name].to_numpy(dtype=float))
     check_levels_named(terms, df)
-    return df
+    return in_said_order(df, terms)
 
 
 def check_numbers(what: str, column: np.ndarray) -> None:

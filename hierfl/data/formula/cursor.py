@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from .parsed import RandomTerm
+from .parsed import Level, RandomTerm
+from .r.understood import understood
 from .tokens import MAX_DEPTH, Refused, Token, tokens_of
 
 _LITERALS = ("True", "False", "None")
@@ -15,12 +16,14 @@ class Cursor:
     """The tokens of a formula, the place in them, and what was counted and found on the way."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.tokens = text, list(tokens_of(text))
+        self.text = text
+        self.tokens, self.share = understood(list(tokens_of(text)))
         self.place = self.depth = self.operators = self.arithmetic = 0
         self.found: set[str] = set()  # columns of the side that is read
         self.random: list[RandomTerm] = []
         self.cut: set[int] = set()  # places of tokens that formulae does not get
         self.selections: list[str] = []  # conditions on rows, as formulae reads them
+        self.orders: dict[str, tuple[Level, ...]] = {}  # of categories whose levels are listed
 
     @property
     def here(self) -> Token:

@@ -28,7 +28,9 @@ class FormulaParser(ArgumentParser):
             raise Refused(f"{self.here.shown} is not expected there")
         safe = self._text(0, len(self.tokens) - 1)
         selections = tuple(dict.fromkeys(self.selections))
-        return Formula(self.text, safe, response, frozenset(self.found), tuple(self.random), selections)
+        return Formula(
+            self.text, safe, response, frozenset(self.found), tuple(self.random), selections, self.orders, self.share
+        )  # fmt: skip
 
     def level_of_response(self) -> None:
         """``y['yes']`` is ``I(y == 'yes')``: the tokens of one become those of the other."""
@@ -129,8 +131,6 @@ class FormulaParser(ArgumentParser):
         with self.inside():
             terms = self.sum()
             if random := bool(self.take("|")):
-                if self.at("|"):
-                    raise Refused("'||' is not understood; for no correlations write one | and say covariance=diagonal")
                 path, nested = self.path()
             self.expect(")", "at the end of a parenthesis")
         if random:

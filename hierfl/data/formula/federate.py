@@ -83,6 +83,7 @@ def from_formula(
     terms = gate.parse(formula, list(df.columns))
     more = RowColumns(*("" if name is None else name for name in (known_se, event, weights)))
     more.check(family)
+    more = more.beside(terms)
     codes = warn_of_codes(df, terms.predictors | (terms.response or frozenset()) | more.columns)
     df = used_columns(df, terms, client, more.columns)
     df, left_out = spelled(df, terms, terms.levels(client), how), None

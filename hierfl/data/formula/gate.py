@@ -117,7 +117,12 @@ def shorten(text: str) -> str:
 def namespace() -> dict[str, Any]:
     """What a formula can name, beside columns and formulae's own transforms: NumPy's functions of the list."""
     functions = {name: getattr(np, name) for name in NUMPY}
-    return {**functions, "np": SimpleNamespace(**functions)}
+    return {**functions, "np": SimpleNamespace(**functions), "c": _listed}
+
+
+def _listed(*values: Any) -> list[Any]:
+    """A list, which formulae itself cannot write."""
+    return list(values)
 
 
 @contextlib.contextmanager

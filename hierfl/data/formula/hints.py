@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 
 #: functions that have other names here
 RENAMED = {
-    **dict.fromkeys(("factor", "as.factor", "as.character", "category", "Categorical", "categorical"), "C"),
-    **dict.fromkeys(("as.numeric", "as.integer", "as.double"), "I"), "relevel": "T", "ln": "log", "np.ln": "log",
+    **dict.fromkeys(("category", "Categorical", "categorical"), "C"),
+    **dict.fromkeys(("as.numeric", "as.integer", "as.double"), "I"), "ln": "log", "np.ln": "log",
     "ifelse": "where", **dict.fromkeys(("pmin", "min"), "minimum"), **dict.fromkeys(("pmax", "max"), "maximum"),
     **dict.fromkeys(("zscore", "standardise", "scaled"), "standardize"), "centre": "center", "round": "rint",
     "asin": "arcsin", "acos": "arccos", "atan": "arctan", "atan2": "arctan2", "ceiling": "ceil", "fabs": "abs",
@@ -20,7 +20,8 @@ RENAMED = {
 #: notes on what has no other way of writing
 NOTES = (
     (r"^\s*[\w.]+\s*/\s*[\w.]+\s*~", "of shares write p(successes, trials) ~ with family binomial"),
-    (r"(?<![\w.])(ns|rcs)\s*\(", "cr is a natural cubic spline, with knots of its own"),
+    (r"(?<![\w.])(ns|rcs)\s*\(", "cr is a natural cubic spline, with knots of its own; ns is read with knots=[...]"),
+    (r"(?<![\w.])(us|diag|ar1|cs)\s*\(", "random effects are (1 + x | site); without correlations (1 + x || site)"),
     (r"(?<![\w.])(s|te|ti|t2|gp)\s*\(", "smooth terms have a number of columns: tp(x, df=5), bs, cr or cc"),
     (r"(?<![\w.])(lag|diff|cumsum|cumprod|shift)\s*\(", "what needs the order of rows is a column of the table first"),
     (r"(?<![\w.])Surv\s*\(", "a time is the response alone, and --event COLUMN or event='COLUMN' says how it ended"),
@@ -52,7 +53,6 @@ _SUMS = re.compile(
     rf"|(?<![\w.]){_NUMBER}\s*[*/]\s*{_TERM}"
     rf"|{_TERM}\s*[-+]\s*{_OTHER}{_NUMBER}(?![\w.])"
 )
-_BARS = re.compile(r"\(([^()|]*)\|\|([^()|]*)\)")
 
 
 def hint(text: str, columns: Collection[str], reads: Callable[[str], bool]) -> tuple[str, str]:
@@ -93,20 +93,17 @@ def _in_ours(text: str, columns: Collection[str], quoted: list[str]) -> str:
     """Names and signs, one by one."""
     if "~" not in text:
         text = re.sub(r"^([^=<>!()]*)=(?!=)", r"\1~", text)
-    text = re.sub(r"(?<![\w.])TRUE(?![\w.])", "True", re.sub(r"(?<![\w.])FALSE(?![\w.])", "False", text))
     text = re.sub(r"[^\W\d]\w*\$", "", text)
     text = re.sub(rf"(?<![\w.])({_NUMBER}[eE][-+]?\d+)(?![\w.])", _plain_number, text)
     text = re.sub(r"(?<![\w.])(?:np\.)?(?:pow|power)\(([^(),]+),\s*([^(),]+)\)", r"I(\1**\2)", text)
     text = re.sub(r"(?<![\w.])log\(([^(),]+),\s*(?:base\s*=\s*)?(10|2)\)", r"log\2(\1)", text)
     text = re.sub(r"(?<![\w.])logit\(([^(),]+)\)", r"log(\1/(1 - \1))", text)
     text = re.sub(r"(?<![\w.])interaction\(([^(),]+),\s*([^(),]+)\)", r"\1:\2", text)
-    text = re.sub(r"(?<![\w.])cbind\(([^(),]+),\s*([^(),]+)\)", r"p(\1, \1 + \2)", text)
     text = re.sub(r"(?<![\w.])Surv\(([^(),]+),[^()]*\)", r"\1", text)
     text = re.sub(r"(?<![\w.])Treatment\(\s*(?:reference|ref)\s*=\s*", "Treatment(", text)
     text = re.sub(r"(?<![\w.])contr\.(sum|treatment)(?![\w.])", lambda match: match[1].capitalize(), text)
     text = re.sub(r"(?<![\w.])([^\W\d_][\w.]*)(?=\()", lambda match: RENAMED.get(match[1], match[1]), text)
     text = re.sub(r"(?<![\w.])cr\(([^(),]+),\s*(\d+)\)", r"cr(\1, df=\2)", text)
-    text = _BARS.sub(_uncorrelated, text)
     if columns:
         others = [name for name in columns if not _occurs(name, text) and f"`{name}`" not in quoted]
         named = " + ".join(map(written, others))
@@ -133,15 +130,6 @@ def _inside_call(text: str, position: int) -> bool:
         elif letter in ")}" and inside:
             inside.pop()
     return any(inside)
-
-
-def _uncorrelated(match: re.Match[str]) -> str:
-    """Random effects without correlations, each in a term of its own."""
-    effects = [effect.strip() for effect in match[1].split("+")]
-    group = match[2].strip()
-    terms = [] if "0" in effects else [f"(1 | {group})"]
-    terms += [f"(0 + {effect} | {group})" for effect in effects if effect not in ("0", "1")]
-    return " + ".join(terms)
 
 
 def _plain_number(match: re.Match[str]) -> str:

@@ -55,6 +55,31 @@ def _compared(terms: Formula) -> Iterator[tuple[str, Token]]:
                     yield _column(one), other
 
 
+def in_said_order(df: pd.DataFrame, terms: Formula) -> pd.DataFrame:
+    """A table with the categories whose levels the formula lists, as in ``C(g, levels=['b', 'a'])``, in that order.
+
+    Args:
+        df: the table, as :func:`.column_types.typed` has read it.
+        terms: of the formula.
+
+    Raises:
+        UserError: for a level that is not listed, or a column that is a number elsewhere in the formula.
+    """
+    import pandas as pd
+
+    columns = {}
+    for name, levels in terms.orders.items():
+        if df[name].dtype.kind in "biuf" and name not in terms.split:
+            raise UserError(
+                f"column {name!r} is a category by its levels, and a number elsewhere in the formula: a second column "
+                "of it can be one of them"
+            )
+        if strange := [level for level in df[name].unique().tolist() if level not in levels]:
+            raise UserError(f"column {name!r} has the level {strange[0]!r}, which levels={[*levels]} lacks")
+        columns[name] = pd.Categorical(df[name].astype(object), [*levels], ordered=True)
+    return df.assign(**columns)
+
+
 def check_levels_named(terms: Formula, df: pd.DataFrame | Mapping[str, pd.Series]) -> None:
     """Refuses comparisons that no row can fulfil: with a text that is no level, or of text with numbers.
 

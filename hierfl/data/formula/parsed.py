@@ -10,6 +10,8 @@ from ...errors import UserError
 
 #: of the levels of grouping: the clients', groups of a client's rows, and groups of clients
 CLIENT, INNER, OUTER = "client", "inner", "outer"
+#: a category's, as a formula names it
+Level = str | int | float | bool
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Formula:
         random: its random terms; ``(1 | a/b)`` is two, of a and of a:b.
         selections: conditions by which it treats some rows otherwise than others: its comparisons, and those that
             functions such as ``clip`` and ``sign`` make.
+        orders: of categories whose levels it lists, as in ``C(g, levels=['b', 'a'])``, the levels by column.
+        share: of a response that is written ``k / n``, the column n, which has to be the weights.
     """
 
     text: str
@@ -63,6 +67,8 @@ class Formula:
     predictors: frozenset[str]
     random: tuple[RandomTerm, ...] = ()
     selections: tuple[str, ...] = ()
+    orders: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
+    share: str = ""
 
     @property
     def places(self) -> frozenset[str]:
@@ -73,10 +79,10 @@ class Formula:
     def split(self) -> frozenset[str]:
         """Columns that are categories because the formula says so, as in ``C(x)``, wherever it uses them."""
         named = r"(?:`([^`]+)`|([A-Za-z_]\w*))"
-        inside = re.compile(rf"(?<![\w.`])[CST]\(\s*{named}\s*(?=[,)])")
-        found = {quoted or plain for quoted, plain in inside.findall(self.text)}
-        rest = inside.sub(" ", self.text)
-        return frozenset(found) - {quoted or plain for quoted, plain in re.findall(named, rest)}
+        inside = re.compile(rf"(?<![\w.`])[CST] ?\( ?{named} ?(?=[,)])")
+        found = {quoted or plain for quoted, plain in inside.findall(self.safe)}
+        rest = inside.sub(" ", self.safe)
+        return frozenset(found) - self.places - {quoted or plain for quoted, plain in re.findall(named, rest)}
 
     @property
     def columns(self) -> frozenset[str]:
@@ -94,9 +100,11 @@ class Formula:
         """
         if not self.random:
             raise UserError(f"the formula {self.text!r} has no random term, such as (1 | {client or 'site'})")
-        longest = max((term.path for term in self.random), key=len)
-        if strange := [term.path for term in self.random if term.path != longest[: len(term.path)]]:
-            places = ", ".join(sorted({":".join(longest), *map(":".join, strange)}))
+        longest = tuple[str, ...]()  # (b:a is a:b where there is a random term of a)
+        for term in sorted(self.random, key=lambda term: len(term.path)):
+            longest += tuple(name for name in term.path if name not in longest)
+        if any(set(term.path) != {*longest[: len(term.path)]} for term in self.random):
+            places = ", ".join(sorted({":".join(term.path) for term in self.random}))
             raise UserError(
                 f"random terms belong to one column, the client's, and here to {places}; "
                 "groups inside it are written (1 | site/patient)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +16,7 @@ from .design import EXTRAS
 if TYPE_CHECKING:
     import pandas as pd
 
+    from .parsed import Formula
 
 #: of each role: its name among :class:`.design.Columns`, and what its column holds
 ROLES = {"known_se": ("known", "standard errors"), "event": ("event", "events"), "weights": ("weight", "weights")}
@@ -55,6 +56,26 @@ class RowColumns:
             if not isinstance(name := getattr(self, role), str):
                 raise UserError(f"{role} is the name of a column, not {type(name).__name__}")
         check_columns(family, self.names)
+
+    def beside(self, terms: Formula) -> RowColumns:
+        """These columns, without the weights of a response that is a share: ``k / n`` with the weights n is p(k, n).
+
+        Args:
+            terms: of the formula.
+
+        Raises:
+            UserError: for a share without them.
+        """
+        if not terms.share:
+            return self
+        if self.weights != terms.share:
+            left, _, right = terms.text.partition("~")
+            won = left.partition("/")[0].strip()
+            raise UserError(
+                f"{left.strip()} is a share of {terms.share!r}: write 'p({won}, {terms.share}) ~{right}', or say "
+                f"weights={terms.share!r} as in R; a ratio that is a number is I({left.strip()})"
+            )
+        return replace(self, weights="")
 
     def numbers(self, df: pd.DataFrame) -> dict[str, np.ndarray]:
         """Each role's numbers (n,), by the names of :class:`.design.Columns`.

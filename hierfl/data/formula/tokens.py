@@ -16,7 +16,7 @@ _TOKEN = re.compile(
     | (?P<name>[^\W\d_][\w.]*)
     | (?P<quoted>`[^`]*`)
     | (?P<text>'[^'"]*'|"[^'"]*")
-    | (?P<sign>\*\*|==|!=|<=|>=|[-~+*/:|(){}\[\],=<>])""",
+    | (?P<sign>\*\*|==|!=|<=|>=|[-~+*/:|(){}\[\],=<>^])""",
     re.VERBOSE,
 )
 
@@ -36,6 +36,11 @@ class Token:
     def shown(self) -> str:
         """As a message shows it."""
         return repr(self.text) if self.text else "its end"
+
+
+def sign(text: str) -> Token:
+    """One of the signs."""
+    return Token("sign", text)
 
 
 def tokens_of(text: str) -> Iterator[Token]:

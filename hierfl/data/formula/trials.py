@@ -21,7 +21,7 @@ CALLS = ("p", "prop", "proportion")
 
 def trials_text(formula: str) -> str:
     """What a formula says of the trials: a whole number, or an expression of columns; empty where it says nothing."""
-    tokens = list(tokens_of(formula))
+    tokens = list(tokens_of(gate.parse(formula).safe))
     if tokens[0].text not in CALLS or tokens[1] != Token("sign", "("):
         return ""
     depth, arguments = 1, [list[Token]()]

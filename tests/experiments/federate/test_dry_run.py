@@ -23,6 +23,8 @@ FAMILIES = {
     "gaussian": {"kind": "number", "least": -3, "most": 9}, "poisson": {"kind": "whole", "least": 0},
     "binomial": {"kind": "flag"}, "gamma": {"kind": "number"}, "negative-binomial": {"kind": "whole"},
     "lognormal": {"kind": "number", "least": 0.1},
+    "beta": {"kind": "number", "least": 0, "most": 1}, "binomial-cloglog": {"kind": "flag"},
+    "hurdle-poisson": {"kind": "whole", "least": 0, "most": 30},
 }  # fmt: skip
 
 

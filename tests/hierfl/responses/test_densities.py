@@ -31,7 +31,9 @@ def rows_of(case: Case, df: pd.DataFrame) -> tuple[Any, Tensor, Columns, Mapping
     response = response_of(design, SimpleNamespace(noise_0=1.0, cuts=case.how.get("cuts", "")))
     batch = federation.to("cpu", torch.float64).batch([federation.ids.index("all")])
     own = torch.tensor(case.own, dtype=torch.float64)
-    values = {name: own if first.dim() else own[0] for name, first in response.starts.items()}
+    sizes = [first.numel() for first in response.starts.values()]
+    parts = zip(response.starts.items(), own.split(sizes), strict=True)
+    values = {name: part if first.dim() else part[0] for (name, first), part in parts}
     return response, batch.y, design.split(batch.x), values
 
 
@@ -93,19 +95,21 @@ def test_ratios_of_gamma_functions_keep_their_digits(size: float) -> None:
     torch.testing.assert_close(rising(y, z, 2), bend, rtol=1e-9, atol=0)  # (torch's own trigamma has ten digits)
 
 
-PLAIN = {"negative-binomial": "poisson", "zero-inflated-poisson": "poisson", "beta-binomial": "binomial"}
+PLAIN = {"negative-binomial": "poisson", "nbinom1": "poisson", "zero-inflated-poisson": "poisson",
+         "zero-inflated-negative-binomial": "negative-binomial", "beta-binomial": "binomial"}  # fmt: skip
 WITHOUT = {"negative-binomial": ("log_size", 25.0), "zero-inflated-poisson": ("logit_zero", -30.0),
+           "zero-inflated-negative-binomial": ("logit_zero", -30.0), "nbinom1": ("log_dispersion", -25.0),
            "beta-binomial": ("log_precision", 25.0)}  # fmt: skip
 
 
 @pytest.mark.parametrize("wide", PLAIN)
 def test_without_more_spread_they_are_the_plain_ones(wide: str) -> None:
     df, (name, limit) = CASES[PLAIN[wide]].table(6), WITHOUT[wide]
-    response, y, columns, _ = rows_of(CASES[wide], df)
+    response, y, columns, others = rows_of(CASES[wide], df)
     own = torch.tensor(limit).double().requires_grad_()
     eta = torch.randn(y.shape, generator=generator("eta"), dtype=torch.float64)
-    height = response.distribution(eta, {name: own}, columns).log_prob(y)
-    expected = rows_of(CASES[PLAIN[wide]], df)[0].distribution(eta, {}, columns).log_prob(y)
+    height = response.distribution(eta, {**others, name: own}, columns).log_prob(y)
+    expected = rows_of(CASES[PLAIN[wide]], df)[0].distribution(eta, others, columns).log_prob(y)
     torch.testing.assert_close(height, expected, rtol=1e-7, atol=1e-7)
     (slope,) = torch.autograd.grad(height.sum(), own)
     assert abs(float(slope)) < 1e-5

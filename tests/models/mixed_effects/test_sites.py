@@ -23,10 +23,15 @@ from hierfl.models import MixedEffects
 @pytest.mark.cpu(3, "a search of some sixty rounds, asked of eight sites through bytes")
 @pytest.mark.parametrize(
     ("family", "sites", "more"),
-    [("gaussian", 30, {}), ("poisson", 8, {}), ("gaussian", 30, {"one_round": True, "least_rows": 1})],
+    [
+        ("gaussian", 30, {}),
+        ("poisson", 8, {}),
+        ("hurdle-poisson", 8, {}),
+        ("gaussian", 30, {"one_round": True, "least_rows": 1}),
+    ],
 )
 def test_sites_find_what_the_table_would(family: str, sites: int, more: dict, tmp_path: Path) -> None:
-    df, formula = patients(sites, counts=family == "poisson"), FORMULA
+    df, formula = patients(sites, counts=family != "gaussian"), FORMULA
     how = {"rounds": 30, "draws": 2, "dtype": torch.float64, "evaluate_every": 30, "splits": ("train",)}
     federation, design = from_formula(df, formula, family=family)
     settings: dict = {"draws": 0, **more}

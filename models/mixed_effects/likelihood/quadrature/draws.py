@@ -25,8 +25,8 @@ from .nested import followed, group_heights, marginal_heights
 from .newton import Factors, Problem
 from .nodes import nodes_of
 
-#: steps of a Metropolis chain, the share of its proposals that are the prior's, and how much wider the others are
-STEPS, FROM_PRIOR, WIDER = 6, 0.1, 1.1
+#: of a Metropolis chain, the share of proposals that are the prior's, and how much wider the others are
+FROM_PRIOR, WIDER = 0.1, 1.1
 #: draws x examples that are held at a time
 EXAMPLES_PER_PASS = 2_000_000
 
@@ -57,7 +57,11 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
     number, q = len(draws["beta"]), method.covariance.q
     for part in parts_of(chunk):
         batch = part.batch()
-        noise = part.noise(phase, number).normal("u", None, torch.Size((STEPS + 1, q + 2))).squeeze(2)
+        noise = (
+            part.noise(phase, number)
+            .normal("u", None, torch.Size((method.response_family.chain_steps + 1, q + 2)))
+            .squeeze(2)
+        )
         size = max(1, EXAMPLES_PER_PASS // (batch.width * len(part.clients) * _nodes(method)))
         pieces, inner_pieces = list[Tensor](), list[Tensor]()
         for first in range(0, number, size):
@@ -91,7 +95,7 @@ def _groups(
 ) -> Tensor:  # fmt: skip
     """Effects of groups inside the clients given u, (D, S, G, q_in)."""
     v, factor = followed(problem, groups, u, mode, factors)
-    size = torch.Size((groups.level.size, STEPS + 1, v.shape[-1] + 2))
+    size = torch.Size((groups.level.size, problem.method.response_family.chain_steps + 1, v.shape[-1] + 2))
     noise = part.noise(phase, len(u)).normal("v", None, size).squeeze(2)
     drawn = metropolis(partial(group_heights, problem, groups, u), v, factor, noise)
     root = groups.level.root(some[groups.level.name])  # (D, 1, 1, q, q)

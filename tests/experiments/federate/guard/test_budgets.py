@@ -33,10 +33,14 @@ OPTIONS = Options(rounds=100, splits=("train",))
 
 
 def method(family: str, terms: str = "(1 | site)", known_se: str | None = None, **settings: Any) -> MixedEffects:
-    site = np.arange(36) % 6
+    site, outcomes = np.arange(36) % 6, 1 + np.arange(36) % 4
+    if family.startswith("binomial"):
+        outcomes = outcomes % 2
+    elif family == "beta":
+        outcomes = outcomes / 9
     df = pd.DataFrame({
         "site": site.astype(str), "region": (site % 2).astype(str), "patient": (np.arange(36) % 9).astype(str),
-        "x": np.arange(36) % 5, "y": np.arange(36) % 2 if family == "binomial" else 1 + np.arange(36) % 4, "n": 9,
+        "x": np.arange(36) % 5, "y": outcomes, "n": 9,
         "se": 0.5 + (np.arange(36) % 2),
     })  # fmt: skip
     left = "p(y, n)" if family == "beta-binomial" else "y"

@@ -123,7 +123,7 @@ REFUSED = [
     ("y ~ bs(x, df=x) + (1 | site)", "a whole number from 1 to 100, not 'x'"),
     ("y ~ poly(x, 0) + (1 | site)", "a whole number from 1 to 100, not '0'"),
     ("y ~ bs(x, df=60, degree=6) + (1 | site)", "a whole number from 0 to 5, not '6'"),  # (it wrote past its arrays)
-    ("y ~ bs(x, knots=x) + (1 | site)", "bs takes no argument 'knots'"),
+    ("y ~ bs(x, knots=x) + (1 | site)", "bs: knots is a list, as in knots=[1, 2], not 'x'"),
     ("y ~ bs(x, df=4, df=4) + (1 | site)", "'df' twice"),
     ("y ~ np.where(x > 0, 1) + (1 | site)", "np.where needs 3 arguments"),
     ("y ~ scale() + (1 | site)", "scale needs an argument 'x'"),

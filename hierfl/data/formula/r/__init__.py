@@ -1,0 +1,1 @@
+"""What R, lme4 and glmmTMB write otherwise and mean the same by."""
