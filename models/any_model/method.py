@@ -21,7 +21,6 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.column_design import ColumnDesign
 from hierfl.data.tables import ROUNDS
-from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.method.about import About
@@ -70,7 +69,8 @@ from .names import (
 )  # fmt: skip
 from .remembered import triangle_size
 from .rule import MISSED, NaturalGradient
-from .sites import MOST_BY_ROWS, Coordinates, Model, read_model
+from .sites import Coordinates, Model, read_model
+from .sizes import MOST_FULL, refuse_sizes
 from .steps import FitConditional
 from .trace import no_trace
 from .verdict import Verdict
@@ -82,8 +82,6 @@ if TYPE_CHECKING:
 
 #: standard deviation with which a guide begins
 FIRST_SD = 0.1
-#: numbers of everyone of which clients send the whole curvature
-MOST_FULL = 300
 #: rounds of Newton steps in which a new client finds its part of the guide, rough ones and fine ones
 ROUGH_ROUNDS, FINE_ROUNDS = 8, 4
 #: what the method is: in no list of methods, since it needs a model
@@ -130,26 +128,12 @@ class AnyModel(Method):
         super().__init__(network, **settings)
         self.program = program
         self.sites = read_model(program, network)
-        if self.p > MOST_FULL and self.settings.guide == "full":
-            raise UserError(
-                f"the model has {self.p} numbers of everyone, and messages for guide='full' take their number squared: "
-                f"beyond {MOST_FULL} say guide='low-rank'"
-            )
         if self.settings.guide == "point":
             self.sites = self.sites.with_points()
         #: of a client's numbers, where those of its rows are many; else None
         self.layout = Layout.of(self.sites)
-        if self.layout is not None and self.sites.own_points:
-            raise UserError(
-                f"pyro.param {self.sites.own_points[0].name!r} is each client's, and a client has {self.q} numbers of "
-                f"latents of rows: beyond {MOST_BY_ROWS} write it as pyro.sample with a prior"
-            )
         self.graphs = Graphs()
-        if self.layout is not None and self.rank:
-            raise UserError(
-                f"the model has {self.p} numbers of everyone and {self.q} of a client, those of its rows among them: "
-                f"beyond {MOST_BY_ROWS} of a client, at most {MOST_FULL} of everyone are fitted, by guide='full'"
-            )
+        refuse_sizes(self.sites, self.settings.guide, self.rank, by_rows=self.layout is not None)
 
     @property
     def p(self) -> int:

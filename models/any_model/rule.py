@@ -67,8 +67,6 @@ class NaturalGradient:
         "spread": "how much the curvature differs between draws of the guide: 0 where all is Gaussian",
         "linear": "first derivatives of its bound by the globals, as a change since they were last counted",
         "precision": "second derivatives of its bound by the globals, the lower triangle, as a change likewise",
-        "diagonal": "of many globals, the diagonal of these alone, as a change likewise",
-        "sketch": "and their products with a fixed matrix of few columns, as a change likewise",
         "heights": "log marginal likelihoods of its rows at the points that an exploration asks about; else zeros",
         "noise": "Monte-Carlo variance of these",
         "heavy": "in an exploration's first round, whether the weights of its own latents have heavy tails",

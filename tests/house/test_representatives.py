@@ -30,6 +30,7 @@ ELSEWHERE = {
     **dict.fromkeys(("NoisyProducts", "Release"), "models/mixed_effects/test_private.py"),
     **dict.fromkeys(("NoisyRounds", "WorkingRelease"), "models/mixed_effects/test_private_rounds.py"),
     **dict.fromkeys(("FitOwn", "DrawOwn", "StochasticAscent"), "models/any_model/own_guide/test_own_guide.py"),
+    **dict.fromkeys(("FitSketched", "SketchedGradient"), "models/any_model/low_rank/test_engines.py"),
     **dict.fromkeys(("FitRows", "DrawRows"), "models/any_model/by_rows/test_by_rows.py"),
 }
 #: no mechanisms by themselves

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, cast
 
@@ -53,6 +53,11 @@ class SketchedGradient(NaturalGradient):
     """Sums of gradients and of sketches of the curvature."""
 
     climbs: ClassVar[type[Climb]] = LowRankClimb
+    MEANINGS: ClassVar[Mapping[str, str]] = {
+        **{name: text for name, text in NaturalGradient.MEANINGS.items() if name != "precision"},
+        "diagonal": "the diagonal of second derivatives of its bound by the globals, as a change likewise",
+        "sketch": "and their products with a fixed matrix of few columns, as a change likewise",
+    }
 
     def _prior(self, mean: Tensor, precision: Tensor, seed: int, *, fine: bool) -> SketchedPrior:
         method, p = self.method, len(mean)
