@@ -32,12 +32,14 @@ class Moments:
         gradient: E[grad h], (S, p + q).
         hessian: E[hess h], (S, p + q, p + q).
         spread: mean square of what single draws' Hessians are off, and gradients off a line, (S,): 0 of a quadratic.
+        unit: of each number, in which those are measured and :attr:`size` too, (S, p + q), see :func:`units`.
     """
 
     height: Tensor
     gradient: Tensor
     hessian: Tensor
     spread: Tensor
+    unit: Tensor
 
     def rows(self, p: int) -> Tensor:
         """Second derivatives by the client's latents and all p + q numbers, (S, q, p + q)."""
@@ -46,7 +48,30 @@ class Moments:
     @property
     def size(self) -> Tensor:
         """Sum of the squares of the Hessian's entries, (S,)."""
-        return self.hessian.square().sum((-1, -2))
+        return squares(self.hessian, self.unit)
+
+
+def units(sd: Tensor, hessian: Tensor) -> Tensor:
+    """In which each number is measured, so that those of any units of the data count alike, (..., n).
+
+    It is the guide's standard deviation, and of a point, which has none, that of the log joint's curvature.
+
+    Args:
+        sd: of the guide, (..., n), 0 of points.
+        hessian: (..., n, n).
+    """
+    curvature = hessian.diagonal(dim1=-2, dim2=-1).abs()
+    return torch.where(sd > 0, sd, torch.where(curvature > 0, curvature.rsqrt(), 0.0))
+
+
+def deviations(at: Tensor) -> Tensor:
+    """Standard deviations of draws over their first dimension; exactly 0 where all are the same."""
+    return torch.where((at == at[:1]).all(0), 0.0, (at - at.mean(0)).square().mean(0).sqrt())
+
+
+def squares(matrix: Tensor, unit: Tensor) -> Tensor:
+    """Sum of the squares of a matrix (..., n, n) in the units of its numbers (..., n)."""
+    return (matrix * unit[..., None] * unit[..., None, :]).square().sum((-1, -2))
 
 
 def whitened_draws(shift: Tensor, number: int) -> Tensor:
@@ -97,17 +122,19 @@ def moments(log_joint: LogJoint, x: Tensor, v: Tensor) -> Moments:
     hessian = torch.stack(rows, -1) if rows else both.new_zeros(*both.shape, 0)
     mean = hessian.mean(0)
     mean = (mean + mean.mT) / 2
-    off = (hessian - mean).square().mean(0).sum((-1, -2))
-    off = off + _bent(both.detach(), gradient.detach(), mean)
-    return Moments(h.detach().mean(0), gradient.detach().mean(0), mean, off)
+    at, gradient = both.detach(), gradient.detach()
+    unit = units(deviations(at), mean)
+    off = squares(hessian - mean, unit).mean(0) + _bent(at / unit.clamp_min(1e-300), gradient * unit, mean, unit)
+    return Moments(h.detach().mean(0), gradient.mean(0), mean, off, unit)
 
 
-def _bent(at: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
+def _bent(at: Tensor, gradient: Tensor, hessian: Tensor, unit: Tensor) -> Tensor:
     """Mean square of what gradients (K, S, n) at points are off a line, over that of the points, (S,).
 
     A density with a kink, such as Laplace's, has the same Hessian at all draws and is no quadratic.
     """
     apart, slope = at - at.mean(0), gradient - gradient.mean(0)
-    off = (slope - torch.einsum("sij,ksj->ksi", hessian, apart)).square().sum(-1).mean(0)
+    line = torch.einsum("sij,ksj->ksi", hessian * unit[..., None] * unit[..., None, :], apart)
+    off = (slope - line).square().sum(-1).mean(0)
     digits = ROUNDING**2 * gradient.square().sum(-1).mean(0)
     return (off - digits).clamp_min(0) / apart.square().sum(-1).mean(0).clamp_min(1e-300)

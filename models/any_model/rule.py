@@ -21,7 +21,7 @@ from hierfl.rng import key, normals
 from .evaluating import global_prior
 from .guide import HALF, SETTLED_FINE, Climb
 from .heights import heights
-from .moments import moments, whitened_draws
+from .moments import moments, squares, units, whitened_draws
 from .names import ACCEPTED, BOUND, DRAWS, INNER, MEAN, PHASE, POINTS, PRECISION, TRACE, VERDICT, WORTH, Phase
 from .overlap import overlap
 from .remembered import MOST, Remembered
@@ -129,7 +129,7 @@ class NaturalGradient:
         whole = int(context.reported) == context.num_clients
         gradient, curvature = self._derivatives(known, prior, mean, context.seed)
         bound = total["bound"] + prior.height[0] + method.family.entropy(precision)
-        exact = bool(total["spread"] + prior.spread[0] <= EXACT * curvature.square().sum())
+        exact = bool(total["spread"] + prior.spread[0] <= EXACT * self._size(curvature, precision))
         exact = exact and whole and self._sees_curves
         climb = self.climbs.read(memory) if "climb.bound" in memory else self.climbs.begin(mean, precision)
         before = climb.mean
@@ -158,6 +158,11 @@ class NaturalGradient:
         """b and A of (1) in :mod:`.guide`."""
         precisions = unpacked(known.curvature, len(mean))
         return known.linear - precisions @ mean + prior.gradient[0], precisions - prior.hessian[0]
+
+    def _size(self, curvature: Any, precision: Tensor) -> Tensor:
+        """Sum of the squares of the curvature, in the units in which clients measure how theirs differs."""
+        sd = self.method.family.root(precision).square().sum(-1).sqrt()
+        return squares(curvature, units(sd, curvature))
 
     @property
     def _sees_curves(self) -> bool:

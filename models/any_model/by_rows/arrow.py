@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..local import Message, kept_definite
-from ..moments import ROUNDING, LogJoint
+from ..moments import ROUNDING, LogJoint, deviations, squares, units
 from .layout import Layout
 
 
@@ -142,6 +142,7 @@ class ArrowMoments:
         border: by rows' latents and those, (S, n, r, m).
         blocks: by rows' latents, (S, n, r, r).
         spread: see :class:`..moments.Moments`.
+        unit, units: in which that is measured, of those numbers, (S, m), and of rows' latents, (S, n, r).
     """
 
     height: Tensor
@@ -151,6 +152,13 @@ class ArrowMoments:
     border: Tensor
     blocks: Tensor
     spread: Tensor
+    unit: Tensor
+    units: Tensor
+
+    @property
+    def size(self) -> Tensor:
+        """Sum of the squares of the Hessian's entries, those of the border left out, (S,)."""
+        return squares(self.hessian, self.unit) + squares(self.blocks, self.units).sum(-1)
 
 
 def arrow_moments(log_joint: LogJoint, x: Tensor, v: Tensor, layout: Layout) -> ArrowMoments:
@@ -172,27 +180,43 @@ def arrow_moments(log_joint: LogJoint, x: Tensor, v: Tensor, layout: Layout) -> 
                 row = torch.zeros_like(both)
             products.append(row)
     gradient, at = gradient.detach(), both.detach()
-    spread, mean = x.new_zeros(x.shape[1]), []
-    for row in products:
-        mean.append(row.mean(0))
-        spread = spread + (row - mean[-1]).square().mean(0).sum(-1)
+    mean = [row.mean(0) for row in products]
     first = torch.stack(mean[: p + c], -1) if p + c else x.new_zeros(*mean[0].shape, 0)  # (S, p + q, m)
     hessian = first[:, few]
+    hessian = (hessian + hessian.mT) / 2
     blocks = torch.stack([of[:, rows] for of in mean[p + c :]], -1)
-    blocks = (blocks + blocks.mT) / 2
+    sd = deviations(at)
+    unit = sd.index_copy(1, few, units(sd[:, few], hessian))
     found = ArrowMoments(
-        h.detach().mean(0), gradient.mean(0)[:, few], gradient.mean(0)[:, rows], (hessian + hessian.mT) / 2,
-        first[:, rows], blocks, spread,
+        h.detach().mean(0), gradient.mean(0)[:, few], gradient.mean(0)[:, rows], hessian, first[:, rows],
+        (blocks + blocks.mT) / 2, x.new_zeros(x.shape[1]), unit[:, few], unit[:, rows],
     )  # fmt: skip
+    spread = _bent(found, at, gradient, few, rows)
+    for k, (row, one) in enumerate(zip(products, mean, strict=True)):
+        if k < p + c:
+            off = (row - one) * unit * unit[:, few[k], None]
+        else:  # (a row's latents and few numbers are among the pairs above)
+            off = ((row - one)[..., rows] * found.units * found.units[..., k - p - c, None]).flatten(2)
+        spread = spread + off.square().mean(0).sum(-1)
+    return replace(found, spread=spread)
+
+
+def _bent(found: ArrowMoments, at: Tensor, gradient: Tensor, few: Tensor, rows: Tensor) -> Tensor:
+    """What gradients (K, S, p + q) are off a line, as in :mod:`..moments`, (S,)."""
     apart, slope = at - at.mean(0), gradient - gradient.mean(0)
     by_few = torch.einsum("sij,ksj->ksi", found.hessian, apart[..., few])
     by_few = by_few + torch.einsum("snrm,ksnr->ksm", found.border, apart[..., rows])
     by_rows = torch.einsum("snrm,ksm->ksnr", found.border, apart[..., few])
     by_rows = by_rows + torch.einsum("snrt,ksnt->ksnr", found.blocks, apart[..., rows])
-    off = (slope[..., few] - by_few).square().sum(-1) + (slope[..., rows] - by_rows).square().sum((-1, -2))
-    bent = (off.mean(0) - ROUNDING**2 * gradient.square().sum(-1).mean(0)).clamp_min(0)
-    spread = spread + bent / apart.square().sum(-1).mean(0).clamp_min(1e-300)
-    return replace(found, spread=spread)
+
+    def square(of_few: Tensor, of_rows: Tensor, unit: Tensor, units: Tensor) -> Tensor:
+        return ((of_few * unit).square().sum(-1) + (of_rows * units).square().sum((-1, -2))).mean(0)
+
+    scales = found.unit, found.units
+    off = square(slope[..., few] - by_few, slope[..., rows] - by_rows, *scales)
+    digits = ROUNDING**2 * square(gradient[..., few], gradient[..., rows], *scales)
+    lengths = (1 / scale.clamp_min(1e-300) for scale in scales)
+    return (off - digits).clamp_min(0) / square(apart[..., few], apart[..., rows], *lengths).clamp_min(1e-300)
 
 
 def newton_step(q: Arrow, found: ArrowMoments, p: int, most: float = 3.0) -> Arrow:
@@ -223,8 +247,7 @@ def newton_step(q: Arrow, found: ArrowMoments, p: int, most: float = 3.0) -> Arr
     length = (steps / spread.sqrt()).abs().flatten(1).amax(-1)
     if step.shape[-1]:
         length = torch.maximum(length, (step / root.square().sum(-1).sqrt()).abs().amax(-1))
-    size = found.hessian.square().sum((-1, -2)) + found.blocks.square().flatten(1).sum(-1)
-    free = found.spread <= 1e-18 * size.clamp_min(1e-300)
+    free = found.spread <= 1e-18 * found.size.clamp_min(1e-300)
     share = torch.where(free | (length < most), 1.0, most / length.clamp_min(1e-300))
     made = Arrow(
         q.layout, q.mean + share[:, None] * step, slope, root, q.means + share[:, None, None] * steps, slopes, roots

@@ -98,6 +98,9 @@ class SketchedGradient(NaturalGradient):
         whole = Sketched(diagonal + of.diagonal[0], sketch + of.sketch[0], of.diagonal[0], w, points)
         return gradient, whole
 
+    def _size(self, curvature: Sketched, precision: Tensor) -> Tensor:
+        return curvature.square().sum()
+
     @property
     def _sees_curves(self) -> bool:
         """Points are the same in all draws: of a network's weights these say nothing."""

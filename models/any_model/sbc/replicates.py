@@ -169,7 +169,9 @@ class Replicates:
             if not bool(healthy[k]):
                 r.alone, r.rounds = True, self.rounds
                 continue
-            one = Moments(*(getattr(prior, name)[k : k + 1] for name in ("height", "gradient", "hessian", "spread")))
+            one = Moments(
+                *(getattr(prior, name)[k : k + 1] for name in ("height", "gradient", "hessian", "spread", "unit"))
+            )
             r.values = {name: own[name] for name in r.values}
             self._updated(r, _Given(self.method, prior=one), {**empty, **total})
 
