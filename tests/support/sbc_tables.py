@@ -7,7 +7,7 @@ import importlib.util
 from pathlib import Path
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
-MODELS = ("eight_schools_noncentred", "radon", "negative_binomial", "ordinal", "poisson_glmm")
+MODELS = ("eight_schools_noncentred", "radon", "negative_binomial", "meta_analysis", "poisson_glmm")
 
 for name in MODELS:
     spec = importlib.util.spec_from_file_location(name, GALLERY / f"{name}.py")

@@ -11,4 +11,4 @@ for path in sorted(Path(__file__).parent.glob("*.json")):
     off = (
         ", ".join(f"{row['quantity']} ({row['how']}, {row['coverage_90']:.1%})" for row in rows if row["off"]) or "none"
     )
-    print(f"| {found['model']} | {' | '.join(spans)} | {found['failed']} | {found['warned']} | {off} |")
+    print(f"| {found['model']} | {' | '.join(spans)} | {found['failed']} | {off} |")
