@@ -158,7 +158,7 @@ def _beside_hand(method: AnyModel, chunk: ClientChunk, repeats: int) -> dict[str
     By hand as many clients are taken at once as in the fit.
     """
     at = AtSites.of(method, chunk)
-    x, v = at.mean + at.moved, at.guide.draws(at.moved, at.noise[1])
+    x, v = at.mean + at.moved, at.guide.draws(at.moved, at.noise)
     each = pairs_at_once(at.clients, method.p + method.q) // len(x)
 
     def hand(*, simplified: bool) -> None:

@@ -81,9 +81,11 @@ class Clients:
         return self._over_clients(lambda x, v, batch, c: client_log_joint(self.model, self.sites, x, v, batch, c), x, v)
 
     def _by_graph(self, graphs: Graphs, x: Tensor, v: Tensor) -> Tensor:
-        derivatives = x.requires_grad or v.requires_grad
+        # (what is recorded may depend on the order of numbers in memory)
+        x, v, derivatives = x.contiguous(), v.contiguous(), x.requires_grad or v.requires_grad
         if derivatives not in self._known:
-            fixed = (self.columns, self.mask, self.centring)
+            mask = None if self.mask is None else self.mask.contiguous()
+            fixed = (self.columns.contiguous(), mask, self.centring.contiguous())
             halves = graphs.of(self._traced, fixed, (x.detach(), v.detach()), derivatives)
             with torch.no_grad():
                 self._known[derivatives] = None if halves is None else (halves.after, halves.before(*fixed))

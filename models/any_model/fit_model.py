@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+#: rounds after which a fit is evaluated: it has nothing held out, and a fit that goes on has the same settings
+NEVER = 10**6
 #: guides that a fit may have
 GUIDES = ("auto", "full", "low-rank", "diagonal", "point")
 
@@ -108,6 +110,6 @@ def fit_model(
     rounds = method.usual_rounds if rounds is None else rounds
     run = fit(
         method, federation, rounds, seed=seed, device=device, engine=engine, folder=folder, resume=resume,
-        progress=progress, dtype=torch.float64, splits=(), evaluate_every=rounds, chunk=1000,
+        progress=progress, dtype=torch.float64, splits=(), evaluate_every=NEVER, chunk=1000,
     )  # fmt: skip
     return FittedModel(run)

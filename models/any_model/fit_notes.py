@@ -29,7 +29,10 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
     points = [of.name for of in method.sites.globals if of.point]
     said = [f"points without a spread: {', '.join(points)}"] if points else []
     if own := [of.name for of in method.sites.own_points]:
-        said.append(f"points of each client, which move with the globals alone: {', '.join(own)}")
+        said.append(
+            f"points of each client, which move with the globals alone: {', '.join(own)}; "
+            "globals have the profile likelihood, which underrates standard deviations of residuals"
+        )
     if moved >= FAR:
         said.append(
             f"the guide's last step was {moved:.2g} standard deviations, and {PATIENCE} rounds had not raised the "
@@ -46,7 +49,8 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
         )
     worth = float(shared[WORTH])
     if not worth:
-        return [*said, *([_why_not(method, spread)] if spread else [])]
+        given_up = Verdict.read(shared).warnings
+        return [*said, *(given_up or ([_why_not(method, spread)] if spread else []))]
     found = f"globals are reweighted: the points are worth {worth:,.0f} independent draws"
     if worth < settings.worth:
         found += f", fewer than the {settings.worth:,.0f} that were wanted: intervals are rough"
@@ -58,6 +62,6 @@ def _why_not(method: GaussianModel, spread: int) -> str:
     if getattr(method, "layout", None) is not None:
         return f"globals are the guide's: they were not reweighted, since a client has {method.q:,} numbers"
     if settings.reweigh and spread <= settings.most_globals:
-        return "exact: all log joints are Gaussian"
+        return "exact: all log joints are Gaussian, as far as the guide reaches"
     why = f"{spread} numbers are more than {settings.most_globals}" if settings.reweigh else "reweigh=False"
     return f"globals are the guide's: they were not reweighted, since {why}"

@@ -15,8 +15,8 @@ mean is known to be 1:
 As r_a is independent of p_b and r_b, (1) is unbiased, and where the guide is right it is exact. Its error is half of
 p_a' - p_b'. A sum that is hardly positive is set to a share of that of the weights, :data:`LEAST`.
 
-A client's points (see :mod:`.local`) are held where the guide has them at x: the sum is over its latents alone. The
-likelihood is flat at its maximum, so that a line in place of the curve of maxima costs a fourth power of x - m.
+A client's points (see :mod:`.local`) are where its log joint is highest at x (:mod:`.profiled`): the sum is over its
+latents alone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 
 from .blocks import Block, blocks
 from .names import DRAWS, INNER, OWN_DRAWS
+from .profiled import profiled
 from .spread import Spread, spread, uniforms
 from .steps import AtSites
 from .walk import walked
@@ -173,7 +174,8 @@ def weighted(
     x = points[:, None].expand(-1, len(guide.mean), -1)
     z, log_q, log_ratio = spread(chunk, how, guide.numbers, (first, len(x)), purpose)
     mean = guide.mean + torch.einsum("sqp,msp->msq", guide.slope, x - at.mean)
-    v = mean + torch.einsum("sqr,imsr->imsq", guide.root[..., guide.spread], z)  # (points are at their means)
+    mean = profiled(at.clients, guide, x, mean)
+    v = mean + torch.einsum("sqr,imsr->imsq", guide.root[..., guide.spread], z)
     if v.shape[-1]:
         h = at.clients.log_joint(x.expand(inner, *x.shape).flatten(0, 1), v.flatten(0, 1)).unflatten(0, (inner, -1))
     else:  # (without latents all draws are the same)

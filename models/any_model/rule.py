@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -229,6 +229,7 @@ class NaturalGradient:
         log.warning("the exploration is given up: in %d rounds some client was missing; draws are the guide's", often)
         values[PHASE] = values[PHASE].new_tensor(float(Phase.DONE))
         values[WORTH] = torch.zeros_like(values[WORTH])
+        values[VERDICT] = replace(Verdict.read(values), missed=float(often)).values.to(values[MEAN])
         return values
 
     def _explored(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:

@@ -49,6 +49,7 @@ class Verdict:
         quiet: the number of the first round whose clients drew as often as in the last. Weights of earlier ones have
             tails of the clients' noise.
         share: what the points of those rounds are worth, over what they were of a normal posterior.
+        missed: in how many rounds some client was missing, where the exploration was given up for that; else 0.
     """
 
     points: float = 0.0
@@ -62,6 +63,7 @@ class Verdict:
     inner: float = 0.0
     quiet: float = 0.0
     share: float = 1.0
+    missed: float = 0.0
 
     @classmethod
     def read(cls, shared: State) -> Verdict:
@@ -70,7 +72,7 @@ class Verdict:
 
     @property
     def values(self) -> Tensor:
-        """As one shared value, (11,)."""
+        """As one shared value, (12,)."""
         return torch.tensor([getattr(self, f.name) for f in fields(self)], dtype=torch.float64)
 
     def next_inner(self, noise: float, *, last: bool) -> float:
@@ -95,9 +97,14 @@ class Verdict:
     @property
     def warnings(self) -> list[str]:
         """What speaks against the draws, a line each."""
-        if not self.points:
-            return []
         found = []
+        if self.missed:
+            found.append(
+                f"the exploration was given up, since in {self.missed:.0f} rounds some client was missing: "
+                "draws are the guide's, and nothing is known of how near it is to the posterior"
+            )
+        if self.missed or not self.points:
+            return found
         if self.k_hat > self.limit:
             found.append(
                 f"the globals' weights have heavy tails: k-hat {self.k_hat:.2f}, above {self.limit:.2f}: "

@@ -29,7 +29,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.engines.remote.wire import decode
 from hierfl.models.any_model.heights import heights
 from hierfl.models.any_model.method import AnyModel
-from hierfl.models.any_model.names import AROUND, MEAN, OWN_DRAWS, OWN_MEAN, OWN_SLOPE, PRECISION, WORTH
+from hierfl.models.any_model.names import MEAN, OWN_DRAWS, PRECISION, WORTH
 from hierfl.models.any_model.sbc.simulate import simulate
 
 J, N, TAU = 6, 5, 0.7
@@ -89,7 +89,7 @@ def test_a_linear_gaussian_model_has_the_profile_likelihoods_posterior_in_two_ro
         away = (u[:, j] - variance * (x @ y - w[:, j] * x.sum() + b / TAU**2)) / variance**0.5
         assert abs(away.mean()) < 4.5 / 1000**0.5
         assert away.var() == pytest.approx(1, abs=4.5 * (2 / 1000) ** 0.5)
-    assert fitted.summary().notes[0] == "points of each client, which move with the globals alone: w"
+    assert fitted.summary().notes[0].startswith("points of each client, which move with the globals alone: w; ")
 
 
 def test_what_is_made_of_a_fit_has_them() -> None:
@@ -167,10 +167,7 @@ def profile(df: pd.DataFrame, b: np.ndarray) -> np.ndarray:
 
 @pytest.mark.cpu(4, "an exploration until its points are worth 4,000 draws")
 def test_rates_as_fixed_effects_give_the_conditional_likelihoods_posterior() -> None:
-    """Poisson counts given their sum are multinomial, which is the profile likelihood: by quadrature over b.
-
-    Points are on a line in x; the exploration's heights are below the profile's by what that costs: a fourth power.
-    """
+    """Poisson counts given their sum are multinomial, which is the profile likelihood: by quadrature over b."""
     df = counts()
     fitted = fit_model(rates, df, worth=4000, draws=4000, points=2048, progress=False)
     grid = np.linspace(-2.5, 1.5, 4001)
@@ -190,14 +187,8 @@ def test_rates_as_fixed_effects_give_the_conditional_likelihoods_posterior() -> 
         name: value[:, None] for name, value in run.fitted.personal.items()
     })  # fmt: skip
     found = heights(method, chunk, at, 8, "test")
-    held = run.personal[OWN_MEAN] + run.personal[OWN_SLOPE][..., 0] * (at[:, None] - run.personal[AROUND])
-    torch.testing.assert_close(found.latents[..., 0], held[..., 0], rtol=1e-12, atol=1e-12)
     assert float(found.variance.max()) < 1e-12
-    below = torch.from_numpy(profile(df, at[:, 0].numpy())) - found.height
-    assert below.min() > -1e-9
-    near, far = below[2:5].sum(1), below[[0, 6]].sum(1)  # at one standard deviation, at three
-    assert near.max() < 0.005
-    assert far.max() < 0.2
+    torch.testing.assert_close(found.height, torch.from_numpy(profile(df, at[:, 0].numpy())), rtol=0, atol=1e-7)
 
 
 def drifting(batch: ColumnBatch) -> None:
@@ -238,10 +229,7 @@ def test_they_stay_with_their_clients_and_are_the_same_on_every_engine(tmp_path:
     ):  # fmt: skip
         for name, value in {**whole.shared, **whole.fitted.personal}.items():
             torch.testing.assert_close({**shared, **personal}[name], value, rtol=within, atol=within)
-    own, draws = whole.fitted.personal, whole.fitted.personal[OWN_DRAWS]
-    line = torch.einsum("jqp,djp->jdq", own[OWN_SLOPE], whole.shared["posterior.draws"][:, None] - own[AROUND])
-    torch.testing.assert_close(draws[..., :2], (own[OWN_MEAN][:, None] + line)[..., :2], rtol=1e-9, atol=1e-9)
-    assert (draws[..., 2].std(1) > 0.05).all()
+    assert (whole.fitted.personal[OWN_DRAWS][..., 2].std(1) > 0.05).all()
 
 
 def test_points_that_rows_do_not_determine_stay_where_they_begin(caplog: pytest.LogCaptureFixture) -> None:

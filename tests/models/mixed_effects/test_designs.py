@@ -74,7 +74,6 @@ def test_a_formula_is_read_as_it_is_written() -> None:
         ("one ~ x + (1 | site)", {"family": "binomial", "known_se": "one"}, "belong to a gaussian"),
         ("y ~ x + (1 | site) + (x | site)", {}, "'Intercept' is in two terms: leave it out of one"),
         ("y ~ x + (1 | row)", {}, "no row has more rows than the 1 random effect, so"),
-        ("y ~ x + (x || site)", {}, "say covariance=diagonal"),
         ("y ~ Intercept + (1 | site)", {}, "taken for the intercept"),
         ("y ~ x + (1 | same)", {}, "all rows are of one same"),
         ("one ~ x + (1 | site)", {}, "'one' does not vary"),

@@ -47,7 +47,7 @@ REFUSED: list[tuple[str, dict[str, Any], pd.DataFrame, str]] = [
         "must be .* integer numbers: of shares, multiply by the trials",
     ),
     ("I(s / n) ~ x + (1 | site)", {"family": "binomial"}, DF, r"of shares write p\(successes, trials\)"),
-    ("s / n ~ x + (1 | site)", {"family": "binomial"}, DF, r"of shares write p\(successes, trials\)"),
+    ("s / n ~ x + (1 | site)", {"family": "binomial"}, DF, r"s / n is a share of 'n': write 'p\(s, n\) ~ x"),
     ("y ~ 1/x + (1 | site)", {}, DF, r"write 'y ~ I\(1/x\) \+ \(1 \| site\)'"),
     ("y ~ x * arm + (1 | site)", {}, DF, "'arm' has one level, 'drug', in all rows"),
     ("y ~ x + (1 + arm | site)", {}, DF, "'arm' has one level, 'drug', in all rows"),

@@ -1,0 +1,63 @@
+"""Points of clients (``pyro.param`` within their plate) at draws of the globals that are far from the guide's mean.
+
+The guide has them on a line, w_j(x) = a_w + C_w (x - m), the maximum of the client's likelihood to first order. An
+exploration looks at points where that curve has left its tangent: there each client takes Newton steps in w_j, its
+latents at their means, so that the globals' heights are those of the profile likelihood.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .evaluating import Clients
+from .local import Conditional, kept_definite
+
+#: Newton steps, and how often half of one is tried
+STEPS, HALVES = 4, 4
+
+
+def profiled(clients: Clients, guide: Conditional, x: Tensor, v: Tensor) -> Tensor:
+    """Means v (M, S, q) at globals x (M, S, p), with the points of clients where their log joint is highest.
+
+    A step by which it does not rise is halved, and not taken in the end.
+    """
+    points = (~guide.spread).nonzero().squeeze(-1)
+    if not len(points):
+        return v
+    written = replace(clients, at_once=0)
+    root = guide.root[:, points[:, None], points]
+    old = torch.cholesky_inverse(root).expand(len(x), *root.shape)
+    for _ in range(STEPS):
+        height, gradient, hessian = _derivatives(written, x, v, points)
+        finite = hessian.flatten(-2).isfinite().all(-1) & gradient.isfinite().all(-1)
+        precision = kept_definite(old, torch.where(finite[..., None, None], -hessian, old))
+        step = torch.linalg.solve(precision, torch.where(finite[..., None], gradient, 0.0))
+        best, at = height, v
+        for k in range(HALVES):
+            tried = v.index_add(-1, points, step / 2**k)
+            found = written.log_joint(x, tried)
+            risen = (found > best) & (best == height)
+            at, best = torch.where(risen[..., None], tried, at), torch.where(risen, found, best)
+        if bool((best == height).all()):
+            break
+        v = at
+    return v
+
+
+def _derivatives(clients: Clients, x: Tensor, v: Tensor, points: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log joints (M, S), with first and second derivatives by the points, (M, S, k) and (M, S, k, k)."""
+    w = v[..., points].detach().requires_grad_()
+    with torch.enable_grad():
+        h = clients.log_joint(x, v.index_copy(-1, points, w))
+        (gradient,) = torch.autograd.grad(h.sum(), w, create_graph=True, materialize_grads=True)
+        rows = [
+            torch.autograd.grad(of.sum(), w, retain_graph=True, materialize_grads=True)[0]
+            if gradient.requires_grad
+            else torch.zeros_like(w)
+            for of in gradient.unbind(-1)
+        ]
+    hessian = torch.stack(rows, -1)
+    return h.detach(), gradient.detach(), (hessian + hessian.mT) / 2
