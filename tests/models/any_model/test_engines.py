@@ -21,6 +21,7 @@ from hierfl.inference import Run, fit
 from hierfl.inference.engines.remote import files
 from hierfl.inference.engines.remote.wire import decode
 from hierfl.inference.run.fit import Fit
+from hierfl.models.any_model.fit_notes import fit_notes
 from hierfl.models.any_model.method import AnyModel
 from hierfl.models.any_model.names import DRAWS, MEAN, OWN_DRAWS, PHASE, POINTS, PRECISION, WORTH, Phase
 from hierfl.models.any_model.remembered import CHANGE
@@ -206,6 +207,7 @@ def test_an_exploration_without_some_client_is_given_up_in_one_line(caplog: pyte
     assert int(run.shared[PHASE]) == Phase.DONE
     assert float(run.shared[WORTH]) == 0
     assert f"given up: in {MISSED} rounds some client was missing; draws are the guide's" in caplog.text
+    assert any("the exploration was given up" in line for line in fit_notes(run.fitted, 200))
     z = (run.shared[DRAWS] - run.shared[MEAN]) @ torch.linalg.cholesky(run.shared[PRECISION])
     assert 0.2 < float(z.square().mean()) < 3
     assert run.shared[POINTS].abs().sum() > 0
