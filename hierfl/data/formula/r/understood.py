@@ -9,6 +9,7 @@
     k / n ~                       p(k, n) ~, with the weights n
     (x || g)                      (1 | g) + (0 + x | g)
     (x - 1 | g)                   (0 + x | g)
+    x * z - z:x                   x * z - x:z
     bs(x, Boundary.knots=c(a, b)) bs(x, lower_bound=a, upper_bound=b)
     ns(x, knots=c(...))           cr(x, knots=[...]): another basis of the same curves
 
@@ -21,7 +22,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..tokens import Token, sign
-from .double_bars import without_double_bars, without_minus_one
+from .double_bars import without_double_bars
+from .minus import without_minus
 
 #: calls that make a category
 CATEGORIES = ("factor", "as.factor", "as.character")
@@ -48,11 +50,11 @@ def understood(tokens: Sequence[Token]) -> Understood:
         tokens: of a formula, its end among them.
 
     Raises:
-        Refused: for effects left of a double bar that cannot be taken apart.
+        Refused: for effects left of a double bar that cannot be taken apart, and for a "-" that takes nothing away.
     """
     found = _splines(_relevelled(_categories(_words(tokens))))
     found, share = _response(found)
-    return Understood(without_minus_one(without_double_bars(found)), share)
+    return Understood(without_minus(without_double_bars(found)), share)
 
 
 def _words(tokens: Sequence[Token]) -> list[Token]:

@@ -1,0 +1,69 @@
+"""R's spellings: each formula is read as the one beside it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.tables import table
+
+from hierfl.data.formula.gate import evaluate, parse
+from hierfl.errors import UserError
+
+#: R's terms.formula says the same of each pair
+SAME = {
+    # a sign in a function's arguments is arithmetic
+    "y ~ (I(x - 1) + z | site)": "y ~ (1 + I(x-1) + z | site)",
+    "y ~ (1 + I(x - 1) + z | site)": "y ~ (1 + I(x-1) + z | site)",
+    "y ~ (log(x + 5 - 1) + z | site)": "y ~ (1 + log(x + 5-1) + z | site)",
+    "y ~ (where(x > 3, x - 1, 0) + z | site)": "y ~ (1 + where(x > 3, x-1, 0) + z | site)",
+    "y ~ (I(x - 1) - 1 | site)": "y ~ (0 + I(x-1) | site)",
+    # 0 and 1: the last one counts, wherever it is
+    "y ~ (x - 1 + I(z) | site)": "y ~ (0 + x + I(z) | site)",
+    "y ~ (-1 + x | site)": "y ~ (0 + x | site)",
+    "y ~ (x + -1 | site)": "y ~ (0 + x | site)",
+    "y ~ (x + 0 | site)": "y ~ (0 + x | site)",
+    "y ~ (1 + x - 1 | site)": "y ~ (0 + x | site)",
+    "y ~ (x - 1 + 1 | site)": "y ~ (1 + x | site)",
+    "y ~ (-1 + x || site)": "y ~ (0 + x | site)",
+    "y ~ (x + -1 || site)": "y ~ (0 + x | site)",
+    # the parts of an interaction have no order
+    "y ~ x * z - z:x + (1 | site)": "y ~ x + z + (1 | site)",
+    "y ~ (x + z + h)**2 - h * x - z:x + (1 | site)": "y ~ z + z:h + (1 | site)",
+    "y ~ x * z + g * h - (x:z + h:g) + (1 | site)": "y ~ x + z + g + h + (1 | site)",
+    "y ~ x * I(z - 1) - I(z - 1):x - 1 + (1 | site)": "y ~ 0 + x + I(z - 1) + (1 | site)",
+    "y ~ x * {z} - {z}:x + (1 | site)": "y ~ x + {z} + (1 | site)",
+    "y ~ (x * z - z:x | site)": "y ~ (x + z | site)",
+    "y ~ (x * z - z:x || site)": "y ~ (1 | site) + (0 + x | site) + (0 + z | site)",
+    "y ~ ((x * z - z:x) || site)": "y ~ (1 | site) + (0 + x | site) + (0 + z | site)",
+}  # fmt: skip
+
+
+def _terms(text: str) -> tuple[list[str], list[list[str]]]:
+    """The names of the fixed effects, and those of each random term."""
+    formula = parse(text)
+    random = [list(evaluate(parse(f"1 + {term.effects}"), table()).group.terms) for term in formula.random]
+    return list(evaluate(formula, table()).common.terms), random
+
+
+@pytest.mark.parametrize("formula", SAME)
+def test_it_is_read_as_r_reads_it(formula: str) -> None:
+    assert _terms(formula) == _terms(SAME[formula])
+
+
+@pytest.mark.parametrize(
+    ("formula", "words"),
+    [
+        ("y ~ x - z + (1 | site)", "'-' takes z away, which is not among the effects before it"),
+        ("y ~ x - z + z + (1 | site)", "'-' takes z away"),
+        ("y ~ (x - z:h | site)", "'-' takes z:h away"),
+        ("y ~ (x - z || site)", "'-' takes z away"),
+        ("y ~ (0 + x * z) - z:x + (1 | site)", "which effects '( 0 + x * z )' has is not understood beside a '-'"),
+        ("y ~ (x - 1:z | site)", "does not fit the table"),
+        ("y ~ (x - 1 * z | site)", "does not fit the table"),
+    ],
+)
+def test_what_is_not_read_is_one_line(formula: str, words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words)) as told:
+        evaluate(parse(formula), table())
+    assert "\n" not in str(told.value)
