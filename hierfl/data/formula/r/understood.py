@@ -5,7 +5,7 @@
     relevel(g, ref="b")           T(g, ref="b")
     TRUE, FALSE                   True, False
     cbind(k, n - k) ~             p(k, n) ~
-    cbind(k, m) ~                 p(k, k + m) ~
+    cbind(k, m) ~                 p(k, k + 0 + m) ~
     k / n ~                       p(k, n) ~, with the weights n
     (x || g)                      (1 | g) + (0 + x | g)
     (x - 1 | g)                   (0 + x | g)
@@ -146,14 +146,28 @@ def _response(tokens: list[Token]) -> tuple[list[Token], str]:
         return tokens, ""
     (comma,) = commas
     won, lost = left[2:comma], left[comma + 1 : -1]
-    if lost[1:] == [sign("-"), *won] and lost[0].kind in (*_NAMES, "number"):
+    if lost[1:] == [sign("-"), *won] and lost[0].kind in (*_NAMES, "number") and not _is_loose(won):
         return [*_trials(won, lost[:1]), *rest], ""
-    whole = lost if len(lost) == 1 else [sign("("), *lost, sign(")")]
-    return [*_trials(won, [*won, sign("+"), *whole]), *rest], ""
+    # (True + True is True, and True + 0 + True is 2)
+    both = [*_whole(won), sign("+"), Token("number", "0"), sign("+"), *_whole(lost)]
+    return [*_trials(won, both), *rest], ""
 
 
 def _trials(won: Sequence[Token], trials: Sequence[Token]) -> list[Token]:
     return [Token("name", "p"), sign("("), *won, sign(","), *trials, sign(")")]
+
+
+def _is_loose(tokens: Sequence[Token]) -> bool:
+    """Whether a sign before them would be that of their first part alone: they are a sum or a comparison."""
+    signs = ("+", "-", "==", "!=", "<", "<=", ">", ">=")
+    return any(
+        token.kind == "sign" and token.text in signs and not _depth(tokens[:k]) for k, token in enumerate(tokens)
+    )
+
+
+def _whole(tokens: list[Token]) -> list[Token]:
+    """In parentheses, if signs beside them could take them apart."""
+    return [sign("("), *tokens, sign(")")] if _is_loose(tokens) else tokens
 
 
 def _depth(tokens: Sequence[Token]) -> int:

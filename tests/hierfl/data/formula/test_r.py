@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from support.tables import table
 
@@ -67,3 +68,21 @@ def test_what_is_not_read_is_one_line(formula: str, words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)) as told:
         evaluate(parse(formula), table())
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("won", "lost"),
+    [
+        ("k", "n - k"), ("k", "m"), ("k * 2", "n - k * 2"), ("k + j", "n - k + j"), ("k - j", "n - k - j"),
+        ("k + j", "n - (k + j)"), ("k", "m - 1"), ("(k + j)", "n - (k + j)"), ("k > 1", "m"), ("k > 1", "m > 2"),
+        ("k > 1", "1 - k > 1"), ("a", "b"), ("minimum(k - 1, j)", "n - minimum(k - 1, j)"),
+    ],
+)  # fmt: skip
+def test_trials_are_both_columns_added(won: str, lost: str) -> None:
+    rng = np.random.default_rng(1)
+    df = table().assign(**{name: rng.integers(2, 5, 60) for name in "kjm"}, n=rng.integers(20, 30, 60))
+    df = df.assign(a=df.k > 3, b=df.j > 2)
+    names = {"minimum": np.minimum, **{name: df[name].to_numpy() for name in "kjmnab"}}
+    one, two = (np.asarray(eval(text, names), dtype=float) for text in (won, lost))
+    read = evaluate(parse(f"cbind({won}, {lost}) ~ x + (1 | site)"), df).response.design_matrix
+    np.testing.assert_array_equal(read, np.column_stack([one, one + two]))
