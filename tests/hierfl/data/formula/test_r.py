@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.tables import table
 
+from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.gate import evaluate, parse
 from hierfl.errors import UserError
 
@@ -86,3 +87,24 @@ def test_trials_are_both_columns_added(won: str, lost: str) -> None:
     one, two = (np.asarray(eval(text, names), dtype=float) for text in (won, lost))
     read = evaluate(parse(f"cbind({won}, {lost}) ~ x + (1 | site)"), df).response.design_matrix
     np.testing.assert_array_equal(read, np.column_stack([one, one + two]))
+
+
+@pytest.mark.parametrize(
+    ("effects", "reads"),
+    [
+        ("0 + bs(x, df=4) + (1 | site)", False), ("bs(x, df=4) - 1 + (1 | site)", False),
+        ("0 + offset(z) + ns(x, knots=c(0)) + (1 | site)", False), ("0 + g:z + cr(x, df=4) + (1 | site)", False),
+        ("1 + (bs(x, df=4) || site)", False), ("1 + (1 | site) + (0 + cr(x, knots=c(0)) | site)", False),
+        ("bs(x, df=4) + (1 + bs(x, df=4) | site)", True), ("0 + g + bs(x, df=4) + (1 | site)", True),
+        ("1 + (0 + g + bs(x, df=4) | site)", True), ("0 + bs(x, df=4, center=False) + (1 | site)", True),
+        ("0 + poly(x, 2) + (1 | site)", True),
+    ],
+)  # fmt: skip
+def test_curves_are_those_of_r_or_are_refused(effects: str, reads: bool) -> None:
+    """R's bs and ns lack one column, for the intercept; beside a factor's levels they need none."""
+    if reads:
+        from_formula(table(), f"y ~ {effects}")
+        return
+    with pytest.raises(UserError, match="R's curves beside an intercept in the same term") as told:
+        from_formula(table(), f"y ~ {effects}")
+    assert "\n" not in str(told.value)
