@@ -59,11 +59,21 @@ def understood(tokens: Sequence[Token]) -> Understood:
 
 def _words(tokens: Sequence[Token]) -> list[Token]:
     """Single ones."""
-    found = [sign("**") if token == sign("^") else token for token in tokens]
+    found = _first_powers([sign("**") if token == sign("^") else token for token in tokens])
     for k, token in enumerate(found[:-1]):
         if token.kind == "name" and token.text in _FLAGS and found[k + 1] != sign("("):
             found[k] = Token("name", _FLAGS[token.text])
     return found
+
+
+def _first_powers(tokens: list[Token]) -> list[Token]:
+    """Without the exponent of ``(x + z)**1``, which formulae has not."""
+    one = [sign(")"), sign("**"), Token("number", "1")]
+    kept, k = list[Token](), 0
+    while k < len(tokens):
+        kept.append(tokens[k])
+        k += 3 if tokens[k : k + 3] == one and tokens[k + 3 : k + 4] != [sign("**")] else 1
+    return kept
 
 
 def _is_call(tokens: Sequence[Token], place: int, *names: str) -> bool:

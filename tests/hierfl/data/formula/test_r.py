@@ -29,6 +29,8 @@ SAME = {
     "y ~ (x - 1 + 1 | site)": "y ~ (1 + x | site)",
     "y ~ (-1 + x || site)": "y ~ (0 + x | site)",
     "y ~ (x + -1 || site)": "y ~ (0 + x | site)",
+    # a first power is the sum itself
+    "y ~ (x + z)^1 + log(z)^1 + (1 | site)": "y ~ x + z + log(z) + (1 | site)",
     # the parts of an interaction have no order
     "y ~ x * z - z:x + (1 | site)": "y ~ x + z + (1 | site)",
     "y ~ (x + z + h)**2 - h * x - z:x + (1 | site)": "y ~ z + z:h + (1 | site)",
