@@ -121,7 +121,8 @@ def test_listed_levels_are_those_of_a_category() -> None:
         ("y ~ C(g, levels=['w', 'u', 'w']) + (1 | site)", "C: levels lists an entry twice"),
         ("y ~ C(x + z, levels=[1, 2]) + (1 | site)", "those of a plain column: C(column, levels=['b', 'a'])"),
         ("k / n ~ x + (1 | site)", "write 'p(k, n) ~ x + (1 | site)', or say weights='n' as in R; a ratio"),
-        ("y ~ x + (-x || site)", "the effects left of '||'"),
+        ("y ~ x + (-x || site)", "'-' takes x away, which is not among the effects before it"),
+        ("y ~ x + (2 * x || site)", "the effects left of '||'"),
     ):
         with pytest.raises(UserError) as refused:
             from_formula(df, formula)

@@ -11,6 +11,7 @@ from ...errors import UserError
 from ..column_names import one_column
 from . import gate
 from .column_types import typed
+from .curves import check_curves
 from .hints import backquoted
 from .literals import check_levels_named, in_said_order
 from .parsed import CLIENT
@@ -81,6 +82,7 @@ def read_terms(
     names = [term.name for term in read.model.common_terms]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two effects are both called {twice[0]!r} (formulae leaves parentheses out): rewrite one")
+    check_curves(read.common.terms.values())
     return read, levels, df
 
 
@@ -149,12 +151,17 @@ def random_terms(terms: Formula, levels: Levels, read: Any, df: pd.DataFrame) ->
         levels: of grouping.
         read: what formulae makes of all of it.
         df: a table that has all levels of categories.
+
+    Raises:
+        UserError: for a spline without an intercept in its term.
     """
-    if len(terms.random) == 1:
-        return {CLIENT: (read.group,)}
-    found = {}
-    for name, of_level in levels.terms.items():
-        found[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in of_level)
+    found: dict[str, tuple[Any, ...]] = {CLIENT: (read.group,)}
+    if len(terms.random) > 1:
+        for name, of_level in levels.terms.items():
+            found[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in of_level)
+    for name, groups in found.items():
+        for group, term in zip(groups, levels.terms[name], strict=True):
+            check_curves((term.expr for term in group.terms.values()), f", here {term.effects}")
     return found
 
 

@@ -248,6 +248,6 @@ def misfit(formula: Formula, fault: Exception) -> UserError:
     said = f"{type(fault).__name__}: {' '.join(str(fault).split())}"[:300]
     if "'successes'" in said:
         said += ": of shares, multiply by the trials, and round"
-    elif (other := rewritten(formula.text)) != formula.text:
+    elif (other := rewritten(formula.text)) not in (formula.text, formula.text.replace("^", "**")):
         said += f": write {other!r}"
     return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {said}")

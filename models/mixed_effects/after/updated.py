@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from hierfl.errors import UserError
 
 #: what stands for all that was on a side
 SAME = "."
+_HAS_SAME = re.compile(r"(?<![\w.)`])\.(?![\w.])")
+_QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
 
 
 def updated(formula: str, update: str) -> str:
@@ -16,12 +20,14 @@ def updated(formula: str, update: str) -> str:
         update: such as ``~ . - x``, ``~ . + z - (1 | site)``, or ``log(y) ~ .``.
 
     Raises:
-        UserError: for text that is no change, or takes away a random term that is not there.
+        UserError: for text that is no change, takes away a random term that is not there, or has "." inside of a term.
     """
     if not isinstance(update, str) or update.count("~") != 1 or formula.count("~") != 1:
         raise UserError(f"a formula is changed as in '~ . - x', not by {update!r}")
     (left, right), (new_left, new_right) = ((side.strip() for side in text.split("~")) for text in (formula, update))
     said = _terms(new_right)
+    if inside := [term for _, term in said if term != SAME and _HAS_SAME.search(_QUOTED.sub("", term))]:
+        raise UserError(f"in a change '.' is a term of its own, as in '~ . + b + x:b', and not part of {inside[0]!r}")
     random = {_squeezed(term) for sign, term in said if sign == "-" and _is_random(term)}
     kept = [(sign, term) for sign, term in _terms(right) if _squeezed(term) not in random]
     if strange := random - {_squeezed(term) for _, term in _terms(right)}:

@@ -5,10 +5,11 @@
     relevel(g, ref="b")           T(g, ref="b")
     TRUE, FALSE                   True, False
     cbind(k, n - k) ~             p(k, n) ~
-    cbind(k, m) ~                 p(k, k + m) ~
+    cbind(k, m) ~                 p(k, k + 0 + m) ~
     k / n ~                       p(k, n) ~, with the weights n
     (x || g)                      (1 | g) + (0 + x | g)
     (x - 1 | g)                   (0 + x | g)
+    x * z - z:x                   x * z - x:z
     bs(x, Boundary.knots=c(a, b)) bs(x, lower_bound=a, upper_bound=b)
     ns(x, knots=c(...))           cr(x, knots=[...]): another basis of the same curves
 
@@ -21,7 +22,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..tokens import Token, sign
-from .double_bars import without_double_bars, without_minus_one
+from .double_bars import without_double_bars
+from .minus import without_minus
 
 #: calls that make a category
 CATEGORIES = ("factor", "as.factor", "as.character")
@@ -48,20 +50,30 @@ def understood(tokens: Sequence[Token]) -> Understood:
         tokens: of a formula, its end among them.
 
     Raises:
-        Refused: for effects left of a double bar that cannot be taken apart.
+        Refused: for effects left of a double bar that cannot be taken apart, and for a "-" that takes nothing away.
     """
     found = _splines(_relevelled(_categories(_words(tokens))))
     found, share = _response(found)
-    return Understood(without_minus_one(without_double_bars(found)), share)
+    return Understood(without_minus(without_double_bars(found)), share)
 
 
 def _words(tokens: Sequence[Token]) -> list[Token]:
     """Single ones."""
-    found = [sign("**") if token == sign("^") else token for token in tokens]
+    found = _first_powers([sign("**") if token == sign("^") else token for token in tokens])
     for k, token in enumerate(found[:-1]):
         if token.kind == "name" and token.text in _FLAGS and found[k + 1] != sign("("):
             found[k] = Token("name", _FLAGS[token.text])
     return found
+
+
+def _first_powers(tokens: list[Token]) -> list[Token]:
+    """Without the exponent of ``(x + z)**1``, which formulae has not."""
+    one = [sign(")"), sign("**"), Token("number", "1")]
+    kept, k = list[Token](), 0
+    while k < len(tokens):
+        kept.append(tokens[k])
+        k += 3 if tokens[k : k + 3] == one and tokens[k + 3 : k + 4] != [sign("**")] else 1
+    return kept
 
 
 def _is_call(tokens: Sequence[Token], place: int, *names: str) -> bool:
@@ -144,14 +156,28 @@ def _response(tokens: list[Token]) -> tuple[list[Token], str]:
         return tokens, ""
     (comma,) = commas
     won, lost = left[2:comma], left[comma + 1 : -1]
-    if lost[1:] == [sign("-"), *won] and lost[0].kind in (*_NAMES, "number"):
+    if lost[1:] == [sign("-"), *won] and lost[0].kind in (*_NAMES, "number") and not _is_loose(won):
         return [*_trials(won, lost[:1]), *rest], ""
-    whole = lost if len(lost) == 1 else [sign("("), *lost, sign(")")]
-    return [*_trials(won, [*won, sign("+"), *whole]), *rest], ""
+    # (True + True is True, and True + 0 + True is 2)
+    both = [*_whole(won), sign("+"), Token("number", "0"), sign("+"), *_whole(lost)]
+    return [*_trials(won, both), *rest], ""
 
 
 def _trials(won: Sequence[Token], trials: Sequence[Token]) -> list[Token]:
     return [Token("name", "p"), sign("("), *won, sign(","), *trials, sign(")")]
+
+
+def _is_loose(tokens: Sequence[Token]) -> bool:
+    """Whether a sign before them would be that of their first part alone: they are a sum or a comparison."""
+    signs = ("+", "-", "==", "!=", "<", "<=", ">", ">=")
+    return any(
+        token.kind == "sign" and token.text in signs and not _depth(tokens[:k]) for k, token in enumerate(tokens)
+    )
+
+
+def _whole(tokens: list[Token]) -> list[Token]:
+    """In parentheses, if signs beside them could take them apart."""
+    return [sign("("), *tokens, sign(")")] if _is_loose(tokens) else tokens
 
 
 def _depth(tokens: Sequence[Token]) -> int:

@@ -97,7 +97,7 @@ def test_columns_that_are_not_used_may_be_anything() -> None:
         ({"ward": "ward "}, "y ~ age + (1 | ward)", "did you mean 'ward '? A formula writes it `ward `, between"),
         ({"age": "Age"}, "y ~ age + (1 | ward)", "unknown column 'age'; did you mean 'Age'?; known: 'y', 'Age',"),
         ({"age": "aeg"}, "y ~ age + (1 | ward)", "known: 'y', 'aeg',"),
-        ({"age": "body-mass"}, "y ~ body-mass + (1 | ward)", "between backquotes: 'y ~ `body-mass` +"),
+        ({"age": "body-mass"}, "y ~ body-mass + (1 | ward)", "write 'y ~ `body-mass` + (1 | ward)'"),
     ],
 )  # fmt: skip
 def test_a_header_that_is_not_there_is_named_with_the_nearest(columns: dict, formula: str, words: str) -> None:
