@@ -17,7 +17,7 @@ from ..report.printed import check_level
 from ..report.summary import effects_table
 from .again import MadeAgain
 from .coefficients import Coefficients
-from .grid import At
+from .grid import At, check_no_truths
 from .hypotheses import hypotheses
 from .influence import influences
 from .means import Asked, Kind, Scale, contrasts, marginal_means
@@ -141,8 +141,8 @@ class AfterFit(OfRows, MadeAgain):
             A row for each term: term, statistic, df, df_residual, p, reference.
 
         Raises:
-            UserError: for another type; for a formula without an intercept or a term that an interaction contains, or
-                with columns that were dropped, as of empty cells.
+            UserError: for another type; for a formula without an intercept or a term that an interaction contains, with
+                columns that were dropped, as of empty cells, or with True and False as a number.
         """
         import pandas as pd
 
@@ -150,6 +150,7 @@ class AfterFit(OfRows, MadeAgain):
             raise UserError(f"anova is of type 3, not {type!r}: compare(other) tests nested models")
         coefficients = self._coefficients
         coefficients.check_estimates("anova")
+        check_no_truths(self._reader, "type 3 tests")
         rows = []
         for name, contrast in type3(self._reader, coefficients.names).items():
             found = coefficients.wald(contrast, np.zeros(len(contrast)))
@@ -188,7 +189,8 @@ class AfterFit(OfRows, MadeAgain):
             deviations and quantiles.
 
         Raises:
-            UserError: for predictors or levels that are not there, or numbers whose means are not known.
+            UserError: for predictors or levels that are not there, numbers whose means are not known, or a formula with
+                True and False as a number: ``factor(b)`` makes a category of them.
         """
         check_level(level)
         asked = Asked(_names(of), _names(by), at or {}, scale, level, adjust)
