@@ -154,3 +154,12 @@ def test_a_coefficient_at_infinity_has_no_variance_and_no_part_in_a_test() -> No
     assert fit.test("arm[c] = x = 0").statistic.iloc[0] == pytest.approx(expected)
     with pytest.raises(UserError, match=r"'arm\[b\]' has no finite standard error"):
         fit.test("arm[b] = x = 0")
+
+
+def test_models_whose_effects_share_names_and_not_columns_are_not_compared() -> None:
+    df = DF.assign(n=DF.k + 1.0)
+    small = mixed_model(df, "y ~ I((x + 3) * n) + (1 | site)", draws=0)
+    for formula in ("y ~ I(x + 3 * n) + arm + (1 | site)", "y ~ I(x + 3 * n) + (1 + x | site)"):
+        with pytest.raises(UserError, match="different effects of one name"):
+            small.compare(mixed_model(df, formula, draws=0))
+    assert len(small.compare(mixed_model(df, "y ~ I((x + 3) * n) + arm + (1 | site)", draws=0))) == 2
