@@ -81,7 +81,7 @@ class AfterFit(OfRows, MadeAgain):
 
     @property
     def nobs(self) -> int:
-        """Rows that were fitted."""
+        """Rows that were fitted, each once, whatever its weight."""
         return int(self._numbers["rows"])
 
     @property
@@ -94,7 +94,7 @@ class AfterFit(OfRows, MadeAgain):
 
     @property
     def bic(self) -> float:
-        """k log n - 2 l, n the rows; k and l as those of :attr:`aic`."""
+        """k log n - 2 l, n the :attr:`nobs`; k and l as those of :attr:`aic`."""
         return self._numbers.get("bic", float("nan"))
 
     # -- tests --------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class AfterFit(OfRows, MadeAgain):
     ) -> pd.DataFrame:  # fmt: skip
         """Estimated marginal means: of each level of a category, others averaged over with equal weights.
 
-        Numbers are at their means over all rows, random effects at zero.
+        Numbers are at their means over all rows, each once whatever its weight, random effects at zero.
 
         Args:
             of: one or several predictors; numbers among them have values in ``at``.
@@ -231,7 +231,8 @@ class AfterFit(OfRows, MadeAgain):
 
         Columns: variance; icc, the level's share of what fixed effects leave; share, of all. Of a random slope the
         variance is the mean over rows of z^T Sigma z (Johnson, 2014). The residual of other responses than gaussian is
-        on the linear predictor's scale (Nakagawa, Johnson and Schielzeth, 2017); see :mod:`.variance`.
+        on the linear predictor's scale (Nakagawa, Johnson and Schielzeth, 2017); see :mod:`.variance`. Rows count once,
+        whatever their weights.
 
         Raises:
             UserError: for a response of which the source has no such variance.
