@@ -163,3 +163,14 @@ def test_models_whose_effects_share_names_and_not_columns_are_not_compared() -> 
         with pytest.raises(UserError, match="different effects of one name"):
             small.compare(mixed_model(df, formula, draws=0))
     assert len(small.compare(mixed_model(df, "y ~ I((x + 3) * n) + arm + (1 | site)", draws=0))) == 2
+
+
+def test_a_name_that_is_a_sum_of_others_too_is_written_between_backquotes() -> None:
+    names = ["x", "z", "x - z", "arm[b]", "arm[b]:x", "I(x - z)", "7"]
+    for text in ("x - z = 0", "2 * x - z", "arm[b] = 7"):
+        with pytest.raises(UserError, match="can be read without it, too: write it between backquotes"):
+            hypotheses(text, names)
+    assert hypotheses("`x - z`", names)[1].tolist() == [[0, 0, 1, 0, 0, 0, 0]]
+    assert hypotheses("(x) - (z)", names)[1].tolist() == [[1, -1, 0, 0, 0, 0, 0]]
+    assert hypotheses("arm[b]:x - arm[b] = I(x - z)", names)[1].tolist() == [[0, 0, 0, -1, 1, -1, 0]]
+    assert hypotheses("x - z", names[2:])[1].tolist() == [[1, 0, 0, 0, 0]]
