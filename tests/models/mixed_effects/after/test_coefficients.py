@@ -174,3 +174,15 @@ def test_a_name_that_is_a_sum_of_others_too_is_written_between_backquotes() -> N
     assert hypotheses("(x) - (z)", names)[1].tolist() == [[1, -1, 0, 0, 0, 0, 0]]
     assert hypotheses("arm[b]:x - arm[b] = I(x - z)", names)[1].tolist() == [[0, 0, 0, -1, 1, -1, 0]]
     assert hypotheses("x - z", names[2:])[1].tolist() == [[1, 0, 0, 0, 0]]
+
+
+def test_kenward_and_rogers_degrees_of_freedom_are_those_of_every_answer() -> None:
+    """Of one coefficient the F test is the summary's t squared, with the same degrees of freedom."""
+    df = DF.assign(y=DF.y + (DF.x - 3) * (DF.site.str[1:].astype(int) % 5 - 2))
+    fit = mixed_model(df, "y ~ arm + x + (1 + x | site)", draws=0, kenward_roger=True)
+    table = fit.summary().table.set_index("effect")
+    for name in fit.params.index:
+        one, row = fit.test(name).iloc[0], table.loc[name]
+        assert (row.df, row.statistic**2, row.p) == pytest.approx((one.df_residual, one.statistic, one.p), rel=1e-6)
+    contrast = fit.contrast("arm", kind="trt.vs.ctrl")
+    assert contrast.df.tolist() == pytest.approx(table.df[["arm[b]", "arm[c]"]].tolist(), rel=1e-6)
