@@ -65,7 +65,8 @@ def mixed_model(
             ``(1 | region/site)`` has regions above the sites.
         known_se: a column of known standard errors of a gaussian response.
         event: a column that says what ended a time until something happens: 1 the event, 0 the end of watching.
-        weights: a column of how many rows each one stands for; so often its log density counts.
+        weights: a column of how many rows each one stands for; so often its log density counts (``nobs`` and means over
+            rows count it once).
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
         spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ":
             "refuse" the table, "join" them to the most frequent one, or "keep" them apart; by column {"ward": "join"}.

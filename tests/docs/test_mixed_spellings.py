@@ -78,6 +78,7 @@ def table() -> pd.DataFrame:
         count=rng.integers(1, 4, n), k=rng.integers(0, 4, n), m=rng.integers(1, 5, n),
         answer=rng.choice(["no", "yes"], n),
     )  # fmt: skip
+    df["b"] = rng.random(n) < 0.4
     df["y"] = df.x + 0.4 * df.x * rng.normal(size=6).repeat(12) + rng.normal(size=6).repeat(12) + rng.normal(size=n)
     visits = rng.poisson(rng.gamma(1.5, 2, n)) * (rng.random(n) < 0.8)
     return df.assign(n=df.k + df.m, share=df.k / (df.k + df.m), visits=visits, part=rng.beta(2, 3, n))

@@ -12,6 +12,7 @@ from ...errors import UserError
 from ...responses.reading import Observed
 from ..federation import Federation
 from ..formula import gate
+from ..formula.ambiguous import check_unambiguous
 from ..formula.column_types import ColumnTypes
 from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms
 from ..formula.design import EXTRAS, Design
@@ -221,6 +222,7 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     if read.common is None or read.group is None:
         raise UserError(f"the formula {formula.formula!r} has no fixed effects, or no random ones")
     groups = random_terms(formula.terms, formula.levels, read, table)
+    check_unambiguous(read, groups, ())
     random = {name: random_columns(of_level) for name, of_level in groups.items()}
     fixed, offset = effects_and_offset(read.common)
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}

@@ -166,6 +166,11 @@ def typed(df: pd.DataFrame, terms: Formula, names: Collection[str]) -> pd.DataFr
     return df[[]].assign(**columns)
 
 
+def truth_columns(df: pd.DataFrame, names: Collection[str]) -> frozenset[str]:
+    """Which columns, without missing values, hold True and False."""
+    return frozenset(name for name in names if readable(one_column(df, name)).dtype.kind == "b")
+
+
 @dataclass(frozen=True)
 class ColumnTypes:
     """What the predictors of a fit were.
@@ -173,16 +178,18 @@ class ColumnTypes:
     Attributes:
         numbers: those with numbers or truth values.
         levels: of the others, the levels that they had.
+        truths: columns of True and False in the table, whatever the formula makes of them.
     """
 
     numbers: frozenset[str] = frozenset()
     levels: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    truths: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, df: pd.DataFrame, names: Collection[str]) -> ColumnTypes:
+    def of(cls, df: pd.DataFrame, names: Collection[str], truths: frozenset[str] = frozenset()) -> ColumnTypes:
         """Those of columns that :func:`typed` has read."""
         numbers = frozenset(name for name in names if df[name].dtype.kind in "biuf")
-        return cls(numbers, {name: tuple(df[name].unique()) for name in sorted(set(names) - numbers)})
+        return cls(numbers, {name: tuple(df[name].unique()) for name in sorted(set(names) - numbers)}, truths)
 
     def check(self, name: str, column: pd.Series) -> None:
         """Refuses a column of another type than in the fit.

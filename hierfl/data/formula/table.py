@@ -14,7 +14,8 @@ from ...responses.registry import response_class
 from ..client_names import client_names
 from ..spellings import Spellings
 from . import gate
-from .column_types import ColumnTypes
+from .ambiguous import check_unambiguous
+from .column_types import ColumnTypes, truth_columns
 from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
 from .design import Design
 from .groups import Groups, check_groups
@@ -87,8 +88,10 @@ class FormulaTable:
             UserError: for columns that are not there, do not fit together, or hold what they cannot.
         """
         read, levels, typed = read_terms(df, formula, client, more.columns)
+        truths = truth_columns(df, formula.predictors)
         try:
             terms = random_terms(formula, levels, read, typed)
+            check_unambiguous(read, terms, truths)
             fixed, offset = effects_and_offset(read.common)
             random = {name: random_columns(of_level) for name, of_level in terms.items()}
         except UserError:
@@ -107,7 +110,7 @@ class FormulaTable:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
-        types = ColumnTypes.of(typed, formula.predictors)
+        types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
             in_order(rows), who, places, types, spellings, _means(typed, types),

@@ -17,7 +17,7 @@ from ..report.printed import check_level
 from ..report.summary import effects_table
 from .again import MadeAgain
 from .coefficients import Coefficients
-from .grid import At
+from .grid import At, check_no_truths
 from .hypotheses import hypotheses
 from .influence import influences
 from .means import Asked, Kind, Scale, contrasts, marginal_means
@@ -81,7 +81,7 @@ class AfterFit(OfRows, MadeAgain):
 
     @property
     def nobs(self) -> int:
-        """Rows that were fitted."""
+        """Rows that were fitted, each once, whatever its weight."""
         return int(self._numbers["rows"])
 
     @property
@@ -94,7 +94,7 @@ class AfterFit(OfRows, MadeAgain):
 
     @property
     def bic(self) -> float:
-        """k log n - 2 l, n the rows; k and l as those of :attr:`aic`."""
+        """k log n - 2 l, n the :attr:`nobs`; k and l as those of :attr:`aic`."""
         return self._numbers.get("bic", float("nan"))
 
     # -- tests --------------------------------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ class AfterFit(OfRows, MadeAgain):
             A row for each term: term, statistic, df, df_residual, p, reference.
 
         Raises:
-            UserError: for another type; for a formula without an intercept or a term that an interaction contains, or
-                with columns that were dropped, as of empty cells.
+            UserError: for another type; for a formula without an intercept or a term that an interaction contains, with
+                columns that were dropped, as of empty cells, or with True and False as a number.
         """
         import pandas as pd
 
@@ -150,6 +150,7 @@ class AfterFit(OfRows, MadeAgain):
             raise UserError(f"anova is of type 3, not {type!r}: compare(other) tests nested models")
         coefficients = self._coefficients
         coefficients.check_estimates("anova")
+        check_no_truths(self._reader, "type 3 tests")
         rows = []
         for name, contrast in type3(self._reader, coefficients.names).items():
             found = coefficients.wald(contrast, np.zeros(len(contrast)))
@@ -168,7 +169,7 @@ class AfterFit(OfRows, MadeAgain):
     ) -> pd.DataFrame:  # fmt: skip
         """Estimated marginal means: of each level of a category, others averaged over with equal weights.
 
-        Numbers are at their means over all rows, random effects at zero.
+        Numbers are at their means over all rows, each once whatever its weight, random effects at zero.
 
         Args:
             of: one or several predictors; numbers among them have values in ``at``.
@@ -188,7 +189,8 @@ class AfterFit(OfRows, MadeAgain):
             deviations and quantiles.
 
         Raises:
-            UserError: for predictors or levels that are not there, or numbers whose means are not known.
+            UserError: for predictors or levels that are not there, numbers whose means are not known, or a formula with
+                True and False as a number: ``factor(b)`` makes a category of them.
         """
         check_level(level)
         asked = Asked(_names(of), _names(by), at or {}, scale, level, adjust)
@@ -207,7 +209,7 @@ class AfterFit(OfRows, MadeAgain):
             kind: "pairwise", all pairs; "trt.vs.ctrl", each level less the first.
             at: see :meth:`means`; ``{"arm": ["b", "a", "c"]}`` orders levels.
             scale: "response" makes ratios of differences, exp of them, where they are odds, rate or hazard ratios or
-                the like.
+                the like; of hurdle-poisson of rates before truncation at zero, not of means.
             level: of the intervals.
             adjust: "tukey" by the studentized range, of all pairs (of unequal variances by Kramer); "mvt" by the
                 multivariate t's distribution; "bonferroni"; "none". "auto" is Tukey's of pairs and else "mvt".
@@ -229,7 +231,8 @@ class AfterFit(OfRows, MadeAgain):
 
         Columns: variance; icc, the level's share of what fixed effects leave; share, of all. Of a random slope the
         variance is the mean over rows of z^T Sigma z (Johnson, 2014). The residual of other responses than gaussian is
-        on the linear predictor's scale (Nakagawa, Johnson and Schielzeth, 2017); see :mod:`.variance`.
+        on the linear predictor's scale (Nakagawa, Johnson and Schielzeth, 2017); see :mod:`.variance`. Rows count once,
+        whatever their weights.
 
         Raises:
             UserError: for a response of which the source has no such variance.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -90,15 +91,19 @@ class Coefficients:
     def df(self, contrast: np.ndarray) -> np.ndarray:
         """Degrees of freedom of each contrast (q, r), (q,): those of the summary's t, infinite for a normal's.
 
-        Satterthwaite's of a gaussian response. Of others no more than the fewest by containment among the coefficients
-        of the contrast. A posterior has none: infinitely many.
+        Satterthwaite's of a gaussian response, or Kenward and Roger's where they were asked for. Of others no more than
+        the fewest by containment among the coefficients of the contrast. A posterior has none: infinitely many.
         """
         found = np.full(len(contrast), np.inf)
         if self.draws is not None:
             return found
         one = torch.as_tensor(contrast, dtype=torch.float64)
         if not self.method.likelihood.searches_beta:
-            found = satterthwaite(self.method, self.estimates, one @ self._turn).numpy()
+            turn = one @ self._turn
+            test = self._kenward_roger
+            found = (
+                satterthwaite(self.method, self.estimates, turn) if test is None else test.degrees_of_freedom(turn)
+            ).numpy()
         else:
             fixed = self.method.network.fixed
             places = [fixed.index(name) for name in self.names]
@@ -110,6 +115,12 @@ class Coefficients:
                 found = np.where(np.isinf(found), found, np.maximum(np.fmin(found, fewer), 1.0))
         with np.errstate(invalid="ignore"):
             return np.where(np.isfinite(found) & (found > 0), found, np.inf)
+
+    @cached_property
+    def _kenward_roger(self) -> KenwardRoger | None:
+        """Where they were asked for."""
+        asked = self.method.settings.kenward_roger and not self.method.likelihood.searches_beta
+        return KenwardRoger.of(self.method, self.estimates) if asked else None
 
     @property
     def _turn(self) -> Tensor:
@@ -133,9 +144,8 @@ class Coefficients:
         if np.linalg.eigvalsh(correlation)[0] < DEPENDENT:
             raise UserError("the hypotheses depend on each other, or one is of no coefficient: leave one out")
         away, q = values - against, len(contrast)
-        if getattr(self.method.settings, "kenward_roger", False) and not self.method.likelihood.searches_beta:
+        if (test := self._kenward_roger) is not None:
             one = torch.as_tensor(contrast, dtype=torch.float64) @ self._turn
-            test = KenwardRoger.of(self.method, self.estimates)
             return Wald(*test.f_test(torch.as_tensor(away), one), q, "Kenward and Roger")
 
         def df_of(turn: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.data.formula import gate
+from hierfl.data.formula.ambiguous import bare_truths
 from hierfl.data.formula.reader import Reader
 from hierfl.data.formula.units import INTERCEPT
 from hierfl.errors import UserError, unknown
@@ -60,6 +61,7 @@ def marginal(reader: Reader, coefficients: Coefficients, names: Sequence[str], a
     """
     import pandas as pd
 
+    check_no_truths(reader, "marginal means")
     predictors = sorted(gate.parse(reader.formula).predictors)
     for name in [*names, *at]:
         if name not in predictors:
@@ -90,6 +92,19 @@ def marginal(reader: Reader, coefficients: Coefficients, names: Sequence[str], a
     labels = grid[list(names)].iloc[::each].reset_index(drop=True)
     where = {k: float(v[0]) for k, v in values.items() if k not in levels and k not in names and len(v) == 1}
     return Marginal(labels, contrast, added, where)
+
+
+def check_no_truths(reader: Reader, what: str) -> None:
+    """Refuses what is of categories where True and False are a number.
+
+    Raises:
+        UserError: for such a fit.
+    """
+    if found := bare_truths(reader.read, reader.types.truths):
+        raise UserError(
+            f"column {found[0]!r} holds True and False, a number in this fit and no category: for {what} write "
+            f"factor({found[0]})"
+        )
 
 
 def _levels(reader: Reader) -> dict[str, list[Any]]:

@@ -6,7 +6,8 @@
     product   factor {(* | /) factor}, at most one of them with coefficients, which divides nothing
     factor    a number, a coefficient's name, a name between backquotes, (sum), or one of them behind a sign
 
-A name is a coefficient's as the summary has it, the longest that fits.
+A name is a coefficient's as the summary has it, the longest that fits. One that is a sum of others, too, such as
+``x - z`` beside x and z, is written between backquotes, and the sum with parentheses, ``(x) - (z)``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,18 @@ class _Parser:
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
         self.text, self.names, self.here = text, list(names), 0
+        self.asks = True  # (whether a name that is a sum of others, too, is refused)
         self._skip()
+
+    def _reads_without(self, name: str) -> bool:
+        """Whether a coefficient's name is a number or a sum of other coefficients."""
+        other = _Parser(name, [one for one in self.names if one != name])
+        other.asks = False
+        try:
+            other.sum(0)
+        except UserError:
+            return False
+        return other.done
 
     def _skip(self) -> None:
         while self.here < len(self.text) and self.text[self.here].isspace():
@@ -143,6 +155,11 @@ class _Parser:
                 end = self.here + len(written)
                 # (of x2, x: and x[b] no x is a part)
                 if self.text.startswith(written, self.here) and not re.match(r"[\w\[:.]", self.text[end : end + 1]):
+                    if written == name and self.asks and self._reads_without(name):
+                        raise UserError(
+                            f"{name!r} is a coefficient, and can be read without it, too: write it between backquotes,"
+                            f" `{name}`, or others in parentheses, as in (x) - (z)"
+                        )
                     self.here = end
                     return name
         return None

@@ -22,7 +22,9 @@ class OfRows:
 
     @checked_call
     def fitted(self, df: pd.DataFrame | None = None, level: RowLevel = "client") -> pd.Series:
-        """Means of responses at the estimates, as R's ``fitted``: no draws, no intervals (:meth:`predict` has them).
+        """Means of responses at the estimates, without draws and intervals (:meth:`predict` has them).
+
+        As R's ``fitted``; but of successes ``p(k, n)`` expected successes, where R has probabilities.
 
         Args:
             df: a table with the predictors; None for the rows that were fitted, where they are here.
@@ -42,11 +44,12 @@ class OfRows:
         """Residuals of the rows that were fitted, or of another table.
 
         Args:
-            kind: "response", the response less its :meth:`fitted` mean; "pearson", that over the response's standard
-                deviation there; "quantile", the normal quantile of where the response lies in its distribution, drawn
-                between the ends of its step where that is discrete or a time was not watched to its event (Dunn and
-                Smyth, 1996): standard normal where the model holds. Their distribution function,
-                ``scipy.stats.norm.cdf``, are DHARMa's scaled residuals.
+            kind: "response", the response less its :meth:`fitted` mean, as R's ``resid(m, type = "response")``, but
+                that times the trials n of ``p(k, n)`` (the default of R's ``resid`` of a ``glmer`` is of deviance);
+                "pearson", that over the response's standard deviation there; "quantile", the normal quantile of where
+                the response lies in its distribution, drawn between the ends of its step where that is discrete or a
+                time was not watched to its event (Dunn and Smyth, 1996): standard normal where the model holds. Their
+                distribution function, ``scipy.stats.norm.cdf``, are DHARMa's scaled residuals.
             df: a table with the predictors and the response; None for the rows that were fitted, where they are here.
             level: "client", "population" or "new", as :meth:`predict`. By default "client", but of quantiles "new":
                 random effects are integrated out, so that rows of one client are not independent, but each one is

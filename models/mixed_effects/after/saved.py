@@ -29,7 +29,7 @@ from ..method import MixedEffects
 from ..report.fitting import options_of
 
 #: what the json holds beside a checkpoint's
-RECORD = {"formula": str, "how": dict, "data": str, "clients": list, "seconds": float, "random": bool}
+RECORD = {"formula": str, "how": dict, "data": str, "clients": list, "seconds": float, "random": bool, "columns": dict}
 #: what a fit has of its clients and its server
 STATES = ("shared", "personal", "copies", "initial")
 #: tensors of :class:`~hierfl.inference.run.watched.Watched`
@@ -44,6 +44,7 @@ def save(run: Run, formula: str, how: Mapping[str, Any], folder: Path) -> None:
     about: dict[str, Any] = {
         "round": run.rounds, "formula": formula, "how": dict(how), "data": run.fitted.federation.digest(),
         "clients": list(run.ids), "seconds": float(run.seconds), "random": bool(run.random),
+        "columns": _columns(run.fitted.method, run.fitted.federation),
     }  # fmt: skip
     if (watched := run.watched) is not None:
         arrays = {name: getattr(watched, name) for name in WATCHED}
@@ -64,13 +65,22 @@ def read(folder: Path) -> tuple[State, dict[str, Any]]:
     return state, record
 
 
+def _columns(method: Any, federation: Federation) -> dict[str, list[str]]:
+    """What the columns are called, and the levels that they are of: columns alone do not know a level's name."""
+    design, reader = method.network, federation.about["reader"]
+    levels = {f"levels of {name}": sorted(map(str, found)) for name, found in reader.types.levels.items()}
+    random = {level: [str(name) for name in of.names] for level, of in design.groupings.items()}
+    return {"fixed": list(design.fixed), "response": [str(label) for label in design.labels], **random, **levels}
+
+
 def restored(method: MixedEffects, federation: Federation, state: State, record: Mapping[str, Any]) -> Run:
     """The fit, of the rows that it was of.
 
     Raises:
         UserError: for other rows.
     """
-    if federation.digest() != record["data"] or list(federation.ids) != record["clients"]:
+    same = federation.digest() == record["data"] and list(federation.ids) == record["clients"]
+    if not same or _columns(method, federation) != record["columns"]:
         raise UserError("the table is not the one that was fitted: load takes the same rows, in the same order")
     parts = [{k.partition("/")[2]: v for k, v in state.items() if k.startswith(f"{part}/")} for part in STATES]
     how = record["how"]

@@ -1,8 +1,8 @@
 """Coefficients: their covariance, degrees of freedom, tests and intervals, in the table's units.
 
-A gaussian response has (X^T V^-1 X)^-1 and Satterthwaite's degrees of freedom. Others have their covariance at what
-:mod:`.restricted` estimates, where that was asked for, with Satterthwaite's degrees of freedom there, and no more than
-:mod:`.containment` gives; a coefficient that is learned from rows has infinitely many.
+A gaussian response has (X^T V^-1 X)^-1 and Satterthwaite's degrees of freedom, or Kenward and Roger's of both. Others
+have their covariance at what :mod:`.restricted` estimates, where that was asked for, with Satterthwaite's degrees of
+freedom there, and no more than :mod:`.containment` gives; a coefficient that is learned from rows has infinitely many.
 """
 
 from __future__ import annotations
@@ -188,10 +188,14 @@ def contrasts_satterthwaite(method: MixedModel, estimates: State, contrast: Tens
 def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
     """Of the coefficients' t, (p,): Satterthwaite's; of other responses than gaussian no more than by containment.
 
-    They are infinite where a coefficient is learned from rows.
+    Kenward and Roger's where they were asked for. They are infinite where a coefficient is learned from rows.
     """
     if not method.likelihood.searches_beta:
-        return satterthwaite(method, estimates)
+        if not method.settings.kenward_roger:
+            return satterthwaite(method, estimates)
+        p = len(method.network.fixed)
+        turn = method.network.fixed_units.to_users(method.network.fixed, (p,), estimates["cross"])
+        return KenwardRoger.of(method, estimates).degrees_of_freedom(turn)
     contained = by_containment(method, estimates)
     if has_restricted(method, estimates):
         fewer = contained.minimum(restricted_satterthwaite(method, estimates)).clamp_min(1.0)

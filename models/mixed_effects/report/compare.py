@@ -18,7 +18,7 @@ from ..search.requests import Phase
 from .coefficients import degrees_of_freedom, satterthwaite_f
 from .fitting import fitted
 from .kenward_roger import KenwardRoger
-from .same_data import check_same_data
+from .same_data import check_same_columns, check_same_data
 from .simulating import simulated
 from .summary import effects_table
 
@@ -43,6 +43,7 @@ def compared(one: Model, other: Model, test: Test = "auto", replicates: int = RE
     if any(_method(model).settings.population == "bayes" for model in (one, other)):
         raise UserError("a likelihood-ratio test compares estimates, not posteriors: az.compare compares those")
     check_same_data(one[0], other[0])
+    check_same_columns(one[0], other[0])
     small, large = sorted((one, other), key=_parameters)
     if _parameters(small) == _parameters(large):
         raise UserError("the models have as many parameters each: neither is nested in the other")

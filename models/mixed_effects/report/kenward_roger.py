@@ -74,6 +74,16 @@ class KenwardRoger:
         more = torch.einsum("ij,ijab->ab", spread, q) - torch.einsum("ij,iab,jbc->ac", spread, along, slopes)
         return cls(phi, slopes, spread, phi + 2 * phi @ more @ phi)
 
+    def degrees_of_freedom(self, contrasts: Tensor) -> Tensor:
+        """Of each contrast (r, p) by itself, (r,): those of :meth:`f_test`, which for one contrast are 2 v^2 / (g W g),
+        v its variance by Phi and g_i = l^T Phi P_i Phi l; its F is then t^2.
+        """
+        turn = contrasts @ self.phi
+        v = (turn * contrasts).sum(1)
+        g = torch.einsum("ra,iab,rb->ri", turn, self.slopes, turn)
+        found: Tensor = 2 * v.square() / ((g @ self.spread) * g).sum(1)
+        return found
+
     def f_test(self, away: Tensor, contrast: Tensor) -> tuple[float, float, float]:
         """F, its denominator's degrees of freedom, and p, of contrast (q, p) times beta (p,) being what is ``away``
         (q,) from its estimate: ``contrast @ beta`` for zero.

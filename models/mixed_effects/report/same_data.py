@@ -17,6 +17,9 @@ BESIDE: Mapping[str, tuple[str, float]] = {
     "known": ("known standard errors", 0.0),
 }  # fmt: skip
 
+#: relative differences of two columns that are the same
+ROUNDING = 1e-9
+
 
 def check_same_data(one: Run, other: Run) -> None:
     """Refuses to compare fits of different data.
@@ -26,6 +29,30 @@ def check_same_data(one: Run, other: Run) -> None:
     """
     if found := _difference(one, other):
         raise UserError(f"the models are of different {found}: their likelihoods cannot be compared")
+
+
+def check_same_columns(one: Run, other: Run) -> None:
+    """Refuses two fits whose effects of one name are different columns: no names say that such models are nested.
+
+    Args:
+        one, other: fits of the same data.
+
+    Raises:
+        UserError: for an effect of two columns, such as I((x + 3) * n) and I(x + 3 * n), both called I(x + 3 * n).
+    """
+    columns = [_effects(run) for run in (one, other)]
+    for key in columns[0].keys() & columns[1].keys():
+        first, second = (_training(run, found[key]) for run, found in zip((one, other), columns, strict=True))
+        if not torch.allclose(first, second, rtol=ROUNDING, atol=0.0):
+            raise UserError(f"the models have different effects of one name, {key[1]!r}: no names say which is nested")
+
+
+def _effects(run: Run) -> dict[tuple[str, str], Tensor]:
+    """Columns of rows, (N,), by level ("" of fixed effects) and name."""
+    design = _design(run)
+    names = [("", name) for name in design.fixed]
+    names += [(level, name) for level, of in design.groupings.items() for name in of.names]
+    return dict(zip(names, run.fitted.federation.x.unbind(1), strict=False))
 
 
 def _difference(one: Run, other: Run) -> str:

@@ -154,3 +154,35 @@ def test_a_coefficient_at_infinity_has_no_variance_and_no_part_in_a_test() -> No
     assert fit.test("arm[c] = x = 0").statistic.iloc[0] == pytest.approx(expected)
     with pytest.raises(UserError, match=r"'arm\[b\]' has no finite standard error"):
         fit.test("arm[b] = x = 0")
+
+
+def test_models_whose_effects_share_names_and_not_columns_are_not_compared() -> None:
+    df = DF.assign(n=DF.k + 1.0)
+    small = mixed_model(df, "y ~ I((x + 3) * n) + (1 | site)", draws=0)
+    for formula in ("y ~ I(x + 3 * n) + arm + (1 | site)", "y ~ I(x + 3 * n) + (1 + x | site)"):
+        with pytest.raises(UserError, match="different effects of one name"):
+            small.compare(mixed_model(df, formula, draws=0))
+    assert len(small.compare(mixed_model(df, "y ~ I((x + 3) * n) + arm + (1 | site)", draws=0))) == 2
+
+
+def test_a_name_that_is_a_sum_of_others_too_is_written_between_backquotes() -> None:
+    names = ["x", "z", "x - z", "arm[b]", "arm[b]:x", "I(x - z)", "7"]
+    for text in ("x - z = 0", "2 * x - z", "arm[b] = 7"):
+        with pytest.raises(UserError, match="can be read without it, too: write it between backquotes"):
+            hypotheses(text, names)
+    assert hypotheses("`x - z`", names)[1].tolist() == [[0, 0, 1, 0, 0, 0, 0]]
+    assert hypotheses("(x) - (z)", names)[1].tolist() == [[1, -1, 0, 0, 0, 0, 0]]
+    assert hypotheses("arm[b]:x - arm[b] = I(x - z)", names)[1].tolist() == [[0, 0, 0, -1, 1, -1, 0]]
+    assert hypotheses("x - z", names[2:])[1].tolist() == [[1, 0, 0, 0, 0]]
+
+
+def test_kenward_and_rogers_degrees_of_freedom_are_those_of_every_answer() -> None:
+    """Of one coefficient the F test is the summary's t squared, with the same degrees of freedom."""
+    df = DF.assign(y=DF.y + (DF.x - 3) * (DF.site.str[1:].astype(int) % 5 - 2))
+    fit = mixed_model(df, "y ~ arm + x + (1 + x | site)", draws=0, kenward_roger=True)
+    table = fit.summary().table.set_index("effect")
+    for name in fit.params.index:
+        one, row = fit.test(name).iloc[0], table.loc[name]
+        assert (row.df, row.statistic**2, row.p) == pytest.approx((one.df_residual, one.statistic, one.p), rel=1e-6)
+    contrast = fit.contrast("arm", kind="trt.vs.ctrl")
+    assert contrast.df.tolist() == pytest.approx(table.df[["arm[b]", "arm[c]"]].tolist(), rel=1e-6)

@@ -173,3 +173,14 @@ def test_what_does_not_fit_is_refused_in_a_line(fit: FittedMixedModel, call, wor
     with pytest.raises(UserError, match=words) as error:
         call(fit)
     assert "\n" not in str(error.value)
+
+
+def test_of_trials_fitted_values_are_expected_successes_and_residuals_counts() -> None:
+    df = DF.assign(n=DF.k + 2)
+    fit = mixed_model(df, "p(k, n) ~ x + (1 | site)", family="binomial", draws=0)
+    found, share = fit.fitted(), fit.fitted(df.drop(columns=["k", "n"]))
+    np.testing.assert_allclose(found, df.n * share, rtol=1e-12)
+    np.testing.assert_allclose(fit.residuals(), df.k - found, rtol=1e-12, atol=1e-12)
+    # (as R's: of shares with weights n)
+    pearson = np.sqrt(df.n) * (df.k / df.n - share) / np.sqrt(share * (1 - share))
+    np.testing.assert_allclose(fit.residuals("pearson"), pearson, rtol=1e-10)

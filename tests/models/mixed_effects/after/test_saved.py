@@ -50,3 +50,12 @@ def test_another_table_and_a_changed_folder_are_refused(tmp_path: Path) -> None:
         load_mixed_model(tmp_path, DF)
     with pytest.raises(UserError, match="no checkpoint"):
         load_mixed_model(tmp_path / "none", DF)
+
+
+def test_a_table_whose_levels_have_other_names_is_another_one(tmp_path: Path) -> None:
+    df = DF.assign(arm=pd.Categorical(DF.arm, ["a", "b", "c"]))
+    mixed_model(df, "y ~ arm + (1 | site)", draws=0).save(tmp_path)
+    assert load_mixed_model(tmp_path, df).params.index.tolist() == ["Intercept", "arm[b]", "arm[c]"]
+    for names in ({"b": "c", "c": "b"}, {"a": "z"}):
+        with pytest.raises(UserError, match="not the one that was fitted"):
+            load_mixed_model(tmp_path, df.assign(arm=df.arm.cat.rename_categories(names)))

@@ -116,3 +116,18 @@ def test_a_fit_is_made_again_with_another_formula_or_setting() -> None:
             fit.refit(update)
     with pytest.raises(UserError, match="not made by mixed_model"):
         FittedMixedModel(fit.run, fit.formula).refit()
+
+
+def test_weights_are_of_the_likelihood_and_not_of_the_rows_that_are_described() -> None:
+    df = DF.assign(w=1 + DF.k % 3)
+    every = df.loc[df.index.repeat(df.w)].reset_index(drop=True)
+    weighted, long = (mixed_model(df, "y ~ arm + x + (1 | site)", weights="w", draws=0),
+                      mixed_model(every, "y ~ arm + x + (1 | site)", draws=0))  # fmt: skip
+    np.testing.assert_allclose(weighted.vcov(), long.vcov(), rtol=1e-4)
+    assert weighted.aic == pytest.approx(long.aic, abs=1e-6)
+    assert (weighted.nobs, long.nobs) == (len(df), len(every))
+    assert long.bic - weighted.bic == pytest.approx(6 * np.log(len(every) / len(df)), abs=1e-6)
+    assert weighted.means("arm").attrs["at"]["x"] == pytest.approx(df.x.mean())
+    beta = weighted.params
+    eta = (df.arm == "b") * beta["arm[b]"] + (df.arm == "c") * beta["arm[c]"] + beta["x"] * df.x
+    assert weighted.icc().variance["fixed effects"] == pytest.approx(eta.var())
