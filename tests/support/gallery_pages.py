@@ -168,7 +168,8 @@ BESIDE = """
 Largest errors over all numbers of a model and its data seeds, of fits with `draws=4000, worth=4000, points=2000`:
 means and ends of 90 % intervals in the reference's standard deviations, and standard deviations. Both sides have
 Monte-Carlo error. A star marks more than 0.1 (means), 10 % (standard deviations) or 0.15 (ends). Rounds, bytes that a
-client sends, and seconds are means over the seeds. The fits' seconds are of one core that had other work too.
+client sends, and seconds are means over the seeds. The fits' seconds are of one core that had other work, and were
+suspended for some of them.
 
 """
 
