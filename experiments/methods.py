@@ -8,12 +8,13 @@ import tomllib
 import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.resources import files
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import CodeType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
@@ -169,11 +170,8 @@ class _Source(SourceFileLoader):
         return self.source_to_code(self.source, self.path)
 
 
-def _from_file(path: Path, source: bytes, model: str | None = None) -> Loaded:
-    from hierfl.inference import Method
-
-    from .model_files import model_method
-
+@lru_cache(maxsize=1)  # (a command asks for its method more than once)
+def _executed(path: Path, source: bytes) -> ModuleType:
     name = f"hierfl_method_{path.stem}"
     spec = spec_from_file_location(name, path, loader=_Source(name, path, source))
     assert spec is not None
@@ -185,10 +183,19 @@ def _from_file(path: Path, source: bytes, model: str | None = None) -> Loaded:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{path} cannot be loaded: {blame(path, error)}") from error
+    return module
+
+
+def _from_file(path: Path, source: bytes, model: str | None = None) -> Loaded:
+    from hierfl.inference import Method
+
+    from .model_files import model_method
+
+    module = _executed(path, source)
     found = [
         cls
         for cls in vars(module).values()
-        if inspect.isclass(cls) and issubclass(cls, Method) and cls.__module__ == name
+        if inspect.isclass(cls) and issubclass(cls, Method) and cls.__module__ == module.__name__
     ]
     leaves = [cls for cls in found if not any(cls in other.__mro__[1:] for other in found)]
     if not leaves and (made := model_method(module, path, model)) is not None:
@@ -209,7 +216,8 @@ def blame(path: Path, error: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
     place = f" (line {line}{f', in {frames[-1].name}' if frames else ''})" if line else ""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}{place}"
+    said = error.msg if isinstance(error, SyntaxError) else str(error)  # (str adds the line to a SyntaxError's)
+    return f"{type(error).__name__}: {said.splitlines()[0] if said else ''}{place}"
 
 
 def all_shipped(name: str) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,9 @@
 Points are drawn by a rule that spreads them evenly (Owen-scrambled Sobol numbers) from a Student distribution around
 the mode, in the metric of the curvature there; after each round the next ones are drawn around the mean and covariance
 of all points so far, which are weighted by the density over the mixture of everything they were drawn from (Cornuet et
-al., 2012). Coefficients have lighter tails than standard deviations have: only the others' are Student's.
+al., 2012). Of many clients, coefficients have lighter tails than standard deviations have; of few clients they do not.
+So in half of a round's points coefficients have a normal's tails, and in the other half a Student's as all others have:
+no weight is more than twice that of points with Student's tails alone (Hesterberg, 1995).
 """
 
 from __future__ import annotations
@@ -73,16 +75,16 @@ class Explored:
 
         Args:
             centre, root: of the density.
-            light: how many of the last numbers have a normal's tails.
+            light: how many of the last numbers have a normal's tails in the first half of the points.
             seed: of the points.
         """
         n, k = self.each, len(centre)
         sobol = SobolEngine(k + 1, scramble=True, seed=seed % 2**31)
         u = sobol.draw(n, dtype=torch.float64).to(centre).clamp(1e-12, 1 - 1e-12)
         z = torch.special.ndtri(u[:, :k])
-        heavy = k - light
-        if heavy:
-            z = torch.cat([z[:, :heavy] * (DF / chi_squared(u[:, k])).sqrt()[:, None], z[:, heavy:]], 1)
+        longer = (DF / chi_squared(u[:, k])).sqrt()[:, None].expand(-1, k).clone()
+        longer[: n // 2, k - light :] = 1.0
+        z = z * longer
         first, number = self.done * n, self.done
         points, centres, roots = self.points.clone(), self.centres.clone(), self.roots.clone()
         points[first : first + n] = centre + z @ (WIDER * root).T
@@ -106,7 +108,7 @@ class Explored:
         """Of the points so far, (done M,), normalised."""
         some = self.points[: self.done * self.each]
         log_q = torch.stack(
-            [log_student(some, self.centres[r], self.roots[r], light) for r in range(self.done)]
+            [log_proposal(some, self.centres[r], self.roots[r], light) for r in range(self.done)]
         ).logsumexp(0)
         return (self.heights[: len(some)] - log_q).log_softmax(0)
 
@@ -134,8 +136,16 @@ class Explored:
         return mean, few[:, None] * torch.linalg.cholesky_ex(unit).L
 
 
-def log_student(points: Tensor, centre: Tensor, root: Tensor, light: int) -> Tensor:
+def log_proposal(points: Tensor, centre: Tensor, root: Tensor, light: int) -> Tensor:
     """The log density (n,) at points (n, k) of what :meth:`Explored.drawn` draws from, ``root`` lower triangular."""
+    found = log_student(points, centre, root, 0)
+    if light:
+        found = torch.logaddexp(found, log_student(points, centre, root, light)) - math.log(2)
+    return found
+
+
+def log_student(points: Tensor, centre: Tensor, root: Tensor, light: int) -> Tensor:
+    """Of a Student distribution whose last ``light`` numbers have a normal's tails, (n,); others as of log_proposal."""
     z = torch.linalg.solve_triangular(root, (points - centre).T, upper=False).T
     heavy = points.shape[-1] - light
     found = -root.diagonal().log().sum() - 0.5 * z[:, heavy:].square().sum(-1) - 0.5 * light * math.log(2 * math.pi)

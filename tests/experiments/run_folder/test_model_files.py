@@ -139,3 +139,13 @@ def test_models_are_not_compared_by_test_data(hierfl: Call, files: Path) -> None
     code, _, err = hierfl("compare", "r0", "r1")
     assert code == 2
     assert "r0 is of a plain model, which holds nothing out" in err
+
+
+def test_a_file_runs_once_for_a_command(hierfl: Call, files: Path) -> None:
+    """What it prints comes once; what is wrong with its text has one line number."""
+    (files / "model.py").write_text(f"print('it runs')\n{MODEL}")
+    _, out, _ = hierfl(*RUN, "--out", "r", "--rounds", 1)
+    assert out.count("it runs") == 1
+    (files / "model.py").write_text("def model(batch)\n    pass\n")
+    _, _, err = hierfl(*RUN, "--out", "q")
+    assert "SyntaxError: expected ':' (line 1)\n" in err

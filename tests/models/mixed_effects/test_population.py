@@ -13,7 +13,7 @@ from support.mixed import fitted, table
 from torch.distributions import LKJCholesky
 
 from hierfl import UserError
-from hierfl.inference.server.explored import Explored, log_student, systematic
+from hierfl.inference.server.explored import Explored, log_proposal, systematic
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.model.covariance import Covariance
 from hierfl.models.mixed_effects.model.prior_text import log_density, read
@@ -175,7 +175,7 @@ def test_what_points_are_drawn_from_has_the_density_that_is_said() -> None:
     explored = Explored.begin(2, 4096, 1, centre).drawn(centre, root, 1, 3)
     points = explored.asked
     normal = torch.distributions.MultivariateNormal(centre, scale_tril=root).log_prob(points)
-    ratio = (normal - log_student(points, explored.centres[0], explored.roots[0], 1)).exp()
+    ratio = (normal - log_proposal(points, explored.centres[0], explored.roots[0], 1)).exp()
     assert float(ratio.mean()) == pytest.approx(1, abs=0.01)
 
 
