@@ -62,7 +62,9 @@ class FormulaParser(ArgumentParser):
 
     def sum(self) -> int:
         terms = self.product()
-        while self.take("+", "-"):
+        while sign := self.take("+", "-"):
+            if sign == "-" and self.here == Token("number", "0"):
+                raise Refused("'- 0' takes nothing away: leave it out, or write '+ 1' for an intercept")
             terms = self.count(terms + self.product())
         return terms
 
@@ -81,6 +83,10 @@ class FormulaParser(ArgumentParser):
 
     def power(self) -> int:
         start, terms = self.place, self.signed()
+        number, before = self.tokens[start], self.tokens[max(0, start - 1)]
+        factor = self.at("*", "/", ":") or before in [Token("sign", sign) for sign in "*/:"]
+        if number.kind == "number" and self.place - start == 1 and factor:
+            raise Refused(f"{number.text} is no factor of an effect; arithmetic with a column is written in I(...)")
         if not self.take("**"):
             return terms
         if terms == 1:

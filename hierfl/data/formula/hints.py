@@ -115,7 +115,8 @@ def _summed(text: str) -> str:
     """Comparisons and arithmetic with numbers outside of functions, in I(...)."""
     result, end = "", 0
     for match in _SUMS.finditer(text):
-        if match.start() >= end and not _inside_call(text, match.start()):
+        taken_away = text[: match.start()].rstrip().endswith("-")  # (what is taken away has to be an effect before it)
+        if match.start() >= end and not taken_away and not _inside_call(text, match.start()):
             result += f"{text[end : match.start()]}I({match.group()})"
             end = match.end()
     return result + text[end:]

@@ -23,7 +23,8 @@ from ..likelihood.gaussian.elimination import symmetric
 from ..likelihood.gaussian.regions import without_regions
 from ..model.equations import MixedModel
 
-#: a variance on its bound, near which L moves nothing, is taken for known: singular values below this share
+#: a variance on its bound, near which L moves nothing, is taken for known: derivatives by an entry of L below this
+#: share of the largest standard deviation, and singular values below this share
 ON_BOUND = 1e-3
 
 
@@ -133,7 +134,11 @@ def _in_variances(method: MixedModel, numbers: Tensor, first: Tensor, second: Te
         return torch.cat(found)
 
     slope, bend = _derivatives(variances, numbers)
-    back = torch.linalg.pinv(slope / slope.norm(dim=0), rtol=ON_BOUND) / slope.norm(dim=0)[:, None]
+    moved = slope.norm(dim=0)
+    of_root = torch.cat([torch.full((size,), name in method.covariances) for name, size in method.sizes.items()])
+    known = of_root.to(moved.device) & (moved < ON_BOUND * variances(numbers).max().sqrt())
+    unit = torch.where(known | (moved == 0), 1.0, moved)
+    back = torch.linalg.pinv(torch.where(known, 0.0, slope / unit), rtol=ON_BOUND) / unit[:, None]
     own = first @ back
     return own, back.T @ (second - torch.einsum("mc,cab->mab", own, bend)) @ back
 

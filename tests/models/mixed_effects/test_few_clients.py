@@ -104,6 +104,19 @@ def test_kenward_and_rogers_are_those_of_dense_matrices() -> None:
     assert found.reference == f"F(2, {df_2:.1f}), Kenward and Roger"
 
 
+def test_a_variance_of_zero_is_taken_for_known() -> None:
+    """Kenward and Roger's covariance is that of the model without the slopes that vary by nothing."""
+    rng, site = np.random.default_rng(5), np.repeat(np.arange(8), 6)
+    x = rng.normal(size=48)
+    y = 1 + 0.5 * x + rng.normal(size=8)[site] + rng.normal(size=48)
+    df = pd.DataFrame({"site": [f"s{k}" for k in site], "x": x, "y": y})
+    fit, smaller = (
+        mixed_model(df, f"y ~ x + ({effects} | site)", draws=0, kenward_roger=True) for effects in ("1 + x |", "1")
+    )
+    assert fit.summary().table.set_index("effect").estimate["sd(x)"] == 0
+    np.testing.assert_allclose(fit.vcov(), smaller.vcov(), rtol=1e-5)
+
+
 @pytest.mark.cpu(6, "seven fits")
 @pytest.mark.parametrize("family", ["binomial", pytest.param("negative-binomial", marks=pytest.mark.slow)])
 def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) -> None:
