@@ -17,7 +17,7 @@ def bench(
         str,
         typer.Argument(
             help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep, fashion-mnist-pfedeb, many, "
-            "sites or plain."
+            "sites, plain or mixed."
         ),
     ] = "",
     clients: Annotated[
@@ -53,5 +53,13 @@ def bench(
             raise UserError("a plain model is measured as it is on a CPU: without --batch, --device, --chunk")
         some = whole_numbers("--clients", clients or "1000")
         return run_plain_benchmark(some, repeats, references, out, overwrite, quiet)
+    if name == "mixed":
+        from ..bench.mixed import run_mixed_benchmark
+
+        if clients or batch is not None or device != "cpu" or chunk:
+            raise UserError(
+                "mixed models are measured as they are on a CPU: without --clients, --batch, --device, --chunk"
+            )
+        return run_mixed_benchmark(repeats, references, out, overwrite, quiet)
     sizes: list[int | None] = [*whole_numbers("--clients", clients)] if clients else [None]
     return run_benchmark(name, sizes, batch, device, chunk, repeats, references, out, overwrite, quiet)

@@ -32,7 +32,12 @@ def client_names(values: Any, what: str) -> np.ndarray:
     # (an array of a list's entries would have one type for all of them)
     given = np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
     if given.dtype.kind == "O":
-        names = np.array([_name(value, what) for value in given.tolist()], dtype=object)
+        values = given.tolist()
+        if set(map(type, values)) == {str}:
+            for name in sorted(set(values)):
+                _check_name(name, what)
+            return np.array(values, dtype=str)
+        names = np.array([_name(value, what) for value in values], dtype=object)
         _check_distinct(given, names, what)
     elif given.dtype.kind == "S":
         try:

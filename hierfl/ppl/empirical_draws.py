@@ -9,6 +9,8 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
+from ..shapes import broadcast_shapes
+
 
 class EmpiricalDraws(TorchDistribution):
     """Kept draws of several chains, all equally likely.
@@ -61,7 +63,7 @@ class EmpiricalDraws(TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Zero, everywhere."""
-        return value.new_zeros(torch.broadcast_shapes(value.shape[: value.dim() - self.event_dim], self.batch_shape))
+        return value.new_zeros(broadcast_shapes(value.shape[: value.dim() - self.event_dim], self.batch_shape))
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Some of the draws."""

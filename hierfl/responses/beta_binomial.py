@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..errors import UserError
+from ..shapes import broadcast_shapes
 from .base import Rows
 from .counts import NO_END, CountDistribution
 from .gamma_ratios import rising
@@ -32,7 +33,7 @@ class BetaBinomial(CountDistribution):
 
     def __init__(self, eta: Tensor, precision: Tensor, trials: Tensor) -> None:
         self.eta, self.precision, self.trials = eta, precision, trials
-        super().__init__(torch.broadcast_shapes(eta.shape, precision.shape, trials.shape))
+        super().__init__(broadcast_shapes(eta.shape, precision.shape, trials.shape))
 
     @property
     def mean(self) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from pyro.distributions import Binomial
 from torch import Tensor
 
+from ..shapes import broadcast_shapes
 from .base import Rows
 from .binomial import BinomialResponse
 from .counts import CountDistribution
@@ -35,7 +36,7 @@ class LinkedBinomial(CountDistribution):
 
     def __init__(self, log_success: Tensor, log_failure: Tensor, trials: Tensor) -> None:
         self.log_success, self.log_failure, self.trials = log_success, log_failure, trials
-        super().__init__(torch.broadcast_shapes(log_success.shape, trials.shape))
+        super().__init__(broadcast_shapes(log_success.shape, trials.shape))
 
     @property
     def mean(self) -> Tensor:

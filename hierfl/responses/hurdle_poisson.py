@@ -10,6 +10,7 @@ from pyro.distributions import Poisson
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ..shapes import broadcast_shapes
 from .base import Rows
 from .binomial_links import HIGHEST, LOWEST, ratio_to_expm1
 from .counts import CountDistribution, CountResponse
@@ -25,7 +26,7 @@ class HurdlePoisson(CountDistribution):
 
     def __init__(self, eta: Tensor, gate: Tensor) -> None:
         self.eta, self.gate = eta, gate
-        super().__init__(torch.broadcast_shapes(eta.shape, gate.shape))
+        super().__init__(broadcast_shapes(eta.shape, gate.shape))
 
     @property
     def mean(self) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from pyro.distributions import Gamma, Poisson
 from torch import Tensor
 
+from ..shapes import broadcast_shapes
 from .base import Rows
 from .counts import NO_END, CountDistribution, CountResponse
 from .gamma_ratios import rising
@@ -29,7 +30,7 @@ class NegativeBinomial1(CountDistribution):
 
     def __init__(self, eta: Tensor, dispersion: Tensor) -> None:
         self.eta, self.dispersion = eta, dispersion
-        super().__init__(torch.broadcast_shapes(eta.shape, dispersion.shape))
+        super().__init__(broadcast_shapes(eta.shape, dispersion.shape))
 
     @property
     def mean(self) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from pyro.distributions import Gamma, Poisson
 from torch import Tensor
 
+from ..shapes import broadcast_shapes
 from .base import Rows
 from .counts import NO_END, CountDistribution, CountResponse
 from .gamma_ratios import rising
@@ -27,7 +28,7 @@ class NegativeBinomial(CountDistribution):
 
     def __init__(self, eta: Tensor, size: Tensor) -> None:
         self.eta, self.size = eta, size
-        super().__init__(torch.broadcast_shapes(eta.shape, size.shape))
+        super().__init__(broadcast_shapes(eta.shape, size.shape))
 
     @property
     def mean(self) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ..shapes import broadcast_shapes
 from .base import Rows
 from .counts import NO_END, CountDistribution, CountResponse
 from .negative_binomial import NegativeBinomial, NegativeBinomialResponse
@@ -24,7 +25,7 @@ class ZeroInflatedNegativeBinomial(CountDistribution):
 
     def __init__(self, eta: Tensor, size: Tensor, gate: Tensor) -> None:
         self.counts, self.gate = NegativeBinomial(eta, size), gate
-        super().__init__(torch.broadcast_shapes(eta.shape, size.shape, gate.shape))
+        super().__init__(broadcast_shapes(eta.shape, size.shape, gate.shape))
 
     @property
     def mean(self) -> Tensor:

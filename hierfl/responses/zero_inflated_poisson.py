@@ -10,6 +10,7 @@ from pyro.distributions import Poisson
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ..shapes import broadcast_shapes
 from .base import Rows
 from .counts import NO_END, CountDistribution, CountResponse
 
@@ -24,7 +25,7 @@ class ZeroInflatedPoisson(CountDistribution):
 
     def __init__(self, eta: Tensor, gate: Tensor) -> None:
         self.eta, self.gate = eta, gate
-        super().__init__(torch.broadcast_shapes(eta.shape, gate.shape))
+        super().__init__(broadcast_shapes(eta.shape, gate.shape))
 
     @property
     def mean(self) -> Tensor:

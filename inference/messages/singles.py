@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hierfl.devices import send
+from hierfl.shapes import by_row
 
 from ..state import State
 
@@ -51,10 +52,7 @@ class Singles:
             messages: {group: {key: (R, *shape)}}; numbers of rows that do not count are set to zero.
             healthy: (R,), False where the client itself says that it has no message; None for all well.
         """
-        kept = {
-            group: {k: torch.where(valid.view(-1, *[1] * (v.dim() - 1)), v, 0) for k, v in message.items()}
-            for group, message in messages.items()
-        }
+        kept = {group: {k: valid_rows(v, valid) for k, v in message.items()} for group, message in messages.items()}
         return cls([[j] for j in clients], valid.long(), torch.ones_like(valid) if healthy is None else healthy, kept)
 
     def of_all(self, clients: int, heard: Iterable[int] = ()) -> Singles:
@@ -70,7 +68,7 @@ class Singles:
         to = send(there, self.counts.device, torch.long)
 
         def placed(value: Tensor) -> Tensor:
-            return value.new_zeros((clients, *value.shape[1:])).index_copy_(0, to, value[at])
+            return by_row(value, lambda v: v.new_zeros((clients, *v.shape[1:])).index_copy_(0, to, v[at]))
 
         messages = {group: {k: placed(v) for k, v in message.items()} for group, message in self.messages.items()}
         come = placed(self.heard)
@@ -86,3 +84,13 @@ class Singles:
         }
         counts, heard = (torch.cat(pair) for pair in ((self.counts, other.counts), (self.heard, other.heard)))
         return Singles([*self.members, *other.members], counts, heard, messages)
+
+
+def valid_rows(value: Tensor, valid: Tensor) -> Tensor:
+    """(R, *shape), zero in rows that do not count.
+
+    Args:
+        value: (R, *shape).
+        valid: (R,), True where a row counts.
+    """
+    return by_row(value, lambda v: torch.where(valid.view(-1, *[1] * (v.dim() - 1)), v, 0))

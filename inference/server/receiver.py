@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from hierfl.devices import send
+from hierfl.shapes import by_row
 
 from ..messages.fixed_point import FixedPoint
 from ..messages.form import LONGEST, Field, Form, everywhere, largest, listed, malformed
 from ..messages.opened import clamped
-from ..messages.singles import Singles
+from ..messages.singles import Singles, valid_rows
 from ..messages.sums import Sums
 from ..state import State
 from .exchange import Exchange
@@ -146,11 +147,11 @@ class Receiver:
 
         Those of clients that do not exist, which are not valid, have any place.
         """
-        kept = torch.where(valid.view(-1, *[1] * (value.dim() - 1)), value, 0)
+        kept = valid_rows(value, valid)
         if self.fixed:
             return FixedPoint.of(field.dtype).encode(kept, self.everyone).sum(1).to(self.device)
         if not field.individual:
-            return kept.sum(0)
+            return by_row(kept, lambda v: v.sum(0, keepdim=True))[0].contiguous()
         places = kept.new_zeros((self.clients, *field.shape))
         return places.index_add_(0, send(index, self.device, torch.long), kept)
 

@@ -22,7 +22,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
@@ -37,6 +36,7 @@ from hierfl.inference.options import Options
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.normal_of_root import NormalOfRoot
 from hierfl.ppl.plates import clients, param, sample
 
 from .likelihood.choice import likelihood_of
@@ -183,5 +183,5 @@ class MixedEffects(Answers):
 
 def effects(name: str, many: bool) -> Any:
     """A normal guide of random effects, or of those of many groups."""
-    found = MultivariateNormal(param(f"{name}_mean"), scale_tril=param(f"{name}_root"))
+    found = NormalOfRoot(param(f"{name}_mean"), param(f"{name}_root"))
     return found.to_event(1) if many else found

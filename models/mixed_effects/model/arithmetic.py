@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 import torch
-from pyro.distributions import MultivariateNormal
 from torch import Tensor
+
+from hierfl.ppl.normal_of_root import NormalOfRoot
+from hierfl.shapes import broadcast_shapes
 
 
 def of_groups(values: Tensor, index: Tensor) -> Tensor:
@@ -19,15 +21,15 @@ def of_groups(values: Tensor, index: Tensor) -> Tensor:
     """
     values = values[None] if values.dim() == 2 else values.squeeze(-3)
     place = index.long()[..., None].expand(*index.shape, values.shape[-1])
-    lead = torch.broadcast_shapes(values.shape[:-2], index.shape[:-1])
+    lead = broadcast_shapes(values.shape[:-2], index.shape[:-1])
     return values.expand(*lead, *values.shape[-2:]).gather(-2, place.expand(*lead, *place.shape[-2:]))
 
 
-def each(prior: MultivariateNormal, groups: int) -> Any:
+def each(prior: NormalOfRoot, groups: int) -> Any:
     """So many independent ones, an event of shape (groups, q)."""
     root = prior.scale_tril.unsqueeze(-3)
     zero = root.new_zeros(root.shape[-1])
-    return MultivariateNormal(zero, scale_tril=root).expand([*root.shape[:-3], groups]).to_event(1)
+    return NormalOfRoot(zero, root).expand([*root.shape[:-3], groups]).to_event(1)
 
 
 def linear(columns: Tensor, coefficients: Tensor) -> Tensor:

@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 from pyro import poutine
-from pyro.distributions import MultivariateNormal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
@@ -31,6 +30,7 @@ from hierfl.data.formula.design import Columns
 from hierfl.errors import UserError
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.state import State
+from hierfl.ppl.normal_of_root import NormalOfRoot
 from hierfl.ppl.plates import clients, data, param, sample
 
 from .arithmetic import each, linear, of_groups, positive
@@ -53,11 +53,11 @@ class MixedModel(Population):
         """The family's own numbers, by their short names."""
         return {name: param(f"effects.{name}") for name in self.response_family.starts}
 
-    def prior(self, level: str) -> MultivariateNormal:
+    def prior(self, level: str) -> NormalOfRoot:
         """Of a level's effects, L learned or held."""
         entries = param(f"{'effects' if self.settings.prior == 'hierarchical' else 'held'}.{level}")
         root = positive(self.covariances[level].matrix(entries))
-        return MultivariateNormal(root.new_zeros(root.shape[-1]), scale_tril=root)
+        return NormalOfRoot(root.new_zeros(root.shape[-1]), root)
 
     def model(self, batch: Batch) -> None:
         if batch.x.dtype != torch.float64:

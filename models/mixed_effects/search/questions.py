@@ -83,7 +83,7 @@ class Likelihoods:
             device: of the zeros.
         """
         found = {
-            name: torch.zeros((rows, *field.shape), dtype=field.dtype, device=device)
+            name: torch.zeros((), dtype=field.dtype, device=device).expand(rows, *field.shape)
             for name, field in self.form({}).items()
         }
         for request in requests:

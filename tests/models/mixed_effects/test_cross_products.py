@@ -58,6 +58,21 @@ def test_arithmetic_knows_its_derivatives() -> None:
     assert torch.allclose(found.bend, torch.autograd.functional.hessian(value, at), rtol=1e-12)
 
 
+def test_polynomials_of_some_numbers_are_polynomials_of_all() -> None:
+    """Computed from three of five numbers alone, as groups inside clients are, and then among all five."""
+    at = torch.tensor([0.7, 1.3, -0.4, 0.2, 0.9], dtype=torch.float64)
+    some = [3, 0, 2]
+
+    def f(a, b, c):
+        return Taylor.stack([(a * b + 2.0).sqrt() * torch.ones(2), (c * b).exp() * torch.arange(2.0)])
+
+    every = Taylor.variables(at)
+    wanted = f(*(every[k] for k in some))
+    found = f(*Taylor.variables(at[some])).among([every[k] for k in some])
+    for name in ("value", "slope", "bend"):
+        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+
+
 @pytest.mark.parametrize("random", ["1", "1 + x", "1 + x + u"])
 def test_sums_say_the_joint_models_likelihood(random: str) -> None:
     """The ELBO of the Pyro model at the exact posterior, whose bound has equality: client by client, anywhere."""

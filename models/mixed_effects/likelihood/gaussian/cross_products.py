@@ -95,13 +95,12 @@ def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) 
 
 def _polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
     cross, volume = packed(method, gram, rows, Taylor.variables(numbers))
-    both = [torch.cat([getattr(cross, part), getattr(volume, part)[None]]) for part in ("value", "slope", "bend")]
-    value, slope, bend = both  # (c, S), (c, S, k), (c, S, k, k)
-    fine = (sound(value).all(0) & sound(slope).all(2).all(0) & sound(bend).flatten(2).all(2).all(0))[None]
-    value = torch.where(fine, value, 0.0)
-    value[-1] = torch.where(fine[0], value[-1], -2 * IMPOSSIBLE)
-    slope, bend = (torch.where(fine.view(1, -1, *[1] * (v.dim() - 2)), v, 0.0) for v in (slope, bend))
-    found = {"cross": value.mT, "cross_1": slope.permute(1, 2, 0), "cross_2": bend.permute(1, 2, 3, 0)}
+    parts = ("value", "slope", "bend")  # (c, S), (k, c, S), (k, k, c, S)
+    both = [torch.cat([getattr(cross, part), getattr(volume, part).unsqueeze(-2)], -2) for part in parts]
+    fine = torch.stack([sound(v).flatten(0, -2).all(0) for v in both]).all(0)
+    value, slope, bend = (torch.where(fine, v, 0.0) for v in both)
+    value[-1] = torch.where(fine, value[-1], -2 * IMPOSSIBLE)
+    found = {"cross": value.movedim(-1, 0), "cross_1": slope.movedim(-1, 0), "cross_2": bend.movedim(-1, 0)}
     return {name: in_groups(method, each, rows, -1) for name, each in found.items()}
 
 

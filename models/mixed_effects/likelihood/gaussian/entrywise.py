@@ -104,9 +104,19 @@ def without_inside(
     volumes = []
     for level in reversed(inside):
         m = gram.shape[-2] - level.q
-        left, volume = eliminate(Entrywise(level.covariance, gram, entries[level.name], log_s))
-        gram = at_rows(summed(left, level.size), places(m, gram.device))
-        volumes.append(summed(volume, level.size))
+        known, own = [one for one in (*entries[level.name], log_s) if one is not None], None
+        if isinstance(gram, Tensor) and all(isinstance(one, Taylor) for one in known):
+            # (of the many groups of the innermost level derivatives in its own numbers alone are held)
+            own = Taylor.variables(torch.stack([one.value for one in known]))
+        numbers = own or known
+        count = len(entries[level.name])
+        of_level, of_noise = numbers[:count], numbers[count] if len(numbers) > count else None
+        left, volume = (
+            summed(one, level.size) for one in eliminate(Entrywise(level.covariance, gram, of_level, of_noise))
+        )
+        left, volume = (one.among(known) if own else one for one in (left, volume))
+        gram = at_rows(left, places(m, gram.device))
+        volumes.append(volume)
     return gram, volumes
 
 

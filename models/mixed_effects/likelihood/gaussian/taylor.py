@@ -1,6 +1,7 @@
 """Arithmetic of Taylor polynomials of second degree: numbers that know their first and second derivatives.
 
-(torch's own forward mode takes as long, and a second to load; see Griewank and Walther, 2008, 13.)
+(torch's own forward mode takes as long, and a second to load; see Griewank and Walther, 2008, 13.) Derivatives are the
+first dimensions, so that what is multiplied lies in long rows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hierfl.shapes import broadcast_shapes
+
 
 @dataclass(frozen=True)
 class Taylor:
@@ -18,8 +21,8 @@ class Taylor:
 
     Attributes:
         value: (*shape).
-        slope: first derivatives, (*shape, k).
-        bend: second ones, (*shape, k, k).
+        slope: first derivatives, (k, *shape).
+        bend: second ones, (k, k, *shape).
     """
 
     value: Tensor
@@ -36,13 +39,12 @@ class Taylor:
     @classmethod
     def stack(cls, parts: Sequence[Taylor]) -> Taylor:
         """Of one shape, one after the other along a new first dimension."""
-        shape = torch.broadcast_shapes(*(part.value.shape for part in parts))
-        k = parts[0].slope.shape[-1]
+        shape = broadcast_shapes(*(part.value.shape for part in parts))
+        parts = [part.expand(shape) for part in parts]
         return cls(
-            torch.stack([part.value.expand(shape) for part in parts]),
-            torch.stack([part.slope.expand(*shape, k) for part in parts]),
-            torch.stack([part.bend.expand(*shape, k, k) for part in parts]),
-        )
+            torch.stack([part.value for part in parts]), torch.stack([part.slope for part in parts], 1),
+            torch.stack([part.bend for part in parts], 2),
+        )  # fmt: skip
 
     @property
     def shape(self) -> torch.Size:
@@ -54,39 +56,59 @@ class Taylor:
         """Where they are."""
         return self.value.device
 
+    def expand(self, shape: torch.Size) -> Taylor:
+        """The same, seen as of a larger shape."""
+        if self.value.shape == shape:
+            return self
+        k, more = len(self.slope), [1] * (len(shape) - self.value.dim())
+        slope = self.slope.reshape(k, *more, *self.value.shape).expand(k, *shape)
+        bend = self.bend.reshape(k, k, *more, *self.value.shape).expand(k, k, *shape)
+        return Taylor(self.value.expand(shape), slope, bend)
+
     def __getitem__(self, at: slice | int | Tensor | tuple[Tensor, ...]) -> Taylor:
         """Along the first dimensions of the shape."""
-        return Taylor(self.value[at], self.slope[at], self.bend[at])
+        own, all_ = at if isinstance(at, tuple) else (at,), slice(None)
+        return Taylor(self.value[own], self.slope[(all_, *own)], self.bend[(all_, all_, *own)])
 
     def summed(self, groups: int) -> Taylor:
         """Over so many numbers that the last dimension of the shape has for each of the others that it has."""
-        return Taylor(
-            self.value.unflatten(-1, (groups, -1)).sum(-2), self.slope.unflatten(-2, (groups, -1)).sum(-3),
-            self.bend.unflatten(-3, (groups, -1)).sum(-4),
-        )  # fmt: skip
+        parts = (part.unflatten(-1, (groups, -1)).sum(-2) for part in (self.value, self.slope, self.bend))
+        return Taylor(*parts)
+
+    def among(self, variables: Sequence[Taylor]) -> Taylor:
+        """The same numbers as functions of others, of which each of the k is linear.
+
+        Args:
+            variables: the k in terms of the others, numbers ().
+        """
+        turn = torch.stack([one.slope for one in variables])  # (k, K)
+        slope = torch.einsum("aA,a...->A...", turn, self.slope)
+        return Taylor(self.value, slope, torch.einsum("aA,bB,ab...->AB...", turn, turn, self.bend))
 
     def __add__(self, other: Taylor | Tensor | float) -> Taylor:
         if isinstance(other, Taylor):
-            return Taylor(self.value + other.value, self.slope + other.slope, self.bend + other.bend)
+            one, two = together(self, other)
+            return Taylor(one.value + two.value, one.slope + two.slope, one.bend + two.bend)
         value = self.value + other
-        more = value.dim() - self.value.dim()
-        k = self.slope.shape[-1]
-        if more or value.shape != self.value.shape:
-            return Taylor(value, self.slope.expand(*value.shape, k), self.bend.expand(*value.shape, k, k))
-        return Taylor(value, self.slope, self.bend)
+        return Taylor(value, *self.expand(value.shape).derivatives)
 
     __radd__ = __add__
 
+    @property
+    def derivatives(self) -> tuple[Tensor, Tensor]:
+        """First and second."""
+        return self.slope, self.bend
+
     def __mul__(self, other: Taylor | Tensor | float) -> Taylor:
         if isinstance(other, Taylor):
-            a, b = self.value, other.value
-            cross = self.slope[..., :, None] * other.slope[..., None, :]
-            return Taylor(
-                a * b, a[..., None] * other.slope + b[..., None] * self.slope,
-                a[..., None, None] * other.bend + b[..., None, None] * self.bend + cross + cross.mT,
-            )  # fmt: skip
+            one, two = together(self, other)
+            a, b = one.value, two.value
+            cross = one.slope[:, None] * two.slope
+            bend = (a * two.bend).add_(b * one.bend).add_(cross).add_(cross.transpose(0, 1))
+            return Taylor(a * b, (a * two.slope).add_(b * one.slope), bend)
         if isinstance(other, Tensor):
-            return Taylor(self.value * other, self.slope * other[..., None], self.bend * other[..., None, None])
+            one = self.expand(broadcast_shapes(self.shape, other.shape))
+            return Taylor(one.value * other, one.slope * other, one.bend * other)
         return Taylor(self.value * other, self.slope * other, self.bend * other)
 
     __rmul__ = __mul__
@@ -108,10 +130,8 @@ class Taylor:
 
     def through(self, value: Tensor, first: Tensor, second: Tensor) -> Taylor:
         """f of it, by f's value and derivatives there."""
-        square = self.slope[..., :, None] * self.slope[..., None, :]
-        return Taylor(
-            value, first[..., None] * self.slope, first[..., None, None] * self.bend + second[..., None, None] * square
-        )
+        square = self.slope[:, None] * self.slope
+        return Taylor(value, first * self.slope, (first * self.bend).add_(second * square))
 
     def sqrt(self) -> Taylor:
         root = self.value.sqrt()
@@ -123,3 +143,11 @@ class Taylor:
     def exp(self) -> Taylor:
         value = self.value.exp()
         return self.through(value, value, value)
+
+
+def together(one: Taylor, other: Taylor) -> tuple[Taylor, Taylor]:
+    """Both with as many dimensions: derivatives come first, and do not broadcast by themselves."""
+    if one.value.dim() == other.value.dim():
+        return one, other
+    shape = broadcast_shapes(one.shape, other.shape)
+    return one.expand(shape), other.expand(shape)

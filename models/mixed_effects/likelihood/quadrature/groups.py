@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hierfl.data.formula.design import Columns
+from hierfl.shapes import broadcast_shapes
 
 from ...model.arithmetic import linear, of_groups
 from ...model.levels import Level
@@ -47,7 +48,7 @@ class Groups:
 
     def summed(self, x: Tensor, event: int) -> Tensor:
         """Sums over the rows of each group, (..., S, G, *event) of (..., S, n, *event)."""
-        lead = torch.broadcast_shapes(x.shape[: x.dim() - event - 1], self.group.shape[:1])
+        lead = broadcast_shapes(x.shape[: x.dim() - event - 1], self.group.shape[:1])
         x = x.expand(*lead, *x.shape[x.dim() - event - 1 :])
         index = self.group.long().view(*self.group.shape, *[1] * event).expand(x.shape)
         zero = x.new_zeros(*lead, self.level.size, *x.shape[x.dim() - event :])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hierfl.shapes import broadcast_shapes
+
 from .groups import Groups
 from .newton import Factors, Problem
 from .nodes import integral, nodes_of
@@ -47,7 +49,7 @@ def followed(
 
 def joined(u: Tensor, v: Tensor) -> Tensor:
     """All unknowns together."""
-    lead = torch.broadcast_shapes(u.shape[:-1], v.shape[:-2])
+    lead = broadcast_shapes(u.shape[:-1], v.shape[:-2])
     return torch.cat([u.expand(*lead, u.shape[-1]), v.flatten(-2).expand(*lead, v.shape[-1] * v.shape[-2])], -1)
 
 
