@@ -171,6 +171,18 @@ class Response:
         """Its own numbers, and where they begin: logarithms or the like, on the real line; () or (m,)."""
         return {}
 
+    @property
+    def unit(self) -> float:
+        """How far the linear predictor spreads, where it has the response's units; 1 where it has none."""
+        return 1.0
+
+    def width(self, values: Mapping[str, Tensor]) -> Tensor | None:
+        """How far eta moves until the log density is another one, (...), where the linear predictor has units.
+
+        Sites compare their rows with it; None where eta has no units.
+        """
+        return None
+
     # -- its density --------------------------------------------------------------------------------------------------
 
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:

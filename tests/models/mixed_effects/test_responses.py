@@ -21,7 +21,8 @@ ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 #: exact quadrature for everyone, Laplace's approximation where one can be, and as many nodes as the referee's
-MANY = ("binomial-probit", "binomial-cloglog", "nbinom1", "zero-inflated-negative-binomial", "hurdle-poisson", "beta")
+MANY = ("binomial-probit", "binomial-cloglog", "nbinom1", "zero-inflated-negative-binomial", "hurdle-poisson", "beta",
+        "student-t", "truncated-poisson", "truncated-negative-binomial", "hurdle-negative-binomial", "generalised-poisson")
 FITS = [(case, nodes) for nodes in (0, 1) for case in CASES.values() if case.family != "gaussian" or not nodes]
 FITS += [(CASES[family], 41) for family in MANY]
 FITTED = [fit for fit in FITS if fit[1] != 1 or fit[0].family in ("poisson", "ordinal")]
