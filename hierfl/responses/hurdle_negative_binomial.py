@@ -52,7 +52,7 @@ class HurdleNegativeBinomialResponse(CountResponse):
     """y ~ HurdleNegativeBinomial(exp(eta), size, pi): zeros say nothing of eta; what is above them bends both ways."""
 
     name = "hurdle-negative-binomial"
-    about = "zero with *p(zero)*, else a negative binomial count above 0, of mean exp(eta) before zeros are left out: *size*"
+    about = "zero with *p(zero)*, else negative binomial above 0, of mean exp(eta) before zeros are left out: *size*"
     ratio = "rate ratio"
     order = 58
     concave: ClassVar[bool] = False

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .base import Rows
 from .binomial_links import HIGHEST, LOWEST
-from .counts import CountDistribution
+from .counts import NO_END, CountDistribution
 from .negative_binomial import NegativeBinomial, NegativeBinomialResponse
 from .truncated_poisson import AboveZeroResponse
 
@@ -108,6 +108,8 @@ class TruncatedNegativeBinomialResponse(AboveZeroResponse):
 
     def at_bound(self, name: str, value: float) -> str:
         """See :class:`.base.Response`."""
+        if value < 1 / NO_END:
+            return "at its lower bound: a logarithmic count, of which rates are not identified"
         return self._counts.at_bound(name, value)
 
 

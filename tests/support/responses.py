@@ -12,6 +12,7 @@ from scipy.special import expit, gammaln, logit
 from support.more_responses import MORE
 from support.response_case import Case, column
 
+
 def _gaussian(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
     return stats.norm.logpdf(column(df.y, eta), eta, np.exp(own[0]))
 

@@ -102,7 +102,7 @@ PLAIN = {"negative-binomial": "poisson", "nbinom1": "poisson", "zero-inflated-po
 WITHOUT = {"negative-binomial": ("log_size", 25.0), "zero-inflated-poisson": ("logit_zero", -30.0),
            "zero-inflated-negative-binomial": ("logit_zero", -30.0), "nbinom1": ("log_dispersion", -25.0),
            "beta-binomial": ("log_precision", 25.0), "generalised-poisson": ("log_dispersion", -25.0),
-           "truncated-negative-binomial": ("log_size", 25.0), "hurdle-negative-binomial": ("log_size", 25.0)}
+           "truncated-negative-binomial": ("log_size", 25.0), "hurdle-negative-binomial": ("log_size", 25.0)}  # fmt: skip
 
 
 @pytest.mark.parametrize("wide", PLAIN)
