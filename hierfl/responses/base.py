@@ -57,6 +57,7 @@ class Response:
         concave: whether log p(y | eta) is concave in eta wherever its own numbers are.
         chain_steps: of the Metropolis chains that draw a client's effects: more where one tail may be much longer.
         own_prior: the setting with the prior of its own numbers.
+        bins: of :meth:`histogram`.
     """
 
     name: ClassVar[str] = ""
@@ -71,6 +72,7 @@ class Response:
     concave: ClassVar[bool] = True
     chain_steps: ClassVar[int] = 6
     own_prior: ClassVar[str] = "family_prior"
+    bins: ClassVar[int] = 0
 
     # -- what y may be ------------------------------------------------------------------------------------------------
 
@@ -155,6 +157,11 @@ class Response:
             centre: of the response's column, of the data dictionary.
         """
         return 0.0
+
+    @classmethod
+    def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Counts of rows by their response, (bins,), from which :meth:`of` makes more; they add up over sites."""
+        return np.zeros(0)
 
     @classmethod
     def of(cls, design: Any, settings: Any) -> Response:

@@ -2,9 +2,10 @@
 
     p(y) = theta (theta + lambda y)^(y - 1) exp(-theta - lambda y) / y!,    theta = mu (1 - lambda),    mu = exp(eta)
 
-(Consul and Famoye, Communications in Statistics 21:89, 1992.) The variance is mu / (1 - lambda)^2, or
-mu (1 + dispersion). y is the total of a Poisson(theta) number of families, each member of which has Poisson(lambda) children. Below
-dispersion 0 the terms do not add up to one: counts that spread less than a Poisson's have no such density.
+(Consul and Famoye, Communications in Statistics 21:89, 1992.) The variance is mu / (1 - lambda)^2,
+or mu (1 + dispersion). y is the total of a Poisson(theta) number of families, each member of which has Poisson(lambda)
+children. Below dispersion 0 the terms do not add up to one: counts that spread less than a Poisson's have no such
+density.
 """
 
 from __future__ import annotations

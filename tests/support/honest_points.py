@@ -94,8 +94,9 @@ def outcomes(family: str, eta: np.ndarray, rng: np.random.Generator) -> np.ndarr
         "hurdle-poisson": lambda: np.where(rng.random(n) < 0.3, 0, np.maximum(rng.poisson(mean), 1)),
         "truncated-poisson": lambda: above_zero(lambda: rng.poisson(mean)),
         "truncated-negative-binomial": lambda: above_zero(lambda: rng.poisson(mean * rng.gamma(2, 0.5, n))),
-        "hurdle-negative-binomial": lambda: above_zero(lambda: rng.poisson(mean * rng.gamma(2, 0.5, n)))
-        * rng.binomial(1, 0.7, n),
+        "hurdle-negative-binomial": lambda: (
+            above_zero(lambda: rng.poisson(mean * rng.gamma(2, 0.5, n))) * rng.binomial(1, 0.7, n)
+        ),
         "generalised-poisson": lambda: rng.poisson(rng.gamma(mean, 1.0)),
         "gamma": lambda: mean * rng.gamma(3, 1 / 3, n) + 1e-6,
         "exponential": lambda: mean * rng.exponential(size=n) + 1e-6,

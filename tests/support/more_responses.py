@@ -50,6 +50,23 @@ def _above_zero(rng: np.random.Generator, eta: np.ndarray, size: float) -> np.nd
     return stats.nbinom.ppf(rng.uniform(p**size, 1), size, p)
 
 
+def _steps_of_cox(rng: np.random.Generator, eta: np.ndarray) -> dict[str, np.ndarray]:
+    """Weibull times that are cut off, and the cuts at thirds of the event times, by interpolation in half octaves."""
+    t, end = rng.weibull(1.3, len(eta)) * np.exp(-eta / 1.3), rng.uniform(0.1, 3, len(eta))
+    event = t <= end
+    edges = np.arange(-40, 41) / 2
+    counts, _ = np.histogram(np.log2(t[event]), edges)
+    thirds = np.interp(event.sum() * np.array([1, 2]) / 3, np.r_[0, counts.cumsum()], edges)
+    return {"y": np.minimum(t, end), "event": event.astype(int), "first": 2 ** thirds[0], "second": 2 ** thirds[1]}
+
+
+def _cox(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
+    t, event, cuts = column(df.y, eta), column(df.event, eta), np.array([df["first"].iloc[0], df["second"].iloc[0]])
+    logs = np.r_[0.0, own]
+    spent = np.diff(np.minimum(t[..., None], np.r_[0.0, cuts, np.inf]), axis=-1)
+    return event * (eta + logs[np.searchsorted(cuts, t)]) - (spent * np.exp(eta[..., None] + logs)).sum(-1)
+
+
 MORE = (
     Case("student-t", (-0.2, 1.2), lambda rng, eta: {"y": eta + np.exp(-0.2) * rng.standard_t(np.exp(1.2), len(eta))},
          _student_t),
@@ -62,4 +79,5 @@ MORE = (
          _hurdle_negative_binomial, intercept=1.0),
     Case("generalised-poisson", (0.3,), lambda rng, eta: {"y": _families(rng, eta, np.exp(0.3))},
          _generalised_poisson, intercept=1.0),
+    Case("cox", (0.4, -0.5), _steps_of_cox, _cox, how={"event": "event", "intervals": "3"}),
 )  # fmt: skip

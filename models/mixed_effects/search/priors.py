@@ -77,7 +77,7 @@ class Priors:
         return keep.sum(-1) + covariance.log_lkj(coordinates, 1.0)
 
     def family(self, numbers: Tensor) -> Tensor:
-        """Of the family's own numbers (..., m): (...). A residual's log standard deviation, the first, is flat without one.
+        """Of the family's own numbers (..., m): (...). A residual's log sd, the first, is flat without a prior.
 
         Others can have no end (the size of a negative binomial, where counts spread as a Poisson's do), so that what is
         mixed over them needs a density that ends.

@@ -25,10 +25,11 @@ ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 def rows_of(case: Case, df: pd.DataFrame) -> tuple[Any, Tensor, Columns, Mapping[str, Tensor]]:
     """The response, all rows but the first as one client's, their columns, and its own numbers at the truth."""
-    columns = {k: v for k, v in case.how.items() if k != "cuts"}
+    columns = {k: v for k, v in case.how.items() if k not in ("cuts", "intervals")}
     federation, design = from_formula(df.assign(site=df.site.where(df.index < 1, "all")), case.formula,
                                       family=case.family, **columns)  # fmt: skip
-    response = response_of(design, SimpleNamespace(noise_0=1.0, cuts=case.how.get("cuts", ""), degrees_of_freedom=""))
+    texts = {name: case.how.get(name, "") for name in ("cuts", "intervals", "degrees_of_freedom")}
+    response = response_of(design, SimpleNamespace(noise_0=1.0, **texts))
     batch = federation.to("cpu", torch.float64).batch([federation.ids.index("all")])
     own = torch.tensor(case.own, dtype=torch.float64)
     sizes = [first.numel() for first in response.starts.values()]
@@ -102,7 +103,8 @@ PLAIN = {"negative-binomial": "poisson", "nbinom1": "poisson", "zero-inflated-po
 WITHOUT = {"negative-binomial": ("log_size", 25.0), "zero-inflated-poisson": ("logit_zero", -30.0),
            "zero-inflated-negative-binomial": ("logit_zero", -30.0), "nbinom1": ("log_dispersion", -25.0),
            "beta-binomial": ("log_precision", 25.0), "generalised-poisson": ("log_dispersion", -25.0),
-           "truncated-negative-binomial": ("log_size", 25.0), "hurdle-negative-binomial": ("log_size", 25.0)}  # fmt: skip
+           "truncated-negative-binomial": ("log_size", 25.0),
+           "hurdle-negative-binomial": ("log_size", 25.0)}  # fmt: skip
 
 
 @pytest.mark.parametrize("wide", PLAIN)
