@@ -100,6 +100,7 @@ def outcomes(family: str, eta: np.ndarray, rng: np.random.Generator) -> np.ndarr
         "generalised-poisson": lambda: rng.poisson(rng.gamma(mean, 1.0)),
         "gamma": lambda: mean * rng.gamma(3, 1 / 3, n) + 1e-6,
         "exponential": lambda: mean * rng.exponential(size=n) + 1e-6,
+        "cox": lambda: mean * rng.weibull(1.5, n) + 1e-6,
         "weibull": lambda: mean * rng.weibull(1.5, n) + 1e-6,
         "ordinal": lambda: np.digitize(eta + rng.logistic(size=n), [-1, 0, 1]),
     }
