@@ -81,7 +81,7 @@ class StudentTResponse(Response):
     """y ~ eta + scale t(df), whose log density bends both ways.
 
     Attributes:
-        sd: where the scale begins.
+        sd: where the scale begins, over that of y.
         spread: of y.
         known_df: degrees of freedom that are not learned; 0 where they are.
     """
@@ -106,7 +106,7 @@ class StudentTResponse(Response):
     @classmethod
     def of(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
-        return cls(settings.noise_0 * design.scale, design.scale, read_df(settings.degrees_of_freedom))
+        return cls(settings.noise_0, design.scale, read_df(settings.degrees_of_freedom))
 
     @classmethod
     def near(cls, centre: float) -> float:
@@ -115,9 +115,9 @@ class StudentTResponse(Response):
 
     @property
     def starts(self) -> Mapping[str, Tensor]:
-        """log scale, and log df, at 8, where it is learned."""
-        learned = {} if self.known_df else {"log_df": torch.tensor(8.0).double().log()}
-        return {"log_noise": torch.tensor(self.sd).double().log(), **learned}
+        """The logarithm of the scale over the spread of y, and log(df - 1), at 8, where it is learned."""
+        learned = {} if self.known_df else {"log_df": torch.tensor(7.0).double().log()}
+        return {"log_scale": torch.tensor(self.sd).double().log(), **learned}
 
     @property
     def unit(self) -> float:
@@ -126,16 +126,20 @@ class StudentTResponse(Response):
 
     def width(self, values: Mapping[str, Tensor]) -> Tensor | None:
         """Of the peak: the standard deviation of a normal with its curvature."""
-        return values["log_noise"].exp() / (1 + 1 / self.df(values)).sqrt()
+        return self.scale(values) / (1 + 1 / self.df(values)).sqrt()
+
+    def scale(self, values: Mapping[str, Tensor]) -> Tensor:
+        """In the units of y, broadcast beside eta."""
+        return values["log_scale"].exp() * self.spread
 
     def df(self, values: Mapping[str, Tensor]) -> Tensor:
         """Degrees of freedom, broadcast beside eta."""
-        like = values["log_noise"]
-        return torch.full_like(like, self.known_df) if self.known_df else values["log_df"].exp()
+        like = values["log_scale"]
+        return torch.full_like(like, self.known_df) if self.known_df else 1 + values["log_df"].exp()
 
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:
         """See :class:`.base.Response`."""
-        return StudentT(eta, values["log_noise"].exp(), self.df(values))
+        return StudentT(eta, self.scale(values), self.df(values))
 
     def slope_and_weight(
         self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows
@@ -147,16 +151,16 @@ class StudentTResponse(Response):
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
         """Of the normal's of the variance that is expected given y."""
         more = 1 + 1 / self.df(values)
-        return (-2 * values["log_noise"]).exp() * more / (1 + self._over(eta, y, values))
+        return more / self.scale(values).square() / (1 + self._over(eta, y, values))
 
     def _over(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """r^2 / df."""
-        return ((y - eta) * (-values["log_noise"]).exp()).square() / self.df(values)
+        return ((y - eta) / self.scale(values)).square() / self.df(values)
 
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The scale, and df where it is learned."""
-        learned = {} if self.known_df else {"df": values["log_df"].exp()}
-        return {"scale": values["log_noise"].exp(), **learned}
+        learned = {} if self.known_df else {"df": 1 + values["log_df"].exp()}
+        return {"scale": self.scale(values), **learned}
 
     def at_bound(self, name: str, value: float) -> str:
         """See :class:`.base.Response`."""

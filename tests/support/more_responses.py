@@ -10,7 +10,7 @@ from support.response_case import Case, column
 
 
 def _student_t(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    return stats.t.logpdf(column(df.y, eta), np.exp(own[1]), eta, np.exp(own[0]))
+    return stats.t.logpdf(column(df.y, eta), 1 + np.exp(own[1]), eta, np.exp(own[0]))
 
 
 def _truncated_poisson(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
@@ -68,7 +68,7 @@ def _cox(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
 
 
 MORE = (
-    Case("student-t", (-0.2, 1.2), lambda rng, eta: {"y": eta + np.exp(-0.2) * rng.standard_t(np.exp(1.2), len(eta))},
+    Case("student-t", (-0.2, 0.8), lambda rng, eta: {"y": eta + np.exp(-0.2) * rng.standard_t(np.exp(1.2), len(eta))},
          _student_t),
     Case("truncated-poisson", (), lambda rng, eta: {"y": stats.poisson.ppf(rng.uniform(np.exp(-np.exp(eta)), 1),
          np.exp(eta))}, _truncated_poisson),

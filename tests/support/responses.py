@@ -252,5 +252,6 @@ def referee_point(case: Case, fit: Any) -> np.ndarray:
     """A fitted mixed model's intercept, slope, log sd and own numbers, as :func:`quadrature` takes them."""
     table = fit.summary().table.set_index("effect").estimate
     own = [fit.run.shared[f"effects.{k}"].reshape(-1).numpy() for k in fit.method.response_family.starts]
+    own = [own[0] + np.log(fit.method.response_family.unit), *own[1:]] if case.family == "student-t" else own
     first = -table["1 | 2"] if case.family == "ordinal" else table["Intercept"]
     return np.r_[first, table["x"], np.log(table["sd(Intercept)"]), *own]

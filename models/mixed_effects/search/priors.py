@@ -91,7 +91,8 @@ class Priors:
         if not self.bayes:
             return more
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
-        found = log_density(*read("residual_prior", text), numbers.exp()) + numbers
+        spread = numbers.exp() * self.method.response_family.unit
+        found = log_density(*read("residual_prior", text), spread) + numbers
         return found.sum(-1) + more
 
     def _of_own(self, numbers: Tensor) -> Tensor:

@@ -35,6 +35,8 @@ def rows_of(case: Case, df: pd.DataFrame) -> tuple[Any, Tensor, Columns, Mapping
     sizes = [first.numel() for first in response.starts.values()]
     parts = zip(response.starts.items(), own.split(sizes), strict=True)
     values = {name: part if first.dim() else part[0] for (name, first), part in parts}
+    if case.family == "student-t":  # (whose scale is one over the spread of y)
+        values["log_scale"] = values["log_scale"] - np.log(response.unit)
     return response, batch.y, design.split(batch.x), values
 
 
@@ -140,7 +142,7 @@ def test_without_an_end_of_df_a_t_is_a_normal() -> None:
     df = torch.tensor(36.0).double().requires_grad_()
     eta = torch.randn(y.shape, generator=generator("eta"), dtype=torch.float64)
     height = response.distribution(eta, {**values, "log_df": df}, columns).log_prob(y)
-    expected = torch.distributions.Normal(eta, values["log_noise"].exp()).log_prob(y)
+    expected = torch.distributions.Normal(eta, response.scale(values)).log_prob(y)
     torch.testing.assert_close(height, expected, rtol=0, atol=1e-11)
     (slope,) = torch.autograd.grad(height.sum(), df)
     assert abs(float(slope)) < 1e-9
