@@ -156,6 +156,7 @@ def response_of(response: type[Response], name: str, column: Column, rows: int, 
     tried = [
         values_of(column, rows, rng), rng.normal(shared, 1, rows), np.exp(rng.normal(shared, 0.5, rows)),
         rng.poisson(np.exp(0.5 + shared), rows), rng.beta(2 + shared, 2, rows), rng.permutation(np.arange(rows) % 2),
+        1 + rng.poisson(np.exp(0.5 + shared), rows),
     ]  # fmt: skip
     if column.kind in ("category", "flag"):
         return tried[0]

@@ -57,6 +57,7 @@ class Response:
         concave: whether log p(y | eta) is concave in eta wherever its own numbers are.
         chain_steps: of the Metropolis chains that draw a client's effects: more where one tail may be much longer.
         own_prior: the setting with the prior of its own numbers.
+        bins: of :meth:`histogram`.
     """
 
     name: ClassVar[str] = ""
@@ -71,6 +72,7 @@ class Response:
     concave: ClassVar[bool] = True
     chain_steps: ClassVar[int] = 6
     own_prior: ClassVar[str] = "family_prior"
+    bins: ClassVar[int] = 0
 
     # -- what y may be ------------------------------------------------------------------------------------------------
 
@@ -157,6 +159,11 @@ class Response:
         return 0.0
 
     @classmethod
+    def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Counts of rows by their response, (bins,), from which :meth:`of` makes more; they add up over sites."""
+        return np.zeros(0)
+
+    @classmethod
     def of(cls, design: Any, settings: Any) -> Response:
         """The response of a design.
 
@@ -170,6 +177,18 @@ class Response:
     def starts(self) -> Mapping[str, Tensor]:
         """Its own numbers, and where they begin: logarithms or the like, on the real line; () or (m,)."""
         return {}
+
+    @property
+    def unit(self) -> float:
+        """How far the linear predictor spreads, where it has the response's units; 1 where it has none."""
+        return 1.0
+
+    def width(self, values: Mapping[str, Tensor]) -> Tensor | None:
+        """How far eta moves until the log density is another one, (...), where the linear predictor has units.
+
+        Sites compare their rows with it; None where eta has no units.
+        """
+        return None
 
     # -- its density --------------------------------------------------------------------------------------------------
 

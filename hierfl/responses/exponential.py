@@ -112,6 +112,8 @@ def read_cuts(text: str) -> tuple[float, ...]:
     Raises:
         UserError: for anything but numbers above zero that grow.
     """
+    if text.strip().startswith("auto"):
+        raise UserError("cuts at quantiles of event times are of the family cox: family='cox', intervals='10'")
     try:
         cuts = tuple(float(part) for part in text.split(",")) if text.strip() else ()
     except ValueError:

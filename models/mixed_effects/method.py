@@ -170,6 +170,10 @@ class MixedEffects(Answers):
         """See :class:`~hierfl.inference.method.capabilities.ChecksBroadcasts`."""
         return ranges.broadcast_error(self, shared, inputs)
 
+    def response_error(self, shared: State, y: Tensor) -> str:
+        """See :class:`~hierfl.inference.method.response_checks.ChecksResponses`."""
+        return ranges.response_error(self, shared, y)
+
     @property
     def prediction_draws(self) -> int:
         """All that there are."""

@@ -26,6 +26,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "poisson, ziformula=~1": {"family": "zero-inflated-poisson"},
     "nbinom2, ziformula=~1": {"family": "zero-inflated-negative-binomial"},
     "truncated_poisson, ziformula=~1": {"family": "hurdle-poisson"},
+    "truncated_nbinom2, ziformula=~1": {"family": "hurdle-negative-binomial"},
+    "truncated_poisson": {"family": "truncated-poisson"}, "genpois": {"family": "generalised-poisson"},
+    "truncated_nbinom2": {"family": "truncated-negative-binomial"}, "t_family": {"family": "student-t"},
 }  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import sys
 import time
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -60,7 +60,7 @@ def table(family: str, kind: str, sites: int, seed: int) -> pd.DataFrame:
     eta = -0.2 + slope * (x - 50) + 0.5 * (g == "b")
     eta = eta + rng.normal(0, 0.6, sites)[site] + rng.normal(0, 0.02, sites)[site] * (x - 50)
     eta = eta + rng.normal(0, 0.4, (sites, 8))[site, patient] + rng.normal(0, 0.4, 3)[region]
-    if kind != "plain" and family not in ("ordinal", "gaussian", "lognormal", "beta", *BINOMIAL):
+    if kind != "plain" and family not in ("ordinal", "gaussian", "student-t", "lognormal", "beta", *BINOMIAL):
         eta = eta.clip(-3, 3)  # (means up to 20)
     y = outcomes(family, eta, rng)
     if kind == "separated":
@@ -79,6 +79,7 @@ def outcomes(family: str, eta: np.ndarray, rng: np.random.Generator) -> np.ndarr
     n, p, mean = len(eta), 1 / (1 + np.exp(-eta)), np.exp(eta.clip(-5, 5))
     made: dict[str, Any] = {
         "gaussian": lambda: eta + rng.normal(size=n),
+        "student-t": lambda: eta + rng.standard_t(4, n),
         "lognormal": lambda: np.exp(eta + rng.normal(size=n)),
         "binomial": lambda: rng.binomial(1, p),
         "binomial-probit": lambda: rng.binomial(1, [NormalDist().cdf(score) for score in eta]),
@@ -91,12 +92,27 @@ def outcomes(family: str, eta: np.ndarray, rng: np.random.Generator) -> np.ndarr
         "nbinom1": lambda: rng.poisson(rng.gamma(mean, 1.0)),
         "zero-inflated-negative-binomial": lambda: rng.poisson(mean * rng.gamma(2, 0.5, n)) * rng.binomial(1, 0.7, n),
         "hurdle-poisson": lambda: np.where(rng.random(n) < 0.3, 0, np.maximum(rng.poisson(mean), 1)),
+        "truncated-poisson": lambda: above_zero(lambda: rng.poisson(mean)),
+        "truncated-negative-binomial": lambda: above_zero(lambda: rng.poisson(mean * rng.gamma(2, 0.5, n))),
+        "hurdle-negative-binomial": lambda: (
+            above_zero(lambda: rng.poisson(mean * rng.gamma(2, 0.5, n))) * rng.binomial(1, 0.7, n)
+        ),
+        "generalised-poisson": lambda: rng.poisson(rng.gamma(mean, 1.0)),
         "gamma": lambda: mean * rng.gamma(3, 1 / 3, n) + 1e-6,
         "exponential": lambda: mean * rng.exponential(size=n) + 1e-6,
+        "cox": lambda: mean * rng.weibull(1.5, n) + 1e-6,
         "weibull": lambda: mean * rng.weibull(1.5, n) + 1e-6,
         "ordinal": lambda: np.digitize(eta + rng.logistic(size=n), [-1, 0, 1]),
     }
     return made[family]()
+
+
+def above_zero(drawn: Callable[[], np.ndarray]) -> np.ndarray:
+    """Counts that are drawn again where they are zero; 1 where they are zero a thousand times."""
+    y = drawn()
+    for _ in range(1000):
+        y = np.where(y == 0, drawn(), y)
+    return np.maximum(y, 1)
 
 
 def cases(families: list[str]) -> Iterator[dict[str, Any]]:

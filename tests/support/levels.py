@@ -66,6 +66,7 @@ def point(case: Case, fit: Any, levels: tuple[str, ...]) -> np.ndarray:
     """A fitted model's intercept, slope, log sd of each level and own numbers."""
     effects = fit.summary().table.set_index("effect").estimate
     own = [fit.run.shared[f"effects.{k}"].reshape(-1).numpy() for k in fit.method.response_family.starts]
+    own = [own[0] + np.log(fit.method.response_family.unit), *own[1:]] if case.family == "student-t" else own
     first = -effects["1 | 2"] if case.family == "ordinal" else effects["Intercept"]
     return np.concatenate([[first, effects["x"]], [np.log(effects[SDS[level]]) for level in levels], *own])
 

@@ -2,91 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 from scipy.special import expit, gammaln, logit
-
-#: log p(y | eta) of rows (n, ...), the family's own numbers given
-LogDensity = Callable[[pd.DataFrame, np.ndarray, np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A response.
-
-    Attributes:
-        family: its name.
-        own: its own numbers as a fit searches them, true ones.
-        draw: (rng, table with eta and x) to columns of the response.
-        log_density: (table, eta (n, ...), own) to (n, ...).
-        response: of the formula.
-        how: more arguments of a mixed model.
-        intercept: the true one.
-    """
-
-    family: str
-    own: tuple[float, ...]
-    draw: Callable[[np.random.Generator, np.ndarray], Mapping[str, np.ndarray]]
-    log_density: LogDensity
-    response: str = "y"
-    how: Mapping[str, Any] = field(default_factory=dict)
-    intercept: float = 0.5
-
-    @property
-    def formula(self) -> str:
-        return f"{self.response} ~ 1 + x + (1 | site)"
-
-    def table(
-        self, places: int = 30, seed: int = 1, rows: tuple[int, int] = (2, 60), slope: float = 0.7, sd: float = 0.8
-    ) -> pd.DataFrame:
-        """So many rows a place, a random intercept of standard deviation sd; columns y, x, site, effect and more."""
-        rng = np.random.default_rng(seed)
-        who = np.repeat(np.arange(places), rng.integers(rows[0], rows[1] + 1, places))
-        x, effect = rng.normal(size=len(who)), sd * rng.normal(size=places)
-        eta = self.intercept + slope * x + effect[who]
-        site = [f"s{j:03d}" for j in who]
-        return pd.DataFrame({**self.draw(rng, eta), "x": x, "site": site, "effect": effect[who]})
-
-
-def _column(y: pd.Series, eta: np.ndarray) -> np.ndarray:
-    """Beside eta (n, ...)."""
-    return y.to_numpy(dtype=float).reshape(-1, *[1] * (eta.ndim - 1))
+from support.more_responses import MORE
+from support.response_case import Case, column
 
 
 def _gaussian(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    return stats.norm.logpdf(_column(df.y, eta), eta, np.exp(own[0]))
+    return stats.norm.logpdf(column(df.y, eta), eta, np.exp(own[0]))
 
 
 def _binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    return stats.binom.logpmf(_column(df.y, eta), _column(df.n, eta), expit(eta))
+    return stats.binom.logpmf(column(df.y, eta), column(df.n, eta), expit(eta))
 
 
 def _poisson(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    return stats.poisson.logpmf(_column(df.y, eta), np.exp(eta))
+    return stats.poisson.logpmf(column(df.y, eta), np.exp(eta))
 
 
 def _negative_binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
     size = np.exp(own[0])
-    return stats.nbinom.logpmf(_column(df.y, eta), size, size / (size + np.exp(eta)))
+    return stats.nbinom.logpmf(column(df.y, eta), size, size / (size + np.exp(eta)))
 
 
 def _zero_inflated(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    y, share = _column(df.y, eta), expit(own[0])
+    y, share = column(df.y, eta), expit(own[0])
     return np.log(share * (y == 0) + (1 - share) * stats.poisson.pmf(y, np.exp(eta)))
 
 
 def _beta_binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
     a, b = np.exp(own[0]) * expit(eta), np.exp(own[0]) * expit(-eta)
-    return stats.betabinom.logpmf(_column(df.y, eta), _column(df.n, eta), a, b)
+    return stats.betabinom.logpmf(column(df.y, eta), column(df.n, eta), a, b)
 
 
 def _successes(df: pd.DataFrame, eta: np.ndarray, won: np.ndarray, lost: np.ndarray) -> np.ndarray:
-    y, n = _column(df.y, eta), _column(df.n, eta)
+    y, n = column(df.y, eta), column(df.n, eta)
     terms = np.where(y == 0, 0.0, y * won) + np.where(y == n, 0.0, (n - y) * lost)
     return gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1) + terms
 
@@ -100,41 +55,41 @@ def _cloglog(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
 
 
 def _nbinom1(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    return stats.nbinom.logpmf(_column(df.y, eta), np.exp(eta - own[0]), 1 / (1 + np.exp(own[0])))
+    return stats.nbinom.logpmf(column(df.y, eta), np.exp(eta - own[0]), 1 / (1 + np.exp(own[0])))
 
 
 def _zero_inflated_negative_binomial(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    zero = _column(df.y, eta) == 0
+    zero = column(df.y, eta) == 0
     return np.log(expit(own[1]) * zero + expit(-own[1]) * np.exp(_negative_binomial(df, eta, own)))
 
 
 def _hurdle(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    y, rate = _column(df.y, eta), np.exp(eta)
+    y, rate = column(df.y, eta), np.exp(eta)
     above = stats.poisson.logpmf(y, rate) - np.log(-np.expm1(-rate)) + np.log(expit(-own[0]))
     return np.where(y == 0, np.log(expit(own[0])), above)
 
 
 def _beta(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    return stats.beta.logpdf(_column(df.y, eta), np.exp(own[0]) * expit(eta), np.exp(own[0]) * expit(-eta))
+    return stats.beta.logpdf(column(df.y, eta), np.exp(own[0]) * expit(eta), np.exp(own[0]) * expit(-eta))
 
 
 def _gamma(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
     shape = np.exp(own[0])
-    return stats.gamma.logpdf(_column(df.y, eta), shape, scale=np.exp(eta) / shape)
+    return stats.gamma.logpdf(column(df.y, eta), shape, scale=np.exp(eta) / shape)
 
 
 def _lognormal(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    return stats.lognorm.logpdf(_column(df.y, eta), np.exp(own[0]), scale=np.exp(eta))
+    return stats.lognorm.logpdf(column(df.y, eta), np.exp(own[0]), scale=np.exp(eta))
 
 
 def _ordinal(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
     edges = np.r_[-np.inf, 0.0, np.cumsum(np.exp(own)), np.inf]
-    y = _column(df.y, eta).astype(int)
+    y = column(df.y, eta).astype(int)
     return np.log(expit(edges[y] - eta) - expit(edges[y - 1] - eta))
 
 
 def _weibull(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    y, k, event = _column(df.y, eta), np.exp(own[0]), _column(df.event, eta)
+    y, k, event = column(df.y, eta), np.exp(own[0]), column(df.event, eta)
     scale = np.exp(-eta / k)
     died, seen = stats.weibull_min.logpdf(y, k, scale=scale), stats.weibull_min.logsf(y, k, scale=scale)
     return np.where(event == 1, died, seen)
@@ -144,7 +99,7 @@ CUTS = np.array([0.2, 0.6])
 
 
 def _piecewise(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
-    t, event = _column(df.y, eta), _column(df.event, eta)
+    t, event = column(df.y, eta), column(df.event, eta)
     logs = np.r_[0.0, own]
     spent = np.diff(np.minimum(t[..., None], np.r_[0.0, CUTS, np.inf]), axis=-1)
     return event * (eta + logs[np.searchsorted(CUTS, t)]) - (spent * np.exp(eta[..., None] + logs)).sum(-1)
@@ -240,6 +195,7 @@ CASES = {
             lambda rng, eta: _watched(rng, rng.weibull(np.exp(0.3), len(eta)) * np.exp(-eta / np.exp(0.3))), _weibull,
             how={"event": "event"},
         ),
+        *MORE,
     )
 }  # fmt: skip
 
@@ -296,5 +252,6 @@ def referee_point(case: Case, fit: Any) -> np.ndarray:
     """A fitted mixed model's intercept, slope, log sd and own numbers, as :func:`quadrature` takes them."""
     table = fit.summary().table.set_index("effect").estimate
     own = [fit.run.shared[f"effects.{k}"].reshape(-1).numpy() for k in fit.method.response_family.starts]
+    own = [own[0] + np.log(fit.method.response_family.unit), *own[1:]] if case.family == "student-t" else own
     first = -table["1 | 2"] if case.family == "ordinal" else table["Intercept"]
     return np.r_[first, table["x"], np.log(table["sd(Intercept)"]), *own]

@@ -130,10 +130,10 @@ def _design_problems(own: NamedSums, total: NamedSums, rest: NamedSums) -> Itera
     others = float(rest["sites"])  # (a roster may have changed since)
     if others < 1 or others % 1:
         yield f"they are of {others + 1:g} sites"
-    for name in ("varying", "informative", "several", "homes", "levels"):
+    for name in ("varying", "informative", "several", "homes", "levels", "histogram"):
         if name not in rest:
             continue
-        value, most = np.atleast_1d(rest[name]), np.inf if name == "levels" else others
+        value, most = np.atleast_1d(rest[name]), np.inf if name in ("levels", "histogram") else others
         if (value < 0).any() or (value > most).any() or (value % 1).any():
             yield f"{name} counts what no {others:g} other sites have"
     for name in ("gram", "products"):

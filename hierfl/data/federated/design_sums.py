@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class DesignSums:
         levels: of an ordinal response, rows of each level; else (0,).
         several: sites with more than one group inside, (1,); else (0,).
         homes: sites of each group of sites, (R,).
+        histogram: of the response, see :meth:`~hierfl.responses.base.Response.histogram`.
     """
 
     response: Moments
@@ -39,6 +40,7 @@ class DesignSums:
     levels: np.ndarray
     several: np.ndarray
     homes: np.ndarray
+    histogram: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     @classmethod
     def named(cls, sums: NamedSums, centre: float) -> DesignSums:
@@ -49,6 +51,7 @@ class DesignSums:
             response, random, sums["gram"], sums.get("products", np.zeros((0, 0))), sums["varying"],
             int(sums["sites"]), int(sums["informative"]), sums["centre"], sums.get("levels", np.zeros(0)),
             sums.get("several", np.zeros(0)), sums.get("homes", np.zeros(0)),
+            sums.get("histogram", np.zeros(0)),
         )  # fmt: skip
 
     def sums(self) -> dict[str, np.ndarray]:
@@ -57,7 +60,7 @@ class DesignSums:
             **self.response.sums("response."), **self.random.sums("random."), "gram": self.gram,
             "products": self.products, "varying": self.varying, "sites": np.array(float(self.sites)),
             "informative": np.array(float(self.informative)), "centre": self.centre,
-            **{name: own for name in ("levels", "several", "homes") if len(own := getattr(self, name))},
+            **{name: own for name in ("levels", "several", "homes", "histogram") if len(own := getattr(self, name))},
         }  # fmt: skip
 
     def __add__(self, other: DesignSums) -> DesignSums:
@@ -66,5 +69,5 @@ class DesignSums:
             self.response + other.response, self.random + other.random, self.gram + other.gram,
             self.products + other.products, self.varying + other.varying, self.sites + other.sites,
             self.informative + other.informative, self.centre + other.centre, self.levels + other.levels,
-            self.several + other.several, self.homes + other.homes,
+            self.several + other.several, self.homes + other.homes, self.histogram + other.histogram,
         )  # fmt: skip

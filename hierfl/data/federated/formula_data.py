@@ -82,6 +82,7 @@ class FormulaData:
         shapes |= {"levels": (len(self.formula.ordinal_levels),)} if self.formula.ordinal_levels else {}
         shapes |= {"several": (1,)} if self.formula.levels.inner else {}
         shapes |= {"homes": (homes,)} if homes else {}
+        shapes |= {"histogram": (bins,)} if (bins := self.formula.response.bins) else {}
         for part, k in (("response", 1), ("random", q)):
             shapes |= {f"{part}.n": (), f"{part}.total": (k,), f"{part}.square": (k,)}
         return shapes
@@ -107,6 +108,7 @@ class FormulaData:
             "varying": "of each random effect's column, whether its values differ",
             "centre": "two numbers, whose ratio says about where the response lies",
             "levels": "rows of each level of the response", "sites": "1",
+            "histogram": "events in each half octave of time",
             "several": "whether there is more than one group inside", "homes": "which group of sites it is in (1)",
             "informative": "whether there are more rows than random effects",
         }  # fmt: skip

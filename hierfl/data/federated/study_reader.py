@@ -129,6 +129,7 @@ class StudyReader:
             response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
             centre.sum(0), levels,
             np.array([float(len(groups) > 1)]) if INNER in self.levels else np.zeros(0), homes,
+            self.formula.response.histogram(y, rows),
         )  # fmt: skip
 
     def design(self, sums: DesignSums) -> Design:
@@ -159,7 +160,7 @@ class StudyReader:
             units[level] = Units.of(names, sums.random.mean[of], sums.random.rms[of], blocks)
             first += len(names)
         return replace(
-            base, centre=centre, scale=sd if residual else 1.0,
+            base, histogram=tuple(sums.histogram.tolist()), centre=centre, scale=sd if residual else 1.0,
             fixed_units=Units.of(fixed, means, np.sqrt(gram.diagonal() / n), (len(fixed),)),
             random_units=units[CLIENT], inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
         )  # fmt: skip

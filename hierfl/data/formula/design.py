@@ -79,6 +79,7 @@ class Design(Architecture):
         fixed_units, random_units: of the columns.
         inner: random effects of groups inside a client; None for none.
         outer: those of groups of clients.
+        histogram: of the response, see :meth:`~hierfl.responses.base.Response.histogram`; empty where it has none.
     """
 
     fixed: tuple[str, ...] = ()
@@ -95,6 +96,7 @@ class Design(Architecture):
     outer: Grouping | None = None
     labels: tuple[str | int | float, ...] = ()
     fixed_correlation: tuple[tuple[float, ...], ...] = ()
+    histogram: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -102,7 +104,7 @@ class Design(Architecture):
         levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
         outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
-        fixed_correlation: np.ndarray | None = None,
+        fixed_correlation: np.ndarray | None = None, histogram: Sequence[float] = (),
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -122,7 +124,7 @@ class Design(Architecture):
             extras=tuple(extras), levels=levels, centre=centre, scale=scale, blocks=tuple(blocks) or (q,),
             fixed_units=fixed_units or Units((0.0,) * p, (1.0,) * p),
             random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
-            labels=tuple(labels),
+            labels=tuple(labels), histogram=tuple(histogram),
             fixed_correlation=() if fixed_correlation is None else tuple(map(tuple, fixed_correlation.tolist())),
         )  # fmt: skip
 

@@ -155,6 +155,7 @@ class FormulaTable:
             scale=(float(np.std(parts[:, 0])) or 1.0) if of.residual else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
             labels=self.response.labels, fixed_correlation=self.independent.correlation,
+            histogram=of.histogram(self.response.y, self.rows).tolist(),
             **{
                 level: self.places.grouping(level, tuple(found), blocks, units[level])
                 for level, (found, blocks) in self.random.items() if level != CLIENT

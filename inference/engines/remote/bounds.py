@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ...method.capabilities import broadcast_error, is_tabular
+from ...method.response_checks import response_error
 from ...state import State, form_of_state
 from .points import points_of
 from .site import Site
@@ -84,7 +85,7 @@ class Bounds:
             return
         # (what has noise says as little of any rows anywhere, and a refusal by the rows would be without noise)
         noisy = self.site.plate.privacy is not None
-        if not noisy and (problem := broadcast_error(self.site.method, shared, self._inputs())):
+        if not noisy and (problem := self._problem(shared)):
             raise OutOfBounds(problem)
         # (how far a client's own training moves is hidden by noise on a sum over clients: a refusal by it would tell)
         if not is_tabular(self.site.method) and self.site.options.dp != "client":
@@ -125,9 +126,11 @@ class Bounds:
         number = torch.tensor(float(head["round"]), dtype=torch.float64)
         self.memory = {"round": number, **put_under("last", last), **put_under("moved", moved)}
 
-    def _inputs(self) -> Tensor:
-        federation = self.site.plate.federation
-        return federation.x[federation.indices("train")[0]]
+    def _problem(self, shared: State) -> str:
+        """Of the site's own rows, beside a broadcast."""
+        federation, method = self.site.plate.federation, self.site.method
+        rows = federation.indices("train")[0]
+        return broadcast_error(method, shared, federation.x[rows]) or response_error(method, shared, federation.y[rows])
 
     def _begins(self, shared: State) -> None:
         for name, first in self.site.shared.items():

@@ -209,7 +209,7 @@ class AfterFit(OfRows, MadeAgain):
             kind: "pairwise", all pairs; "trt.vs.ctrl", each level less the first.
             at: see :meth:`means`; ``{"arm": ["b", "a", "c"]}`` orders levels.
             scale: "response" makes ratios of differences, exp of them, where they are odds, rate or hazard ratios or
-                the like; of hurdle-poisson of rates before truncation at zero, not of means.
+                the like; of hurdles and truncated counts of rates before truncation, not of means.
             level: of the intervals.
             adjust: "tukey" by the studentized range, of all pairs (of unequal variances by Kramer); "mvt" by the
                 multivariate t's distribution; "bonferroni"; "none". "auto" is Tukey's of pairs and else "mvt".

@@ -159,7 +159,7 @@ def _pooled(fitted: Fitted) -> Tensor:
         rows = columns.x.flatten(0, 1)[root > 0] * root[root > 0, None]
         target = slope.flatten()[root > 0, None] / root[root > 0, None]
         step = torch.linalg.lstsq(rows, target, driver="gelsd").solution[:, 0]
-        far = linear(columns.x, step).abs().amax()
+        far = linear(columns.x, step).abs().amax() / method.response_family.unit
         beta = beta + method.likelihood.damping(far) * step
         if far < NEWTON_TOLERANCE:
             break

@@ -49,7 +49,8 @@ class Priors:
         s, d = self.method.settings, self.method.network
         if not self.bayes:
             # (where they are not searched, the sums say where coefficients are; others may be at infinity)
-            flat = torch.full((len(d.fixed),), WIDE_BETA, dtype=torch.float64)
+            wide = WIDE_BETA * self.method.response_family.unit
+            flat = torch.full((len(d.fixed),), wide, dtype=torch.float64)
             return (torch.zeros_like(flat), flat) if self.method.likelihood.searches_beta else None
         scale = torch.tensor(d.fixed_units.scale, dtype=torch.float64)
         mean, sd = torch.zeros_like(scale), torch.full_like(scale, WIDE * d.scale)
@@ -76,7 +77,7 @@ class Priors:
         return keep.sum(-1) + covariance.log_lkj(coordinates, 1.0)
 
     def family(self, numbers: Tensor) -> Tensor:
-        """Of the family's own numbers (..., m): (...). A residual's log standard deviation is flat without a prior.
+        """Of the family's own numbers (..., m): (...). A residual's log sd, the first, is flat without a prior.
 
         Others can have no end (the size of a negative binomial, where counts spread as a Poisson's do), so that what is
         mixed over them needs a density that ends.
@@ -84,11 +85,18 @@ class Priors:
         if not numbers.shape[-1]:
             return numbers.new_zeros(numbers.shape[:-1])
         if self.method.response_family.own_prior == "family_prior":
-            kind, about = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
-            mean, sd = about if kind == "normal" else (0.0, torch.inf)
-            return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))
+            return self._of_own(numbers)
+        numbers, others = numbers[..., :1], numbers[..., 1:]
+        more = self._of_own(others) if others.shape[-1] else numbers.new_zeros(numbers.shape[:-1])
         if not self.bayes:
-            return numbers.new_zeros(numbers.shape[:-1])
+            return more
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
-        found = log_density(*read("residual_prior", text), numbers.exp()) + numbers
-        return found.sum(-1)
+        spread = numbers.exp() * self.method.response_family.unit
+        found = log_density(*read("residual_prior", text), spread) + numbers
+        return found.sum(-1) + more
+
+    def _of_own(self, numbers: Tensor) -> Tensor:
+        """Of numbers (..., m) that :attr:`.settings.Settings.family_prior` is of: (...)."""
+        kind, about = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
+        mean, sd = about if kind == "normal" else (0.0, torch.inf)
+        return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))

@@ -8,6 +8,7 @@ bounded, and :data:`ASKED` and :data:`EXPLORED` are above what honest fits have 
     steepness    the spread over the site's own rows of the linear predictor, by columns of more than two values
     reach        the largest other coefficient, in units in which columns have a spread of one; of groups of clients
                  those of columns alone that differ between rows: few groups leave their deviation open
+                 (of a response with units both are over the width of its peak, as is the spread of the site's y)
     power        of Weibull times the logarithm of the power of time: large ones single out the longest time
 
 The site's own rows are what is looked at: units are made of all sites' totals, of which a server may say anything.
@@ -101,36 +102,65 @@ class SiteRanges:
     def asked(self, shared: State) -> list[Extent]:
         """Of points with derivatives, and of estimates."""
         method, rows = self.method, self._fixed
-        found = [self._point(rows, method.parts(shared[f"effects.{k}"])) for k in POINTS if f"effects.{k}" in shared]
-        found.append(self._point(rows, {k: shared[f"effects.{k}"] for k in method.sizes if f"effects.{k}" in shared}))
+        found = [self._point(rows, values) for values in self.near(shared)]
         for level in method.above:
-            found.append(self._above(shared[f"effects.{level.effects}"]))
-        return [*found, self._above(shared["effects.nodes"])] if "effects.nodes" in shared else found
+            found.append(self._above(shared, shared[f"effects.{level.effects}"]))
+        return [*found, self._above(shared, shared["effects.nodes"])] if "effects.nodes" in shared else found
 
     def explored(self, shared: State) -> list[Extent]:
         """Of points that are explored, and of draws."""
-        method, found = self.method, list[Extent]()
-        if len(shared["effects.draws"]):
-            found.append(self._point(self._fixed, method.parts(shared["effects.draws"])))
-        if HEIGHTS in carried(method, shared):
-            found.append(self._point(self._fixed, method.parts(shared["effects.points"])))
-            if "effects.many_nodes" in shared:
-                found.append(self._above(shared["effects.many_nodes"]))
+        found = [self._point(self._fixed, values) for values in self.far(shared)]
+        if HEIGHTS in carried(self.method, shared) and "effects.many_nodes" in shared:
+            found.append(self._above(shared, shared["effects.many_nodes"]))
         return found
+
+    def near(self, shared: State) -> list[State]:
+        """Points with derivatives, and the estimates, by their short names."""
+        points = [self.method.parts(shared[f"effects.{k}"]) for k in POINTS if f"effects.{k}" in shared]
+        return [*points, self._estimates(shared)]
+
+    def far(self, shared: State) -> list[State]:
+        """Points that are explored, and draws."""
+        points = [shared["effects.draws"]] if len(shared["effects.draws"]) else []
+        points += [shared["effects.points"]] if HEIGHTS in carried(self.method, shared) else []
+        return [self.method.parts(numbers) for numbers in points]
 
     @property
     def _fixed(self) -> OwnRows:
         return OwnRows.of(self.method.network.split(self.inputs[None]).x[0])
 
-    def _above(self, effects: Tensor) -> Extent:
+    def _estimates(self, shared: State) -> State:
+        return {k: shared[f"effects.{k}"] for k in self.method.sizes if f"effects.{k}" in shared}
+
+    def _above(self, shared: State, effects: Tensor) -> Extent:
         """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing."""
         columns = self.method.network.split(self.inputs[None]).of(OUTER)[0][0]
+        width = self.method.response_family.width(self._estimates(shared))
+        effects = effects if width is None else effects / width
         varies = torch.tensor([len(column.unique()) > 1 for column in columns.unbind(-1)], dtype=torch.bool)
         return OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
 
-    @staticmethod
-    def _point(rows: OwnRows, values: Mapping[str, Tensor]) -> Extent:
-        return rows.extent(values["beta"], values.get("log_k"))
+    def _point(self, rows: OwnRows, values: Mapping[str, Tensor]) -> Extent:
+        width = self.method.response_family.width(values)
+        beta = values["beta"] if width is None else values["beta"] / width.reshape(*values["beta"].shape[:-1], 1)
+        return rows.extent(beta, values.get("log_k"))
+
+
+def response_error(method: MixedModel, shared: State, y: Tensor) -> str:
+    """The same of the site's own responses, where the linear predictor has their units; see :data:`ASKED`.
+
+    Args:
+        method: whose.
+        shared: as broadcast, finite and of the right form.
+        y: the client's responses, (n,).
+    """
+    ranges, family = SiteRanges(method, y[:, None]), method.response_family
+    for points, most in ((ranges.near(shared), ASKED), (ranges.far(shared), EXPLORED)):
+        for values in points:
+            width = family.width(values)
+            if width is not None and width.numel() and float(y.std(correction=0) / width.min()) > most.steepness:
+                return "its scale is so small beside the responses' spread that it cuts them at a value"
+    return ""
 
 
 def broadcast_error(method: MixedModel, shared: State, inputs: Tensor) -> str:

@@ -24,7 +24,7 @@ FAMILIES = {
     "binomial": {"kind": "flag"}, "gamma": {"kind": "number"}, "negative-binomial": {"kind": "whole"},
     "lognormal": {"kind": "number", "least": 0.1},
     "beta": {"kind": "number", "least": 0, "most": 1}, "binomial-cloglog": {"kind": "flag"},
-    "hurdle-poisson": {"kind": "whole", "least": 0, "most": 30},
+    "hurdle-poisson": {"kind": "whole", "least": 0, "most": 30}, "truncated-poisson": {"kind": "whole"},
 }  # fmt: skip
 
 

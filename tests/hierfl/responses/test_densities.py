@@ -25,15 +25,18 @@ ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 def rows_of(case: Case, df: pd.DataFrame) -> tuple[Any, Tensor, Columns, Mapping[str, Tensor]]:
     """The response, all rows but the first as one client's, their columns, and its own numbers at the truth."""
-    columns = {k: v for k, v in case.how.items() if k != "cuts"}
+    columns = {k: v for k, v in case.how.items() if k not in ("cuts", "intervals")}
     federation, design = from_formula(df.assign(site=df.site.where(df.index < 1, "all")), case.formula,
                                       family=case.family, **columns)  # fmt: skip
-    response = response_of(design, SimpleNamespace(noise_0=1.0, cuts=case.how.get("cuts", "")))
+    texts = {name: case.how.get(name, "") for name in ("cuts", "intervals", "degrees_of_freedom")}
+    response = response_of(design, SimpleNamespace(noise_0=1.0, **texts))
     batch = federation.to("cpu", torch.float64).batch([federation.ids.index("all")])
     own = torch.tensor(case.own, dtype=torch.float64)
     sizes = [first.numel() for first in response.starts.values()]
     parts = zip(response.starts.items(), own.split(sizes), strict=True)
     values = {name: part if first.dim() else part[0] for (name, first), part in parts}
+    if case.family == "student-t":  # (whose scale is one over the spread of y)
+        values["log_scale"] = values["log_scale"] - np.log(response.unit)
     return response, batch.y, design.split(batch.x), values
 
 
@@ -96,10 +99,14 @@ def test_ratios_of_gamma_functions_keep_their_digits(size: float) -> None:
 
 
 PLAIN = {"negative-binomial": "poisson", "nbinom1": "poisson", "zero-inflated-poisson": "poisson",
-         "zero-inflated-negative-binomial": "negative-binomial", "beta-binomial": "binomial"}  # fmt: skip
+         "zero-inflated-negative-binomial": "negative-binomial", "beta-binomial": "binomial",
+         "generalised-poisson": "poisson", "truncated-negative-binomial": "truncated-poisson",
+         "hurdle-negative-binomial": "hurdle-poisson"}  # fmt: skip
 WITHOUT = {"negative-binomial": ("log_size", 25.0), "zero-inflated-poisson": ("logit_zero", -30.0),
            "zero-inflated-negative-binomial": ("logit_zero", -30.0), "nbinom1": ("log_dispersion", -25.0),
-           "beta-binomial": ("log_precision", 25.0)}  # fmt: skip
+           "beta-binomial": ("log_precision", 25.0), "generalised-poisson": ("log_dispersion", -25.0),
+           "truncated-negative-binomial": ("log_size", 25.0),
+           "hurdle-negative-binomial": ("log_size", 25.0)}  # fmt: skip
 
 
 @pytest.mark.parametrize("wide", PLAIN)
@@ -113,3 +120,29 @@ def test_without_more_spread_they_are_the_plain_ones(wide: str) -> None:
     torch.testing.assert_close(height, expected, rtol=1e-7, atol=1e-7)
     (slope,) = torch.autograd.grad(height.sum(), own)
     assert abs(float(slope)) < 1e-5
+
+
+@pytest.mark.parametrize("size", [1e-3, 0.4, 3.0, 1e12])
+@pytest.mark.parametrize("family", ["truncated-negative-binomial", "generalised-poisson"])
+def test_hard_counts_have_their_derivatives_far_out(family: str, size: float) -> None:
+    """Weights are differences of slopes, where neither a mean nor a size is an ordinary one."""
+    case = CASES[family]
+    response, *_ = rows_of(case, case.table(8))
+    eta = torch.linspace(-12, 12, 49, dtype=torch.float64)
+    (name,) = response.starts
+    values, y, h = {name: torch.tensor(size).double().log()}, torch.tensor(2.0).double(), 1e-4
+    at = [response.slope_and_weight(eta + k * h, y, values, None)[0] for k in (-2, -1, 1, 2)]
+    bend = (at[0] - 8 * at[1] + 8 * at[2] - at[3]) / (12 * h)
+    weight = response.slope_and_weight(eta, y, values, None)[1]
+    torch.testing.assert_close(weight, -bend, rtol=1e-7, atol=1e-9)
+
+
+def test_without_an_end_of_df_a_t_is_a_normal() -> None:
+    response, y, columns, values = rows_of(CASES["student-t"], CASES["gaussian"].table(6))
+    df = torch.tensor(36.0).double().requires_grad_()
+    eta = torch.randn(y.shape, generator=generator("eta"), dtype=torch.float64)
+    height = response.distribution(eta, {**values, "log_df": df}, columns).log_prob(y)
+    expected = torch.distributions.Normal(eta, response.scale(values)).log_prob(y)
+    torch.testing.assert_close(height, expected, rtol=0, atol=1e-11)
+    (slope,) = torch.autograd.grad(height.sum(), df)
+    assert abs(float(slope)) < 1e-9

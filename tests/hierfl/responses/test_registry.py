@@ -37,7 +37,7 @@ def test_help_and_settings_follow() -> None:
     fields = [f.name for f in dataclasses.fields(MixedEffects.Settings)]
     own = [name for entry in RESPONSES.values() for name in entry.settings]
     after = fields.index("family_prior") + 1
-    assert own == ["cuts"]
+    assert own == ["degrees_of_freedom", "cuts", "intervals"]
     assert fields[after : after + len(own)] == own
 
 
@@ -75,13 +75,13 @@ def test_a_response_is_one_file(tmp_path) -> None:
 @pytest.mark.parametrize("name", ["log-normal", "", None, 3, ["gaussian"]])
 def test_an_unknown_family_is_refused_with_those_that_are(name: object) -> None:
     df = pd.DataFrame({"y": [1.0, 2.0], "x": [0.0, 1.0], "g": ["a", "b"]})
-    with pytest.raises(UserError, match=r"unknown family .*; known: gaussian, binomial, .*poisson, .*weibull$"):
+    with pytest.raises(UserError, match=r"unknown family .*; known: gaussian, student-t, .*poisson, .*cox$"):
         from_formula(df, "y ~ x + (1 | g)", family=name)  # type: ignore[arg-type]
 
 
 def test_columns_and_settings_of_other_responses_are_refused() -> None:
     for name in RESPONSES:
-        times = name in ("exponential", "weibull")
+        times = name in ("exponential", "weibull", "cox")
         for column, having, words in (
             ("known", name == "gaussian", f"errors belong to a gaussian response, not a {name} one"),
             ("event", times, f"belong to a time until something happens, not a {name} response"),
@@ -91,22 +91,29 @@ def test_columns_and_settings_of_other_responses_are_refused() -> None:
             else:
                 with pytest.raises(UserError, match=words):
                     check_columns(name, ["weight", column])
-        if name != "exponential":
-            with pytest.raises(UserError, match=f"cuts are of an exponential response's hazard, not of a {name} one"):
-                response_of(SimpleNamespace(family=name), SimpleNamespace(cuts="3"))
+        for own, setting, words in (
+            ("exponential", "cuts", "cuts are of an exponential response's hazard"),
+            ("student-t", "degrees_of_freedom", "degrees_of_freedom are of a student-t response"),
+            ("cox", "intervals", "intervals are of a cox response's hazard"),
+        ):
+            if name != own:
+                given = {**dict.fromkeys(("cuts", "degrees_of_freedom", "intervals"), ""), setting: "4"}
+                with pytest.raises(UserError, match=f"{words}, not of a {name} one"):
+                    response_of(SimpleNamespace(family=name), SimpleNamespace(**given))
 
 
 BINARY = ("binomial", "binomial-probit", "binomial-cloglog")
 COUNTS = ("poisson", "negative-binomial", "nbinom1", "zero-inflated-poisson", "zero-inflated-negative-binomial",
-          "hurdle-poisson")  # fmt: skip
+          "hurdle-poisson", "hurdle-negative-binomial", "generalised-poisson")  # fmt: skip
+ABOVE = ("truncated-poisson", "truncated-negative-binomial")
 #: numbers that only some responses can have
 NUMBERS = {
-    "zeros and ones": ([0.0, 1.0], ()),
-    "counts": ([0.0, 3.0], BINARY),
-    "fractions": ([0.5, 3.0], (*BINARY, *COUNTS, "ordinal")),
-    "negative": ([-1.0, 2.0], (*BINARY, *COUNTS)),
+    "zeros and ones": ([0.0, 1.0], ABOVE),
+    "counts": ([0.0, 3.0], (*BINARY, *ABOVE)),
+    "fractions": ([0.5, 3.0], (*BINARY, *COUNTS, *ABOVE, "ordinal")),
+    "negative": ([-1.0, 2.0], (*BINARY, *COUNTS, *ABOVE)),
 }
-POSITIVE = ("gamma", "lognormal", "exponential", "weibull")
+POSITIVE = ("gamma", "lognormal", "exponential", "weibull", "cox")
 
 
 @pytest.mark.parametrize("what", NUMBERS)

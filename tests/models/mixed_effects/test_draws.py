@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 from support.levels import SDS, log_likelihood, table
+from support.more_responses import MORE
 from support.representatives import of_all
 from support.responses import CASES, Case
 
@@ -22,6 +23,10 @@ DRAWS = 6000
 GRID = np.arange(-6, 6.01, 0.1)
 CHEAP = [case for case in CASES.values() if case.family != "beta-binomial"]
 ALL = pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.family)
+#: a minute each: of later responses the likelihood is compared in test_responses.py
+OLDER = pytest.mark.parametrize(
+    "case", [case for case in CASES.values() if case not in MORE], ids=lambda case: case.family
+)
 
 
 def held_draws(fitted) -> dict[str, np.ndarray]:
@@ -126,7 +131,7 @@ PRIORS = {
 
 
 @pytest.mark.slow
-@ALL
+@OLDER
 def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Means within 0.05 standard deviations, and these within 5 %, of importance sampling from another density, with
     the likelihood by sums over a grid; so many points that neither has a part in that.

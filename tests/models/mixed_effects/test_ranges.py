@@ -16,6 +16,7 @@ from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
 from hierfl.models import MixedEffects
 
 SITES, SLOPES, REGIONS = "y ~ x + g + (1 | site)", "y ~ x + g + (1 + x | site)", "y ~ x + g + (1 | region/site)"
+SPREAD = "x ~ y + g + (1 | site)"
 SLOPES_OF_REGIONS = "y ~ x + g + (1 + x | region/site)"
 
 
@@ -117,3 +118,18 @@ def test_a_power_of_time_does_not_single_out_the_longest(tmp_path: Path) -> None
     shared["effects.at"][sites.method.sizes["root"]] = 9.0
     with pytest.raises(OutOfBounds):
         Bounds(site).check({"kind": "round", "round": 2}, shared)
+
+
+@pytest.mark.parametrize(("place", "value"), [("log_scale", -3.0), ("beta", 1e3)])
+def test_a_scale_that_is_small_beside_a_sites_responses_does_not_single_them_out(
+    place: str, value: float, tmp_path: Path
+) -> None:
+    """Of a t's scale, and of coefficients beside it."""
+    sites = checked(tmp_path, "plain", SPREAD, "student-t", draws=0)
+    site = next(iter(sites.sites.values()))
+    shared, head = {k: v.clone() for k, v in site.shared.items()}, {"kind": "round", "round": 2}
+    Bounds(site).check(head, shared)
+    sizes = sites.method.sizes
+    shared["effects.at"][sum([*sizes.values()][: [*sizes].index(place)])] = value
+    with pytest.raises(OutOfBounds, match="its scale is so small" if place != "beta" else "cut the rows at a value"):
+        Bounds(site).check(head, shared)

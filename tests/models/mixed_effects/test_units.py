@@ -32,12 +32,12 @@ class Change:
 
     def scale(self, family: str) -> float:
         """Of effects: y's where they are in its units."""
-        return self.factor if family == "gaussian" else 1.0
+        return self.factor if family in ("gaussian", "student-t") else 1.0
 
     def undone(self, family: str, labels: list[str], values: np.ndarray) -> np.ndarray:
         """Effects (..., m) of the changed table in the first one's units."""
         found, at = values.copy(), {label: k for k, label in enumerate(labels)}
-        gaussian = family == "gaussian"
+        gaussian = family in ("gaussian", "student-t")
         of_times = {
             "gamma": -1.0,
             "lognormal": -1.0,
@@ -62,7 +62,7 @@ class Change:
                     found[..., places[0]] = at_zero
                     found[..., places[2]] = (a * r + self.shift * b) / at_zero
         for label in labels:
-            if label in ("Intercept", "x") or label.startswith("sd("):
+            if label in ("Intercept", "x", "scale") or label.startswith("sd("):
                 found[..., at[label]] /= scale
         return found
 
@@ -75,10 +75,10 @@ CHANGES = {
 
 def changes_of(family: str) -> list[str]:
     """Counts have no units."""
-    of_y = ["y * 1000", "y + 1900", "y / 1e6"] if family == "gaussian" else ["y * 1000", "y / 1e6"]
+    of_y = ["y * 1000", "y + 1900", "y / 1e6"] if family in ("gaussian", "student-t") else ["y * 1000", "y / 1e6"]
     return [
         *list(CHANGES)[:3],
-        *(of_y if family in ("gaussian", "gamma", "lognormal", "exponential", "weibull") else []),
+        *(of_y if family in ("gaussian", "student-t", "gamma", "lognormal", "exponential", "weibull") else []),
     ]
 
 
@@ -143,7 +143,7 @@ def test_other_responses(family: str, change: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.cpu(20, "eight fits at most")
+@pytest.mark.cpu(30, "eight fits at most")
 @pytest.mark.parametrize("family", [family for family in CASES if family != "gaussian"])
 def test_every_response(family: str) -> None:
     for change in changes_of(family):

@@ -117,6 +117,10 @@ class Problem:
         terms = terms if self.columns.weight is None else terms * self.columns.weight
         return terms if self.mask is None else torch.where(self.mask, terms, 0.0)
 
+    def far(self, move: Tensor) -> Tensor:
+        """How far a step would move eta, in units in which it spreads by about one, (..., S)."""
+        return self.along(move).abs().amax(-1) / self.method.response_family.unit
+
     def step(self, unknown: Tensor, *, safe: bool = False) -> tuple[Tensor, Factors]:
         """Newton's step, and F (..., S, q, q); with groups F_g, and M_g (..., S, G, q_in, q), too."""
         slope, weight = self.slope_and_weight(unknown, safe=safe)
@@ -141,7 +145,7 @@ class Problem:
         move, factors = self.step(u)
         moving = torch.ones_like(u[..., 0], dtype=torch.bool)
         for _ in range(NEWTON_STEPS):
-            far = self.along(move).abs().amax(-1)
+            far = self.far(move)
             u = torch.where(moving[..., None], u + damping(far)[..., None] * move, u)
             moving = moving & (far >= NEWTON_TOLERANCE)  # (not where it is not a number)
             # a GPU takes steps that change nothing rather than being waited for at each
@@ -164,7 +168,7 @@ class Problem:
             best, top = u, height
             for safe in (True, False):
                 move, _ = self.step(u, safe=safe)
-                move = damping(self.along(move).abs().amax(-1))[..., None] * move
+                move = damping(self.far(move))[..., None] * move
                 reached = self.heights(u + move)
                 higher = reached > top
                 best, top = torch.where(higher[..., None], u + move, best), torch.where(higher, reached, top)

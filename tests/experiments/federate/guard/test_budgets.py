@@ -45,7 +45,7 @@ def method(family: str, terms: str = "(1 | site)", known_se: str | None = None, 
     })  # fmt: skip
     left = "p(y, n)" if family == "beta-binomial" else "y"
     design = from_formula(df, f"{left} ~ x + {terms}", family=family, client="site", known_se=known_se)[1]
-    return MixedEffects(design, **settings)
+    return MixedEffects(design, **({"intervals": "3"} if family == "cox" else {}), **settings)
 
 
 def shared(of: MixedEffects, phase: float) -> dict[str, torch.Tensor]:

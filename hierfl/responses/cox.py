@@ -1,0 +1,97 @@
+"""Cox's proportional hazards: the baseline hazard steps at quantiles of the event times, at as many as are asked for.
+
+Of ever more cuts this is Cox's model with Breslow's estimate of the baseline hazard (Holford, Biometrics 36:299, 1980;
+Whitehead, Applied Statistics 29:268, 1980). Its likelihood is a sum over rows, which Cox's partial likelihood is not.
+
+Quantiles come from how many events lie in each half octave of time, [2^(k / 2), 2^((k + 1) / 2)). Such counts add up
+over sites. Inside a half octave events are taken for evenly spread in log time: quantiles are not exact, and need not
+be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..errors import UserError
+from .base import Response
+from .exponential import ExponentialResponse
+
+#: half octaves from 2^-20 to 2^20; earlier and later times count in the outermost ones
+LEAST, BINS = -40, 80
+#: intervals of the baseline hazard where nothing is said, and about the fewest events of one
+INTERVALS, EVENTS = 20, 5
+
+
+@dataclass(frozen=True)
+class CoxResponse(ExponentialResponse):
+    """Hazards that step at quantiles of event times."""
+
+    name = "cox"
+    about = "times; any baseline hazard, in steps at quantiles of event times: *log hazards*; `--set intervals=20`"
+    ratio = "hazard ratio"
+    order = 110
+    columns = ("event",)
+    bins: ClassVar[int] = BINS
+    settings: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "intervals": (
+            "intervals of time in which the baseline hazard is constant, with as many events each; empty for 20",
+            "intervals are of a cox response's hazard",
+        )
+    }
+
+    @classmethod
+    def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Events in each half octave, (bins,)."""
+        times = y[rows.get("event", np.ones_like(y)) > 0]
+        place = np.floor(2 * np.log2(times)).astype(int) - LEAST
+        return np.bincount(place.clip(0, BINS - 1), minlength=BINS).astype(float)
+
+    @classmethod
+    def of(cls, design: Any, settings: Any) -> Response:
+        """See :class:`.base.Response`."""
+        number = read_intervals(settings.intervals)
+        if not design.histogram:  # (before anything is known of the times)
+            return cls(tuple(float(k) for k in range(1, number)))
+        return cls(quantile_cuts(design.histogram, number))
+
+
+def quantile_cuts(histogram: Sequence[float], number: int) -> tuple[float, ...]:
+    """Times between which about as many events lie.
+
+    Args:
+        histogram: events in each half octave, (bins,).
+        number: of intervals.
+
+    Raises:
+        UserError: for hardly any events.
+    """
+    counts = np.asarray(histogram, dtype=float)
+    events = counts.sum()
+    if number > 1 and events < EVENTS * number:
+        most = max(1, int(events // EVENTS))
+        raise UserError(
+            f"{number} intervals of a cox response's hazard need {EVENTS * number} events, and there are {events:g}: "
+            f"say intervals={most} or fewer"
+        )
+    before = np.r_[0.0, counts.cumsum()]
+    wanted = events * np.arange(1, number) / number
+    place = np.searchsorted(before, wanted, side="left") - 1
+    inside = (wanted - before[place]) / counts[place]
+    return tuple((2.0 ** ((LEAST + place + inside) / 2)).tolist())
+
+
+def read_intervals(text: str) -> int:
+    """Intervals as they are written; :data:`INTERVALS` where nothing is.
+
+    Raises:
+        UserError: for anything but a whole number from 1 to 200.
+    """
+    if not text.strip():
+        return INTERVALS
+    if not text.strip().isdecimal() or not 1 <= int(text) <= 200:
+        raise UserError(f"intervals are one whole number from 1 to 200, such as 20, not {text[:60]!r}")
+    return int(text)
