@@ -42,6 +42,8 @@ from .low_rank.family import LowRankFamily
 from .low_rank.precision import LowRank
 from .low_rank.rule import SketchedGradient
 from .low_rank.steps import FitSketched
+from .marginals.rule import ShapedGradient
+from .marginals.transform import Marginals, shape_error
 from .names import (
     ACCEPTED,
     AROUND,
@@ -61,6 +63,7 @@ from .names import (
     PHASE,
     POINTS,
     PRECISION,
+    SHAPE,
     TRACE,
     VERDICT,
     WORTH,
@@ -114,6 +117,9 @@ class AnyModel(Method):
             f"the guide of the globals: full | low-rank | diagonal | point; auto is full up to {MOST_FULL} numbers",
         )
         rank: int = setting(40, "directions of the curvature that are sent of more globals", at_least=1)
+        transforms: Literal["auto", "on", "off"] = setting(
+            "auto", "skew and tail of each global's marginal in the guide: auto | on | off", newer=True
+        )
         reweigh: bool = setting(True, "explore the posterior of the globals beyond the guide")
         most_globals: int = setting(30, "globals beyond which the posterior is not explored", at_least=0)
         points: int = setting(512, "points of a round of the exploration", at_least=16)
@@ -160,7 +166,14 @@ class AnyModel(Method):
     def curvature(self) -> Mapping[str, int]:
         """Fields of a message with numbers of the curvature, and how many each has."""
         p, r = self.p, self.rank
-        return {"diagonal": p, "sketch": p * r} if r else {"precision": triangle_size(p)}
+        if r:
+            return {"diagonal": p, "sketch": p * r}
+        return {"precision": triangle_size(p)} | ({"shape": 2 * p} if self.shaped else {})
+
+    @property
+    def shaped(self) -> bool:
+        """Whether each global's marginal has a skew and a tail."""
+        return self.settings.transforms == "on" and not self.rank and bool(Coordinates(self.sites.globals).spread.any())
 
     @property
     def family(self) -> Family:
@@ -190,6 +203,7 @@ class AnyModel(Method):
             BOUND: torch.tensor(0.0), WORTH: torch.tensor(0.0), ACCEPTED: torch.tensor(1.0),
             INNER: torch.tensor(float(s.inner)), VERDICT: Verdict().values, TRACE: no_trace(),
         }  # fmt: skip
+        found |= {SHAPE: Marginals.none(p)} if self.shaped else {}
         return {name: value.double() for name, value in found.items()}
 
     @property
@@ -232,7 +246,8 @@ class AnyModel(Method):
         return Schedule(absent="freeze", commit="if-used", final_steps=[last])
 
     def exchange(self) -> dict[str, AggregationRule]:
-        return {"posterior": SketchedGradient(self) if self.rank else NaturalGradient(self)}
+        rule = SketchedGradient if self.rank else ShapedGradient if self.shaped else NaturalGradient
+        return {"posterior": rule(self)}
 
     def finished(self, shared: State) -> bool:
         """Whether guide and exploration are at their end."""
@@ -264,7 +279,9 @@ class AnyModel(Method):
             return "its phase is none"
         if not all(bool(value.isfinite().all()) for value in shared.values()):
             return "it holds numbers that are not finite"
-        return "" if self.family.definite(shared[PRECISION]) else "its precision is not positive definite"
+        if not self.family.definite(shared[PRECISION]):
+            return "its precision is not positive definite"
+        return shape_error(shared[SHAPE]) if SHAPE in shared else ""
 
     def learned(self, chunk: ClientChunk) -> ClientChunk:
         """A client that was not fitted, with its part of the guide at the final guide of the globals."""

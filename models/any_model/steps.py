@@ -18,6 +18,8 @@ from .evaluating import Clients
 from .guide import NOISE, ROUNDING
 from .in_parts import log_joints, moments_of
 from .local import Conditional, Message, OwnMoments, message, newton_step
+from .marginals.sums import with_shape
+from .marginals.transform import Marginals
 from .moments import Moments, whitened_draws
 from .names import (
     ACCEPTED,
@@ -76,7 +78,7 @@ class AtSites:
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
             method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING],
-            method.graphs,
+            method.graphs, marginals=Marginals.read(chunk.shared),
         )  # fmt: skip
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread.to(mean.device))
         guide = around.shifted(mean - values[AROUND])
@@ -195,7 +197,9 @@ class AtSites:
     def counted(self, chunk: ClientChunk) -> State:
         """What the message leaves with the clients, see :func:`.remembered.noted`."""
         found = self.message()
-        return noted(chunk, found, *triangles(self.mean, found))
+        curvature, along = triangles(self.mean, found)
+        x, v = self.mean + self.moved, self.guide.draws(self.moved, self.noise)
+        return noted(chunk, found, with_shape(curvature, chunk, self.clients, x, v), along)
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""

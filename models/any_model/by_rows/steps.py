@@ -19,6 +19,8 @@ from ..evaluating import Clients
 from ..guide import NOISE, ROUNDING
 from ..local import Message
 from ..log_joint import locations_and_scales
+from ..marginals.sums import with_shape
+from ..marginals.transform import Marginals, gaussian, unconstrained
 from ..moments import whitened_draws
 from ..names import (
     AROUND,
@@ -75,8 +77,9 @@ class ArrowRows:
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
-            method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING]
-        )
+            method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING],
+            marginals=Marginals.read(chunk.shared),
+        )  # fmt: skip
         guide = Arrow.unpacked(layout, values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], len(mean))
         guide = guide.shifted(mean - values[AROUND])
         fine = int(chunk.shared[PHASE]) != Phase.ROUGH
@@ -136,7 +139,9 @@ class ArrowRows:
     def counted(self, chunk: ClientChunk) -> State:
         """What the message leaves with the clients, see :func:`..remembered.noted`."""
         found = self.message()
-        return noted(chunk, found, *triangles(self.mean, found))
+        curvature, along = triangles(self.mean, found)
+        x, v = self.mean + self.moved, self.guide.draws(self.moved, *self.noise[1:])
+        return noted(chunk, found, with_shape(curvature, chunk, self.clients, x, v), along)
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
@@ -183,7 +188,8 @@ def recentred(clients: Clients, x: Tensor, v: Tensor, new: Tensor, layout: Layou
             rows = t[p + c :].expand(layout.rows.shape)
             at = v + layout.joined(t[p : p + c], rows)
             batch = clients.design.named(columns, mask)
-            loc, scale = locations_and_scales(clients.model, clients.sites, x + t[:p], at, batch, old)
+            z = unconstrained(clients.marginals, x + t[:p])
+            loc, scale = locations_and_scales(clients.model, clients.sites, z, at, batch, old)
             return new * loc + scale ** (new - old) * (at - old * loc)
 
         made, pulled = cast("tuple[Tensor, Any]", vjp(moved, x.new_zeros(p + c + r)))
@@ -255,7 +261,7 @@ def row_heights(method: GaussianModel, layout: Layout, chunk: ClientChunk, point
     Estimates by weights would be of no worth with so many numbers.
     """
     at = ArrowRows.of(method, layout, chunk)
-    found, apart = at.message(), points - at.mean
+    found, apart = at.message(), gaussian(at.clients.marginals, points) - at.mean
     height = apart @ found.gradient.T - 0.5 * torch.einsum("mp,spl,ml->ms", apart, found.precision, apart)
     v = _drawn(at, layout, chunk, apart)
     return height, v
@@ -291,6 +297,7 @@ class DrawRows:
         parts = []
         for part in _in_parts(chunk, self.layout, len(chunk.shared[DRAWS])):
             at = ArrowRows.of(self.method, self.layout, part)
-            v = _drawn(at, self.layout, part, part.shared[DRAWS] - at.mean)
+            apart = gaussian(at.clients.marginals, part.shared[DRAWS]) - at.mean
+            v = _drawn(at, self.layout, part, apart)
             parts.append({OWN_DRAWS: v.movedim(0, 1).unsqueeze(1)})
         return chunk.put(_together(parts))

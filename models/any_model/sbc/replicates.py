@@ -81,7 +81,7 @@ class _Given(NaturalGradient):
 
     prior: Moments = field(kw_only=True)
 
-    def _prior(self, mean: Tensor, precision: Tensor, seed: int, *, fine: bool) -> Moments:
+    def _prior(self, values: State, seed: int, *, fine: bool) -> Moments:
         return self.prior
 
 
@@ -116,7 +116,7 @@ class Replicates:
 
     def run(self) -> list[Replicate]:
         """All of them, each until it has arrived."""
-        if self.method.rank:  # (that of many globals is computed for one fit at a time)
+        if self.method.rank or self.method.shaped:  # (these are computed for one fit at a time)
             for replicate in self.all:
                 replicate.alone, replicate.rounds = True, self.rounds
         with torch.no_grad(), pyro.get_param_store().scope(), _quiet():
