@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..guide import HALF, SETTLED, Climb
+from .expected import Metric
 from .transform import MOST_SKEW, MOST_TAIL
 
 #: the longest step of a skew or tail, and of what it comes to in standard deviations of the guide
@@ -23,26 +24,27 @@ class ShapedCurvature:
 
     Attributes:
         matrix: A, the curvature by the numbers x of the guide, (p, p).
-        gradient: of the bound by skews and tails, (2 p,).
-        metric: of those that are not fixed, (r, r).
-        free: which are not, (2 p,) of bool.
+        gradient: of the bound by skews and tails, (2 p,), what the Gaussian takes back with them.
+        metric: of these.
+        free: which are not fixed, (2 p,) of bool.
     """
 
     matrix: Tensor
     gradient: Tensor
-    metric: Tensor
+    metric: Metric
     free: Tensor
 
     def isfinite(self) -> Tensor:
         """Whether numbers are finite, one after the other."""
-        return torch.cat([of.flatten().isfinite() for of in (self.matrix, self.gradient, self.metric)])
+        return torch.cat([of.flatten().isfinite() for of in (self.matrix, self.gradient, self.metric.matrix)])
 
     def step(self, shape: Tensor) -> Tensor:
         """The natural-gradient step from skews and tails ``shape``, (2, p), cut to what is allowed."""
         found = torch.zeros_like(self.gradient)
-        if len(self.metric):
-            unit = self.metric.diagonal().rsqrt()
-            scaled = self.metric * unit[:, None] * unit + RIDGE * torch.eye(len(unit)).to(unit)
+        if bool(self.free.any()):
+            metric = self.metric.matrix[self.free][:, self.free]
+            unit = metric.diagonal().rsqrt()
+            scaled = metric * unit[:, None] * unit + RIDGE * torch.eye(len(unit)).to(unit)
             whole = torch.linalg.solve(scaled, unit * self.gradient[self.free])
             far = torch.maximum(whole.abs().max() / FARTHEST, (unit * whole).abs().max() / LONGEST)
             found[self.free] = unit * whole / far.clamp_min(1)
@@ -82,13 +84,21 @@ class ShapedClimb(Climb):
         made = super().after(bound, gradient, curvature, exact=exact, numbers=numbers)
         if made.mean is not self.mean:
             shape = self.tried
-            return replace(made, shape=shape, turn=curvature.step(shape))
+            return replace(made, shape=shape)._turned(curvature.step(shape), curvature.metric)
         return replace(made, turn=torch.zeros_like(self.turn)) if made.share is self.share else made
 
     def damped(self, gradient: Tensor, curvature: Any, share: float = HALF) -> Self:
         """After a round in which someone is missing: a share of the step is taken."""
         made, shape = super().damped(gradient, curvature, share), self.tried
-        return replace(made, shape=shape, turn=curvature.step(shape))
+        return replace(made, shape=shape)._turned(curvature.step(shape), curvature.metric)
+
+    def _turned(self, turn: Tensor, metric: Metric) -> Self:
+        """With a step of skews and tails, whose part that the Gaussian does as well is taken back in its own step."""
+        offset, stretch = ((of.view_as(turn) * turn).sum(0) for of in (metric.offset, metric.stretch))
+        wider = (1 + stretch).clamp(0.5, 2)
+        return replace(
+            self, turn=turn, step=self.step - offset, target=self.target * wider[:, None] * wider
+        )  # fmt: skip
 
     @property
     def moved(self) -> float:

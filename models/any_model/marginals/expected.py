@@ -1,9 +1,12 @@
 r"""What the server knows of the transforms without any client: expected log slopes, and the metric of skew and tail.
 
     E[sum_k log T_k'(x_k)],  its derivatives by the mean, and by skew and tail                                       (1)
-    F_(ka)(lb) = P_kl E[w_ka w_lb] + [k = l] E[w_ka' w_kb'],      w_ka = (dT_k / da) / T_k',    a, b of (e, t)      (2)
+    w_ka = (dT_k / da) / T_k' - alpha_ka - beta_ka (x_k - m_k),      E[w_ka] = E[w_ka (x_k - m_k)] = 0               (2)
+    F_(ka)(lb) = P_kl E[w_ka w_lb] + [k = l] E[w_ka' w_kb'],      a, b of (e, t)                                    (3)
 
-(2) is Fisher's information of q(z) about skews and tails, as each moves x with the velocity w (P the precision of x).
+A skew or tail that moves by one moves x with a velocity, of which alpha + beta (x - m) is what mean and standard
+deviation of x do as well: the guide takes that part back in their steps. (3) is Fisher's information of q(z) about what
+is left (P the precision of x), so that their steps and those of the Gaussian do not disturb each other.
 """
 
 from __future__ import annotations
@@ -55,16 +58,34 @@ def velocities(marginals: Marginals, x: Tensor) -> Tensor:
     return torch.stack([by_skew, by_tail]) * (-marginals.log_slope(x)).exp()
 
 
-def metric(marginals: Marginals, x: Tensor, precision: Tensor) -> Tensor:
-    """(2), (2 p, 2 p), skews first.
+@dataclass(frozen=True)
+class Metric:
+    """(2) and (3), skews first.
+
+    Attributes:
+        matrix: F, (2 p, 2 p).
+        offset, stretch: alpha and beta, (2 p,).
+    """
+
+    matrix: Tensor
+    offset: Tensor
+    stretch: Tensor
+
+
+def metric(marginals: Marginals, moved: Tensor, mean: Tensor, precision: Tensor) -> Metric:
+    """(3).
 
     Args:
         marginals: T.
-        x: draws of the guide, (N, p).
-        precision: of it, (p, p).
+        moved: x - m at draws of the guide, (N, p).
+        mean: m, (p,).
+        precision: of the guide, (p, p), zeros of points.
     """
-    w, slope = jvp(lambda at: velocities(marginals, at), (x,), (torch.ones_like(x),))
-    both = torch.einsum("ank,bnl->akbl", w, w) / len(x) * precision[:, None]
-    alone = torch.einsum("ank,bnk->abk", slope, slope) / len(x)
+    w, slope = jvp(lambda at: velocities(marginals, at), (mean + moved,), (torch.ones_like(moved),))
+    offset = w.mean(1)
+    stretch = (w * moved).mean(1) / moved.square().mean(0).clamp_min(1e-300)
+    w, slope = w - offset[:, None] - stretch[:, None] * moved, slope - stretch[:, None]
+    both = torch.einsum("ank,bnl->akbl", w, w) / len(moved) * precision[:, None]
+    alone = torch.einsum("ank,bnk->abk", slope, slope) / len(moved)
     both = both + torch.diag_embed(alone).movedim(1, 2)
-    return both.flatten(0, 1).flatten(1)
+    return Metric(both.flatten(0, 1).flatten(1), offset.flatten(), stretch.flatten())

@@ -25,7 +25,7 @@ from ..names import DRAWS, MEAN, PHASE, POINTS, PRECISION, SHAPE, Phase
 from ..remembered import Remembered, triangle_size
 from ..rule import NaturalGradient, unpacked
 from .climb import ShapedClimb, ShapedCurvature
-from .expected import log_slope, metric
+from .expected import Metric, log_slope, metric
 from .sums import by_shape
 from .transform import Marginals, unconstrained
 
@@ -40,13 +40,15 @@ class ShapedPrior:
     Attributes:
         of: by the numbers x of the guide.
         shape: by skews and tails, (2 p,).
-        metric: of those that are free, (r, r); of none in a Gaussian guide.
-        free: which are, (2 p,) of bool.
+        metric: of these.
+        covariance: of the guide, (p, p).
+        free: which are not fixed, (2 p,) of bool: none in a Gaussian guide.
     """
 
     of: Moments
     shape: Tensor
-    metric: Tensor
+    metric: Metric
+    covariance: Tensor
     free: Tensor
 
     @property
@@ -96,10 +98,10 @@ class ShapedGradient(NaturalGradient):
         found = moments(lambda x, _: prior(unconstrained(marginals, x)), mean + moved, moved[..., :0])
         free = method.family.spread.to(mean.device).repeat(2) & fine
         if not fine:
-            of_none = mean.new_zeros(0, 0)
-            return ShapedPrior(found, mean.new_zeros(2 * p), of_none, free)
-        marginals = Marginals.unpacked(values[SHAPE])
-        sd = method.family.root(precision).square().sum(-1).sqrt()
+            none = mean.new_zeros(2 * p)
+            return ShapedPrior(found, none, Metric(none.diag(), none, none), torch.zeros_like(precision), free)
+        marginals, root = Marginals.unpacked(values[SHAPE]), method.family.root(precision)
+        sd = root.square().sum(-1).sqrt()
         slope = log_slope(marginals, mean, sd)
         whole = Moments(
             found.height + slope.height, found.gradient + slope.gradient, found.hessian + slope.curvature.diag(),
@@ -107,12 +109,11 @@ class ShapedGradient(NaturalGradient):
         )  # fmt: skip
         shape = by_shape(prior, marginals, mean + moved)[0] + slope.shape
         many = self._lattice(mean, seed, max(DRAWN, EACH * p), fine=fine)
-        x = mean + method.family.moved(many, precision)[:, 0]
-        root = method.family.root_of_spread(precision)
         p_of_spread = torch.zeros_like(precision)
         at = free[:p].nonzero().squeeze(-1)
-        p_of_spread[at[:, None], at] = torch.cholesky_inverse(root)
-        return ShapedPrior(whole, shape, metric(marginals, x, p_of_spread)[free][:, free], free)
+        p_of_spread[at[:, None], at] = torch.cholesky_inverse(method.family.root_of_spread(precision))
+        found_metric = metric(marginals, method.family.moved(many, precision)[:, 0], mean, p_of_spread)
+        return ShapedPrior(whole, shape, found_metric, root @ root.mT, free)
 
     def _derivatives(
         self, known: Remembered, prior: ShapedPrior, mean: Tensor, seed: int
@@ -122,7 +123,10 @@ class ShapedGradient(NaturalGradient):
         precisions = unpacked(triangle, p)
         gradient = known.linear - precisions @ mean + prior.of.gradient[0]
         matrix = precisions - prior.of.hessian[0]
-        return gradient, ShapedCurvature(matrix, shape + prior.shape, prior.metric, prior.free)
+        widened = 1 - (prior.covariance * matrix).sum(-1)  # (of the bound, by the logarithm of each number's sd)
+        metric = prior.metric
+        shape = shape + prior.shape - metric.offset * gradient.repeat(2) - metric.stretch * widened.repeat(2)
+        return gradient, ShapedCurvature(matrix, shape, metric, prior.free)
 
     def _size(self, curvature: Any, precision: Tensor) -> Tensor:
         return super()._size(curvature.matrix, precision)
