@@ -32,59 +32,30 @@ from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.state import State
 from hierfl.ppl.plates import clients, data, sample
 
+from .beginning import first_personal, first_shared
 from .by_rows.layout import Layout
-from .by_rows.steps import DrawRows, FitRows, begun, row_heights
+from .by_rows.steps import DrawRows, FitRows, row_heights
 from .family import Family
 from .fit_notes import fit_notes
 from .graphs.graphs import Graphs
 from .heights import DrawLatents, heights
 from .low_rank.family import LowRankFamily
-from .low_rank.precision import LowRank
 from .low_rank.rule import SketchedGradient
 from .low_rank.steps import FitSketched
 from .marginals.rule import ShapedGradient
-from .marginals.transform import Marginals, shape_error
-from .names import (
-    ACCEPTED,
-    AROUND,
-    BOUND,
-    CENTRING,
-    DRAWS,
-    INNER,
-    KEPT,
-    MEAN,
-    OWN,
-    OWN_ACCEPTED,
-    OWN_DRAWS,
-    OWN_MEAN,
-    OWN_ROOT,
-    OWN_SENT,
-    OWN_SLOPE,
-    PHASE,
-    POINTS,
-    PRECISION,
-    SHAPE,
-    TRACE,
-    VERDICT,
-    WORTH,
-    Phase,
-    is_phase,
-)  # fmt: skip
+from .marginals.transform import shape_error
+from .names import DRAWS, PHASE, POINTS, PRECISION, SHAPE, Phase, is_phase
 from .remembered import triangle_size
 from .rule import MISSED, NaturalGradient
 from .sites import Coordinates, Model, read_model
 from .sizes import MOST_FULL, refuse_sizes
 from .steps import FitConditional
-from .trace import no_trace
-from .verdict import Verdict
 
 if TYPE_CHECKING:
     from hierfl.inference.evaluation.fitted import Fitted
 
     from .results import ModelPosterior
 
-#: standard deviation with which a guide begins
-FIRST_SD = 0.1
 #: rounds of Newton steps in which a new client finds its part of the guide, rough ones and fine ones
 ROUGH_ROUNDS, FINE_ROUNDS = 8, 4
 #: what the method is: in no list of methods, since it needs a model
@@ -196,40 +167,10 @@ class AnyModel(Method):
         return least + least % 2
 
     def shared(self, start: InitialWeights) -> State:
-        p, s = self.p, self.settings
-        found = {
-            MEAN: self.sites.start, PRECISION: self._first_precision, PHASE: torch.tensor(float(Phase.ROUGH)),
-            POINTS: torch.zeros(s.points if self.explores else 0, p), DRAWS: torch.zeros(s.draws, p),
-            BOUND: torch.tensor(0.0), WORTH: torch.tensor(0.0), ACCEPTED: torch.tensor(1.0),
-            INNER: torch.tensor(float(s.inner)), VERDICT: Verdict().values, TRACE: no_trace(),
-        }  # fmt: skip
-        found |= {SHAPE: Marginals.none(p)} if self.shaped else {}
-        return {name: value.double() for name, value in found.items()}
-
-    @property
-    def _first_precision(self) -> Tensor:
-        """Of the guide that a fit begins with."""
-        first = torch.ones(self.p) / FIRST_SD**2
-        if not self.rank:
-            return first.diag()
-        return LowRank(first, first.new_zeros(self.p, 0), first.new_zeros(0)).padded(self.rank).packed
+        return first_shared(self)
 
     def personal(self, start: InitialWeights) -> State:
-        p, q = self.p, self.q
-        centred = torch.cat(
-            [torch.full((of.numel,), float(of.name not in self.sites.centred)) for of in self.sites.clients]
-            or [torch.zeros(0)]
-        )
-        slope, root = torch.zeros(q, p), FIRST_SD * torch.eye(q)
-        if self.layout is not None:
-            centred, slope, root = begun(self.layout, self.sites, p)
-        found = {
-            OWN_MEAN: self.sites.client_start, OWN_SLOPE: slope, OWN_ROOT: root,
-            AROUND: self.sites.start, CENTRING: centred, OWN_DRAWS: torch.zeros(0, q),
-            OWN_SENT: torch.zeros(1 + p + sum(self.curvature.values())),
-        }  # fmt: skip
-        found |= {kept: found[name] for name, kept in zip(OWN, KEPT, strict=True)}
-        return {name: value.double() for name, value in {**found, OWN_ACCEPTED: torch.tensor(0.0)}.items()}
+        return first_personal(self)
 
     def model(self, batch: Batch) -> None:
         """Nothing of the user's: predictions are those of :class:`.fitted.FittedModel`."""

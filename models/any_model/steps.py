@@ -18,7 +18,7 @@ from .evaluating import Clients
 from .guide import NOISE, ROUNDING
 from .in_parts import log_joints, moments_of
 from .local import Conditional, Message, OwnMoments, message, newton_step
-from .marginals.sums import with_shape
+from .marginals.sums import summed
 from .marginals.transform import Marginals
 from .moments import Moments, whitened_draws
 from .names import (
@@ -37,7 +37,7 @@ from .names import (
     PRECISION,
     Phase,
 )
-from .remembered import noted, triangles
+from .remembered import noted
 
 if TYPE_CHECKING:
     from .plain import GaussianModel
@@ -197,9 +197,8 @@ class AtSites:
     def counted(self, chunk: ClientChunk) -> State:
         """What the message leaves with the clients, see :func:`.remembered.noted`."""
         found = self.message()
-        curvature, along = triangles(self.mean, found)
-        x, v = self.mean + self.moved, self.guide.draws(self.moved, self.noise)
-        return noted(chunk, found, with_shape(curvature, chunk, self.clients, x, v), along)
+        v = self.guide.draws(self.moved, self.noise)
+        return noted(chunk, found, *summed(chunk, self.clients, found, self.moved, v))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""

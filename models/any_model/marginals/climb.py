@@ -79,7 +79,7 @@ class ShapedClimb(Climb):
         """The precision that is asked for, from ``old``."""
         return super().towards(old, curvature.matrix)
 
-    def after(self, bound: Tensor, gradient: Tensor, curvature: ShapedCurvature, *, exact: bool, numbers: float) -> Self:
+    def after(self, bound: Tensor, gradient: Tensor, curvature: Any, *, exact: bool, numbers: float) -> Self:
         """With what was found at the guide that was tried; see :meth:`..guide.Climb.after`."""
         made = super().after(bound, gradient, curvature, exact=exact, numbers=numbers)
         if made.mean is not self.mean:

@@ -1,6 +1,6 @@
 """What clients and server compute of the bound's derivatives by skew and tail of each global.
 
-    d / d(e, t) E[h(T(x), v)] = E[grad_z h . dT / d(e, t)]          2 p numbers of each client                      (1)
+d / d(e, t) E[h(T(x), v)] = E[grad_z h . dT / d(e, t)]          2 p numbers of each client                      (1)
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from hierfl.inference.clients.chunk import ClientChunk
 
 from ..evaluating import Clients
 from ..in_parts import over
-from ..names import PHASE, SHAPE, Phase
+from ..local import Message
+from ..names import MEAN, PHASE, SHAPE, Phase
+from ..remembered import triangles
 from .transform import Marginals
 
 
@@ -37,24 +39,28 @@ def by_shape(height: Callable[[Tensor], Tensor], marginals: Marginals, x: Tensor
     return torch.cat(found, -1) / len(x)
 
 
-def with_shape(curvature: Tensor, chunk: ClientChunk, clients: Clients, x: Tensor, v: Tensor) -> Tensor:
-    """Numbers of clients' curvature (S, c), followed by (1) where the fit has marginal transforms.
+def summed(chunk: ClientChunk, clients: Clients, found: Message, moved: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers of clients' curvature (S, c), and A_j m (S, p).
 
-    They are zeros while the guide first climbs, which is Gaussian.
+    Where the fit has marginal transforms, (1) is the last of these numbers: zeros while the guide first climbs, which
+    is Gaussian then.
 
     Args:
-        curvature: (S, c).
         chunk: the clients.
         clients: the same.
-        x, v: draws of the guide, (K, S, p) and (K, S, q).
+        found: bounds and their derivatives.
+        moved, v: draws of the guide, x - m (K, S, p), and (K, S, q).
     """
+    mean = chunk.shared[MEAN]
+    curvature, along = triangles(mean, found)
     if SHAPE not in chunk.shared:
-        return curvature
+        return curvature, along
     if int(chunk.shared[PHASE]) != Phase.FINE:
-        return torch.cat([curvature, curvature.new_zeros(len(curvature), 2 * x.shape[-1])], 1)
+        return torch.cat([curvature, curvature.new_zeros(len(curvature), 2 * moved.shape[-1])], 1), along
     marginals = Marginals.unpacked(chunk.shared[SHAPE])
 
     def of(some: Clients, x: Tensor, v: Tensor, new: int) -> Tensor:
         return by_shape(lambda z: some.log_joint(z, v), marginals, x)[new:]
 
-    return torch.cat([curvature, torch.cat(over(replace(clients, marginals=None), x, v, of))], 1)
+    found_by_shape = torch.cat(over(replace(clients, marginals=None), mean + moved, v, of))
+    return torch.cat([curvature, found_by_shape], 1), along
