@@ -107,7 +107,9 @@ class Clients:
     def some(self, first: int, last: int) -> Clients:
         """Clients first..last-1 of these."""
         mask = None if self.mask is None else self.mask[first:last]
-        return replace(self, columns=self.columns[first:last], mask=mask, centring=self.centring[first:last])
+        marginals = None if self.marginals is None else self.marginals.some(first, last)
+        centring = self.centring[first:last]
+        return replace(self, columns=self.columns[first:last], mask=mask, centring=centring, marginals=marginals)
 
     def latents(self, x: Tensor, v: Tensor) -> Tensor:
         """The clients' latents on their supports, those of rows left out, at draws (K, S, p) and (K, S, q)."""

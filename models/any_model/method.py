@@ -48,7 +48,7 @@ from .names import DRAWS, PHASE, POINTS, PRECISION, SHAPE, Phase, is_phase
 from .remembered import triangle_size
 from .rule import MISSED, NaturalGradient
 from .sites import Coordinates, Model, read_model
-from .sizes import MOST_FULL, refuse_sizes
+from .sizes import MOST_FULL, refuse_sizes, refuse_transforms
 from .steps import FitConditional
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class AnyModel(Method):
         )
         rank: int = setting(40, "directions of the curvature that are sent of more globals", at_least=1)
         transforms: Literal["auto", "on", "off"] = setting(
-            "auto", "skew and tail of each global's marginal in the guide: auto | on | off", newer=True
+            "auto", "skew and tail of each global's marginal in the guide: auto is on where nothing reweights it"
         )
         reweigh: bool = setting(True, "explore the posterior of the globals beyond the guide")
         most_globals: int = setting(30, "globals beyond which the posterior is not explored", at_least=0)
@@ -111,6 +111,7 @@ class AnyModel(Method):
         self.layout = Layout.of(self.sites)
         self.graphs = Graphs()
         refuse_sizes(self.sites, self.settings.guide, self.rank, by_rows=self.layout is not None)
+        refuse_transforms(self.family.spread, self.settings.transforms, self.rank)
 
     @property
     def p(self) -> int:
@@ -144,7 +145,8 @@ class AnyModel(Method):
     @property
     def shaped(self) -> bool:
         """Whether each global's marginal has a skew and a tail."""
-        return self.settings.transforms == "on" and not self.rank and bool(Coordinates(self.sites.globals).spread.any())
+        wanted = self.settings.transforms == "on" or (self.settings.transforms == "auto" and not self.explores)
+        return wanted and not self.rank and bool(self.family.spread.any())
 
     @property
     def family(self) -> Family:

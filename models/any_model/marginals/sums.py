@@ -57,10 +57,11 @@ def summed(chunk: ClientChunk, clients: Clients, found: Message, moved: Tensor, 
         return curvature, along
     if int(chunk.shared[PHASE]) != Phase.FINE:
         return torch.cat([curvature, curvature.new_zeros(len(curvature), 2 * moved.shape[-1])], 1), along
-    marginals = Marginals.unpacked(chunk.shared[SHAPE])
 
     def of(some: Clients, x: Tensor, v: Tensor, new: int) -> Tensor:
-        return by_shape(lambda z: some.log_joint(z, v), marginals, x)[new:]
+        assert some.marginals is not None
+        written = replace(some, marginals=None)
+        return by_shape(lambda z: written.log_joint(z, v), some.marginals, x)[new:]
 
-    found_by_shape = torch.cat(over(replace(clients, marginals=None), mean + moved, v, of))
-    return torch.cat([curvature, found_by_shape], 1), along
+    shaped = replace(clients, marginals=Marginals.unpacked(chunk.shared[SHAPE]))
+    return torch.cat([curvature, torch.cat(over(shaped, mean + moved, v, of))], 1), along

@@ -10,7 +10,7 @@ variance of x ~ N(c, s^2), so that steps of the Gaussian and steps of these hard
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Self
 
@@ -57,13 +57,13 @@ class Marginals:
 
     @classmethod
     def unpacked(cls, shape: Tensor) -> Self:
-        """From the shared value, (4, p)."""
+        """From the shared value, (4, p); of clients of several fits, (S, 4, p)."""
         return cls(*shape.unbind(-2))
 
     @classmethod
     def read(cls, shared: State) -> Self | None:
         """Those of a fit; None where they are the identity, or there are none."""
-        if SHAPE not in shared or not bool(shared[SHAPE][2:].any()):
+        if SHAPE not in shared or not bool(shared[SHAPE][..., 2:, :].any()):
             return None
         return cls.unpacked(shared[SHAPE])
 
@@ -75,6 +75,12 @@ class Marginals:
     def shaped(self, skew: Tensor, tail: Tensor) -> Self:
         """With other skews and tails."""
         return replace(self, skew=skew, tail=tail)
+
+    def some(self, first: int, last: int) -> Self:
+        """Of clients first..last-1, where they are of several fits."""
+        if self.skew.dim() == 1:
+            return self
+        return replace(self, **{f.name: getattr(self, f.name)[first:last] for f in fields(self)})
 
     @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
