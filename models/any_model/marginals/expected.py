@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import jvp
 
 from .transform import Marginals, nodes
 
@@ -51,11 +50,20 @@ def log_slope(marginals: Marginals, mean: Tensor, sd: Tensor) -> LogSlope:
 
 
 def velocities(marginals: Marginals, x: Tensor) -> Tensor:
-    """w at x (N, p), (2, N, p)."""
-    skew, tail, one = marginals.skew, marginals.tail, torch.ones_like(marginals.skew)
-    by_skew = jvp(lambda e: marginals.shaped(e, tail)(x), (skew,), (one,))[1]
-    by_tail = jvp(lambda t: marginals.shaped(skew, t)(x), (tail,), (one,))[1]
-    return torch.stack([by_skew, by_tail]) * (-marginals.log_slope(x)).exp()
+    """(dT_k / da) / T_k' at x (N, p), (2, N, p)."""
+    skew, tail = (of.detach().clone().requires_grad_() for of in (marginals.skew, marginals.tail))
+    with torch.enable_grad():
+        mu, sigma = marginals.shaped(skew, tail).moments
+        of_mu, of_sigma = (torch.autograd.grad(of.sum(), (skew, tail), retain_graph=True) for of in (mu, sigma))
+    mu, sigma = mu.detach(), sigma.detach()
+    u, stretch = (x - marginals.centre) / marginals.scale, marginals.tail.exp()
+    arc = stretch * u.asinh()
+    sinh, cosh = (arc + marginals.skew).sinh(), (arc + marginals.skew).cosh()
+    taken = [
+        cosh * by - mu_by - (sinh - mu) * sigma_by / sigma
+        for by, mu_by, sigma_by in zip((torch.ones_like(arc), arc), of_mu, of_sigma, strict=True)
+    ]
+    return torch.stack(taken) * marginals.scale * (1 + u.square()).sqrt() / (stretch * cosh)
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,11 @@ def metric(marginals: Marginals, moved: Tensor, mean: Tensor, precision: Tensor)
         mean: m, (p,).
         precision: of the guide, (p, p), zeros of points.
     """
-    w, slope = jvp(lambda at: velocities(marginals, at), (mean + moved,), (torch.ones_like(moved),))
+    at = (mean + moved).detach().requires_grad_()
+    with torch.enable_grad():
+        w = velocities(marginals, at)
+        slope = torch.stack([torch.autograd.grad(of.sum(), at, retain_graph=True)[0] for of in w])
+    w = w.detach()
     offset = w.mean(1)
     stretch = (w * moved).mean(1) / moved.square().mean(0).clamp_min(1e-300)
     w, slope = w - offset[:, None] - stretch[:, None] * moved, slope - stretch[:, None]

@@ -83,8 +83,8 @@ class Marginals:
         return replace(self, **{f.name: getattr(self, f.name)[first:last] for f in fields(self)})
 
     @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        """mu and sigma."""
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """mu and sigma, (p,) each."""
         u, weights = nodes(self.skew)
         grown = self.tail.exp()[..., None] * u.asinh()
         once, twice = ((k * grown).cosh() @ weights for k in (1, 2))
@@ -93,13 +93,13 @@ class Marginals:
 
     def __call__(self, x: Tensor) -> Tensor:
         """z at x, (..., p)."""
-        mu, sigma = self._moments
+        mu, sigma = self.moments
         u = (x - self.centre) / self.scale
         return self.centre + self.scale * ((self.tail.exp() * u.asinh() + self.skew).sinh() - mu) / sigma
 
     def inverse(self, z: Tensor) -> Tensor:
         """x at z, (..., p)."""
-        mu, sigma = self._moments
+        mu, sigma = self.moments
         grown = (sigma * (z - self.centre) / self.scale + mu).asinh()
         return self.centre + self.scale * ((grown - self.skew) * (-self.tail).exp()).sinh()
 
@@ -107,7 +107,7 @@ class Marginals:
         """log dz_k / dx_k at x, (..., p)."""
         u = (x - self.centre) / self.scale
         grown = self.tail.exp() * u.asinh() + self.skew
-        return self.tail + grown.cosh().log() - 0.5 * u.square().log1p() - self._moments[1].log()
+        return self.tail + grown.cosh().log() - 0.5 * u.square().log1p() - self.moments[1].log()
 
 
 def gaussian(marginals: Marginals | None, z: Tensor) -> Tensor:
