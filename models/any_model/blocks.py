@@ -11,7 +11,6 @@ from torch import Tensor
 from hierfl.inference.clients.chunk import ClientChunk
 
 from .in_parts import pairs_at_once, parts
-from .marginals.transform import gaussian
 from .steps import AtSites
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Block:
     Attributes:
         at, chunk: those clients.
         new: how many of the first have been in the block before: all blocks have the same size.
-        points: of the globals, as numbers of the guide, (M, p) at a time, with the number of the first.
+        points: of the globals, (M, p) at a time, with the number of the first.
     """
 
     at: AtSites
@@ -45,11 +44,10 @@ def blocks(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: int
     Args:
         method: whose model.
         chunk: the clients.
-        points: of the globals, unconstrained, (M, p).
+        points: of the globals, (M, p).
         inner: draws of a client's latents at each.
     """
     at = AtSites.undrawn(method, chunk)
-    points = gaussian(at.clients.marginals, points)
     pairs = pairs_at_once(at.clients, method.q + points.shape[-1])
     some = list(parts(at.clients, pairs // POINTS))
     each = max(1, min(pairs // max(1, some[0][1]), inner * len(points)))

@@ -71,7 +71,10 @@ class Clients:
 
     def log_joint(self, x: Tensor, v: Tensor) -> Tensor:
         """h_j at draws x (K, S, p) and v (K, S, q): (K, S)."""
-        x = unconstrained(self.marginals, x)
+        return self.log_joint_at(unconstrained(self.marginals, x), v)
+
+    def log_joint_at(self, x: Tensor, v: Tensor) -> Tensor:
+        """The same at globals of the model, (K, S, p), whatever the marginals."""
         if self.graphs is None or not self.at_once:
             return self._as_written(x, v)
         number, each = len(x), self.at_once

@@ -53,7 +53,7 @@ def overlap(method: GaussianModel, chunk: ClientChunk, points: Tensor) -> Overla
     """At the first of some points of the globals, (M, p)."""
     parts = []
     for block in blocks(method, chunk, points[:POINTS], DRAWS):
-        found = _of_block(block.at, block.chunk, torch.cat([x for _, x in block.points]))
+        found = _of_block(block.at, block.chunk, points[:POINTS])
         parts.append(torch.stack([found.heavy, found.centrings])[:, block.new :])
     return Overlap(*torch.cat(parts, -1))
 

@@ -31,6 +31,8 @@ from .transform import Marginals, unconstrained
 
 #: draws by which the metric of skews and tails is averaged, at least, and for each number
 DRAWN, EACH = 1024, 4
+#: so many standard deviations of the guide from its mean, points of an exploration do not count
+FAR = 12.0
 
 
 @dataclass(frozen=True)
@@ -136,4 +138,9 @@ class ShapedGradient(NaturalGradient):
 
     def _log_slopes(self, values: State, x: Tensor) -> Tensor:
         marginals = Marginals.read(values)
-        return x.new_zeros(len(x)) if marginals is None else marginals.log_slope(x).sum(-1)
+        if marginals is None:
+            return x.new_zeros(len(x))
+        sd = self.method.family.root(values[PRECISION]).square().sum(-1).sqrt()
+        # (long tails reach scales of e^-50, where a model's sums have no digits left, and weights could be anything)
+        near = ((x - values[MEAN]).abs() <= FAR * sd).all(-1)
+        return torch.where(near, marginals.log_slope(x).sum(-1), -torch.inf)
