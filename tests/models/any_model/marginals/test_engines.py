@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyro
 import pyro.distributions as dist
@@ -22,7 +23,7 @@ from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
 from hierfl.inference.engines.remote.wire import decode
 from hierfl.models.any_model.columns import checked
 from hierfl.models.any_model.method import AnyModel
-from hierfl.models.any_model.names import DRAWS, MEAN, PHASE, PRECISION, SHAPE, WORTH, Phase
+from hierfl.models.any_model.names import DRAWS, MEAN, OWN_DRAWS, PHASE, PRECISION, SHAPE, WORTH, Phase
 from hierfl.models.any_model.sbc.replicates import Replicates
 
 HOW: dict[str, Any] = {"rounds": 60, "splits": (), "dtype": torch.float64}
@@ -115,3 +116,17 @@ def test_replicates_of_a_calibration_are_fits_of_their_data(reweigh: bool) -> No
         assert one.shared[SHAPE][2:].any()
         for name in (MEAN, PRECISION, SHAPE, DRAWS, WORTH):
             torch.testing.assert_close(one.shared[name], run.shared[name], rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.cpu(6, "a fit, and a client that learns")
+def test_draws_and_new_clients_are_of_the_model_and_not_of_the_guide() -> None:
+    """Kept draws have the sites' own numbers; a new client that has a fitted one's rows has its posterior."""
+    df = counts((7, 4, 9, 5))
+    fitted_model = hierfl.fit_model(poisson, df, progress=False, transforms="on", draws=2000)
+    same = df[df["site"] == "s02"]
+    old = fitted_model.predictive(same.drop(columns="y"))
+    new = fitted_model.predictive(same.drop(columns=["y", "site"]), client="other", given=same.drop(columns="site"))
+    sd = old.std(0)
+    assert np.abs((old.mean(0) - new.mean(0)) / sd).max() < 0.25
+    joint = fitted_model.run
+    assert joint.fitted.personal[OWN_DRAWS].shape[1] == 2000
