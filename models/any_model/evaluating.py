@@ -15,6 +15,7 @@ from hierfl.data.column_design import ColumnDesign
 
 from .graphs.graphs import Graphs
 from .log_joint import client_latents, client_log_joint, global_log_prior, locations_and_scales
+from .marginals.transform import Marginals, unconstrained
 from .sites import Coordinates, Model, Sites
 
 
@@ -29,6 +30,7 @@ class Clients:
         centring: of each number of the clients' latents, (S, q).
         graphs: of the model's log joint.
         at_once: of how many draws one is evaluated; 0 runs the model's text.
+        marginals: from the globals x that are given to those of the model; None where they are the same.
     """
 
     model: Model
@@ -39,6 +41,7 @@ class Clients:
     centring: Tensor
     graphs: Graphs | None = None
     at_once: int = 0
+    marginals: Marginals | None = None
     _known: dict[bool, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,10 @@ class Clients:
 
     def log_joint(self, x: Tensor, v: Tensor) -> Tensor:
         """h_j at draws x (K, S, p) and v (K, S, q): (K, S)."""
+        return self.log_joint_at(unconstrained(self.marginals, x), v)
+
+    def log_joint_at(self, x: Tensor, v: Tensor) -> Tensor:
+        """The same at globals of the model, (K, S, p), whatever the marginals."""
         if self.graphs is None or not self.at_once:
             return self._as_written(x, v)
         number, each = len(x), self.at_once
@@ -97,13 +104,15 @@ class Clients:
         return found
 
     def _traced(self, columns: Tensor, mask: Tensor | None, centring: Tensor, x: Tensor, v: Tensor) -> Tensor:
-        of = replace(self, columns=columns, mask=mask, centring=centring, graphs=None)
+        of = replace(self, columns=columns, mask=mask, centring=centring, graphs=None, marginals=None)
         return of._as_written(x, v)
 
     def some(self, first: int, last: int) -> Clients:
         """Clients first..last-1 of these."""
         mask = None if self.mask is None else self.mask[first:last]
-        return replace(self, columns=self.columns[first:last], mask=mask, centring=self.centring[first:last])
+        marginals = None if self.marginals is None else self.marginals.some(first, last)
+        centring = self.centring[first:last]
+        return replace(self, columns=self.columns[first:last], mask=mask, centring=centring, marginals=marginals)
 
     def latents(self, x: Tensor, v: Tensor) -> Tensor:
         """The clients' latents on their supports, those of rows left out, at draws (K, S, p) and (K, S, q)."""
@@ -111,6 +120,7 @@ class Clients:
 
     def locations_and_scales(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Of the clients' latents given x (S, p): (S, q) each; 0 and 1 where a site has none."""
+        x = unconstrained(self.marginals, x)
         found = self._over_clients(
             lambda x, v, batch, c: locations_and_scales(self.model, self.sites, x, v, batch, c), x[None], v[None]
         )[0]
@@ -128,7 +138,8 @@ class Clients:
         """
 
         def one(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor) -> Tensor:
-            loc, scale = locations_and_scales(self.model, self.sites, x, v, self._one(columns, mask), c)
+            z = unconstrained(self.marginals, x)
+            loc, scale = locations_and_scales(self.model, self.sites, z, v, self._one(columns, mask), c)
             return new * loc + scale ** (new - c) * (v - c * loc)
 
         rows = (0, 0, 0, None if self.mask is None else 0, 0, 0)

@@ -82,7 +82,8 @@ def fit_model(
         folder: where to keep checkpoints; None for none.
         resume: go on from the checkpoint in ``folder``.
         progress: a bar on standard error, if it takes longer than two seconds.
-        **settings: fields of ``AnyModel.Settings``, such as ``draws=4000``.
+        **settings: fields of ``AnyModel.Settings``, such as ``draws=4000``, or ``transforms="on"``: "auto" gives each
+            global a skew and a tail where nothing reweights the guide, "off" leaves it Gaussian.
 
     Raises:
         UserError: for a model, a table or a setting that cannot be used.

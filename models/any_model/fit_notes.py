@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from hierfl.inference.evaluation.fitted import Fitted
 
 from .guide import PATIENCE
+from .marginals.notes import shape_notes
 from .names import PHASE, TRACE, WORTH, Phase
 from .trace import last_move
 from .verdict import Verdict
@@ -47,6 +48,7 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
             f"the guide has low rank: {method.rank} directions of {p} numbers beside a diagonal, so that standard "
             "deviations may be too small"
         )
+    said += shape_notes(fitted)
     worth = float(shared[WORTH])
     if not worth:
         given_up = Verdict.read(shared).warnings

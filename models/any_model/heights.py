@@ -32,6 +32,7 @@ from torch import Tensor
 from hierfl.inference.clients.chunk import ClientChunk
 
 from .blocks import Block, blocks
+from .marginals.transform import gaussian
 from .names import DRAWS, INNER, OWN_DRAWS
 from .profiled import profiled
 from .spread import Spread, spread, uniforms
@@ -165,7 +166,7 @@ def weighted(
     Args:
         at: the clients, and what is drawn from.
         chunk: the same clients.
-        points: (M, p).
+        points: of the globals, unconstrained, (M, p).
         how: the draws of a point.
         first: number of the first of these points, by which draws are keyed.
         purpose: likewise.
@@ -173,13 +174,14 @@ def weighted(
     guide, inner = at.guide, how.draws
     x = points[:, None].expand(-1, len(guide.mean), -1)
     z, log_q, log_ratio = spread(chunk, how, guide.numbers, (first, len(x)), purpose)
-    mean = guide.mean + torch.einsum("sqp,msp->msq", guide.slope, x - at.mean)
+    apart = gaussian(at.clients.marginals, points)[:, None] - at.mean
+    mean = guide.mean + torch.einsum("sqp,msp->msq", guide.slope, apart.expand_as(x))
     mean = profiled(at.clients, guide, x, mean)
     v = mean + torch.einsum("sqr,imsr->imsq", guide.root[..., guide.spread], z)
     if v.shape[-1]:
-        h = at.clients.log_joint(x.expand(inner, *x.shape).flatten(0, 1), v.flatten(0, 1)).unflatten(0, (inner, -1))
+        h = at.clients.log_joint_at(x.expand(inner, *x.shape).flatten(0, 1), v.flatten(0, 1)).unflatten(0, (inner, -1))
     else:  # (without latents all draws are the same)
-        h = at.clients.log_joint(x, v[0]).expand(inner, -1, -1)
+        h = at.clients.log_joint_at(x, v[0]).expand(inner, -1, -1)
     log_weight = h - (log_q - guide.log_root)
     return v, torch.where(log_weight.isfinite(), log_weight, -math.inf), log_ratio
 

@@ -49,7 +49,7 @@ def parts(clients: Clients, each: int) -> Iterator[tuple[int, int, int]]:
 
 def log_joints(clients: Clients, x: Tensor, v: Tensor) -> Tensor:
     """h_j at draws x (K, S, p) and v (K, S, q): (K, S)."""
-    return torch.cat(_over(clients, x, v, lambda some, x, v, new: some.log_joint(x, v)[:, new:]), 1)
+    return torch.cat(over(clients, x, v, lambda some, x, v, new: some.log_joint(x, v)[:, new:]), 1)
 
 
 def moments_of(clients: Clients, x: Tensor, v: Tensor) -> Moments:
@@ -59,11 +59,12 @@ def moments_of(clients: Clients, x: Tensor, v: Tensor) -> Moments:
         found = moments(some.log_joint, x, v)
         return Moments(*(getattr(found, f.name)[new:] for f in fields(found)))
 
-    found = _over(clients, x, v, of)
+    found = over(clients, x, v, of)
     return Moments(*(torch.cat([getattr(one, f.name) for one in found]) for f in fields(Moments)))
 
 
-def _over(clients: Clients, x: Tensor, v: Tensor, of: Callable[[Clients, Tensor, Tensor, int], T]) -> list[T]:
+def over(clients: Clients, x: Tensor, v: Tensor, of: Callable[[Clients, Tensor, Tensor, int], T]) -> list[T]:
+    """``of(some, x, v, new)`` of some clients at a time, those from ``new`` on for the first time."""
     some = list(parts(clients, pairs_at_once(clients, x.shape[-1] + v.shape[-1]) // len(x)))
     if len(some) >= MANY:
         clients = replace(clients, at_once=len(x))

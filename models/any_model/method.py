@@ -32,56 +32,30 @@ from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.state import State
 from hierfl.ppl.plates import clients, data, sample
 
+from .beginning import first_personal, first_shared
 from .by_rows.layout import Layout
-from .by_rows.steps import DrawRows, FitRows, begun, row_heights
+from .by_rows.steps import DrawRows, FitRows, row_heights
 from .family import Family
 from .fit_notes import fit_notes
 from .graphs.graphs import Graphs
 from .heights import DrawLatents, heights
 from .low_rank.family import LowRankFamily
-from .low_rank.precision import LowRank
 from .low_rank.rule import SketchedGradient
 from .low_rank.steps import FitSketched
-from .names import (
-    ACCEPTED,
-    AROUND,
-    BOUND,
-    CENTRING,
-    DRAWS,
-    INNER,
-    KEPT,
-    MEAN,
-    OWN,
-    OWN_ACCEPTED,
-    OWN_DRAWS,
-    OWN_MEAN,
-    OWN_ROOT,
-    OWN_SENT,
-    OWN_SLOPE,
-    PHASE,
-    POINTS,
-    PRECISION,
-    TRACE,
-    VERDICT,
-    WORTH,
-    Phase,
-    is_phase,
-)  # fmt: skip
+from .marginals.rule import ShapedGradient
+from .marginals.transform import shape_error
+from .names import DRAWS, PHASE, POINTS, PRECISION, SHAPE, Phase, is_phase
 from .remembered import triangle_size
 from .rule import MISSED, NaturalGradient
 from .sites import Coordinates, Model, read_model
-from .sizes import MOST_FULL, refuse_sizes
+from .sizes import MOST_FULL, refuse_sizes, refuse_transforms
 from .steps import FitConditional
-from .trace import no_trace
-from .verdict import Verdict
 
 if TYPE_CHECKING:
     from hierfl.inference.evaluation.fitted import Fitted
 
     from .results import ModelPosterior
 
-#: standard deviation with which a guide begins
-FIRST_SD = 0.1
 #: rounds of Newton steps in which a new client finds its part of the guide, rough ones and fine ones
 ROUGH_ROUNDS, FINE_ROUNDS = 8, 4
 #: what the method is: in no list of methods, since it needs a model
@@ -114,6 +88,9 @@ class AnyModel(Method):
             f"the guide of the globals: full | low-rank | diagonal | point; auto is full up to {MOST_FULL} numbers",
         )
         rank: int = setting(40, "directions of the curvature that are sent of more globals", at_least=1)
+        transforms: Literal["auto", "on", "off"] = setting(
+            "auto", "skew and tail of each global's marginal in the guide: auto is on where nothing reweights it"
+        )
         reweigh: bool = setting(True, "explore the posterior of the globals beyond the guide")
         most_globals: int = setting(30, "globals beyond which the posterior is not explored", at_least=0)
         points: int = setting(512, "points of a round of the exploration", at_least=16)
@@ -134,6 +111,7 @@ class AnyModel(Method):
         self.layout = Layout.of(self.sites)
         self.graphs = Graphs()
         refuse_sizes(self.sites, self.settings.guide, self.rank, by_rows=self.layout is not None)
+        refuse_transforms(self.family.spread, self.settings.transforms, self.rank)
 
     @property
     def p(self) -> int:
@@ -160,7 +138,15 @@ class AnyModel(Method):
     def curvature(self) -> Mapping[str, int]:
         """Fields of a message with numbers of the curvature, and how many each has."""
         p, r = self.p, self.rank
-        return {"diagonal": p, "sketch": p * r} if r else {"precision": triangle_size(p)}
+        if r:
+            return {"diagonal": p, "sketch": p * r}
+        return {"precision": triangle_size(p)} | ({"shape": 2 * p} if self.shaped else {})
+
+    @property
+    def shaped(self) -> bool:
+        """Whether each global's marginal has a skew and a tail."""
+        wanted = self.settings.transforms == "on" or (self.settings.transforms == "auto" and not self.explores)
+        return wanted and not self.rank and bool(self.family.spread.any())
 
     @property
     def family(self) -> Family:
@@ -183,39 +169,10 @@ class AnyModel(Method):
         return least + least % 2
 
     def shared(self, start: InitialWeights) -> State:
-        p, s = self.p, self.settings
-        found = {
-            MEAN: self.sites.start, PRECISION: self._first_precision, PHASE: torch.tensor(float(Phase.ROUGH)),
-            POINTS: torch.zeros(s.points if self.explores else 0, p), DRAWS: torch.zeros(s.draws, p),
-            BOUND: torch.tensor(0.0), WORTH: torch.tensor(0.0), ACCEPTED: torch.tensor(1.0),
-            INNER: torch.tensor(float(s.inner)), VERDICT: Verdict().values, TRACE: no_trace(),
-        }  # fmt: skip
-        return {name: value.double() for name, value in found.items()}
-
-    @property
-    def _first_precision(self) -> Tensor:
-        """Of the guide that a fit begins with."""
-        first = torch.ones(self.p) / FIRST_SD**2
-        if not self.rank:
-            return first.diag()
-        return LowRank(first, first.new_zeros(self.p, 0), first.new_zeros(0)).padded(self.rank).packed
+        return first_shared(self)
 
     def personal(self, start: InitialWeights) -> State:
-        p, q = self.p, self.q
-        centred = torch.cat(
-            [torch.full((of.numel,), float(of.name not in self.sites.centred)) for of in self.sites.clients]
-            or [torch.zeros(0)]
-        )
-        slope, root = torch.zeros(q, p), FIRST_SD * torch.eye(q)
-        if self.layout is not None:
-            centred, slope, root = begun(self.layout, self.sites, p)
-        found = {
-            OWN_MEAN: self.sites.client_start, OWN_SLOPE: slope, OWN_ROOT: root,
-            AROUND: self.sites.start, CENTRING: centred, OWN_DRAWS: torch.zeros(0, q),
-            OWN_SENT: torch.zeros(1 + p + sum(self.curvature.values())),
-        }  # fmt: skip
-        found |= {kept: found[name] for name, kept in zip(OWN, KEPT, strict=True)}
-        return {name: value.double() for name, value in {**found, OWN_ACCEPTED: torch.tensor(0.0)}.items()}
+        return first_personal(self)
 
     def model(self, batch: Batch) -> None:
         """Nothing of the user's: predictions are those of :class:`.fitted.FittedModel`."""
@@ -232,7 +189,8 @@ class AnyModel(Method):
         return Schedule(absent="freeze", commit="if-used", final_steps=[last])
 
     def exchange(self) -> dict[str, AggregationRule]:
-        return {"posterior": SketchedGradient(self) if self.rank else NaturalGradient(self)}
+        rule = SketchedGradient if self.rank else ShapedGradient if self.shaped else NaturalGradient
+        return {"posterior": rule(self)}
 
     def finished(self, shared: State) -> bool:
         """Whether guide and exploration are at their end."""
@@ -264,7 +222,9 @@ class AnyModel(Method):
             return "its phase is none"
         if not all(bool(value.isfinite().all()) for value in shared.values()):
             return "it holds numbers that are not finite"
-        return "" if self.family.definite(shared[PRECISION]) else "its precision is not positive definite"
+        if not self.family.definite(shared[PRECISION]):
+            return "its precision is not positive definite"
+        return shape_error(shared[SHAPE]) if SHAPE in shared else ""
 
     def learned(self, chunk: ClientChunk) -> ClientChunk:
         """A client that was not fitted, with its part of the guide at the final guide of the globals."""

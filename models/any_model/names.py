@@ -23,6 +23,8 @@ ACCEPTED, OWN_ACCEPTED = "posterior.accepted", "own.accepted"
 KEPT = tuple(f"{name}.kept" for name in OWN)
 #: draws of a client's latents at a point, and what the exploration says of itself (see :mod:`.verdict`)
 INNER, VERDICT = "posterior.inner", "posterior.verdict"
+#: centre, scale, skew and tail of each global, see :mod:`.marginals.transform`
+SHAPE = "posterior.shape"
 #: of each of the last rounds, see :mod:`.trace`
 TRACE = "posterior.trace"
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hierfl.data.column_design import ColumnDesign
 
+from .by_rows.layout import Layout
 from .family import Family
 from .graphs.graphs import Graphs
 from .sites import Model, Sites
@@ -65,9 +66,11 @@ class GaussianModel(PlainModel, Protocol):
 
     Attributes:
         graphs: of the model's log joint.
+        layout: of a client's numbers, where those of its rows are many; else None.
     """
 
     graphs: Graphs
+    layout: Layout | None
 
     @property
     def family(self) -> Family:
@@ -87,4 +90,9 @@ class GaussianModel(PlainModel, Protocol):
     @property
     def curvature(self) -> Mapping[str, int]:
         """Fields of a message with numbers of the curvature, and how many each has."""
+        ...
+
+    @property
+    def shaped(self) -> bool:
+        """Whether each global's marginal has a skew and a tail."""
         ...

@@ -20,14 +20,14 @@ STEPS, HALVES = 4, 4
 
 
 def profiled(clients: Clients, guide: Conditional, x: Tensor, v: Tensor) -> Tensor:
-    """Means v (M, S, q) at globals x (M, S, p), with the points of clients where their log joint is highest.
+    """Means v (M, S, q) at unconstrained globals x (M, S, p), clients' points where their log joint is highest.
 
     A step by which it does not rise is halved, and not taken in the end.
     """
     points = (~guide.spread).nonzero().squeeze(-1)
     if not len(points):
         return v
-    written = replace(clients, at_once=0)
+    written = replace(clients, at_once=0, marginals=None)
     root = guide.root[:, points[:, None], points]
     old = torch.cholesky_inverse(root).expand(len(x), *root.shape)
     for _ in range(STEPS):

@@ -124,7 +124,7 @@ class NaturalGradient:
 
     def _climbed(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:
         memory, mean, precision, method = context.rule_state, values[MEAN], values[PRECISION], self.method
-        prior = self._prior(mean, precision, context.seed, fine=about == Phase.FINE)
+        prior = self._prior(values, context.seed, fine=about == Phase.FINE)
         known = Remembered.read(memory, mean, sum(method.curvature.values())).after(total, method.curvature)
         whole = int(context.reported) == context.num_clients
         gradient, curvature = self._derivatives(known, prior, mean, context.seed)
@@ -178,11 +178,11 @@ class NaturalGradient:
         """What follows the climb where all log joints are quadratic."""
         return Phase.DONE
 
-    def _prior(self, mean: Tensor, precision: Tensor, seed: int, *, fine: bool) -> Any:
+    def _prior(self, values: State, seed: int, *, fine: bool) -> Any:
         """Derivatives of log p(x), expected under the guide: :class:`.moments.Moments`, or what stands for them."""
-        method = self.method
+        method, mean = self.method, values[MEAN]
         noise = self._lattice(mean, seed, method.draws_of_round(fine=fine), fine=fine)
-        moved = method.family.moved(noise, precision)
+        moved = method.family.moved(noise, values[PRECISION])
         return moments(
             lambda x, _: global_prior(method.program, method.sites, method.network, x), mean + moved, moved[..., :0]
         )
@@ -203,7 +203,15 @@ class NaturalGradient:
         """Draws of the guide of the globals, (D, p)."""
         shape = values[DRAWS].shape
         noise = normals(shape, context.seed, "kept draws", dtype=torch.float64, device=values[MEAN].device)
-        return values[MEAN] + self.method.family.moved(noise, values[PRECISION])
+        return self._written(values, values[MEAN] + self.method.family.moved(noise, values[PRECISION]))
+
+    def _written(self, values: State, x: Tensor) -> Tensor:
+        """The unconstrained globals of numbers (..., p) of the guide: the same, but where marginals are transformed."""
+        return x
+
+    def _log_slopes(self, values: State, x: Tensor) -> Tensor:
+        """Log determinants (M,) of that at the points (M, p)."""
+        return x.new_zeros(len(x))
 
     # -- exploration --------------------------------------------------------------------------------------------------
 
@@ -216,7 +224,7 @@ class NaturalGradient:
         root = family.root_of_spread(precision)
         explored = explored.drawn(mean[spread], root, 0, key(context.seed, context.round))
         memory.update(explored.state())
-        values[POINTS] = family.within(explored.asked, mean)
+        values[POINTS] = self._written(values, family.within(explored.asked, mean))
 
     def _missed(self, values: State, context: AggregationContext, missing: int) -> State:
         """A sum of some clients' heights says nothing: the same points are asked again, and a few times at most."""
@@ -236,7 +244,8 @@ class NaturalGradient:
         memory, method = context.rule_state, self.method
         explored = Explored.read(memory)
         prior = global_prior(method.program, method.sites, method.network, values[POINTS][:, None])[:, 0]
-        explored = explored.seen(total["heights"] + prior)
+        slopes = self._log_slopes(values, method.family.within(explored.asked, values[MEAN]))
+        explored = explored.seen(total["heights"] + prior + slopes)
         first, inner = Verdict.read(values), float(values[INNER])
         now = total if not first.points else {"heavy": first.heavy, "centrings": first.centrings}
         clients = (float(total["clients"]), float(now["heavy"]), float(now["centrings"]))
@@ -245,13 +254,13 @@ class NaturalGradient:
         enough = found.worth >= method.settings.worth and explored.done > 1
         if enough or explored.done == len(explored.centres):
             at = systematic(explored.log_weights(0), len(values[DRAWS]), key(context.seed, "kept draws"))
-            values[DRAWS] = method.family.within(explored.points[at], values[MEAN])
+            values[DRAWS] = self._written(values, method.family.within(explored.points[at], values[MEAN]))
             values[PHASE] = values[PHASE].new_tensor(float(Phase.DONE))
         else:
             centre, root = explored.moments(0)
             wider = WIDER ** min(1.0, 4 / len(centre)) if explored.done == 1 else 1.0
             explored = explored.drawn(centre, wider * root, 0, key(context.seed, context.round))
-            values[POINTS] = method.family.within(explored.asked, values[MEAN])
+            values[POINTS] = self._written(values, method.family.within(explored.asked, values[MEAN]))
         last = int(values[PHASE]) == Phase.DONE
         drawn = min(found.next_inner(noise, last=last), MOST_INNER * method.settings.inner)
         values[INNER] = values[INNER].new_tensor(drawn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from hierfl.errors import UserError
 
 from .sites import MOST_BY_ROWS, Sites
@@ -40,3 +42,25 @@ def refuse_sizes(sites: Sites, guide: str, rank: int, *, by_rows: bool) -> None:
             f"the model has {p} numbers of everyone and {q} of a client, those of its rows among them: "
             f"beyond {MOST_BY_ROWS} of a client, at most {MOST_FULL} of everyone are fitted, by guide='full'"
         )
+
+
+def refuse_transforms(spread: Tensor, transforms: str, rank: int) -> None:
+    """Marginal transforms of a guide that cannot have them, where they are asked for.
+
+    Args:
+        spread: which globals are no points, (p,).
+        transforms: as they are asked for.
+        rank: of what clients send of the curvature; 0 where they send all of it.
+
+    Raises:
+        UserError: for it, in one line.
+    """
+    if transforms != "on":
+        return
+    if rank:
+        raise UserError(
+            "transforms='on' is of a guide of full covariance, or of independent numbers, which clients send the whole "
+            f"curvature for: leave it out, or say guide='full' with at most {MOST_FULL} numbers of everyone"
+        )
+    if not bool(spread.any()):
+        raise UserError("transforms='on' gives globals' posteriors a shape, and here no global has one: leave it out")

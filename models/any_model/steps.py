@@ -18,6 +18,8 @@ from .evaluating import Clients
 from .guide import NOISE, ROUNDING
 from .in_parts import log_joints, moments_of
 from .local import Conditional, Message, OwnMoments, message, newton_step
+from .marginals.sums import summed
+from .marginals.transform import Marginals
 from .moments import Moments, whitened_draws
 from .names import (
     ACCEPTED,
@@ -35,7 +37,7 @@ from .names import (
     PRECISION,
     Phase,
 )
-from .remembered import noted, triangles
+from .remembered import noted
 
 if TYPE_CHECKING:
     from .plain import GaussianModel
@@ -76,7 +78,7 @@ class AtSites:
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
             method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING],
-            method.graphs,
+            method.graphs, marginals=Marginals.read(chunk.shared),
         )  # fmt: skip
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread.to(mean.device))
         guide = around.shifted(mean - values[AROUND])
@@ -195,7 +197,8 @@ class AtSites:
     def counted(self, chunk: ClientChunk) -> State:
         """What the message leaves with the clients, see :func:`.remembered.noted`."""
         found = self.message()
-        return noted(chunk, found, *triangles(self.mean, found))
+        v = self.guide.draws(self.moved, self.noise)
+        return noted(chunk, found, *summed(chunk, self.clients, found, self.moved, v))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""

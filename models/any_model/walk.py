@@ -31,7 +31,7 @@ def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, fi
     Args:
         at: the clients and their guide.
         chunk: the same clients.
-        x: points, (M, p).
+        x: points of the globals, unconstrained, (M, p).
         v: where the walk begins, (M, S, q).
         steps: how many, bounded by :data:`FEWEST` and :data:`MOST`.
         first: number of the first of these points, by which steps are keyed.
@@ -56,5 +56,5 @@ def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, fi
 
 
 def _height(at: AtSites, x: Tensor, v: Tensor) -> Tensor:
-    found = at.clients.log_joint(x, v)
+    found = at.clients.log_joint_at(x, v)
     return torch.where(found.isfinite(), found, -math.inf)

@@ -16,6 +16,9 @@ from ..sites import MOST_BY_ROWS, Sites
 if TYPE_CHECKING:
     from ..look import Look
 
+#: standard deviation with which a client's part begins
+FIRST_SD = 0.1
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -67,6 +70,17 @@ class Layout:
         both = torch.cat([own, rows.flatten(-2)], -1)
         order = torch.cat([self.own, self.rows.flatten()]).to(both.device)
         return both[..., order.argsort()]
+
+
+def begun(layout: Layout, sites: Sites, p: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Centring (q,), slopes and roots with which a client begins: its rows are many, so its own latents are centred.
+
+    Rows' latents begin in their non-centred form.
+    """
+    c, n, r = layout.sizes
+    ones = [torch.full((of.numel,), float(of.level != "data" or of.name not in sites.centred)) for of in sites.clients]
+    roots = torch.cat([torch.eye(c).flatten(), torch.eye(r).expand(n, r, r).flatten()])
+    return torch.cat(ones), torch.zeros(layout.slope_size(p)), FIRST_SD * roots
 
 
 def refuse_coupled_rows(look: Look, layout: Layout) -> None:

@@ -19,6 +19,8 @@ from ..evaluating import Clients
 from ..guide import NOISE, ROUNDING
 from ..local import Message
 from ..log_joint import locations_and_scales
+from ..marginals.sums import summed
+from ..marginals.transform import Marginals, gaussian, unconstrained
 from ..moments import whitened_draws
 from ..names import (
     AROUND,
@@ -37,8 +39,7 @@ from ..names import (
     PRECISION,
     Phase,
 )
-from ..remembered import noted, triangles
-from ..sites import Sites
+from ..remembered import noted
 from ..steps import HALVES, kept
 from .arrow import Arrow, arrow_moments, message, newton_step
 from .layout import Layout
@@ -46,8 +47,6 @@ from .layout import Layout
 if TYPE_CHECKING:
     from ..plain import GaussianModel
 
-#: standard deviation with which a client's part begins
-FIRST_SD = 0.1
 #: draws x clients x rows of a log joint and its derivatives that are held at once
 CELLS = 500_000
 
@@ -75,8 +74,9 @@ class ArrowRows:
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
-            method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING]
-        )
+            method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING],
+            marginals=Marginals.read(chunk.shared),
+        )  # fmt: skip
         guide = Arrow.unpacked(layout, values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], len(mean))
         guide = guide.shifted(mean - values[AROUND])
         fine = int(chunk.shared[PHASE]) != Phase.ROUGH
@@ -136,7 +136,8 @@ class ArrowRows:
     def counted(self, chunk: ClientChunk) -> State:
         """What the message leaves with the clients, see :func:`..remembered.noted`."""
         found = self.message()
-        return noted(chunk, found, *triangles(self.mean, found))
+        v = self.guide.draws(self.moved, *self.noise[1:])
+        return noted(chunk, found, *summed(chunk, self.clients, found, self.moved, v))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
@@ -183,7 +184,8 @@ def recentred(clients: Clients, x: Tensor, v: Tensor, new: Tensor, layout: Layou
             rows = t[p + c :].expand(layout.rows.shape)
             at = v + layout.joined(t[p : p + c], rows)
             batch = clients.design.named(columns, mask)
-            loc, scale = locations_and_scales(clients.model, clients.sites, x + t[:p], at, batch, old)
+            z = unconstrained(clients.marginals, x + t[:p])
+            loc, scale = locations_and_scales(clients.model, clients.sites, z, at, batch, old)
             return new * loc + scale ** (new - old) * (at - old * loc)
 
         made, pulled = cast("tuple[Tensor, Any]", vjp(moved, x.new_zeros(p + c + r)))
@@ -192,17 +194,6 @@ def recentred(clients: Clients, x: Tensor, v: Tensor, new: Tensor, layout: Layou
     rows = (0, 0, 0, None if clients.mask is None else 0, 0, 0)
     found = vmap(one, rows)(x, v, clients.columns, clients.mask, clients.centring, new)
     return found[0].detach(), found[1].detach()
-
-
-def begun(layout: Layout, sites: Sites, p: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Centring (q,), slopes and roots with which a client begins: its rows are many, so its own latents are centred.
-
-    Rows' latents begin in their non-centred form.
-    """
-    c, n, r = layout.sizes
-    ones = [torch.full((of.numel,), float(of.level != "data" or of.name not in sites.centred)) for of in sites.clients]
-    roots = torch.cat([torch.eye(c).flatten(), torch.eye(r).expand(n, r, r).flatten()])
-    return torch.cat(ones), torch.zeros(layout.slope_size(p)), FIRST_SD * roots
 
 
 def _in_parts(chunk: ClientChunk, layout: Layout, draws: int) -> list[ClientChunk]:
@@ -255,7 +246,7 @@ def row_heights(method: GaussianModel, layout: Layout, chunk: ClientChunk, point
     Estimates by weights would be of no worth with so many numbers.
     """
     at = ArrowRows.of(method, layout, chunk)
-    found, apart = at.message(), points - at.mean
+    found, apart = at.message(), gaussian(at.clients.marginals, points) - at.mean
     height = apart @ found.gradient.T - 0.5 * torch.einsum("mp,spl,ml->ms", apart, found.precision, apart)
     v = _drawn(at, layout, chunk, apart)
     return height, v
@@ -291,6 +282,6 @@ class DrawRows:
         parts = []
         for part in _in_parts(chunk, self.layout, len(chunk.shared[DRAWS])):
             at = ArrowRows.of(self.method, self.layout, part)
-            v = _drawn(at, self.layout, part, part.shared[DRAWS] - at.mean)
+            v = _drawn(at, self.layout, part, gaussian(at.clients.marginals, part.shared[DRAWS]) - at.mean)
             parts.append({OWN_DRAWS: v.movedim(0, 1).unsqueeze(1)})
         return chunk.put(_together(parts))

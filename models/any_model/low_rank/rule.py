@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.state import State
 from hierfl.rng import normals
 
 from ..evaluating import global_prior
 from ..guide import HALF, Climb
 from ..local import Conditional
-from ..names import Phase
+from ..names import MEAN, PRECISION, Phase
 from ..remembered import Remembered
 from ..rule import NaturalGradient
 from .climb import LowRankClimb
@@ -59,8 +60,9 @@ class SketchedGradient(NaturalGradient):
         "sketch": "and their products with a fixed matrix of few columns, as a change likewise",
     }
 
-    def _prior(self, mean: Tensor, precision: Tensor, seed: int, *, fine: bool) -> SketchedPrior:
-        method, p = self.method, len(mean)
+    def _prior(self, values: State, seed: int, *, fine: bool) -> SketchedPrior:
+        method, mean, precision = self.method, values[MEAN], values[PRECISION]
+        p = len(mean)
         w = directions(p, method.rank, seed).to(mean)
         draws = method.draws_of_round(fine=fine)
         moved = method.family.moved(self._noise(mean, seed, draws, fine=fine), precision)

@@ -30,10 +30,12 @@ from hierfl.rng import key, uniforms
 
 from ..evaluating import Clients, global_prior
 from ..local import Conditional
+from ..marginals.rule import ShapedGradient
+from ..marginals.transform import Marginals
 from ..method import AnyModel
 from ..moments import Moments, moments, whitened_draws
-from ..names import ACCEPTED, AROUND, CENTRING, MEAN, OWN, OWN_MEAN, OWN_ROOT, OWN_SLOPE, PHASE, PRECISION, Phase
-from ..remembered import sent, triangle_size
+from ..names import ACCEPTED, AROUND, CENTRING, MEAN, OWN, OWN_MEAN, OWN_ROOT, OWN_SLOPE, PHASE, PRECISION, SHAPE, Phase
+from ..remembered import sent
 from ..rule import NaturalGradient
 from ..steps import AtSites, FitConditional, kept
 
@@ -81,7 +83,7 @@ class _Given(NaturalGradient):
 
     prior: Moments = field(kw_only=True)
 
-    def _prior(self, mean: Tensor, precision: Tensor, seed: int, *, fine: bool) -> Moments:
+    def _prior(self, values: State, seed: int, *, fine: bool) -> Moments:
         return self.prior
 
 
@@ -149,9 +151,10 @@ class Replicates:
     def _climbed(self, these: list[Replicate]) -> None:
         fine = these[0].phase == Phase.FINE
         each = self.clients
-        shared = {name: torch.stack([r.shared[name] for r in these]) for name in (MEAN, PRECISION, ACCEPTED)}
+        names = [name for name in (MEAN, PRECISION, ACCEPTED, SHAPE) if name in these[0].shared]
+        shared = {name: torch.stack([r.shared[name] for r in these]) for name in names}
         of_clients = {name: value.repeat_interleave(each, 0) for name, value in shared.items()}
-        of_clients[ACCEPTED] = of_clients[ACCEPTED][:, None]
+        of_clients |= {ACCEPTED: of_clients[ACCEPTED][:, None], PHASE: these[0].shared[PHASE]}
         values = {name: torch.cat([r.values[name] for r in these]) for name in these[0].values}
         rows = [row for r in these for row in r.rows]
         chunk = kept(ClientChunk(self.method, self.federation, rows, 0, 0, of_clients, values))
@@ -159,7 +162,7 @@ class Replicates:
         e, d = self._lattices(these, fine=fine)
         at = self._at(chunk, rows, of_clients[MEAN], torch.einsum("spr,ksr->ksp", root, e), d)
         chunk = FitConditional(self.method).climbed(chunk, at, rough=not fine)
-        message = sent(chunk, self.method.p, {"precision": triangle_size(self.method.p)})
+        message = sent(chunk, self.method.p, self.method.curvature)
         prior = self._priors(shared[MEAN], shared[PRECISION], these, fine=fine)
         empty = self._empty(these[0])
         healthy = chunk.healthy().view(-1, each).all(1)
@@ -173,7 +176,8 @@ class Replicates:
                 *(getattr(prior, name)[k : k + 1] for name in ("height", "gradient", "hessian", "spread", "unit"))
             )
             r.values = {name: own[name] for name in r.values}
-            self._updated(r, _Given(self.method, prior=one), {**empty, **total})
+            rule = ShapedGradient(self.method) if self.method.shaped else _Given(self.method, prior=one)
+            self._updated(r, rule, {**empty, **total})
 
     def _at(self, chunk: ClientChunk, rows: list[int], mean: Tensor, moved: Tensor, noise: Tensor) -> AtSites:
         method, (columns, mask) = self.method, self.data
@@ -181,7 +185,7 @@ class Replicates:
         index = torch.tensor(rows)
         clients = Clients(
             method.program, method.sites, method.network, columns[index], None if mask is None else mask[index],
-            values[CENTRING], method.graphs,
+            values[CENTRING], method.graphs, marginals=Marginals.read(chunk.shared),
         )  # fmt: skip
         around = Conditional(values[OWN_MEAN], values[OWN_SLOPE], values[OWN_ROOT], method.own_spread)
         return AtSites(clients, around.shifted(mean - values[AROUND]), mean, moved, noise)
@@ -218,7 +222,7 @@ class Replicates:
     # -- the exploration, and the end ---------------------------------------------------------------------------------
 
     def _explored(self, replicate: Replicate) -> None:
-        rule = NaturalGradient(self.method)
+        rule = ShapedGradient(self.method) if self.method.shaped else NaturalGradient(self.method)
         message = rule.message((), self.chunk(replicate, replicate.rows, replicate.rounds + 1))
         self._updated(replicate, rule, {name: value.sum(0) for name, value in message.items()})
 

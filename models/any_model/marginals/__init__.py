@@ -1,0 +1,1 @@
+"""Skewed and heavy- or light-tailed marginals of the guide of the globals."""
