@@ -51,7 +51,7 @@ _SUMS = re.compile(
     rf"{_SIDE}\s*(?:==|!=|<=|>=|<|>)\s*{_SIDE}"
     rf"|{_TERM}\s*(?:\*\*|[*/])\s*-?{_NUMBER}(?![\w.])"
     rf"|(?<![\w.]){_NUMBER}\s*[*/]\s*{_TERM}"
-    rf"|{_TERM}\s*[-+]\s*{_OTHER}{_NUMBER}(?![\w.])"
+    rf"|{_TERM}\s*[-+]\s*{_OTHER}{_NUMBER}(?![\w.])(?!\s*[*/])"
 )
 
 
@@ -115,7 +115,8 @@ def _summed(text: str) -> str:
     """Comparisons and arithmetic with numbers outside of functions, in I(...)."""
     result, end = "", 0
     for match in _SUMS.finditer(text):
-        if match.start() >= end and not _inside_call(text, match.start()):
+        taken = re.search(r"-\s*$", text[: match.start()])  # (nothing is said of what is taken away)
+        if match.start() >= end and not taken and not _inside_call(text, match.start()):
             result += f"{text[end : match.start()]}I({match.group()})"
             end = match.end()
     return result + text[end:]

@@ -25,6 +25,8 @@ from ..model.equations import MixedModel
 
 #: a variance on its bound, near which L moves nothing, is taken for known: singular values below this share
 ON_BOUND = 1e-3
+#: an entry of L at zero moves no variance: below this share of the largest slope
+NOTHING = 1e-7
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,10 @@ def _in_variances(method: MixedModel, numbers: Tensor, first: Tensor, second: Te
         return torch.cat(found)
 
     slope, bend = _derivatives(variances, numbers)
-    back = torch.linalg.pinv(slope / slope.norm(dim=0), rtol=ON_BOUND) / slope.norm(dim=0)[:, None]
+    size = slope.norm(dim=0)
+    moves = size > NOTHING * size.max()
+    size = torch.where(moves, size, 1.0)
+    back = torch.linalg.pinv(torch.where(moves, slope / size, 0.0), rtol=ON_BOUND) / size[:, None]
     own = first @ back
     return own, back.T @ (second - torch.einsum("mc,cab->mab", own, bend)) @ back
 
