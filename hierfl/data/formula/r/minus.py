@@ -74,7 +74,7 @@ def _in_order(tokens: list[Token]) -> list[Token]:
         items = [item for item in items if item[1] not in _INTERCEPTS] or [(False, _INTERCEPTS[1])]
         tokens = _written(items)
     for minus, text in items:
-        if minus and len(text) > 1 and any(part.kind == "number" for part in text) and sign("(") not in text:
+        if minus and sign("*") in text and sign("(") not in text and any(part.kind == "number" for part in text):
             what = " ".join(part.text for part in text)[:60]
             raise Refused(f"{what!r} after a '-' is no effect that could be taken away: write the effects that stay")
     plain = [item for item in items if item[1] not in _INTERCEPTS and sign("|") not in item[1]]
