@@ -17,13 +17,16 @@ from hierfl.data.federation import Federation
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import Missing
 from hierfl.data.tables import ROUNDS
+from hierfl.errors import UserError
 from hierfl.files import user_path
 
 from .after import saved
 from .after.again import Origin
+from .after.rowless import design_of
 from .fitted_model import FittedMixedModel
 from .method import MixedEffects
 from .report.fitting import fitted
+from .rowless_fit import RowlessMixedModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -91,18 +94,24 @@ def mixed_model(
 
 
 @checked_call
-def load_mixed_model(folder: str | Path, df: pd.DataFrame) -> FittedMixedModel:
+def load_mixed_model(folder: str | Path, df: pd.DataFrame | None = None) -> FittedMixedModel:
     """A fit that :meth:`FittedMixedModel.save` has written.
 
     Args:
         folder: where.
-        df: the table that was fitted: the formula makes its columns again, and nothing is fitted.
+        df: the table that was fitted: the formula makes its columns again, and nothing is fitted. Without it the
+            fit answers all that needs no row, and predicts for tables that are given.
 
     Raises:
         UserError: for a folder that holds no such fit, or a damaged one; for another table.
     """
     state, record = saved.read(user_path(folder))
     how = record["how"]
+    if df is None:
+        if "rowless" not in record:
+            raise UserError(f"{folder} was written by an earlier version: load_mixed_model(folder, df=table) reads it")
+        method = MixedEffects(design_of(record["rowless"]), **_settings(how))
+        return RowlessMixedModel(saved.without_rows(method, state, record), record["formula"])
     federation, method = _model(df, record["formula"], {k: v for k, v in how.items() if k not in FIT})
     run = saved.restored(method, federation, state, record)
     return FittedMixedModel(run, record["formula"], Origin(mixed_model, df, how))
@@ -111,4 +120,9 @@ def load_mixed_model(folder: str | Path, df: pd.DataFrame) -> FittedMixedModel:
 def _model(df: pd.DataFrame, formula: str, how: Mapping[str, Any]) -> tuple[Federation, MixedEffects]:
     """The federation and the method that a call asks for."""
     federation, design = from_formula(df, formula, **{k: v for k, v in how.items() if k in OF_TABLE})
-    return federation, MixedEffects(design, **{k: v for k, v in how.items() if k not in OF_TABLE})
+    return federation, MixedEffects(design, **_settings(how))
+
+
+def _settings(how: Mapping[str, Any]) -> dict[str, Any]:
+    """The method's."""
+    return {k: v for k, v in how.items() if k not in (*OF_TABLE, *FIT)}

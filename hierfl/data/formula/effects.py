@@ -62,9 +62,7 @@ class FormulaParser(ArgumentParser):
 
     def sum(self) -> int:
         terms = self.product()
-        while sign := self.take("+", "-"):
-            if sign == "-" and self.here == Token("number", "0"):
-                raise Refused("'- 0' takes nothing away: leave it out, or write '+ 1' for an intercept")
+        while self.take("+", "-"):
             terms = self.count(terms + self.product())
         return terms
 

@@ -51,7 +51,7 @@ _SUMS = re.compile(
     rf"{_SIDE}\s*(?:==|!=|<=|>=|<|>)\s*{_SIDE}"
     rf"|{_TERM}\s*(?:\*\*|[*/])\s*-?{_NUMBER}(?![\w.])"
     rf"|(?<![\w.]){_NUMBER}\s*[*/]\s*{_TERM}"
-    rf"|{_TERM}\s*[-+]\s*{_OTHER}{_NUMBER}(?![\w.])"
+    rf"|{_TERM}\s*[-+]\s*{_OTHER}{_NUMBER}(?![\w.])(?!\s*[*/])"
 )
 
 

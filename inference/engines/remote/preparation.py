@@ -83,7 +83,7 @@ def prepare(
     """
     path, study = folder / PREPARED_FILE, questions.handshake.study
     if path.is_file():
-        head, kept = _read(path, study)
+        head, kept = read_sums(path, study)
         log.debug("sums over %s sites", head.get("sites"))
         if rows is not None and isinstance(said := head.get(ROWS), dict):
             rows.found.update({j: int(said[name]) for j, name in enumerate(questions.ids) if name in said})
@@ -160,7 +160,7 @@ class PreparedSite:
         self.closed = _read_closed(folder / CLOSED_FILE)
         path = folder / PREPARED_FILE
         if path.is_file():
-            head, totals = _read(path, handshake.study)
+            head, totals = read_sums(path, handshake.study)
             if head.get("data") != data.digest():
                 raise UserError(
                     f"the data are not those with which {folder} began this study: it goes on with the same"
@@ -277,7 +277,7 @@ def _write(path: Path, head: Mapping[str, Any], totals: Sequence[State]) -> None
     write_whole(path, encode({**head, "format": FORMAT}, numbered(totals)), mode=0o600)
 
 
-def _read(path: Path, study: str) -> tuple[dict[str, Any], list[State]]:
+def read_sums(path: Path, study: str) -> tuple[dict[str, Any], list[State]]:
     """Sums that were kept.
 
     Raises:

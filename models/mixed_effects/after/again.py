@@ -64,7 +64,7 @@ class MadeAgain:
 
     @checked_call
     def save(self, folder: str | Path) -> None:
-        """Writes the fit without its rows: :func:`hierfl.load_mixed_model` reads it, given the table that was fitted.
+        """Writes the fit without its rows: :func:`hierfl.load_mixed_model` reads it, with or without its table.
 
         Args:
             folder: made if missing; an earlier fit there is replaced.
@@ -74,4 +74,4 @@ class MadeAgain:
         """
         if self.origin is None:
             raise UserError("this fit was not made by mixed_model(df, formula): its run folder is what is saved of it")
-        saved.save(self.run, self.formula, self.origin.how, user_path(folder))
+        saved.save(self.run, self.formula, self.origin.how, self.origin.df, user_path(folder))

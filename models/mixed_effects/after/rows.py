@@ -29,11 +29,14 @@ from ..model.arithmetic import linear
 from ..model.equations import MixedModel
 from ..model.names import short
 from ..report.predictions import client_of_rows
+from ..report.same_data import NO_ROWS
 from ..report.shrinkage import passes
 
 if TYPE_CHECKING:
     import pandas as pd
 
+#: of a federation without rows, its clients' effects
+KEPT = "effects"
 #: each row by its own client's effects; where effects are zero; of a client that is not known
 RowLevel = Literal["client", "population", "new"]
 
@@ -66,6 +69,8 @@ def fitted_rows(run: Run) -> Rows:
         UserError: where the fit has no rows, as at the server of a study.
     """
     federation = run.fitted.federation
+    if NO_ROWS in federation.about:
+        raise UserError("this fit has no rows: give a table, df=, or load it with that which was fitted")
     if "index" not in federation.about:
         raise UserError("the rows of this fit are not in one table: give one, as in residuals(df)")
     owner = torch.zeros(len(federation.y), dtype=torch.long)
@@ -165,6 +170,8 @@ def effects_at_estimates(fitted: Fitted) -> State:
     """
     method = fitted.method
     assert isinstance(method, MixedModel)
+    if NO_ROWS in fitted.federation.about:
+        return dict(fitted.federation.about[KEPT])
     found: State = {}
     own = {**fitted.copies, **fitted.personal}
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """Fits on disk: numbers in a safetensors file, everything else as json, nothing pickled.
 
-A folder holds what the server and the clients keep, and how the fit was asked for; not the rows, whose columns a
-formula makes again. So whoever loads a fit gives the table that was fitted, and its fingerprint is compared. The files
-are those of a checkpoint (:mod:`hierfl.inference.run.checkpoint`).
+A folder holds what the server and the clients keep, and how the fit was asked for; not the rows. Whoever loads a fit
+with the table that was fitted has all of it again, its fingerprint compared; without, what needs no row
+(:mod:`.rowless`). The files are those of a checkpoint (:mod:`hierfl.inference.run.checkpoint`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,11 @@ from hierfl.schema import check
 
 from ..method import MixedEffects
 from ..report.fitting import options_of
+from .rowless import effects_of, federation_of, record_of
+from .rows import KEPT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: what the json holds beside a checkpoint's
 RECORD = {"formula": str, "how": dict, "data": str, "clients": list, "seconds": float, "random": bool, "columns": dict}
@@ -36,15 +41,16 @@ STATES = ("shared", "personal", "copies", "initial")
 WATCHED = ("measured", "beside", "without", "errors")
 
 
-def save(run: Run, formula: str, how: Mapping[str, Any], folder: Path) -> None:
+def save(run: Run, formula: str, how: Mapping[str, Any], df: pd.DataFrame, folder: Path) -> None:
     """See :meth:`.again.MadeAgain.save`."""
     state: State = {f"{part}/{k}": v for part in STATES for k, v in getattr(run.fitted, part).items()}
     if run.status is not None:
         state["status"] = torch.as_tensor(np.asarray(run.status).astype(np.int64))
+    state |= effects_of(run)
     about: dict[str, Any] = {
         "round": run.rounds, "formula": formula, "how": dict(how), "data": run.fitted.federation.digest(),
         "clients": list(run.ids), "seconds": float(run.seconds), "random": bool(run.random),
-        "columns": _columns(run.fitted.method, run.fitted.federation),
+        "columns": _columns(run.fitted.method, run.fitted.federation), "rowless": record_of(run, df),
     }  # fmt: skip
     if (watched := run.watched) is not None:
         arrays = {name: getattr(watched, name) for name in WATCHED}
@@ -82,6 +88,16 @@ def restored(method: MixedEffects, federation: Federation, state: State, record:
     same = federation.digest() == record["data"] and list(federation.ids) == record["clients"]
     if not same or _columns(method, federation) != record["columns"]:
         raise UserError("the table is not the one that was fitted: load takes the same rows, in the same order")
+    return _run(method, federation, state, record)
+
+
+def without_rows(method: MixedEffects, state: State, record: Mapping[str, Any]) -> Run:
+    """The fit, of no rows."""
+    effects = {k.partition("/")[2]: v for k, v in state.items() if k.startswith(f"{KEPT}/")}
+    return _run(method, federation_of(record["rowless"], record["clients"], effects), state, record)
+
+
+def _run(method: MixedEffects, federation: Federation, state: State, record: Mapping[str, Any]) -> Run:
     parts = [{k.partition("/")[2]: v for k, v in state.items() if k.startswith(f"{part}/")} for part in STATES]
     how = record["how"]
     options = options_of(method, how["seed"], "cpu", how["rounds"])

@@ -11,6 +11,8 @@ from hierfl.data.formula.design import Design
 from hierfl.errors import UserError
 from hierfl.inference.run.result import Run
 
+#: of a federation, what says that it has no row
+NO_ROWS = "without rows"
 #: what a row has beside its response and effects: what it is called, and what it is where a model has none
 BESIDE: Mapping[str, tuple[str, float]] = {
     "weight": ("weights", 1.0), "offset": ("offsets", 0.0), "trials": ("trials", 1.0), "event": ("events", 1.0),
@@ -59,6 +61,8 @@ def _difference(one: Run, other: Run) -> str:
     """What differs; empty where nothing does."""
     runs = one, other
     first, second = (run.fitted.federation for run in runs)
+    if NO_ROWS in first.about or NO_ROWS in second.about:
+        raise UserError("compare needs the rows that were fitted: load_mixed_model(folder, df=table) has them")
     families, labels = ([getattr(_design(run), name) for run in runs] for name in ("family", "labels"))
     if families[0] != families[1]:
         return f"families, {families[0]} and {families[1]}"

@@ -68,6 +68,15 @@ def _intercept_first(tokens: list[Token]) -> list[Token]:
 def _in_order(tokens: list[Token]) -> list[Token]:
     """A sum in which the effects that are taken away are written as those from which they are."""
     items, found, new = _items(tokens), list[Effect](), list[_Item]()
+    if (True, _INTERCEPTS[0]) in items:  # (in R it puts the intercept back, which is there unless it was taken away)
+        if sum(text in _INTERCEPTS for _, text in items) > 1:
+            raise Refused("'- 0' beside another 0 or 1: write one of them, 0 for no intercept")
+        items = [item for item in items if item[1] not in _INTERCEPTS] or [(False, _INTERCEPTS[1])]
+        tokens = _written(items)
+    for minus, text in items:
+        if minus and sign("*") in text and sign("(") not in text and any(part.kind == "number" for part in text):
+            what = " ".join(part.text for part in text)[:60]
+            raise Refused(f"{what!r} after a '-' is no effect that could be taken away: write the effects that stay")
     plain = [item for item in items if item[1] not in _INTERCEPTS and sign("|") not in item[1]]
     if not any(minus for minus, _ in plain):
         return tokens

@@ -64,7 +64,7 @@ def test_it_is_read_as_r_reads_it(formula: str) -> None:
         ("y ~ (x - z || site)", "'-' takes z away"),
         ("y ~ (0 + x * z) - z:x + (1 | site)", "which effects '( 0 + x * z )' has is not understood beside a '-'"),
         ("y ~ (x - 1:z | site)", "1 is no factor of an effect"),
-        ("y ~ (x - 1 * z | site)", "1 is no factor of an effect"),
+        ("y ~ (x - 1 * z | site)", "no effect that could be taken away"),
     ],
 )
 def test_what_is_not_read_is_one_line(formula: str, words: str) -> None:

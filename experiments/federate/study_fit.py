@@ -1,0 +1,131 @@
+"""A study's mixed model as a fitted one, after its end: at the coordinator, and at a site."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hierfl.calls import checked_call
+from hierfl.data.federated.formula_data import FormulaData
+from hierfl.errors import UserError
+from hierfl.files import user_path
+from hierfl.inference.engines.remote.preparation import PREPARED_FILE, read_sums
+from hierfl.inference.evaluation.fitted import Fitted
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.of_options import of_options
+from hierfl.inference.options import Options
+from hierfl.inference.run import checkpoint
+from hierfl.inference.run.arguments import initial_values
+from hierfl.inference.run.result import Run
+from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
+from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.report.predictions import Level
+from hierfl.models.mixed_effects.report.same_data import NO_ROWS
+from hierfl.models.mixed_effects.rowless_fit import RowlessMixedModel
+from hierfl.schema import read_toml
+
+from .guard.home import SITE, STUDY_COPY
+from .public_sums import is_public, kept_public_sums
+from .site_results import site_run
+from .study import STUDY, Study
+from .study_site import Membership, as_numbers
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: of a server's checkpoint, what all share
+SHARED = "server/shared/"
+
+
+class StudyMixedModel(RowlessMixedModel):
+    """A study's fit at its coordinator: answers from sums; what is of single sites is at the sites."""
+
+    def ranef(self, level: str = "client") -> pd.DataFrame:
+        """As of any fit, of groups of sites; a site's own effects stay there.
+
+        Raises:
+            UserError: for these.
+        """
+        outer = self.method.network.outer
+        if outer is None or level != outer.factor:
+            raise _at_sites("ranef")
+        return super().ranef(level)
+
+    def influence(self) -> pd.DataFrame:
+        """Refused: single sites' rows are not counted here."""
+        raise _at_sites("influence")
+
+    def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:
+        """As of any fit, for levels "population" and "new".
+
+        Raises:
+            UserError: for level "client".
+        """
+        if level == "client":
+            raise _at_sites("predict with level='client'")
+        return super().predict(df, level, interval)
+
+
+@checked_call
+def load_study(folder: str | Path) -> FittedMixedModel:
+    """A study's mixed model as it has ended.
+
+    Args:
+        folder: the coordinator's (``--out`` of ``hierfl federate serve``): summaries, tests and marginal means from
+            sums. Or the study's folder at a site: these, and that site's own effects, residuals and predictions.
+
+    Raises:
+        UserError: for another folder, a study of another model, or one that has not ended.
+    """
+    place = user_path(folder)
+    if (place / SITE).is_file():
+        return _at_site(Membership.read(place))
+    if not (place / STUDY_COPY).is_file():
+        raise UserError(f"{place} is no folder of a study: it has no {STUDY_COPY}")
+    study = Study.of(read_toml(place / STUDY_COPY, STUDY), place / STUDY_COPY, finished=True)
+    _check(study)
+    if not (place / "summary.json").is_file():
+        raise UserError(f"{place}: the study has not ended")
+    fitted, options = _restored(study, place)
+    run = Run(fitted, study.clients, options, [], 0.0, bool(len(fitted.shared["effects.draws"])))
+    return StudyMixedModel(run, study.table["data"]["formula"])
+
+
+def _restored(study: Study, folder: Path) -> tuple[Fitted, Options]:
+    """What the server's last checkpoint has reached. No site is asked for anything."""
+    public = is_public(study)
+    totals = (
+        kept_public_sums(study, folder) if public else read_sums(folder / PREPARED_FILE, study.handshake.study)[1]
+    )  # fmt: skip
+    options = study.options("cpu")
+    outline, network = study.data.model(as_numbers(totals), study.loaded.cls.latent)
+    method, outline = of_options(options, study.method(network), outline)
+    outline = replace(outline.to("cpu", options.dtype), about={**outline.about, NO_ROWS: True})
+    state, _ = checkpoint.load(folder / "checkpoint")
+    shared = {k.removeprefix(SHARED): v for k, v in state.items() if k.startswith(SHARED)}
+    initial = initial_values(method, InitialWeights.of(method.network, options.seed))[1]
+    initial = {k: v.detach().to(options.dtype) for k, v in initial.items()}
+    nobody = {k: v.new_zeros((0, *v.shape)) for k, v in initial.items()}
+    return Fitted(method, outline, method.prediction_params(shared), nobody, {}, initial, options.seed), options
+
+
+def _at_site(member: Membership) -> FittedMixedModel:
+    """A site's own, with its rows."""
+    _check(member.study)
+    assert isinstance(member.study.data, FormulaData)
+    run = site_run(member)
+    index = member.study.data.site(member.data, member.client, member.reading).df.index
+    federation = run.fitted.federation
+    here = replace(federation, about={**federation.about, "index": index})
+    formula = member.study.data.formula.formula
+    return FittedMixedModel(replace(run, fitted=replace(run.fitted, federation=here)), formula)
+
+
+def _check(study: Study) -> None:
+    if not issubclass(study.loaded.cls, MixedEffects):
+        raise UserError(f"{study.name} is a study of {study.loaded.name}: load_study is of mixed-effects models")
+
+
+def _at_sites(what: str) -> UserError:
+    return UserError(f"{what} is of single sites, and stays there: load_study(FOLDER) at a site, of its study's folder")

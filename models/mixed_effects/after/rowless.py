@@ -1,0 +1,98 @@
+"""Fits that were loaded without their rows: what they answer, and what they say needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from hierfl.data.federation import Federation
+from hierfl.data.formula.design import Design
+from hierfl.data.formula.grouping import Grouping
+from hierfl.data.formula.rowless import read, written
+from hierfl.data.formula.units import Units
+from hierfl.data.outline import outline_of
+from hierfl.errors import UserError
+from hierfl.inference.run.result import Run
+from hierfl.inference.state import State
+
+from ..report.same_data import NO_ROWS
+from .rows import KEPT, effects_at_estimates
+
+#: of a design, groups of other levels than the clients
+OTHERS = ("inner", "outer")
+#: of a design, what is written as it is
+PLAIN = ("fixed", "random", "family", "extras", "levels", "centre", "scale", "blocks", "labels", "fixed_correlation")
+#: of a federation, what notes are of
+ABOUT = ("left_out", "codes", "dropped")
+
+
+def record_of(run: Run, df: Any) -> dict[str, Any]:
+    """What a fit is loaded by without its table: no number of a single row is in it."""
+    federation, design = run.fitted.federation, run.fitted.method.network
+    assert isinstance(design, Design)
+    units = {name: asdict(getattr(design, f"{name}_units")) for name in ("fixed", "random")}
+    others = {name: None if (of := getattr(design, name)) is None else asdict(of) for name in OTHERS}
+    reader = federation.about["reader"]
+    return {
+        "design": {**{name: getattr(design, name) for name in PLAIN}, **others, "units": units},
+        "sizes": [int(n) for n in federation.sizes()],
+        "about": {name: federation.about[name] for name in ABOUT if name in federation.about},
+        "reader": written(reader, df, reader.places.levels.client),
+    }
+
+
+def effects_of(run: Run) -> State:
+    """Clients' effects given the estimates, which residuals of other tables are by."""
+    return {f"{KEPT}/{name}": value for name, value in effects_at_estimates(run.fitted).items()}
+
+
+def federation_of(record: Mapping[str, Any], clients: list[str], effects: State) -> Federation:
+    """Clients by name and number of rows, and no row."""
+    about = {**record["about"], KEPT: effects, NO_ROWS: True}
+    if record["reader"] is not None:
+        about["reader"] = read(record["reader"])
+    width = design_of(record).width
+    index = [torch.zeros(1, dtype=torch.long).expand(n) for n in record["sizes"]]
+    nothing = [torch.zeros(0, dtype=torch.long) for _ in clients]
+    outline = outline_of((width,), "regression", dtype=torch.float64, about=about)
+    return replace(outline, ids=clients, train=index, validation=nothing, test=nothing, about=About(about))
+
+
+class About(dict[str, Any]):
+    """What is known of a fit without rows; a reader only where sums and levels make its columns."""
+
+    def __missing__(self, name: str) -> Any:
+        if name != "reader":
+            raise KeyError(name)
+        raise UserError(
+            "this formula's columns, such as a spline's, are not made without the rows that were fitted: "
+            "load_mixed_model(folder, df=table) makes them"
+        )
+
+
+def design_of(record: Mapping[str, Any]) -> Design:
+    """The design that was written."""
+    said = record["design"]
+    units = {f"{name}_units": _units(of) for name, of in said["units"].items()}
+    others = {name: None if said[name] is None else _grouping(said[name]) for name in OTHERS}
+    made = Design.of(**{**{name: said[name] for name in PLAIN}, "fixed_correlation": None}, **units, **others)
+    return replace(made, fixed_correlation=tuple(map(tuple, said["fixed_correlation"])))
+
+
+def _units(said: Mapping[str, Any]) -> Units:
+    return Units(tuple(said["centre"]), tuple(said["scale"]))
+
+
+def _grouping(said: Mapping[str, Any]) -> Grouping:
+    lists = {name: tuple(said[name]) for name in ("names", "blocks", "groups")}
+    return Grouping(**{**said, **lists, "units": _units(said["units"])})
+
+
+def needs_rows(what: str) -> UserError:
+    """What is said where rows are needed that are not there."""
+    return UserError(
+        f"{what} needs the rows that were fitted, and this fit has none: load_mixed_model(folder, df=table) has"
+    )
