@@ -1,6 +1,9 @@
 """Effects of clients with several levels inside, given a gaussian response: normal, from sums in blocks.
 
-v = (b, c_1, c_2, ...) = Lambda u, and u has mean H^-1 Lambda^T Z^T W (y - Z_out w - X beta) / s^2 and covariance H^-1.
+With a = (-w, -beta, 1), the coefficients of Y = [Z_out X y] in the residual, and K, S, H and B of :mod:`.packed`,
+
+    u_rest ~ N(H^-1 B a, H^-1)                                                  effects are Lambda u_rest
+    u_g | u_rest ~ N(K_g^-1 L_f^T (E_gY a - E_gz Lambda u_rest) / s^2, K_g^-1)  and L_f u_g
 """
 
 from __future__ import annotations
@@ -14,124 +17,82 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
-from ..moments import cholesky, kept
-from .arrow import Arrow
+from ..moments import cholesky
+from .arrow import Arrow, lower_solve, upper_solve
+from .kept import EXACT, covariances_of, mixed, normals_of, of_levels, precision_root
 from .layout import Layout
-from .packed import NUMBERS_PER_PASS, whitened
+from .packed import Reduced, passes, step_of
+from .schur import Schur
 from .sums import Blocks, blocks_of
 
 
-def given(
-    method: MixedModel, blocks: Blocks, values: dict[str, Tensor]
-) -> tuple[Arrow, tuple[Tensor, Tensor]]:  # fmt: skip
-    """H, and F^-1 of the right side, of which F^-T is u's mean, at D draws of the population {name: (D, *shape)}."""
-    arrow, (top, low), _, _ = whitened(method, Layout.of(method), blocks, values)
+def residual(method: MixedModel, blocks: Blocks, values: Mapping[str, Tensor]) -> Tensor:
+    """a, (D, S, m, 1), at D points {name: (D, *shape)}."""
     beta = values["beta"][:, None].expand(-1, len(blocks.rows), -1)
     above = [values[level.effects][:, blocks.rows[:, 2].long()] for level in method.above]
-    others = torch.cat([*above, beta, -torch.ones_like(beta[..., :1])], -1)  # (D, S, m)
-    return arrow, arrow.forward(-(top @ others[..., None, :, None]), -(low @ others[..., None]))
+    return torch.cat([*(-one for one in above), -beta, torch.ones_like(beta[..., :1])], -1)[..., None]
+
+
+def drawn(
+    layout: Layout, blocks: Blocks, at: Reduced, a: Tensor, noise: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """u of the first part (D, S, g, q, c) and of the rest (D, S, R, c): means, moved by noise of these shapes."""
+    columns = noise[1].shape[-1]
+    half = torch.linalg.solve_triangular(at.dense, at.right @ a, upper=False)
+    rest = torch.linalg.solve_triangular(at.dense.mT, half + noise[1], upper=True)
+    turned = layout.along_rest(rest.mT, [root.mT for k, root in enumerate(at.roots) if k != layout.eliminated])
+    both = torch.cat([-turned.mT, a.expand(*a.shape[:-1], columns)], -2)  # (D, S, R + m, c)
+    flat = blocks.across.flatten(1, 2) @ both.permute(1, 2, 0, 3).flatten(2)  # (all points at once)
+    flat = flat.unflatten(-1, (-1, columns)).permute(2, 0, 1, 3).unflatten(-2, blocks.across.shape[1:3])
+    own = at.roots[layout.eliminated].unsqueeze(2)
+    flat = flat * own if layout.first.level.q == 1 else own.mT @ flat
+    first = lower_solve(at.small, flat * at.inverse[..., None, None, None])
+    return upper_solve(at.small, first + noise[0]), rest
+
+
+def arrow_of(layout: Layout, blocks: Blocks, at: Reduced) -> Arrow:
+    """H of all effects, factored."""
+    own, others = at.roots[layout.eliminated].unsqueeze(2), [r for k, r in enumerate(at.roots) if k != layout.eliminated]
+    across = own.mT @ blocks.across[..., : layout.dense] * at.inverse[..., None, None, None]
+    turned = layout.along_rest(across, [root.unsqueeze(2) for root in others])
+    return Arrow(at.small, lower_solve(at.small, turned), at.dense)
 
 
 def modes(method: MixedModel, blocks: Blocks, shared: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """u of the clients themselves (S, q), and F of their marginal precision, at shared values {name: (*shape)}."""
-    q = method.covariance.q
-    arrow, right = given(method, blocks, {k: v[None] for k, v in shared.items()})
-    _, low = arrow.back(*right)
-    return low[0, :, :q, 0], precision_root(method, arrow)[0]
-
-
-def precision_root(method: MixedModel, arrow: Arrow) -> Tensor:
-    """F (..., q, q) of the precision of the clients' own effects, all others integrated out."""
-    q = method.covariance.q
-    return torch.linalg.cholesky_ex(torch.linalg.inv(arrow.covariances()[1][..., :q, :q])).L
+    values = {k: v[None] for k, v in shared.items()}
+    at = Reduced.of(method, blocks, Schur(blocks.across), values)
+    u = torch.cholesky_solve(at.right @ residual(method, blocks, values), at.dense)
+    return u[0, :, : method.covariance.q, 0], precision_root(method, at.dense)[0]
 
 
 def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     """Effects' means and roots of their covariances, {name: (S, 1, *shape)}."""
-    values = {k: v[None] for k, v in shared.items()}
-    parts = []
-    for blocks in parts_of(blocks_of(chunk)):
-        arrow, right = given(method, blocks, values)
-        parts.append(moments(method, arrow, arrow.back(*right), values))
-    mean, covariance = (
-        {name: torch.cat([part[k][name] for part in parts], 1)[0] for name in parts[0][k]} for k in range(2)
-    )
-    found = {f"{name}_mean": value for name, value in mean.items()}
-    found |= {f"{name}_root": cholesky(value) for name, value in covariance.items()}
-    return {k: v.unsqueeze(1) for k, v in found.items()}
+    values, layout, parts = {k: v[None] for k, v in shared.items()}, Layout.of(method), list[State]()
+    for blocks in passes(blocks_of(chunk), 2):
+        at = Reduced.of(method, blocks, Schur(blocks.across), values)
+        nothing = torch.zeros_like(at.small[..., :1]), torch.zeros_like(at.dense[..., :1])
+        mean = of_levels(layout, drawn(layout, blocks, at, residual(method, blocks, values), nothing), values)
+        covariance = covariances_of(layout, arrow_of(layout, blocks, at), values)
+        found = {f"{name}_mean": value[0] for name, value in mean.items()}
+        parts.append({**found, **{f"{name}_root": cholesky(value[0]) for name, value in covariance.items()}})
+    return {k: torch.cat([part[k] for part in parts]).unsqueeze(1) for k in parts[0]}
 
 
 def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
     """Effects at draws of the population {name: (D, *shape)}; moments are the mixture's own."""
     layout, number = Layout.of(method), len(draws["beta"])
     z, whole = normals_of(layout, chunk, phase, number), blocks_of(chunk)
-    step = max(1, NUMBERS_PER_PASS // (2 * (whole.across.numel() + whole.gram.numel())))
-    means, covariances, drawn = list[dict[str, Tensor]](), list[dict[str, Tensor]](), list[dict[str, Tensor]]()
+    step, schur = step_of(whole), Schur.of(whole.across)
+    means, covariances, every = list[dict[str, Tensor]](), list[dict[str, Tensor]](), list[dict[str, Tensor]]()
     for first in range(0, number, step):
         some = {k: v[first : first + step] for k, v in draws.items()}
-        arrow, right = given(method, whole, some)
-        mean, covariance = moments(method, arrow, arrow.back(*right), some)
-        means.append(mean)
-        covariances.append({name: one.sum(0) / number for name, one in covariance.items()})
-        normal = layout.split(z[first : first + step])
-        moved = arrow.back(right[0] + normal[0][..., None], right[1] + normal[1][..., None])
-        drawn.append(of_levels(layout, moved, some))
-    return mixed(means, covariances, drawn)
-
-
-def normals_of(layout: Layout, chunk: ClientChunk, phase: object, number: int) -> Tensor:
-    """Standard normals of each client by its own key, (D, S, all effects)."""
-    noise, found = chunk.noise(phase, number), []
-    for k, part in enumerate(layout.parts):
-        size = torch.Size((part.groups, part.level.q))
-        found.append(noise.normal("u" if not k else "v" if k == 1 else f"v {k}", None, size).squeeze(2))
-    return layout.joined(found)
-
-
-def mixed(
-    means: list[dict[str, Tensor]], covariances: list[dict[str, Tensor]], drawn: list[dict[str, Tensor]]
-) -> State:
-    """What is kept of draws, of their means given the population, and of shares of the mean covariance."""
-    out: State = {}
-    for name in means[0]:
-        mean, every = (torch.cat([one[name] for one in parts]) for parts in (means, drawn))
-        gap = mean - mean.mean(0)
-        between = torch.einsum("d...i,d...j->...ij", gap, gap) / len(gap)
-        out |= kept(name, mean.mean(0), torch.stack([one[name] for one in covariances]).sum(0) + between, every)
-    return out
-
-
-def of_levels(layout: Layout, u: tuple[Tensor, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Effects L u by name, (D, S, q) of clients and (D, S, groups, q) inside, of u (..., g, q, 1) and (..., R, 1)."""
-    found = {}
-    every = layout.of_parts(layout.together(u[0].squeeze(-1), u[1].squeeze(-1)))
-    for part, one in zip(layout.parts, every, strict=True):
-        effects = one @ part.level.root(values[part.level.name])[:, None].mT
-        found[part.level.effects] = effects if part.level.inside else effects.squeeze(-2)
-    return found
-
-
-def moments(
-    method: MixedModel, arrow: Arrow, u: tuple[Tensor, Tensor], values: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Means, and covariances of each group's effects by themselves, (D, S, q, q) and (D, S, groups, q, q)."""
-    layout = Layout.of(method)
-    first, rest = arrow.covariances()
-    found, at = {}, 0
-    for k, part in enumerate(layout.parts):
-        if k == layout.eliminated:
-            own = first
-        else:
-            q, last = part.level.q, at + part.size
-            square = rest[..., at:last, at:last].unflatten(-1, (-1, q)).unflatten(-3, (-1, q))  # (..., g, q, g, q)
-            own, at = square.diagonal(dim1=-4, dim2=-2).movedim(-1, -3), last
-        root = part.level.root(values[part.level.name])[:, None, None]
-        spread = root @ own @ root.mT
-        found[part.level.effects] = spread if part.level.inside else spread.squeeze(-3)
-    return of_levels(layout, u, values), found
-
-
-def parts_of(blocks: Blocks) -> list[Blocks]:
-    """Clients whose numbers fit into memory."""
-    size = max(1, NUMBERS_PER_PASS // (2 * (blocks.across[0].numel() + blocks.gram[0].numel())))
-    return [blocks.some(first, first + size) for first in range(0, len(blocks.rows), size)]
+        at, a = Reduced.of(method, whole, schur, some), residual(method, whole, some)
+        noise = layout.split(z[first : first + step])
+        normal, rest = (torch.stack([torch.zeros_like(one), one], -1) for one in noise)
+        first_u, rest_u = drawn(layout, whole, at, a, (normal, rest))
+        means.append(of_levels(layout, (first_u[..., :1], rest_u[..., :1]), some))
+        every.append(of_levels(layout, (first_u[..., 1:], rest_u[..., 1:]), some))
+        if layout.numbers <= EXACT:
+            covariances.append(covariances_of(layout, arrow_of(layout, whole, at), some))
+    return mixed(means, covariances, every)

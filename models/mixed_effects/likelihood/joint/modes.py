@@ -17,7 +17,7 @@ from hierfl.inference.state import State
 from ...model.equations import MixedModel
 from ..moments import cholesky
 from .arrow import Arrow
-from .effects import mixed, moments, normals_of, of_levels, precision_root
+from .kept import EXACT, covariances_of, mixed, normals_of, of_levels, precision_root
 from .layout import Layout
 from .packed import NUMBERS_PER_PASS
 from .problem import JointProblem
@@ -31,7 +31,7 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
             problem = JointProblem.of_levels(method, part.batch(), shared)
             mode, factors = problem.mode(part.values["u_mode"].squeeze(1))
         arrow, values = Arrow(*(one[None] for one in factors)), {k: v[None] for k, v in shared.items()}
-        mean, covariance = moments(method, arrow, _sides(layout, mode[None]), values)
+        mean, covariance = of_levels(layout, _sides(layout, mode[None]), values), covariances_of(layout, arrow, values)
         found = {f"{name}_mean": value[0] for name, value in mean.items()}
         found |= {f"{name}_root": cholesky(value[0]) for name, value in covariance.items()}
         parts.append({**found, "u_mode": mode})
@@ -42,7 +42,7 @@ def marginal(method: MixedModel, batch: Batch, shared: State, start: Tensor) -> 
     """Modes u (S, q) of the clients themselves, and F (S, q, q) of their marginal precision."""
     with pyro.validation_enabled(False):
         mode, factors = JointProblem.of_levels(method, batch, shared).mode(start)
-    return mode[..., : method.covariance.q], precision_root(method, Arrow(*factors))
+    return mode[..., : method.covariance.q], precision_root(method, factors[2])
 
 
 def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
@@ -60,11 +60,10 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
                 problem = JointProblem.of_levels(method, batch, {k: v[:, None, None] for k, v in some.items()})
                 mode, factors = problem.mode(part.values["u_mode"].squeeze(1))
             arrow = Arrow(*factors)
-            mean, covariance = moments(method, arrow, _sides(layout, mode), some)
-            means.append(mean)
-            covariances.append({name: one.sum(0) / number for name, one in covariance.items()})
-            moved = arrow.back(*_sides(layout, z[first : first + size]))
-            at = _sides(layout, mode)
+            at, moved = _sides(layout, mode), arrow.back(*_sides(layout, z[first : first + size]))
+            means.append(of_levels(layout, at, some))
+            if layout.numbers <= EXACT:
+                covariances.append(covariances_of(layout, arrow, some))
             drawn.append(of_levels(layout, (at[0] + moved[0], at[1] + moved[1]), some))
         found.append(mixed(means, covariances, drawn))
     return {k: torch.cat([one[k] for one in found]) for k in found[0]}

@@ -13,6 +13,7 @@ Y = [Z_out X y] as in :mod:`..gaussian.cross_products`. Derivatives are exact, o
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,9 +21,11 @@ from torch import Tensor
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
 from ..gaussian.cross_products import in_groups
-from .arrow import Arrow
+from ..quadrature.groups import root_of
+from .arrow import lower_solve
 from .jets import Jet, bilinear, log_determinant, orders, solved
 from .layout import Layout
+from .schur import Schur
 from .sums import Blocks
 
 #: numbers that are held at a time
@@ -141,18 +144,16 @@ def _roots(method: MixedModel, layout: Layout, numbers: Tensor) -> tuple[list[Je
 
 def at_points(method: MixedModel, blocks: Blocks, points: Tensor) -> Tensor:
     """Each client's packed numbers at points (M, k): (S, M, c)."""
-    layout, m = Layout.of(method), blocks.gram.shape[-1] - Layout.of(method).dense
+    m = blocks.gram.shape[-1] - Layout.of(method).dense
     up, along = torch.triu_indices(m, m)
     clients = []
     for part in passes(blocks, 1):
-        size = max(1, NUMBERS_PER_PASS // (2 * (part.across.numel() + part.gram.numel())))
-        found = []
-        for some in points.split(size):
-            arrow, b, yy, volume = whitened(method, layout, part, values_of(method, some))
-            top, low = arrow.forward(*b)
-            cross = yy - top.flatten(-3, -2).mT @ top.flatten(-3, -2) - low.mT @ low
-            volume = volume + 2 * arrow.log_volume
-            cross = cross[..., up, along]
+        found, schur = [], Schur.of(part.across)
+        for some in points.split(step_of(part)):
+            at = Reduced.of(method, part, schur, values_of(method, some))
+            half = torch.linalg.solve_triangular(at.dense, at.right, upper=False)
+            cross = (at.yy - half.mT @ half)[..., up, along]
+            volume = at.volume
             fine = (sound(cross).all(-1) & sound(volume))[..., None]
             volume = torch.where(fine, volume[..., None], -2 * IMPOSSIBLE)
             found.append(torch.cat([torch.where(fine, cross, 0.0), volume], -1))
@@ -166,33 +167,57 @@ def values_of(method: MixedModel, points: Tensor) -> dict[str, Tensor]:
     return {**{name: one.to(points) for name, one in held.items()}, **method.parts(points[:, : method.k])}
 
 
-def whitened(
-    method: MixedModel, layout: Layout, blocks: Blocks, values: dict[str, Tensor]
-) -> tuple[Arrow, tuple[Tensor, Tensor], Tensor, Tensor]:
-    """H (D, S, ...), Lambda^T Z^T W Y / s^2 as right sides, Y^T W Y / s^2, and what log |V| is without log |H|.
+@dataclass(frozen=True)
+class Reduced:
+    """At D points, what is left of S clients' sums once the first part is eliminated.
 
-    Args:
-        method: whose.
-        layout: of the effects.
-        blocks: of S clients.
-        values: of the population, {name: (D, *shape)}.
+    Attributes:
+        roots: L of each part, (D, 1, q, q).
+        inverse: 1 / s^2, (D or 1, 1).
+        small: the root of K, (D, S, g, q, q).
+        dense: the root of H, (D, S, R, R).
+        right: B, (D, S, R, m).
+        yy: S_YY, (D, S, m, m).
+        volume: log |V| + n log 2 pi, (D, S).
     """
-    roots = [part.level.root(values[part.level.name])[:, None] for part in layout.parts]  # (D, 1, q, q)
-    own, others = roots[layout.eliminated].unsqueeze(2), [r for k, r in enumerate(roots) if k != layout.eliminated]
-    volume = blocks.rows[:, 0] * math.log(2 * math.pi) - blocks.rows[:, 1]
-    log_s = values.get("log_noise")
-    inverse = own.new_ones(1, 1) if log_s is None else (-2 * log_s)[:, None].exp()
-    volume = volume.expand(len(own), -1) if log_s is None else volume + 2 * log_s[:, None] * blocks.rows[:, 0]
-    dense, t = layout.dense, inverse[..., None, None]
-    across = own.mT @ (blocks.across * t[..., None])
-    gram = blocks.gram * t
-    z = layout.along_rest(gram[..., :dense], others)
-    arrow = Arrow.of(
-        own.mT @ (blocks.diagonal * t[..., None]) @ own,
-        layout.along_rest(across[..., :dense], [root.unsqueeze(2) for root in others]),
-        layout.along_rest(z[..., :dense, :].mT, others),
-    )
-    return arrow, (across[..., dense:], z[..., dense:, :].mT), gram[..., dense:, dense:], volume
+
+    roots: list[Tensor]
+    inverse: Tensor
+    small: Tensor
+    dense: Tensor
+    right: Tensor
+    yy: Tensor
+    volume: Tensor
+
+    @classmethod
+    def of(cls, method: MixedModel, blocks: Blocks, schur: Schur, values: dict[str, Tensor]) -> Reduced:
+        """At the population's values {name: (D, *shape)}."""
+        layout = Layout.of(method)
+        roots = [part.level.root(values[part.level.name])[:, None] for part in layout.parts]
+        own, others = roots[layout.eliminated].unsqueeze(2), [r for k, r in enumerate(roots) if k != layout.eliminated]
+        log_s = values.get("log_noise")
+        inverse = own.new_ones(1, 1) if log_s is None else (-2 * log_s)[:, None].exp()
+        t = inverse[..., None, None]
+        small = root_of(_eye(own) + own.mT @ blocks.diagonal @ own * t[..., None])
+        follow = lower_solve(small, own.mT.expand_as(small)) * t[..., None]  # (P is its square)
+        left = blocks.gram * t - schur(follow.mT @ follow)
+        dense = layout.dense
+        z = layout.along_rest(left[..., :dense], others)
+        root = root_of(_eye(left[..., :dense, :dense]) + layout.along_rest(z[..., :dense, :].mT, others))
+        volume = blocks.rows[:, 0] * math.log(2 * math.pi) - blocks.rows[:, 1]
+        volume = volume if log_s is None else volume + 2 * log_s[:, None] * blocks.rows[:, 0]
+        volume = volume + 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        volume = volume + 2 * small.diagonal(dim1=-2, dim2=-1).log().sum((-1, -2))
+        return cls(roots, inverse, small, root, z[..., dense:, :].mT, left[..., dense:, dense:], volume)
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def step_of(blocks: Blocks) -> int:
+    """Points at a time."""
+    return max(1, NUMBERS_PER_PASS // (2 * (blocks.across.numel() + blocks.gram.numel())))
 
 
 def passes(blocks: Blocks, copies: int) -> list[Blocks]:
