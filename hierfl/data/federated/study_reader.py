@@ -231,7 +231,10 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     random = {name: random_columns(of_level) for name, of_level in groups.items()}
     fixed, offset = effects_and_offset(read.common)
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
-    rows |= {**{kind: formula.levels.factor(kind) for kind in formula.levels.inside}, OUTER: formula.levels.outer or None}
+    rows |= {
+        **{kind: formula.levels.factor(kind) for kind in formula.levels.inside},
+        OUTER: formula.levels.outer or None,
+    }
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
     reader = Reader(
         read, groups, extras, formula.more, formula.formula, formula.places,

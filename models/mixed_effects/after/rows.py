@@ -10,13 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hierfl.data.client_names import client_names
 from hierfl.data.column_names import no_column
 from hierfl.data.formula import gate
 from hierfl.data.formula.column_types import typed
 from hierfl.data.formula.design import Columns
-from hierfl.data.formula.missing import without_missing
 from hierfl.data.formula.groups import group_names
+from hierfl.data.formula.missing import without_missing
 from hierfl.data.formula.parsed import OUTER
 from hierfl.data.formula.reader import Reader
 from hierfl.data.formula.row_numbers import RowColumns

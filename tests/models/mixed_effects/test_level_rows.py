@@ -149,7 +149,12 @@ def test_a_posterior_is_the_pyro_models() -> None:
             {"client": "site"},
             "one level above the clients \\('site'\\) is understood, not 2",
         ),
-        ({"twin": None}, "y ~ x + (1 | site/patient) + (1 | site:twin)", {}, "'patient' and 'twin' are the same groups"),
+        (
+            {"twin": None},
+            "y ~ x + (1 | site/patient) + (1 | site:twin)",
+            {},
+            "'patient' and 'twin' are the same groups",
+        ),
         ({"patient": "a:b"}, "y ~ x + (1 | region/site/patient)", {}, "column 'patient' has 'a:b'"),
         (
             {},

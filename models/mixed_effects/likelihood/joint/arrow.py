@@ -1,7 +1,7 @@
 """A curvature of all effects of a client, in an arrow's shape: small blocks, what is across, and a dense rest.
 
-    H = I + [ D    C ]     with F_D F_D^T = I + D  block by block,   w = F_D^-1 C,
-            [ C^T  A ]     F_R F_R^T = I + A - w^T w,                log |H| = 2 sum log diag F_D + 2 sum log diag F_R
+H = I + [ D    C ]     with F_D F_D^T = I + D  block by block,   w = F_D^-1 C,
+        [ C^T  A ]     F_R F_R^T = I + A - w^T w,                log |H| = 2 sum log diag F_D + 2 sum log diag F_R
 """
 
 from __future__ import annotations

@@ -52,7 +52,10 @@ def drawn(
 
 def arrow_of(layout: Layout, blocks: Blocks, at: Reduced) -> Arrow:
     """H of all effects, factored."""
-    own, others = at.roots[layout.eliminated].unsqueeze(2), [r for k, r in enumerate(at.roots) if k != layout.eliminated]
+    own, others = (
+        at.roots[layout.eliminated].unsqueeze(2),
+        [r for k, r in enumerate(at.roots) if k != layout.eliminated],
+    )
     across = own.mT @ blocks.across[..., : layout.dense] * at.inverse[..., None, None, None]
     turned = layout.along_rest(across, [root.unsqueeze(2) for root in others])
     return Arrow(at.small, lower_solve(at.small, turned), at.dense)

@@ -1,4 +1,4 @@
-"""What a client of another response keeps of its effects: the joint mode and curvature, and draws from the normal there.
+"""What a client of another response keeps of its effects: the joint mode and curvature, and draws of the normal there.
 
 (Independent proposals of hundreds of numbers would hardly be taken: draws are Laplace's, as the likelihood is.)
 """

@@ -69,7 +69,7 @@ def products(
 
 def _blocks(own: Tensor) -> Tensor:
     """(..., g q, g q) with blocks (..., g, q, q) along the diagonal."""
-    g, q = own.shape[-3:-1]
+    g = own.shape[-3]
     if g == 1:
         return own.squeeze(-3)
     one = torch.eye(g, dtype=own.dtype, device=own.device)

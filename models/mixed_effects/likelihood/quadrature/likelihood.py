@@ -47,7 +47,9 @@ class Quadrature(Likelihood):
         if len(self.method.inside) > 1:
             Layout.of(self.method)
             if s.nodes > 1:
-                raise UserError("several levels inside clients are integrated by Laplace's approximation: leave nodes out")
+                raise UserError(
+                    "several levels inside clients are integrated by Laplace's approximation: leave nodes out"
+                )
         if s.kenward_roger:
             raise UserError(f"kenward_roger is of a gaussian response, not of a {family} one")
         if s.population == "reml" and self.method.above:
