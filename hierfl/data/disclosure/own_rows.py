@@ -55,8 +55,8 @@ class OwnRows:
         """How many rows a mask (n,) has; of rows in groups, how many groups, of the level that has the fewest."""
         if self.groups is None:
             return int(rows.sum())
-        of_levels = self.groups[rows].reshape(int(rows.sum()), -1).T
-        return min(len(np.unique(groups)) for groups in of_levels)
+        of_levels = self.groups[:, None] if self.groups.ndim == 1 else self.groups
+        return min(len(np.unique(groups[rows])) for groups in of_levels.T)
 
     @property
     def unit(self) -> str:

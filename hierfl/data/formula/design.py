@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -65,7 +65,8 @@ class Columns(NamedTuple):
     @property
     def of_one(self) -> Columns:
         """Of one client's rows without its dimension, (n, ...); not those of random effects of further levels."""
-        return Columns(**{k: v[0] for k, v in self._asdict().items() if isinstance(v, Tensor)})
+        found: dict[str, Any] = {k: v[0] for k, v in self._asdict().items() if isinstance(v, Tensor)}
+        return Columns(**found)
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,10 @@ def products(
         rest.append((more, torch.zeros_like(more[..., 0]), 1))
     diagonal = own_sums(weighted, group, groups, own)
     across = torch.cat([pair_sums(weighted, group, groups, *one) for one in rest], -1)
-    rows = []
+    rows = list[list[Tensor]]()
     for k, (z, of, size) in enumerate(rest):
         zw = z * weight[..., None]
-        cells = []
+        cells = list[Tensor]()
         for j, other in enumerate(rest):
             if j < k:
                 cells.append(rows[j][k].mT)
