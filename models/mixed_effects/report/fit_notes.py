@@ -16,8 +16,8 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
 
     Args:
         numbers: of a fit, as :func:`.summary.effects_table` or summary.json has them: off_maximum, effective_points,
-            population_draws, laplace; dropped, a sentence for each fixed column that was; and codes, one for each column
-            of a frame with a number that may be a missing value.
+            population_draws, laplace; dropped, a sentence for each fixed column that was; and codes, one for each
+            column of a frame with a number that may be a missing value.
     """
     lines = [*(numbers.get("dropped") or ()), *(numbers.get("codes") or ())]
     off = numbers.get("off_maximum") or 0
