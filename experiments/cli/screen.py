@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hierfl.data.formula.parsed import INSIDE_GROUPS
 from hierfl.files import shown_lines
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         numbers = [f"{name} {summary['log_likelihood']:.3f}"]
         numbers += [f"{name.upper()} {summary[name]:.1f}" for name in ("aic", "bic")]
         lost = f" ({summary['left_out']:,.0f} more lack a value, and are left out)" if summary.get("left_out") else ""
-        inside = f"{summary['inner_groups']:,.0f} groups inside " if summary.get("inner_groups") else ""
+        counts = [f"{summary[name]:,.0f}" for name in INSIDE_GROUPS if summary.get(name)]
+        inside = f"{' + '.join(counts)} groups inside " if counts else ""
         above = f" in {summary['outer_groups']:,.0f} groups" if summary.get("outer_groups") else ""
         noisy = "about " if summary.get("dp") else ""  # (a count of rows has noise as all else)
         numbers += [f"{noisy}{summary['rows']:,.0f} rows of {inside}{summary['groups']:,.0f} clients{above}{lost}"]

@@ -192,7 +192,7 @@ def _data(
                  "na": said.pop("na", None) or "refuse", "spellings": spelling_choice,
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
-        dictionary = Dictionary.from_sample(df, names, {levels.outer}, {levels.inner} - {""}, spellings)
+        dictionary = Dictionary.from_sample(df, names, {levels.outer}, set(levels.inner_columns), spellings)
         if about["family"] in RESPONSES and RESPONSES[about["family"]].ordered and len(terms.response or ()) == 1:
             dictionary = dictionary.with_order(df, *(terms.response or ()))
         return about, dictionary.as_table()

@@ -47,6 +47,9 @@ on validation data (`calibration`): of likelihoods at a temperature, and of scor
 
 A sum of one site is that site's own: whoever sees a single answer sees that site's message.
 
+Of a mixed model with groups inside its sites, nested or crossed, `counts` also says how many groups each level has, and
+before the first round `several` whether it has more than one. Their names, effects and cross-products stay.
+
 In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
 round, metrics, calibration or `sums`.
 """

@@ -87,7 +87,7 @@ def _part_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
         way = "" if count >= limits.least_rows else ": study.toml can hold out more of them, or none"
         yield Rule(f"{name} rows", not way, f"{count}, none or at least {limits.least_rows}{way}")
     if own.groups is not None:
-        groups = own.count(own.groups >= 0)
+        groups = own.count(dict(own.parts())["all rows"])
         yield Rule("groups", groups >= limits.least_groups, f"{groups}, at least {limits.least_groups}")
     if own.design:
         columns = own.fixed + own.random

@@ -13,6 +13,7 @@ from ..federated.study_reader import StudyReader, skeleton
 from ..federated.sums import Moments, NamedSums
 from ..formula import gate
 from ..formula.column_types import typed
+from ..formula.groups import group_names
 from ..formula.parsed import Formula
 from .own_rows import OwnRows, codes, few_values
 
@@ -51,8 +52,15 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     return OwnRows(
         len(table), _held_out(site, first), {**categories, **made}, numbers, interactions, {**design, **y},
         len(reader.columns), len(reader.random), calls.selections(), weights,
-        codes(table[formula.levels.inner].to_numpy()) if formula.levels.inner else None, closed=True,
+        _groups(reader, table), closed=True,
     )  # fmt: skip
+
+
+def _groups(reader: StudyReader, table: pd.DataFrame) -> np.ndarray | None:
+    """Groups of the rows inside the site, (n,), or (n, levels) where there are several levels; None without any."""
+    inside = reader.formula.levels.inside
+    found = [codes(group_names(table, names)) for names in inside.values()]
+    return np.stack(found, 1) if len(found) > 1 else found[0] if found else None
 
 
 def own_totals(site: FormulaSite) -> NamedSums:

@@ -25,7 +25,8 @@ class OwnRows:
         fixed, random: how many columns of effects the design has.
         selections: rows that the formula's conditions select, {condition: (n,) of bool}.
         weights: how much each row counts, {what: (n,)}.
-        groups: of each row, whole numbers from 0, (n,); None where rows are in no groups inside the site.
+        groups: of each row, whole numbers from 0, (n,), or (n, levels) of several levels; None where rows are in no
+            groups inside the site.
         closed: whether sums over parts of the rows can be worked out from what leaves, as for a formula's.
     """
 
@@ -51,8 +52,11 @@ class OwnRows:
                 yield f"{name} rows", rows
 
     def count(self, rows: np.ndarray) -> int:
-        """How many rows a mask (n,) has; of rows in groups, how many groups."""
-        return int(rows.sum()) if self.groups is None else len(np.unique(self.groups[rows]))
+        """How many rows a mask (n,) has; of rows in groups, how many groups, of the level that has the fewest."""
+        if self.groups is None:
+            return int(rows.sum())
+        of_levels = self.groups[:, None] if self.groups.ndim == 1 else self.groups
+        return min(len(np.unique(groups[rows])) for groups in of_levels.T)
 
     @property
     def unit(self) -> str:

@@ -88,8 +88,9 @@ class StudyFormula:
     def _check_levels(self) -> None:
         """Refuses columns of groups that are not what they have to be."""
         levels = self.levels
-        if levels.inner and self.columns[levels.inner].kind != "name":
-            raise UserError(f"the groups inside a site, {levels.inner!r}, are a column of names in the dictionary")
+        for name in levels.inner_columns:
+            if self.columns[name].kind != "name":
+                raise UserError(f"the groups inside a site, {name!r}, are a column of names in the dictionary")
         if levels.outer and self.columns[levels.outer].kind != "category":
             raise UserError(f"the groups of sites, {levels.outer!r}, are a category of the dictionary")
 
@@ -118,7 +119,7 @@ class StudyFormula:
     @property
     def used(self) -> set[str]:
         """The columns that a site's table must have."""
-        own = {self.levels.inner, self.levels.outer} - {""}
+        own = {*self.levels.inner_columns, self.levels.outer} - {""}
         return {*(self.terms.response or ()), *self.terms.predictors} | self.more.columns | own
 
     @property

@@ -31,13 +31,14 @@ def check_sums(
     if needs_residual and not sums.informative:
         where = "group inside a site" if levels.inner else "site"
         raise UserError(f"no {where} has more rows than the {effects} random effects: give known standard errors")
-    if levels.inner and not sums.several:
-        raise UserError(f"no site has more than one {levels.inner}: their spreads cannot be told apart")
+    for kind, several in zip(levels.inside, sums.several, strict=True):
+        if not several:
+            raise UserError(f"no site has more than one {levels.factor(kind)}: their spreads cannot be told apart")
     if levels.outer and ((sums.homes > 0).sum() < 2 or sums.homes.max() < 2):
         raise UserError(f"two of {levels.outer!r} have to have sites, and one of them several")
     first = 0
     for level, (names, _) in random.items():
-        what = {CLIENT: "site", INNER: levels.inner, OUTER: levels.outer}[level]
+        what = {CLIENT: "site", OUTER: levels.outer}.get(level) or levels.factor(level)
         of = slice(first, first + len(names))
         informed = sums.random.sd[of] > 0 if level == OUTER else sums.varying[of] > 0
         for name, varies in zip(names, informed, strict=True):

@@ -80,7 +80,8 @@ class FormulaData:
         }
         homes = len(self.formula.places.outer)
         shapes |= {"levels": (len(self.formula.ordinal_levels),)} if self.formula.ordinal_levels else {}
-        shapes |= {"several": (1,)} if self.formula.levels.inner else {}
+        inside = len(self.formula.levels.inside)
+        shapes |= {"several": (inside,)} if inside else {}
         shapes |= {"homes": (homes,)} if homes else {}
         shapes |= {"histogram": (bins,)} if (bins := self.formula.response.bins) else {}
         for part, k in (("response", 1), ("random", q)):
@@ -138,10 +139,7 @@ class FormulaData:
     def own_network(self, network: Architecture, federation: Federation) -> Architecture:
         """With as many groups inside as the site has."""
         assert isinstance(network, Design)
-        inside = federation.about["reader"].places.inner
-        if network.inner is None:
-            return network
-        return replace(network, inner=replace(network.inner, most=max(map(len, inside.values()))))
+        return network if network.inner is None else network.with_most(federation.about["reader"].places.most)
 
     def _outline(self, reader: StudyReader) -> Federation:
         return outline_of((reader.columns_only().width,), "regression", dtype=torch.float64, about=self.about(reader))

@@ -17,9 +17,9 @@ from ..formula.column_types import ColumnTypes
 from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms
 from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
-from ..formula.groups import Groups
+from ..formula.groups import Groups, by_field
 from ..formula.literals import in_said_order
-from ..formula.parsed import CLIENT, INNER, OUTER
+from ..formula.parsed import CLIENT, OUTER
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
@@ -96,13 +96,13 @@ class StudyReader:
         """
         levels, known = self.formula.levels, self.formula.places
         who = np.full(len(table), client)
-        inner = Groups.inside(who, table[levels.inner].to_numpy(dtype=object)) if levels.inner else {}
+        within = Groups.all_inside(who, table, levels)
         if not levels.outer:
-            return replace(known, inner=inner)
+            return replace(known, within=within)
         homes = sorted(set(table[levels.outer].astype(str)))
         if len(homes) > 1:
             raise UserError(f"the site is in {len(homes)} of {levels.outer!r}: it is in one")
-        return replace(known, inner=inner, homes={client: known.outer[homes[0]]})
+        return replace(known, within=within, homes={client: known.outer[homes[0]]})
 
     def second(self, df: pd.DataFrame) -> DesignSums:
         """A site's part of the second round."""
@@ -112,24 +112,28 @@ class StudyReader:
         centre = self.formula.response.centre_parts(y, rows)
         unit = (x - self.units[0]) / self.units[1]
         response = Moments.of(centre[:, :1], np.array([self.formula.centre]))
-        inner = rows.get(INNER, np.ones(len(y)))
-        groups = [inner == k for k in np.unique(inner)]
-        of_client = len(self.levels[CLIENT][0])
-        in_groups = len(self.levels[INNER][0]) if INNER in self.levels else 0
+        inside = list(self.formula.levels.inside)
+        groups = {kind: [rows[kind] == k for k in np.unique(rows[kind])] for kind in inside}
+        groups[CLIENT] = [np.ones(len(y), dtype=bool)]
         # (of a group of sites a column may differ between them alone: that is looked at in all rows)
-        varying = np.ptp(z, axis=0) > 0
-        for k in range(of_client, of_client + in_groups):
-            varying[k] = any(np.ptp(z[rows_of, k]) > 0 for rows_of in groups)
+        varying, first = np.ptp(z, axis=0) > 0, 0
+        for kind, (names, _) in self.levels.items():
+            if kind in inside:
+                for k in range(first, first + len(names)):
+                    varying[k] = any(np.ptp(z[rows_of, k]) > 0 for rows_of in groups[kind])
+            first += len(names)
         levels = (y[:, None] == np.arange(1, len(self.formula.ordinal_levels) + 1)).sum(0).astype(float)
-        informative = int(max(rows_of.sum() for rows_of in groups) > (in_groups or of_client))
+        informative = int(
+            all(max(of.sum() for of in groups[kind]) > len(self.levels[kind][0]) for kind in inside or [CLIENT])
+        )
+        several = np.array([float(len(groups[kind]) > 1) for kind in inside])
         homes = np.zeros(len(self.formula.places.outer))
         if OUTER in rows:
             homes[int(rows[OUTER][0]) - 1] = 1.0
         return DesignSums(
             response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
             centre.sum(0), levels,
-            np.array([float(len(groups) > 1)]) if INNER in self.levels else np.zeros(0), homes,
-            self.formula.response.histogram(y, rows),
+            several, homes, self.formula.response.histogram(y, rows),
         )  # fmt: skip
 
     def design(self, sums: DesignSums) -> Design:
@@ -162,18 +166,18 @@ class StudyReader:
         return replace(
             base, histogram=tuple(sums.histogram.tolist()), centre=centre, scale=sd if residual else 1.0,
             fixed_units=Units.of(fixed, means, np.sqrt(gram.diagonal() / n), (len(fixed),)),
-            random_units=units[CLIENT], inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
+            random_units=units[CLIENT], **by_field(self._groupings(units)),
         )  # fmt: skip
 
-    def _grouping(self, level: str, units: Mapping[str, Units]) -> Grouping | None:
-        """Of a level inside or above the sites. How many groups a site has inside only it knows."""
-        if level not in self.levels:
-            return None
-        names, blocks = self.levels[level]
-        of, groups = self.formula.levels, tuple(self.formula.places.outer)
-        if level == INNER:
-            return Grouping(names, blocks, units[level], of.inner, most=1)
-        return Grouping(names, blocks, units[level], of.outer, groups)
+    def _groupings(self, units: Mapping[str, Units]) -> dict[str, Grouping]:
+        """Of levels inside or above the sites. How many groups a site has inside only it knows."""
+        of, groups, found = self.formula.levels, tuple(self.formula.places.outer), {}
+        for level, (names, blocks) in self.levels.items():
+            if level in of.inside:
+                found[level] = Grouping(names, blocks, units[level], of.factor(level), most=1)
+            elif level == OUTER:
+                found[level] = Grouping(names, blocks, units[level], of.outer, groups)
+        return found
 
     def columns_only(self) -> Design:
         """The study's design before anything is known of the response: its columns, which say all shapes."""
@@ -181,7 +185,7 @@ class StudyReader:
         units = {level: Units((0.0,) * len(names), (1.0,) * len(names)) for level, (names, _) in self.levels.items()}
         return Design.of(
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
-            inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units), labels=formula.ordinal_levels,
+            labels=formula.ordinal_levels, **by_field(self._groupings(units)),
             fixed_correlation=None if self.reader.independent is None else self.reader.independent.correlation,
         )  # fmt: skip
 
@@ -227,7 +231,10 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     random = {name: random_columns(of_level) for name, of_level in groups.items()}
     fixed, offset = effects_and_offset(read.common)
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
-    rows |= {INNER: formula.levels.inner or None, OUTER: formula.levels.outer or None}
+    rows |= {
+        **{kind: formula.levels.factor(kind) for kind in formula.levels.inside},
+        OUTER: formula.levels.outer or None,
+    }
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
     reader = Reader(
         read, groups, extras, formula.more, formula.formula, formula.places,

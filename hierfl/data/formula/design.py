@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +16,11 @@ from ...nn.functional import Network
 from ...nn.head import LinearHead
 from ...responses.registry import check_columns, response_class
 from .grouping import Grouping
-from .parsed import CLIENT, INNER, OUTER
+from .parsed import CLIENT, INNER, INSIDE, OUTER
 from .units import INTERCEPT, NO_UNITS, Units
 
 #: what a row may have beside the columns of effects, in the order of the inputs' columns
-EXTRAS = ("offset", "trials", "known", "event", "weight", INNER, OUTER)
+EXTRAS = ("offset", "trials", "known", "event", "weight", INNER, OUTER, *INSIDE[1:])
 
 
 class Columns(NamedTuple):
@@ -37,6 +37,7 @@ class Columns(NamedTuple):
         inner: which of its client's groups a row is of, from 1; 0 for one that is not among them.
         outer: which group of clients, likewise.
         z_inner, z_outer: of their random effects, (S, n, q).
+        further: of other levels inside a client, by kind: columns of their random effects, and each row's group.
     """
 
     x: Tensor
@@ -50,13 +51,22 @@ class Columns(NamedTuple):
     outer: Tensor | None = None
     z_inner: Tensor | None = None
     z_outer: Tensor | None = None
+    further: Mapping[str, tuple[Tensor, Tensor]] | None = None
 
     def of(self, level: str) -> tuple[Tensor, Tensor | None]:
         """Columns of a level's random effects, (S, n, q), and each row's group, (S, n); None for its client."""
+        if self.further and level in self.further:
+            return self.further[level]
         found = {CLIENT: (self.z, None), INNER: (self.z_inner, self.inner), OUTER: (self.z_outer, self.outer)}
         z, group = found[level]
         assert z is not None
         return z, group
+
+    @property
+    def of_one(self) -> Columns:
+        """Of one client's rows without its dimension, (n, ...); not those of random effects of further levels."""
+        found: dict[str, Any] = {k: v[0] for k, v in self._asdict().items() if isinstance(v, Tensor)}
+        return Columns(**found)
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,7 @@ class Design(Architecture):
         inner: random effects of groups inside a client; None for none.
         outer: those of groups of clients.
         histogram: of the response, see :meth:`~hierfl.responses.base.Response.histogram`; empty where it has none.
+        further: those of other levels inside a client than the first, in the order of :data:`.parsed.INSIDE`.
     """
 
     fixed: tuple[str, ...] = ()
@@ -97,6 +108,7 @@ class Design(Architecture):
     labels: tuple[str | int | float, ...] = ()
     fixed_correlation: tuple[tuple[float, ...], ...] = ()
     histogram: tuple[float, ...] = ()
+    further: tuple[Grouping, ...] = ()
 
     @classmethod
     def of(
@@ -105,6 +117,7 @@ class Design(Architecture):
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
         outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
         fixed_correlation: np.ndarray | None = None, histogram: Sequence[float] = (),
+        further: Sequence[Grouping] = (),
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -126,6 +139,7 @@ class Design(Architecture):
             random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
             labels=tuple(labels), histogram=tuple(histogram),
             fixed_correlation=() if fixed_correlation is None else tuple(map(tuple, fixed_correlation.tolist())),
+            further=tuple(further),
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:
@@ -140,12 +154,14 @@ class Design(Architecture):
         for name in ("trials", "known", "weight"):
             if name in more:  # (rows of a template have none)
                 more[name] = torch.where(more[name] > 0, more[name], 1.0)
-        return Columns(x, z[CLIENT], **more, z_inner=z.get(INNER), z_outer=z.get(OUTER))
+        further = {kind: (z[kind], more.pop(kind)) for kind in INSIDE[1:] if kind in z} or None
+        return Columns(x, z[CLIENT], **more, z_inner=z.get(INNER), z_outer=z.get(OUTER), further=further)
 
     @property
     def groupings(self) -> dict[str, Grouping]:
         """The random effects of each level that there is, the clients' first."""
-        found = {CLIENT: Grouping(self.random, self.blocks, self.random_units), INNER: self.inner, OUTER: self.outer}
+        found = {CLIENT: Grouping(self.random, self.blocks, self.random_units), INNER: self.inner}
+        found |= dict(zip(INSIDE[1:], self.further, strict=False)) | {OUTER: self.outer}
         return {name: level for name, level in found.items() if level is not None}
 
     def uncorrelated(self) -> Design:
@@ -153,8 +169,14 @@ class Design(Architecture):
         found = {name: level.uncorrelated() for name, level in self.groupings.items()}
         own = found[CLIENT]
         return replace(
-            self, blocks=own.blocks, random_units=own.units, inner=found.get(INNER), outer=found.get(OUTER)
+            self, blocks=own.blocks, random_units=own.units, inner=found.get(INNER), outer=found.get(OUTER),
+            further=tuple(found[kind] for kind in INSIDE[1:] if kind in found),
         )  # fmt: skip
+
+    def with_most(self, most: Mapping[str, int]) -> Design:
+        """The same with so many groups of a client, at most, of each level inside."""
+        found = {kind: replace(of, most=most[kind]) for kind, of in self.groupings.items() if kind in INSIDE}
+        return replace(self, inner=found.get(INNER), further=tuple(found[kind] for kind in INSIDE[1:] if kind in found))
 
     @property
     def known(self) -> bool:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...errors import UserError
 from ..client_names import client_names
-from .columns import check_slopes
 from .grouping import Grouping
-from .parsed import CLIENT, INNER, OUTER, Levels
+from .parsed import BETWEEN, INNER, OUTER, Levels
 from .units import Units
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: numbers from 1 of a level's groups inside each client: {client: {group: number}}
+Inside = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,13 @@ class Groups:
 
     Attributes:
         levels: their columns.
-        inner: of each client, {client: {group: number from 1}}.
+        within: of each level inside the clients, by kind.
         outer: {group: number from 1}.
         homes: the number of each client's, {client: number}.
     """
 
     levels: Levels
-    inner: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    within: Mapping[str, Inside] = field(default_factory=dict)
     outer: Mapping[str, int] = field(default_factory=dict)
     homes: Mapping[str, int] = field(default_factory=dict)
 
@@ -43,9 +45,9 @@ class Groups:
             UserError: for a client that is in two groups of clients.
         """
         who = client_names(df[levels.client], f"column {levels.client!r}")
-        inner = cls.inside(who, _names(df, levels.inner)) if levels.inner else {}
+        within = cls.all_inside(who, df, levels)
         if not levels.outer:
-            return cls(levels, inner)
+            return cls(levels, within)
         names = _names(df, levels.outer)
         outer = {name: k + 1 for k, name in enumerate(sorted(set(names.tolist())))}
         homes: dict[str, str] = {}
@@ -55,7 +57,12 @@ class Groups:
                     f"{levels.client} {client!r} is in two of {levels.outer!r}, {homes[client]!r} and {name!r}: "
                     "a client is in one"
                 )
-        return cls(levels, inner, outer, {client: outer[name] for client, name in homes.items()})
+        return cls(levels, within, outer, {client: outer[name] for client, name in homes.items()})
+
+    @classmethod
+    def all_inside(cls, who: np.ndarray, df: pd.DataFrame, levels: Levels) -> dict[str, Inside]:
+        """Of every level inside clients, by kind, those of a table's rows with clients (n,)."""
+        return {kind: cls.inside(who, group_names(df, names)) for kind, names in levels.inside.items()}
 
     @staticmethod
     def inside(who: np.ndarray, names: np.ndarray) -> dict[str, dict[str, int]]:
@@ -66,6 +73,25 @@ class Groups:
             of_client[group] = len(of_client) + 1
         return inner
 
+    @property
+    def inner(self) -> Inside:
+        """Of the first level inside the clients; nothing where there is none."""
+        return self.within.get(INNER, {})
+
+    def names_inside(self, column: str, client: str) -> dict[str, int]:
+        """Those that a column has in a client's rows, by the first level that it is part of."""
+        kind, columns = next((kind, names) for kind, names in self.levels.inside.items() if column in names)
+        known = self.within[kind].get(client, {})
+        if len(columns) == 1:
+            return dict(known)
+        at = columns.index(column)
+        return {name.split(BETWEEN)[at]: number for name, number in known.items()}
+
+    @property
+    def most(self) -> dict[str, int]:
+        """Groups of a client at most, by kind."""
+        return {kind: max(map(len, inside.values())) for kind, inside in self.within.items()}
+
     def numbers(self, df: pd.DataFrame) -> dict[str, np.ndarray]:
         """The rows' groups by level, (n,) each: 0 where a group is not known, or there is no column that says it."""
         who = [""] * len(df)
@@ -74,9 +100,10 @@ class Groups:
         elif len(self.inner) == 1:  # (at a site)
             who = list(self.inner) * len(df)
         found = {}
-        if self.levels.inner:
-            groups = _names(df, self.levels.inner).tolist() if self.levels.inner in df.columns else [""] * len(df)
-            found[INNER] = [self.inner.get(client, {}).get(group, 0) for client, group in zip(who, groups, strict=True)]
+        for kind, columns in self.levels.inside.items():
+            known = self.within.get(kind, {})
+            groups = group_names(df, columns).tolist() if {*columns} <= {*df.columns} else [""] * len(df)
+            found[kind] = [known.get(client, {}).get(group, 0) for client, group in zip(who, groups, strict=True)]
         if self.levels.outer and self.levels.outer in df.columns:
             found[OUTER] = [self.outer.get(name, 0) for name in _names(df, self.levels.outer).tolist()]
         elif self.levels.outer:
@@ -90,10 +117,30 @@ class Groups:
             level: which.
             names, blocks, units: of its columns.
         """
-        if level == INNER:
-            most = max(len(groups) for groups in self.inner.values())
-            return Grouping(names, blocks, units, self.levels.inner, most=most)
+        if level in self.levels.inside:
+            return Grouping(names, blocks, units, self.levels.factor(level), most=self.most[level])
         return Grouping(names, blocks, units, self.levels.outer, tuple(self.outer))
+
+
+def by_field(groupings: Mapping[str, Grouping]) -> dict[str, Any]:
+    """Levels inside and above as :meth:`.design.Design.of` takes them."""
+    found: dict[str, Any] = {kind: of for kind, of in groupings.items() if kind in (INNER, OUTER)}
+    return {**found, "further": tuple(of for kind, of in groupings.items() if kind not in (INNER, OUTER))}
+
+
+def group_names(df: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
+    """Names of the groups that columns say together, (n,).
+
+    Raises:
+        UserError: for a name that holds what is put between them.
+    """
+    parts = [_names(df, column) for column in columns]
+    if len(parts) == 1:
+        return parts[0]
+    for column, names in zip(columns, parts, strict=True):
+        if strange := [name for name in dict.fromkeys(names.tolist()) if BETWEEN in name]:
+            raise UserError(f"column {column!r} has {strange[0]!r}: names of nested groups have no {BETWEEN!r}")
+    return np.array([BETWEEN.join(names) for names in zip(*(part.tolist() for part in parts), strict=True)], object)
 
 
 def _names(df: pd.DataFrame, column: str) -> np.ndarray:
@@ -103,49 +150,3 @@ def _names(df: pd.DataFrame, column: str) -> np.ndarray:
 def _pairs(one: np.ndarray, other: np.ndarray) -> list[tuple[str, str]]:
     """Those that there are, in order."""
     return sorted(set(zip(one.tolist(), other.tolist(), strict=True)))
-
-
-def check_groups(
-    levels: Levels,
-    who: np.ndarray,
-    numbers: Mapping[str, np.ndarray],
-    random: Mapping[str, Mapping[str, np.ndarray]],
-    needs_residual: bool,
-) -> None:
-    """Refuses tables from which the spread of random effects, or that of the residual, cannot be learned.
-
-    Args:
-        levels: of grouping.
-        who: client of each row, (n,).
-        numbers: of its groups, by level, (n,) each.
-        random: columns of each level's random effects.
-        needs_residual: whether the residual has a spread that is learned.
-
-    Raises:
-        UserError: for such a table.
-    """
-    place = levels.client
-    clients, client = np.unique(who, return_inverse=True)
-    if len(clients) < 2:
-        raise UserError(f"all rows are of one {place}: random effects need several")
-    finest, what = client, place
-    check_slopes(random[CLIENT], client, "client")
-    if INNER in numbers:
-        pairs, finest = np.unique(np.stack([client, numbers[INNER].astype(int)]), axis=1, return_inverse=True)
-        what = levels.inner
-        if pairs.shape[1] == len(clients):
-            raise UserError(f"no {place} has more than one {what}: their spreads cannot be told apart")
-        check_slopes(random[INNER], finest.ravel(), what)
-    if OUTER in numbers:
-        regions = np.array([numbers[OUTER][client == k][0] for k in range(len(clients))])
-        if len(np.unique(regions)) < 2:
-            raise UserError(f"all rows are of one {levels.outer}: random effects need several")
-        if len(np.unique(regions)) == len(clients):
-            raise UserError(f"no {levels.outer} has more than one {place}: their spreads cannot be told apart")
-        check_slopes(random[OUTER], numbers[OUTER], levels.outer)
-    effects = len(random[INNER if INNER in numbers else CLIENT])
-    if needs_residual and np.bincount(finest.ravel()).max() <= effects:
-        raise UserError(
-            f"no {what} has more rows than the {effects} random effect{'s' * (effects > 1)}, so that the "
-            "residual's spread cannot be separated from theirs: give known standard errors"
-        )

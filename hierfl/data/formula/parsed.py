@@ -10,6 +10,14 @@ from ...errors import UserError
 
 #: of the levels of grouping: the clients', groups of a client's rows, and groups of clients
 CLIENT, INNER, OUTER = "client", "inner", "outer"
+#: levels inside a client, in the formula's order
+INSIDE = (INNER, *(f"{INNER}_{k}" for k in range(2, 9)))
+#: how many groups of each there are, in a summary's numbers
+INSIDE_GROUPS = tuple(f"{kind}_groups" for kind in INSIDE)
+#: all, in the order of the design's columns
+KINDS = (CLIENT, *INSIDE, OUTER)
+#: between names of a group that several columns say
+BETWEEN = ":"
 #: a category's, as a formula names it
 Level = str | int | float | bool
 
@@ -34,15 +42,35 @@ class Levels:
 
     Attributes:
         client: the clients' column.
-        inner: that of groups inside a client, such as patients of a hospital; empty for none.
-        outer: that of groups of clients, such as regions; likewise.
+        inside: those of groups inside a client, such as patients of a hospital, by kind, one of :data:`INSIDE`:
+            ("school", "class") are classes of a school, which together say a group.
+        outer: that of groups of clients, such as regions; empty for none.
         terms: the random terms of each level that has some, the clients' first.
     """
 
     client: str
-    inner: str = ""
+    inside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     outer: str = ""
     terms: Mapping[str, tuple[RandomTerm, ...]] = field(default_factory=dict)
+
+    def factor(self, kind: str) -> str:
+        """What a level inside a client is called, such as school:class; empty where there is none."""
+        return BETWEEN.join(self.inside.get(kind, ()))
+
+    @property
+    def inner(self) -> str:
+        """The first of them; empty for none."""
+        return self.factor(INNER)
+
+    @property
+    def inner_columns(self) -> tuple[str, ...]:
+        """All columns that say groups inside a client."""
+        return tuple(dict.fromkeys(name for names in self.inside.values() for name in names))
+
+    def parents(self, kind: str) -> tuple[str, ...]:
+        """The levels inside a client whose groups this one's lie in: school of school:class."""
+        own = set(self.inside[kind])
+        return tuple(name for name, names in self.inside.items() if set(names) < own)
 
 
 @dataclass(frozen=True)
@@ -96,32 +124,39 @@ class Formula:
             client: the clients' column; by default the outermost.
 
         Raises:
-            UserError: without random terms, or for others than one level inside a client and one above.
+            UserError: without random terms, for one that is not the client's, inside it or above, or for more than one
+                level above.
         """
         if not self.random:
             raise UserError(f"the formula {self.text!r} has no random term, such as (1 | {client or 'site'})")
         longest = tuple[str, ...]()  # (b:a is a:b where there is a random term of a)
         for term in sorted(self.random, key=lambda term: len(term.path)):
             longest += tuple(name for name in term.path if name not in longest)
-        if any(set(term.path) != {*longest[: len(term.path)]} for term in self.random):
+        place = client or longest[0]
+        if place not in longest:
+            raise UserError(f"random terms belong to {':'.join(longest)!r}, and the clients are {client!r}")
+        outer = longest[: longest.index(place)]
+        own = {*outer, place}
+        if any(not own <= set(term.path) and set(term.path) != {*longest[: len(term.path)]} for term in self.random):
             places = ", ".join(sorted({":".join(term.path) for term in self.random}))
             raise UserError(
                 f"random terms belong to one column, the client's, and here to {places}; "
                 "groups inside it are written (1 | site/patient)"
             )
-        place = client or longest[0]
-        if place not in longest:
-            raise UserError(f"random terms belong to {':'.join(longest)!r}, and the clients are {client!r}")
-        at = longest.index(place)
-        inner, outer = longest[at + 1 :], longest[:at]
-        for lies, found in (("inside", inner), ("above", outer)):
-            if len(found) > 1:
-                raise UserError(f"one level {lies} the clients ({place!r}) is understood, not {len(found)}: {found}")
-        lengths = {CLIENT: at + 1, INNER: at + 2, OUTER: at}
-        terms = {name: tuple(t for t in self.random if len(t.path) == n) for name, n in lengths.items()}
+        if len(outer) > 1:
+            raise UserError(f"one level above the clients ({place!r}) is understood, not {len(outer)}: {outer}")
+        terms = {CLIENT: tuple(t for t in self.random if set(t.path) == own)}
         if not terms[CLIENT]:
             raise UserError(f"the clients have no random term: write (1 | {'/'.join(longest)})")
+        inside: dict[tuple[str, ...], list[RandomTerm]] = {}
+        for term in self.random:
+            if tail := tuple(name for name in longest if name in term.path and name not in own):
+                inside.setdefault(tail, []).append(term)
+        if len(inside) > len(INSIDE):
+            raise UserError(f"at most {len(INSIDE)} levels inside the clients are understood, not {len(inside)}")
+        tails = dict(zip(INSIDE, sorted(inside, key=len), strict=False))
+        terms |= {kind: tuple(inside[tail]) for kind, tail in tails.items()}
+        terms[OUTER] = tuple(t for t in self.random if outer and set(t.path) == set(outer))
         # (a level without terms of its own is no level: in (1 | region:site) regions only name the sites)
-        return Levels(
-            place, "".join(inner), "".join(outer) if terms[OUTER] else "", {k: v for k, v in terms.items() if v}
-        )
+        kept = {k: v for k, v in terms.items() if v}
+        return Levels(place, tails, "".join(outer) if terms[OUTER] else "", kept)

@@ -18,7 +18,7 @@ from . import gate
 from .column_types import ColumnTypes, typed
 from .columns import check_numbers, effects_and_offset, random_columns
 from .groups import Groups
-from .parsed import CLIENT, INNER, OUTER, Formula
+from .parsed import KINDS, Formula
 from .rank import IndependentColumns
 from .row_numbers import RowColumns, in_order
 from .spelled import as_fitted
@@ -152,7 +152,7 @@ class Reader:
             with gate.quietly():
                 fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
                 random: list[np.ndarray] = []
-                for level in (CLIENT, INNER, OUTER):
+                for level in KINDS:
                     of_level = [group.evaluate_new_data(here) for group in self.groups.get(level, ())]
                     random += random_columns(of_level)[0].values()
         except Exception as fault:  # whatever formulae says

@@ -38,13 +38,13 @@ def spelled(df: pd.DataFrame, terms: Formula, levels: Levels, spellings: Spellin
             raise no_column(name, df.columns, "spellings names a column that is not used,")
     chosen, renamed = texts(terms), {}
     for name in dict.fromkeys([levels.client, levels.outer, *sorted(terms.predictors), *sorted(terms.response or ())]):
-        if name in df.columns and name != levels.inner:
+        if name in df.columns and name not in levels.inner_columns:
             renamed[name] = joined(df[name], spellings[name], chosen)
     df = df.assign(**renamed)
-    if levels.inner in df.columns:
-        clients = df[levels.client].to_numpy(dtype=object)
-        inside = joined_inside(clients, df[levels.inner], spellings[levels.inner])
-        df = df.assign(**{levels.inner: inside})
+    for name in levels.inner_columns:
+        if name in df.columns:
+            clients = df[levels.client].to_numpy(dtype=object)
+            df = df.assign(**{name: joined_inside(clients, df[name], spellings[name])})
     return df
 
 
@@ -69,13 +69,12 @@ def as_fitted(df: pd.DataFrame, types: ColumnTypes, places: Groups, spellings: S
             changed = as_known(values, names, spellings[name], f"column {name!r}")
             renamed |= {} if changed is values else {name: changed}
     df = df.assign(**renamed)
-    if levels.inner in df.columns and levels.client in df.columns and df[levels.inner].dtype.kind == "O":
-        groups, who = (
-            df[levels.inner].to_numpy(dtype=object).copy(),
-            df[levels.client].astype(str).to_numpy(dtype=object),
-        )
-        for client in set(who.tolist()) & places.inner.keys():
-            rows, what = who == client, f"column {levels.inner!r}"
-            groups[rows] = as_known(groups[rows], places.inner[client], spellings[levels.inner], what)
-        df = df.assign(**{levels.inner: groups})
+    for name in levels.inner_columns if levels.client in df.columns else ():
+        if name in df.columns and df[name].dtype.kind == "O":
+            groups = df[name].to_numpy(dtype=object).copy()
+            who = df[levels.client].astype(str).to_numpy(dtype=object)
+            for client in set(who.tolist()) & places.inner.keys():
+                rows, what = who == client, f"column {name!r}"
+                groups[rows] = as_known(groups[rows], places.names_inside(name, client), spellings[name], what)
+            df = df.assign(**{name: groups})
     return df

@@ -18,8 +18,9 @@ from .ambiguous import check_unambiguous
 from .column_types import ColumnTypes, truth_columns
 from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
 from .design import Design
-from .groups import Groups, check_groups
-from .parsed import CLIENT, INNER, OUTER, Formula, Levels
+from .groups import Groups, by_field
+from .groups_checked import check_groups
+from .parsed import CLIENT, KINDS, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
@@ -129,7 +130,7 @@ class FormulaTable:
         if levels:
             of.check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels), self.response.labels)
         check_numbers(f"the response {self.name!r}", y)
-        numbers = {level: self.rows[level] for level in (INNER, OUTER) if level in self.rows}
+        numbers = {level: self.rows[level] for level in KINDS[1:] if level in self.rows}
         random = {level: columns for level, (columns, _) in self.random.items()}
         check_groups(self.levels, self.who, numbers, random, needs_residual)
         if of.residual and not np.ptp(self._centre()[:, 0]):
@@ -138,7 +139,7 @@ class FormulaTable:
     def inputs(self) -> dict[str, np.ndarray]:
         """Columns of the design's inputs, by name."""
         columns = {f"{name} (fixed)": self.fixed[name].to_numpy() for name in self.fixed}
-        for level in (CLIENT, INNER, OUTER):
+        for level in KINDS:
             found, _ = self.random.get(level, ({}, ()))
             columns |= {f"{name} (random, {level})": column for name, column in found.items()}
         return {**columns, **self.rows}
@@ -156,10 +157,10 @@ class FormulaTable:
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
             labels=self.response.labels, fixed_correlation=self.independent.correlation,
             histogram=of.histogram(self.response.y, self.rows).tolist(),
-            **{
+            **by_field({
                 level: self.places.grouping(level, tuple(found), blocks, units[level])
                 for level, (found, blocks) in self.random.items() if level != CLIENT
-            },
+            }),
         )  # fmt: skip
 
     def reader(self, formula: str) -> Reader:

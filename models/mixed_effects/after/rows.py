@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hierfl.data.client_names import client_names
 from hierfl.data.column_names import no_column
 from hierfl.data.formula import gate
 from hierfl.data.formula.column_types import typed
 from hierfl.data.formula.design import Columns
+from hierfl.data.formula.groups import group_names
 from hierfl.data.formula.missing import without_missing
-from hierfl.data.formula.parsed import INNER, OUTER
+from hierfl.data.formula.parsed import OUTER
 from hierfl.data.formula.reader import Reader
 from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.errors import UserError
@@ -216,7 +216,7 @@ def predictor(method: MixedModel, rows: Rows, estimates: State, own: Mapping[str
 
 def here(columns: Columns) -> Columns:
     """Columns of one client's rows without its dimension."""
-    return Columns(**{k: v[0] for k, v in columns._asdict().items() if v is not None})
+    return columns.of_one
 
 
 def group_codes(reader: Reader, df: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -226,10 +226,11 @@ def group_codes(reader: Reader, df: pd.DataFrame) -> dict[str, np.ndarray]:
         UserError: for a table that lacks the column of one.
     """
     levels, found = reader.places.levels, {}
-    for kind, name in ((INNER, levels.inner), (OUTER, levels.outer)):
-        if name:
+    above = {OUTER: (levels.outer,)} if levels.outer else {}
+    for kind, columns in {**levels.inside, **above}.items():
+        for name in columns:
             if name not in df.columns:
                 raise UserError(f"the table lacks column {name!r}: of which group are its rows?")
-            names = client_names(df[name], f"column {name!r}")
-            found[kind] = np.unique(names.astype(str), return_inverse=True)[1] + 1.0
+        names = group_names(df, columns)
+        found[kind] = np.unique(names.astype(str), return_inverse=True)[1] + 1.0
     return found

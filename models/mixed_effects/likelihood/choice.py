@@ -6,6 +6,7 @@ from hierfl.responses.registry import RESPONSES
 
 from ..model.equations import MixedModel
 from .gaussian.likelihood import Gaussian
+from .joint.gaussian import JointGaussian
 from .protocol import Likelihood
 from .quadrature.at_nodes import AtNodes
 from .quadrature.likelihood import Quadrature
@@ -14,5 +15,5 @@ from .quadrature.likelihood import Quadrature
 def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
     if RESPONSES[method.network.family].closed_form:
-        return Gaussian(method)
+        return JointGaussian(method) if len(method.inside) > 1 else Gaussian(method)
     return AtNodes(method) if method.above else Quadrature(method)

@@ -33,7 +33,7 @@ def sizes(method: MixedModel) -> dict[str, tuple[int, ...]]:
     p, q = len(method.network.fixed), method.covariance.q
     found = {"squares": (p,), "left": (q, p)}
     for level in method.inside:
-        found["left_inner"] = (level.q, p)
+        found[f"left_{level.kind}"] = (level.q, p)
     for level in method.above:
         found["by_region"] = (level.groups, 2 * p + 1)
     return found
@@ -50,7 +50,7 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
         found = {"squares": x.square().sum(-2), "left": _left(x, z, mask)}
         for level in method.inside:
             z_inner, group = columns.of(level.kind)
-            found["left_inner"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
+            found[f"left_{level.kind}"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
         for level in method.above:
             mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
             about = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
@@ -117,7 +117,9 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, T
         df[own] = df[own].clamp(max=max(1.0, clients - above - int(own.sum())))
     if above:
         df[regional] = max(1.0, above - int(regional.sum()))
-    for k in range(len(found.get("left_inner", ()))):
-        own = (found["left_inner"][k] <= CONTAINED * squares) & ~regional & ~client
-        df[own] = df[own].clamp(max=max(1.0, float(counts[2]) - clients - int(own.sum())))
+    for place, level in enumerate(method.inside):
+        of_level = found.get(f"left_{level.kind}", ())
+        for k in range(len(of_level)):
+            own = (of_level[k] <= CONTAINED * squares) & ~regional & ~client
+            df[own] = df[own].clamp(max=max(1.0, float(counts[2 + place]) - clients - int(own.sum())))
     return df

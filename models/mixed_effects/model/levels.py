@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hierfl.data.formula.design import Design
 from hierfl.data.formula.grouping import Grouping
-from hierfl.data.formula.parsed import CLIENT, INNER, OUTER
+from hierfl.data.formula.parsed import CLIENT, INNER, INSIDE, OUTER
 
 from .covariance import Covariance
 
@@ -17,6 +17,7 @@ from .covariance import Covariance
 #: these are integrated out
 ABOUT: dict[str, tuple[str, str, Literal["site", "server"]]] = {
     CLIENT: ("root", "b", "site"), INNER: ("inner_root", "c", "site"), OUTER: ("outer_root", "regions", "server"),
+    **{kind: (kind.replace(INNER, "inner_root"), kind.replace(INNER, "c"), "site") for kind in INSIDE[1:]},
 }  # fmt: skip
 
 

@@ -53,8 +53,8 @@ class Answers(MixedModel):
         """The random effects' names, and those of the table of effects."""
         found = {"b_dim_0": list(self.network.random)}
         for level in self.inside:
-            found["c_dim_0"] = ["new", *(f"group {k}" for k in range(1, level.size))]
-            found["c_dim_1"] = list(level.grouping.names)
+            found[f"{level.effects}_dim_0"] = ["new", *(f"group {k}" for k in range(1, level.size))]
+            found[f"{level.effects}_dim_1"] = list(level.grouping.names)
         return found
 
     @property

@@ -16,8 +16,8 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
 
     Args:
         numbers: of a fit, as :func:`.summary.effects_table` or summary.json has them: off_maximum, effective_points,
-            population_draws; dropped, a sentence for each fixed column that was; and codes, one for each column of a
-            frame with a number that may be a missing value.
+            population_draws, laplace; dropped, a sentence for each fixed column that was; and codes, one for each
+            column of a frame with a number that may be a missing value.
     """
     lines = [*(numbers.get("dropped") or ()), *(numbers.get("codes") or ())]
     off = numbers.get("off_maximum") or 0
@@ -37,4 +37,9 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
         )
     elif numbers.get("population_draws") == 0:
         lines.append("draws=0: standard deviations and predictions have no intervals; draws=1000 makes them")
+    if numbers.get("laplace"):
+        lines.append(
+            "random effects are integrated out by Laplace's approximation (lme4's nAGQ=1): of few rows that are 0 or 1 "
+            "a group, their standard deviations come out too small"
+        )
     return lines

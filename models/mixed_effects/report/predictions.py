@@ -138,14 +138,15 @@ def _draws(method: MixedModel, run: Run, number: int) -> tuple[State, State]:
     some = torch.arange(every) if number == every else (torch.arange(number) * every) // number
     parts = method.parts(shared["effects.draws"][some])
     same = {k: v.expand(len(parts["beta"]), *v.shape) for k, v in held(shared).items()}
-    names = [name for name in ("b", "c") if f"{name}_draws" in run.personal]
+    names = [level.effects for level in method.at_site if f"{level.effects}_draws" in run.personal]
     return {**same, **parts}, {name: run.personal[f"{name}_draws"].flatten(1, 2)[:, some] for name in names}
 
 
 def _estimates(method: MixedModel, run: Run) -> tuple[State, State]:
     """The population {name: (1, *shape)} and the clients' effects at the estimates: means and roots of covariances."""
     population = {name: value[None] for name, value in short(run.shared).items()}
-    names = [f"{name}_{part}" for name in ("b", "c") for part in ("mean", "root") if f"{name}_mean" in run.personal]
+    names = [f"{level.effects}_{part}" for level in method.at_site for part in ("mean", "root")]
+    names = [name for name in names if name in run.personal]
     return population, {name: run.personal[name] for name in names}
 
 
@@ -157,7 +158,7 @@ def _summary(
     import pandas as pd
 
     values = {name: population[name][:, None] for name in method.response_family.starts}
-    here = Columns(**{k: v[0] for k, v in columns._asdict().items() if v is not None})
+    here = columns.of_one
     fn, family = method.response(eta, values, here), method.response_family
     levels = family.level_names
     mean = family.mean_of(fn).expand_as(eta)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from hierfl.data.formula.parsed import INSIDE_GROUPS
 from hierfl.errors import UserError
 
 from .summary import p_value
@@ -46,7 +47,8 @@ class Summary:
             name = "REML criterion" if self.population == "reml" else "log likelihood"
             lines.append(f"{name} {n['log_likelihood']:.3f}, AIC {n['aic']:.1f}, BIC {n['bic']:.1f}")
         lost = f"; {n['left_out']:,.0f} more lack a value, and are left out" if n.get("left_out") else ""
-        inside = f"{n['inner_groups']:,.0f} groups inside " if "inner_groups" in n else ""
+        numbers = [f"{number:,.0f}" for name, number in n.items() if name in INSIDE_GROUPS]
+        inside = f"{' + '.join(numbers)} groups inside " if numbers else ""
         above = f" in {n['outer_groups']:,.0f} groups" if "outer_groups" in n else ""
         lines.append(f"{n['rows']:,.0f} rows of {inside}{n['groups']:,.0f} clients{above}{lost}")
         lines += [f"{row.effect}: {row.note}" for row in self.table.itertuples() if row.note]

@@ -41,8 +41,8 @@ def random_effects(run: Run, level: str) -> pd.DataFrame:
             of,
             *in_table_units(of, own["b_mean"], own["b_root"]),
         )
-    mean, sd = in_table_units(of, own["c_mean"], own["c_root"])
-    places = federation.about["reader"].places.inner
+    mean, sd = in_table_units(of, own[f"{found.effects}_mean"], own[f"{found.effects}_root"])
+    places = federation.about["reader"].places.within.get(found.kind, {})
     where = [(j, name, k) for j, client in enumerate(federation.ids) for name, k in places.get(client, {}).items()]
     at = tuple(torch.tensor([place[i] for place in where]) for i in (0, 2))
     names = {"client": [federation.ids[j] for j, _, _ in where], level: [name for _, name, _ in where]}

@@ -64,7 +64,7 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
         for kind, drawn in {**effects, **above}.items():
             z, group = columns.of(kind)
             eta = eta + linear(z[0], drawn if group is None else drawn[group[0].long()])
-        here = Columns(**{k: v[0] for k, v in columns._asdict().items() if v is not None})
+        here = columns.of_one
         y[rows] = responses(method, eta, values, here, key(own, "rows")).to(y)
     return y
 

@@ -145,10 +145,17 @@ def test_a_posterior_is_the_pyro_models() -> None:
         ({}, "y ~ x + (1 | site:patient)", {}, "the clients have no random term: write \\(1 \\| site/patient\\)"),
         (
             {},
-            "y ~ x + (1 | region/site/patient)",
-            {},
-            "one level inside the clients \\('region'\\) is understood, not 2",
+            "y ~ x + (1 | region/patient/site)",
+            {"client": "site"},
+            "one level above the clients \\('site'\\) is understood, not 2",
         ),
+        (
+            {"twin": None},
+            "y ~ x + (1 | site/patient) + (1 | site:twin)",
+            {},
+            "'patient' and 'twin' are the same groups",
+        ),
+        ({"patient": "a:b"}, "y ~ x + (1 | region/site/patient)", {}, "column 'patient' has 'a:b'"),
         (
             {},
             "y ~ x + (1 | site/patient)",
@@ -169,6 +176,7 @@ def test_a_posterior_is_the_pyro_models() -> None:
 def test_tables_that_say_too_little_are_refused_in_a_line(change: dict, formula: str, how: dict, line: str) -> None:
     df = table(GAUSSIAN, 3, 3, 3, 4)
     own = {"region": df.site, "row": np.arange(len(df)), "u": pd.factorize(df.site + df.patient)[0] * 1.0}
+    own["twin"] = df.patient
     df = df.assign(**{k: own[k] if v is None else v for k, v in change.items()})
     with pytest.raises(UserError, match=line) as caught:
         mixed_model(df, formula, **how)

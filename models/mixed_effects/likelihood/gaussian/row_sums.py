@@ -61,7 +61,7 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     effects = (columns.z_inner, columns.z, columns.z_outer, columns.x, away[..., None])
     both = torch.cat([c for c in effects if c is not None], -1)
     precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
-    root = (_times(columns, batch) * precision).sqrt()[..., None] * both
+    root = (times(columns, batch) * precision).sqrt()[..., None] * both
     rows = counts_of(method, batch)
     if columns.inner is None:
         return root.mT @ root, rows
@@ -73,25 +73,27 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def counts_of(method: MixedModel, batch: Batch) -> Tensor:
-    """n, sum log W, the number of the group of clients (0 for none), and how many groups are inside, (S, 4)."""
+    """n, sum log W, the number of the group of clients (0 for none), and how many groups each level inside has,
+    (S, 3 + levels); a zero without such levels.
+    """
     columns = method.network.split(batch.x)
-    times = _times(columns, batch)
+    number = times(columns, batch)
     log_w = torch.zeros_like(batch.y) if columns.known is None else -2 * columns.known.log()
     nothing = batch.y.new_zeros(len(batch.y))
     region = nothing if columns.outer is None else columns.outer.amax(-1)
-    groups = nothing
+    groups = list[Tensor]()
     for level in method.inside:
         group = columns.of(level.kind)[1]
         assert group is not None
         there = batch.y.new_zeros(len(batch.y), level.size).scatter_(1, group.long(), 1.0)
-        groups = there[:, 1:].sum(1)  # (rows that fill up have number 0)
-    return torch.stack([times.sum(-1), (times * log_w).sum(-1), region, groups], -1)
+        groups.append(there[:, 1:].sum(1))  # (rows that fill up have number 0)
+    return torch.stack([number.sum(-1), (number * log_w).sum(-1), region, *(groups or [nothing])], -1)
 
 
-def _times(columns: Columns, batch: Batch) -> Tensor:
+def times(columns: Columns, batch: Batch) -> Tensor:
     """How often each row counts, (S, n)."""
-    times = torch.ones_like(batch.y) if columns.weight is None else columns.weight
-    return times if batch.mask is None else torch.where(batch.mask, times, 0.0)
+    number = torch.ones_like(batch.y) if columns.weight is None else columns.weight
+    return number if batch.mask is None else torch.where(batch.mask, number, 0.0)
 
 
 def clients_last(gram: Tensor) -> Tensor:

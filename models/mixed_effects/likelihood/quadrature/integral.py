@@ -20,6 +20,7 @@ from hierfl.inference.state import State
 
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
+from ..joint.problem import JointProblem, numbers_of, problem_of
 from .nested import marginal_heights
 from .newton import Factors, Problem
 from .nodes import integral, nodes_of, nodes_per_row
@@ -30,6 +31,8 @@ EXAMPLES_PER_PASS = 1_000_000
 
 def log_marginals(problem: Problem, mode: Tensor, factors: Factors) -> Tensor:
     """(..., S): around a mode and the curvature there, as :meth:`.newton.Problem.mode` finds them."""
+    if isinstance(problem, JointProblem):
+        return problem.laplace(mode, factors)
     u, factor = problem.parts(mode)[0], factors[0]
     return integral(lambda at: marginal_heights(problem, at, mode, factors), u, factor, nodes_of(problem.method))
 
@@ -51,7 +54,7 @@ def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shar
         batch = part.batch()
         leaves = {k: _leaf(part, k, shared) for k in names}
         with torch.enable_grad(), pyro.validation_enabled(False):
-            problem = Problem.of(method, batch, {**shared, **leaves})
+            problem = problem_of(method, batch, {**shared, **leaves})
             mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
             height = log_marginals(problem, *problem.differentiable(mode))
             slope = along(height.sum(), list(leaves.values()), again=True)
@@ -90,14 +93,14 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
     number = max(len(value) for value in points.values())
     for part in passes(method, chunk, 1):
         batch = part.batch()
-        each = batch.width * len(part.clients) * nodes_per_row(method)
+        each = max(batch.width * nodes_per_row(method), numbers_of(method)) * len(part.clients)
         size, found = max(1, EXAMPLES_PER_PASS // each), []
         for first in range(0, number, size):
             some = {k: v[first : first + size, None, None] for k, v in points.items()}
             if method.above:
                 some["w"] = part.values["many"][:, 0, first : first + size].transpose(0, 1).unsqueeze(-2)
             with pyro.validation_enabled(False):
-                problem = Problem.of(method, batch, some)
+                problem = problem_of(method, batch, some)
                 found.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1))))
         parts.append(torch.cat(found).mT)
     heights = torch.cat(parts)

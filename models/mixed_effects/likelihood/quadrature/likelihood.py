@@ -17,6 +17,8 @@ from hierfl.inference.state import State
 from ...model.equations import MixedModel
 from ...model.names import held
 from ..gaussian.row_sums import counts_of
+from ..joint import modes
+from ..joint.layout import Layout
 from ..protocol import Coefficients, Drawn, Likelihood, Normals
 from .draws import conditional, joint
 from .integral import expansion, heights_at, passes
@@ -42,6 +44,12 @@ class Quadrature(Likelihood):
     def check(self) -> None:
         """Refuses what is of a gaussian response alone."""
         s, family = self.method.settings, self.method.network.family
+        if len(self.method.inside) > 1:
+            Layout.of(self.method)
+            if s.nodes > 1:
+                raise UserError(
+                    "several levels inside clients are integrated by Laplace's approximation: leave nodes out"
+                )
         if s.kenward_roger:
             raise UserError(f"kenward_roger is of a gaussian response, not of a {family} one")
         if s.population == "reml" and self.method.above:
@@ -73,9 +81,9 @@ class Quadrature(Likelihood):
     def counts(self, chunk: ClientChunk) -> Tensor:
         """One pass over the rows where there are groups inside."""
         found = [torch.ones_like(chunk.n), chunk.n]
-        for _ in self.method.inside:
+        if self.method.inside:
             rows = torch.cat([counts_of(self.method, part.batch()) for part in passes(self.method, chunk, 1)])
-            found.append(rows[:, 3])
+            found += rows[:, 3:].unbind(1)
         return torch.stack([one.to(torch.float64) for one in found], 1)
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
@@ -116,11 +124,15 @@ class Quadrature(Likelihood):
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
         """By Newton's method from zero."""
+        if len(self.method.inside) > 1:
+            return modes.marginal(self.method, batch, shared, torch.zeros_like(values["u_mode"].squeeze(1)))
         mode, factors = Problem.of(self.method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
         return mode[..., : self.method.covariance.q], factors[0]
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
         """Mode and curvature."""
+        if len(self.method.inside) > 1:
+            return modes.conditional(self.method, chunk, shared)
         return conditional(self.method, chunk, shared)
 
     @property
@@ -130,6 +142,8 @@ class Quadrature(Likelihood):
 
     def joint(self, chunk: ClientChunk, draws: State, phase: object) -> State:
         """By Metropolis chains of independent proposals; moments are the draws'."""
+        if len(self.method.inside) > 1:
+            return modes.joint(self.method, chunk, draws, phase)
         return joint(self.method, chunk, draws, phase)
 
     def damping(self, far: Tensor) -> Tensor:

@@ -72,7 +72,9 @@ def integral_at(heights: Tensor, u: Tensor, factor: Tensor, nodes: int) -> Tenso
 
 
 def nodes_of(method: MixedModel) -> int:
-    """Nodes along each random effect of a client, and of a group inside it."""
+    """Nodes along each random effect of a client, and of a group inside it; of several levels inside, Laplace's one."""
+    if len(method.inside) > 1:
+        return 1
     return int(method.settings.nodes or NODES.get(_effects(method), 1))
 
 

@@ -1,0 +1,1 @@
+"""Several levels inside clients, nested or crossed: all effects of a client together."""

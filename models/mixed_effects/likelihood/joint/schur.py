@@ -1,0 +1,75 @@
+"""sum_g E_g^T P_g E_g at many points: what the eliminated groups take from the others' sums of products.
+
+Where each group shares rows with few of the others E is sparse, and the sum is a sparse matrix times the numbers P.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy import sparse
+from torch import Tensor
+
+#: the share of products that are not zero, up to which a sparse matrix is faster
+SPARSE = 0.1
+
+
+@dataclass(frozen=True)
+class Schur:
+    """Of S clients.
+
+    Attributes:
+        across: E, (S, g, q, m).
+        maps: of each client, products by pair of columns (pairs, g); empty where E is not sparse.
+        pairs: of each client, the two columns of each pair.
+    """
+
+    across: Tensor
+    maps: tuple[Any, ...] = ()
+    pairs: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    @classmethod
+    def of(cls, across: Tensor) -> Schur:
+        """With what many points have in common."""
+        clients, groups, q, m = across.shape
+        if q > 1 or across.device.type != "cpu" or clients == 0:
+            return cls(across)
+        each = (across[..., 0, :] != 0).sum(-1)
+        if float(each.square().sum()) > SPARSE * clients * groups * m * m:
+            return cls(across)
+        found = [_products(one[:, 0]) for one in across]
+        return cls(across, tuple(one for one, _ in found), tuple(pairs for _, pairs in found))
+
+    def __call__(self, p: Tensor) -> Tensor:
+        """(D, S, m, m), of P (D, S, g, q, q)."""
+        m = self.across.shape[-1]
+        if not self.maps:
+            flat = self.across.flatten(1, 2)
+            right = p * self.across if p.shape[-1] == 1 else p @ self.across
+            beside = right.flatten(2, 3).permute(1, 2, 0, 3).flatten(2)  # (all points at once)
+            return (flat.mT @ beside).unflatten(-1, (len(p), m)).permute(2, 0, 1, 3)
+        total = p.new_zeros(*p.shape[:2], m, m)
+        for k, (of, (up, along)) in enumerate(zip(self.maps, self.pairs, strict=True)):
+            sums = torch.from_numpy(of @ p[:, k, :, 0, 0].T.contiguous().numpy()).T
+            total[:, k, up, along] = sums
+            total[:, k, along, up] = sums
+        return total
+
+
+def _products(e: Tensor) -> tuple[Any, tuple[Tensor, Tensor]]:
+    """Of one client's E (g, m): products of its columns in each group, up <= along."""
+    group, column = e.nonzero(as_tuple=True)
+    counts = torch.bincount(group, minlength=len(e))
+    first = counts.cumsum(0) - counts
+    times = counts[group]
+    one = torch.arange(len(group)).repeat_interleave(times)
+    step = torch.arange(len(one)) - (times.cumsum(0) - times).repeat_interleave(times)
+    other = first[group[one]] + step
+    kept = column[one] <= column[other]
+    one, other = one[kept], other[kept]
+    values = e[group[one], column[one]] * e[group[other], column[other]]
+    place, pair = torch.unique(column[one] * e.shape[1] + column[other], return_inverse=True)
+    found = sparse.csr_matrix((values.numpy(), (pair.numpy(), group[one].numpy())), shape=(len(place), len(e)))
+    return found, (place // e.shape[1], place % e.shape[1])
