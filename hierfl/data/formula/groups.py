@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import UserError
 from ..client_names import client_names
 from .columns import check_slopes
+from .crossed import check_crossed
 from .grouping import Grouping
 from .parsed import CLIENT, INNER, OUTER, Levels
 from .units import Units
@@ -48,6 +49,8 @@ class Groups:
             return cls(levels, inner)
         names = _names(df, levels.outer)
         outer = {name: k + 1 for k, name in enumerate(sorted(set(names.tolist())))}
+        if levels.crossed:
+            return cls(levels, inner, outer)
         homes: dict[str, str] = {}
         for client, name in _pairs(who, names):
             if homes.setdefault(client, name) != name:
@@ -79,7 +82,7 @@ class Groups:
             found[INNER] = [self.inner.get(client, {}).get(group, 0) for client, group in zip(who, groups, strict=True)]
         if self.levels.outer and self.levels.outer in df.columns:
             found[OUTER] = [self.outer.get(name, 0) for name in _names(df, self.levels.outer).tolist()]
-        elif self.levels.outer:
+        elif self.levels.outer:  # (of a factor that crosses the clients there are no homes)
             found[OUTER] = [self.homes.get(client, 0) for client in who]
         return {level: np.array(numbers, dtype=float) for level, numbers in found.items()}
 
@@ -93,7 +96,7 @@ class Groups:
         if level == INNER:
             most = max(len(groups) for groups in self.inner.values())
             return Grouping(names, blocks, units, self.levels.inner, most=most)
-        return Grouping(names, blocks, units, self.levels.outer, tuple(self.outer))
+        return Grouping(names, blocks, units, self.levels.outer, tuple(self.outer), crossed=self.levels.crossed)
 
 
 def _names(df: pd.DataFrame, column: str) -> np.ndarray:
@@ -136,7 +139,9 @@ def check_groups(
         if pairs.shape[1] == len(clients):
             raise UserError(f"no {place} has more than one {what}: their spreads cannot be told apart")
         check_slopes(random[INNER], finest.ravel(), what)
-    if OUTER in numbers:
+    if OUTER in numbers and levels.crossed:
+        check_crossed(levels, client, numbers[OUTER], random[OUTER])
+    elif OUTER in numbers:
         regions = np.array([numbers[OUTER][client == k][0] for k in range(len(clients))])
         if len(np.unique(regions)) < 2:
             raise UserError(f"all rows are of one {levels.outer}: random effects need several")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...errors import UserError
 
@@ -35,13 +35,15 @@ class Levels:
     Attributes:
         client: the clients' column.
         inner: that of groups inside a client, such as patients of a hospital; empty for none.
-        outer: that of groups of clients, such as regions; likewise.
+        outer: that of groups of clients, such as regions, or of a factor that crosses them, such as items; likewise.
+        crossed: whether the groups of ``outer`` cross the clients: a client has rows of many of them.
         terms: the random terms of each level that has some, the clients' first.
     """
 
     client: str
     inner: str = ""
     outer: str = ""
+    crossed: bool = False
     terms: Mapping[str, tuple[RandomTerm, ...]] = field(default_factory=dict)
 
 
@@ -100,6 +102,9 @@ class Formula:
         """
         if not self.random:
             raise UserError(f"the formula {self.text!r} has no random term, such as (1 | {client or 'site'})")
+        chain, beside = apart(self.random, client)
+        if beside:
+            return with_crossed(replace(self, random=chain).levels(client), beside)
         longest = tuple[str, ...]()  # (b:a is a:b where there is a random term of a)
         for term in sorted(self.random, key=lambda term: len(term.path)):
             longest += tuple(name for name in term.path if name not in longest)
@@ -123,5 +128,38 @@ class Formula:
             raise UserError(f"the clients have no random term: write (1 | {'/'.join(longest)})")
         # (a level without terms of its own is no level: in (1 | region:site) regions only name the sites)
         return Levels(
-            place, "".join(inner), "".join(outer) if terms[OUTER] else "", {k: v for k, v in terms.items() if v}
+            place, "".join(inner), "".join(outer) if terms[OUTER] else "",
+            terms={k: v for k, v in terms.items() if v},
+        )  # fmt: skip
+
+
+def apart(
+    terms: tuple[RandomTerm, ...], client: str | None
+) -> tuple[tuple[RandomTerm, ...], tuple[RandomTerm, ...]]:
+    """Terms of the clients and of groups that they lie in or that lie in them, and those of a factor that crosses them.
+
+    Args:
+        terms: of a formula.
+        client: the clients' column; by default the outermost of terms of several columns, or the first that is written.
+    """
+    place = client or min(terms, key=lambda term: len(term.path) < 2).path[0]
+    related = {name for term in terms if place in term.path for name in term.path}
+    beside = tuple(term for term in terms if len(term.path) == 1 and term.path[0] not in related)
+    return (tuple(term for term in terms if term not in beside), beside) if related else (terms, ())
+
+
+def with_crossed(levels: Levels, beside: tuple[RandomTerm, ...]) -> Levels:
+    """Levels of grouping with those of a factor that crosses the clients.
+
+    Raises:
+        UserError: for more than one such factor, or for one beside groups inside clients or of clients.
+    """
+    names = list(dict.fromkeys(term.path[0] for term in beside))
+    if len(names) > 1:
+        raise UserError(f"one factor that crosses the clients ({levels.client!r}) is understood, not {names}")
+    if levels.inner or levels.outer:
+        raise UserError(
+            f"{names[0]!r} crosses the clients ({levels.client!r}), and {levels.inner or levels.outer!r} is another "
+            "level of groups: one of the two is understood"
         )
+    return replace(levels, outer=names[0], crossed=True, terms={**levels.terms, OUTER: beside})

@@ -82,7 +82,7 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
     p, at = len(method.network.fixed), shared["effects.at"]
     groups = 1
     for level in method.above:
-        groups *= level.groups
+        groups *= 1 if level.crossed else level.groups
     rows = message["counts"][:, 1]
     if not method.likelihood.searches_beta:
         packed = message["cross"].unflatten(1, (groups, -1)).sum(1)[:, :-1]
