@@ -8,6 +8,7 @@ from ..model.equations import MixedModel
 from .gaussian.likelihood import Gaussian
 from .protocol import Likelihood
 from .quadrature.at_nodes import AtNodes
+from .quadrature.crossed_laplace import CrossedLaplace
 from .quadrature.likelihood import Quadrature
 
 
@@ -15,4 +16,6 @@ def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
     if RESPONSES[method.network.family].closed_form:
         return Gaussian(method)
+    if any(level.crossed for level in method.above):
+        return CrossedLaplace(method)
     return AtNodes(method) if method.above else Quadrature(method)

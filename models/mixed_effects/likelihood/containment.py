@@ -52,10 +52,15 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
             z_inner, group = columns.of(level.kind)
             found["left_inner"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
         for level in method.above:
-            mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
-            about = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
             group = columns.of(level.kind)[1]
             assert group is not None
+            if level.crossed:
+                about = torch.cat([mask[..., None], x, x.square()], -1)
+                own = torch.nn.functional.one_hot(group.long(), level.size)[..., 1:].to(about)
+                found["by_region"] = own.mT @ about
+                continue
+            mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
+            about = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
             number = (group.amax(-1).long() - 1).clamp_min(0)
             place = torch.nn.functional.one_hot(number, level.groups).to(about)
             found["by_region"] = place[..., None] * about[:, None]

@@ -40,6 +40,7 @@ from hierfl.inference.state import State
 
 from ..likelihood.gaussian.elimination import symmetric
 from ..likelihood.gaussian.row_sums import columns_of
+from ..likelihood.quadrature.crossed import given_effects
 from ..model.effects import users_beta
 from ..model.equations import MixedModel
 from .single_moves import beside_others, moves_of
@@ -88,8 +89,11 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
         packed = message["cross"].unflatten(1, (groups, -1)).sum(1)[:, :-1]
         cross = symmetric(packed, columns_of(method) - method.covariance.q)
         return Quadratics(cross[:, -p - 1 : -1, -1], cross[:, -p - 1 : -1, -p - 1 : -1], rows, cross[:, -1, -1])
-    slope, curvature = message["slope"], message["curvature"]
-    if method.above:  # (at nodes of each group: about the same at all of them)
+    if "crossed" in message:
+        slope, curvature = given_effects(message["crossed"], shared["effects.crossed_at"], len(at))
+    else:
+        slope, curvature = message["slope"], message["curvature"]
+    if method.above and "crossed" not in message:  # (at nodes of each group: about the same at all of them)
         slope = slope.unflatten(1, (groups, -1)).sum(1).mean(1)
         curvature = curvature.unflatten(1, (groups, -1)).sum(1).mean(1)
     k = len(at)
