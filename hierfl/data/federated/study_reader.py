@@ -97,7 +97,7 @@ class StudyReader:
         levels, known = self.formula.levels, self.formula.places
         who = np.full(len(table), client)
         inner = Groups.inside(who, table[levels.inner].to_numpy(dtype=object)) if levels.inner else {}
-        if not levels.outer:
+        if not levels.outer or levels.crossed:
             return replace(known, inner=inner)
         homes = sorted(set(table[levels.outer].astype(str)))
         if len(homes) > 1:
@@ -123,8 +123,8 @@ class StudyReader:
         levels = (y[:, None] == np.arange(1, len(self.formula.ordinal_levels) + 1)).sum(0).astype(float)
         informative = int(max(rows_of.sum() for rows_of in groups) > (in_groups or of_client))
         homes = np.zeros(len(self.formula.places.outer))
-        if OUTER in rows:
-            homes[int(rows[OUTER][0]) - 1] = 1.0
+        if OUTER in rows:  # (of its one group of sites, or of all groups that cross them and that it has)
+            homes[np.unique(rows[OUTER]).astype(int) - 1] = 1.0
         return DesignSums(
             response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
             centre.sum(0), levels,
@@ -172,7 +172,7 @@ class StudyReader:
         of, groups = self.formula.levels, tuple(self.formula.places.outer)
         if level == INNER:
             return Grouping(names, blocks, units[level], of.inner, most=1)
-        return Grouping(names, blocks, units[level], of.outer, groups)
+        return Grouping(names, blocks, units[level], of.outer, groups, crossed=of.crossed)
 
     def columns_only(self) -> Design:
         """The study's design before anything is known of the response: its columns, which say all shapes."""

@@ -32,6 +32,25 @@ def check_size(factor: str, groups: int, effects: int) -> None:
         )
 
 
+def check_homes(factor: str, homes: np.ndarray, effects: int, sites: int) -> None:
+    """Refuses sites whose rows do not share a factor's groups, or share too many.
+
+    Args:
+        factor: its column.
+        homes: at how many sites each group has rows, (I,).
+        effects: of each group.
+        sites: how many there are.
+
+    Raises:
+        UserError: for such sites.
+    """
+    if (homes > 0).sum() < 2 or homes.max() < 2:
+        raise UserError(f"two of {factor!r} have to have rows, and one of them at several sites")
+    if round(float(homes.sum())) == sites:
+        raise UserError(f"each site has rows of one of {factor!r}, which are groups of sites: write (1 | {factor}/site)")
+    check_size(factor, len(homes), effects)
+
+
 def check_crossed(levels: Levels, client: np.ndarray, group: np.ndarray, random: Mapping[str, np.ndarray]) -> None:
     """Refuses a table whose factor does not cross the clients, or is too large.
 
