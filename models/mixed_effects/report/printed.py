@@ -48,6 +48,7 @@ class Summary:
         lost = f"; {n['left_out']:,.0f} more lack a value, and are left out" if n.get("left_out") else ""
         inside = f"{n['inner_groups']:,.0f} groups inside " if "inner_groups" in n else ""
         above = f" in {n['outer_groups']:,.0f} groups" if "outer_groups" in n else ""
+        above = f" x {n['crossed_groups']:,.0f} groups that cross them" if "crossed_groups" in n else above
         lines.append(f"{n['rows']:,.0f} rows of {inside}{n['groups']:,.0f} clients{above}{lost}")
         lines += [f"{row.effect}: {row.note}" for row in self.table.itertuples() if row.note]
         lines += self.notes

@@ -32,6 +32,8 @@ from .requests import HEIGHTS, Phase, carried
 
 #: shared values that are as long as a point, beside the estimates
 POINTS = ("at", "restricted")
+#: effects of groups at one point, and at many
+EFFECTS, MANY_EFFECTS = ("nodes", "crossed_at"), ("many_nodes", "crossed_points")
 
 
 class Extent(NamedTuple):
@@ -105,7 +107,7 @@ class SiteRanges:
         found.append(self._point(rows, {k: shared[f"effects.{k}"] for k in method.sizes if f"effects.{k}" in shared}))
         for level in method.above:
             found.append(self._above(shared[f"effects.{level.effects}"]))
-        return [*found, self._above(shared["effects.nodes"])] if "effects.nodes" in shared else found
+        return [*found, *(self._above(shared[f"effects.{k}"]) for k in EFFECTS if f"effects.{k}" in shared)]
 
     def explored(self, shared: State) -> list[Extent]:
         """Of points that are explored, and of draws."""
@@ -114,8 +116,7 @@ class SiteRanges:
             found.append(self._point(self._fixed, method.parts(shared["effects.draws"])))
         if HEIGHTS in carried(method, shared):
             found.append(self._point(self._fixed, method.parts(shared["effects.points"])))
-            if "effects.many_nodes" in shared:
-                found.append(self._above(shared["effects.many_nodes"]))
+            found += [self._above(shared[f"effects.{k}"]) for k in MANY_EFFECTS if f"effects.{k}" in shared]
         return found
 
     @property
@@ -123,10 +124,17 @@ class SiteRanges:
         return OwnRows.of(self.method.network.split(self.inputs[None]).x[0])
 
     def _above(self, effects: Tensor) -> Extent:
-        """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing."""
+        """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing.
+
+        Of groups that cross the clients, (..., I q) or (I + 1, q), it moves those of one group: their effects reach.
+        """
+        (level,) = self.method.above
+        if level.crossed:
+            effects = effects.unflatten(-1, (level.groups, level.q)) if effects.dim() == 2 and effects.shape != (level.size, level.q) else effects
         columns = self.method.network.split(self.inputs[None]).of(OUTER)[0][0]
         varies = torch.tensor([len(column.unique()) > 1 for column in columns.unbind(-1)], dtype=torch.bool)
-        return OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
+        extent = OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
+        return extent._replace(reach=max(extent.reach, _most(effects.abs()))) if level.crossed else extent
 
     @staticmethod
     def _point(rows: OwnRows, values: Mapping[str, Tensor]) -> Extent:

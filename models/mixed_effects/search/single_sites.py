@@ -48,6 +48,8 @@ from .single_rows import Rows, effects_out, rows_of, spread_out
 
 #: a site's information on a coefficient below this share of the others' is none, not a wrong one
 NEGATIVE = -1e-6
+#: of information by differences so small a share of the typical site's is not known
+DIFFERENCES = 1e-4
 #: a site's information per row counts as no less than this share of the median
 LEAST_INFORMATION = 0.05
 #: estimates are compared where Newton's step is shorter, in standard errors
@@ -98,6 +100,9 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
         curvature = curvature.unflatten(1, (groups, -1)).sum(1).mean(1)
     k = len(at)
     information = curvature[:, k - p : k, k - p : k]
+    if "crossed" in message:  # (differences leave terms of second order in their steps, below zero, too)
+        typical = information.diagonal(dim1=-2, dim2=-1).median(0).values.clamp_min(0)
+        information = information + torch.diag(DIFFERENCES * typical)
     return Quadratics(slope[:, k - p : k] + information @ at[-p:], information, rows)
 
 
