@@ -47,6 +47,12 @@ on validation data (`calibration`): of likelihoods at a temperature, and of scor
 
 A sum of one site is that site's own: whoever sees a single answer sees that site's message.
 
+With a factor that crosses the sites, such as `(1 | item)`, a mixed model's messages have m = groups x effects more
+columns: of a gaussian response `cross` has (m + p + 1) (m + p + 2) / 2 + 1 numbers, and of others `crossed` has
+1 + m + m (m + 1) / 2 at each point, a log likelihood with two derivatives in the effects. What is said of a group that
+one site alone has is that site's own: masked studies refuse groups of fewer than three sites, and `least_cell` counts
+the rows of each group at the site.
+
 In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
 round, metrics, calibration or `sums`.
 """

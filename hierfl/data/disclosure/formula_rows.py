@@ -133,7 +133,9 @@ def _interactions(
     return tuple(found), made
 
 
-def _crossed(reader: StudyReader, design: dict[str, np.ndarray], rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _crossed(
+    reader: StudyReader, design: dict[str, np.ndarray], rows: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Columns of each group of a factor that crosses the sites, in place of those of all: sums of them leave."""
     levels = reader.formula.levels
     if not levels.crossed:

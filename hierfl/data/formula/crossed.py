@@ -47,7 +47,7 @@ def check_homes(factor: str, homes: np.ndarray, effects: int, sites: int) -> Non
     if (homes > 0).sum() < 2 or homes.max() < 2:
         raise UserError(f"two of {factor!r} have to have rows, and one of them at several sites")
     if round(float(homes.sum())) == sites:
-        raise UserError(f"each site has rows of one of {factor!r}, which are groups of sites: write (1 | {factor}/site)")
+        raise UserError(f"each site has rows of one of {factor!r}, groups of sites: write (1 | {factor}/site)")
     check_size(factor, len(homes), effects)
 
 

@@ -133,9 +133,7 @@ class Formula:
         )  # fmt: skip
 
 
-def apart(
-    terms: tuple[RandomTerm, ...], client: str | None
-) -> tuple[tuple[RandomTerm, ...], tuple[RandomTerm, ...]]:
+def apart(terms: tuple[RandomTerm, ...], client: str | None) -> tuple[tuple[RandomTerm, ...], tuple[RandomTerm, ...]]:
     """Terms of the clients and of groups that they lie in or that lie in them, and those of a factor that crosses them.
 
     Args:

@@ -1,5 +1,5 @@
-"""Levels of grouping: clients, groups inside a client such as patients, groups of clients such as regions, and groups that
-cross the clients, such as items that all sites have.
+"""Levels of grouping: clients, groups inside a client such as patients, groups of clients such as regions, and groups
+that cross the clients, such as items that all sites have.
 """
 
 from __future__ import annotations

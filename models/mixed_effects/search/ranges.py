@@ -17,7 +17,7 @@ quadratic in coefficients, which cut nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,7 +107,7 @@ class SiteRanges:
         found.append(self._point(rows, {k: shared[f"effects.{k}"] for k in method.sizes if f"effects.{k}" in shared}))
         for level in method.above:
             found.append(self._above(shared[f"effects.{level.effects}"]))
-        return [*found, *(self._above(shared[f"effects.{k}"]) for k in EFFECTS if f"effects.{k}" in shared)]
+        return [*found, *(self._above(each) for each in self._asked(shared, EFFECTS))]
 
     def explored(self, shared: State) -> list[Extent]:
         """Of points that are explored, and of draws."""
@@ -116,7 +116,7 @@ class SiteRanges:
             found.append(self._point(self._fixed, method.parts(shared["effects.draws"])))
         if HEIGHTS in carried(method, shared):
             found.append(self._point(self._fixed, method.parts(shared["effects.points"])))
-            found += [self._above(shared[f"effects.{k}"]) for k in MANY_EFFECTS if f"effects.{k}" in shared]
+            found += [self._above(each) for each in self._asked(shared, MANY_EFFECTS)]
         return found
 
     @property
@@ -126,15 +126,22 @@ class SiteRanges:
     def _above(self, effects: Tensor) -> Extent:
         """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing.
 
-        Of groups that cross the clients, (..., I q) or (I + 1, q), it moves those of one group: their effects reach.
+        Of groups that cross the clients it moves those of one group: their effects reach.
         """
         (level,) = self.method.above
-        if level.crossed:
-            effects = effects.unflatten(-1, (level.groups, level.q)) if effects.dim() == 2 and effects.shape != (level.size, level.q) else effects
         columns = self.method.network.split(self.inputs[None]).of(OUTER)[0][0]
         varies = torch.tensor([len(column.unique()) > 1 for column in columns.unbind(-1)], dtype=torch.bool)
         extent = OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
         return extent._replace(reach=max(extent.reach, _most(effects.abs()))) if level.crossed else extent
+
+    def _asked(self, shared: State, names: Sequence[str]) -> list[Tensor]:
+        """Effects of groups at which clients answer, (..., q)."""
+        found = [shared[f"effects.{name}"] for name in names if f"effects.{name}" in shared]
+        return [
+            each.unflatten(-1, (-1, level.q)) if level.crossed else each
+            for each in found
+            for level in self.method.above
+        ]
 
     @staticmethod
     def _point(rows: OwnRows, values: Mapping[str, Tensor]) -> Extent:

@@ -108,8 +108,11 @@ def test_rules_see_each_items_columns(tmp_path: Path) -> None:
     ],
 )
 def test_sites_that_share_no_items_are_told_how_to_write_it(levels: tuple, change: object, says: str) -> None:
-    with pytest.raises(UserError, match=says):
+    def designed() -> None:
         formula = study("gaussian", levels)
         df = change(answers(binary=False))  # type: ignore[operator]
         reader = study_reader(formula, reduce(add, (formula.first(rows) for rows in tables(df).values())))
         reader.design(reduce(add, (reader.second(rows) for rows in tables(df).values())))
+
+    with pytest.raises(UserError, match=says):
+        designed()

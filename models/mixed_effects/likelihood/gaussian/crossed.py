@@ -1,4 +1,4 @@
-"""Groups that cross the clients, such as items that all sites have: each group has its own columns in the clients' sums.
+"""Groups that cross the clients, such as items that all sites have: each group has columns of its own in clients' sums.
 
 Let w_1 ... w_I ~ N(0, L L^T) be the effects. With C = [Z X y]^T V^-1 [Z X y] summed over all clients, Z the I q columns
 of the groups, the server eliminates them as it does those of one region, whose root is I times L along a diagonal

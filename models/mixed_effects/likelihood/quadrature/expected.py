@@ -1,6 +1,6 @@
 """Where the maximum in effects of groups that cross the clients is expected, as a function of the population's numbers.
 
-    w(theta) ~ w_0 + J d + d^T B d / 2,    d = theta - theta_0
+w(theta) ~ w_0 + J d + d^T B d / 2,    d = theta - theta_0
 """
 
 from __future__ import annotations
