@@ -140,7 +140,9 @@ def apart(terms: tuple[RandomTerm, ...], client: str | None) -> tuple[tuple[Rand
         terms: of a formula.
         client: the clients' column; by default the outermost of terms of several columns, or the first that is written.
     """
-    place = client or min(terms, key=lambda term: len(term.path) < 2).path[0]
+    alone = {term.path for term in terms if len(term.path) == 1}
+    nested = [term.path[0] for term in terms if len(term.path) > 1 and term.path[:1] in alone]
+    place = client or (nested or [terms[0].path[0]])[0]
     related = {name for term in terms if place in term.path for name in term.path}
     beside = tuple(term for term in terms if len(term.path) == 1 and term.path[0] not in related)
     return (tuple(term for term in terms if term not in beside), beside) if related else (terms, ())

@@ -10,6 +10,7 @@ from support.crossed import penicillin, slopes
 from support.levels import dense
 
 from hierfl import mixed_model
+from hierfl.data.formula.gate import parse
 from hierfl.errors import UserError
 
 PLATES, SITES = "diameter ~ 1 + (1 | plate) + (1 | sample)", "y ~ x + (1 + x | site) + (1 + x | item)"
@@ -85,6 +86,19 @@ def test_either_factor_can_be_the_clients() -> None:
     assert sites.log_likelihood == pytest.approx(items.log_likelihood, abs=1e-9)
     own = items.ranef().rename(columns={"client": "item"})[["item", "effect", "mean"]]
     pd.testing.assert_frame_equal(sites.ranef("item")[["item", "effect", "mean"]], own, rtol=1e-6)
+
+
+def test_who_the_clients_are() -> None:
+    """The first column that is written, or the outermost of those that lie in each other; other groups are refused."""
+    for formula, place, factor in (
+        ("y ~ (1 | a) + (1 | b)", "a", "b"),
+        ("y ~ (1 | b) + (1 | a)", "b", "a"),
+    ):
+        levels = parse(formula).levels()
+        assert (levels.client, levels.outer, levels.crossed) == (place, factor, True)
+    assert not parse("y ~ (1 | a/b)").levels("b").crossed
+    with pytest.raises(UserError, match="another level of groups"):
+        parse("y ~ (1 | item) + (1 | a/b)").levels()
 
 
 def test_weights_and_diagonal_covariances_are_the_dense_density() -> None:

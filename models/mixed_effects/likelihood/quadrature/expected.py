@@ -13,6 +13,9 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
+#: no effect is expected further from zero: sites answer about none so large (search.ranges), and the step from there to
+#: the maximum is the server's
+LARGEST = 50.0
 #: far from theta_0 the parabola's last term is no longer than this share of the one before
 LARGEST_BEND = 0.5
 
@@ -47,13 +50,13 @@ class Expected:
     def near(self, numbers: Tensor) -> Tensor:
         """At numbers (..., k), (..., m)."""
         along, bent = self._terms(numbers)
-        return self.w + along + bent
+        return (self.w + along + bent).clamp(-LARGEST, LARGEST)
 
     def effects(self, numbers: Tensor) -> Tensor:
         """The same at numbers that may be far away: the last term is bounded by the one before."""
         along, bent = self._terms(numbers)
         most = LARGEST_BEND * along.abs()
-        return self.w + along + bent.clamp(-most, most)
+        return (self.w + along + bent.clamp(-most, most)).clamp(-LARGEST, LARGEST)
 
     def _terms(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         step = numbers - self.at
