@@ -64,6 +64,7 @@ def test_effects_of_samples_as_lmer_says() -> None:
     np.testing.assert_allclose(sums.std(0), alone, rtol=0.15)
 
 
+@pytest.mark.cpu(5, "a fit with slopes of both, and another with Kenward and Roger's errors")
 @pytest.mark.parametrize("population", ["ml", "reml"])
 def test_slopes_of_both_as_lmer_says(population: str) -> None:
     height, estimates, errors = SLOPES[population]
@@ -117,6 +118,7 @@ def test_weights_and_diagonal_covariances_are_the_dense_density() -> None:
     assert fitted.log_likelihood == pytest.approx(dense(twice, mean, covariances, residual), rel=1e-9)
 
 
+@pytest.mark.cpu(5, "two fits, one with an exploration")
 def test_predictions_are_of_known_and_unknown_items() -> None:
     df = slopes()
     fitted = mixed_model(df, SITES, draws=400)
