@@ -140,6 +140,8 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         counts = [f"{summary[name]:,.0f}" for name in INSIDE_GROUPS if summary.get(name)]
         inside = f"{' + '.join(counts)} groups inside " if counts else ""
         above = f" in {summary['outer_groups']:,.0f} groups" if summary.get("outer_groups") else ""
+        crossed = summary.get("crossed_groups")
+        above = f" x {crossed:,.0f} groups that cross them" if crossed else above
         noisy = "about " if summary.get("dp") else ""  # (a count of rows has noise as all else)
         numbers += [f"{noisy}{summary['rows']:,.0f} rows of {inside}{summary['groups']:,.0f} clients{above}{lost}"]
         screen.print(", ".join(numbers))

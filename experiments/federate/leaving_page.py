@@ -50,6 +50,12 @@ A sum of one site is that site's own: whoever sees a single answer sees that sit
 Of a mixed model with groups inside its sites, nested or crossed, `counts` also says how many groups each level has, and
 before the first round `several` whether it has more than one. Their names, effects and cross-products stay.
 
+With a factor that crosses the sites, such as `(1 | item)`, a mixed model's messages have m = groups x effects more
+columns: of a gaussian response `cross` has (m + p + 1) (m + p + 2) / 2 + 1 numbers, and of others `crossed` has
+1 + m + m (m + 1) / 2 at each point, a log likelihood with two derivatives in the effects. What is said of a group that
+one site alone has is that site's own: masked studies refuse groups of fewer than three sites, and `least_cell` counts
+the rows of each group at the site.
+
 In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
 round, metrics, calibration or `sums`.
 """

@@ -96,7 +96,7 @@ def _table(data: FormulaData | ColumnData, site: int, rows: int, rng: np.random.
         return pd.DataFrame({name: values_of(data.dictionary.columns[name], rows, rng) for name in (*data.x, data.y)})
     formula = data.formula
     found = {name: values_of(formula.columns[name], rows, rng) for name in sorted(formula.used)}
-    if outer := formula.levels.outer:  # (a site is in one group of sites)
+    if (outer := formula.levels.outer) and not formula.levels.crossed:  # (a site is in one group of sites)
         levels = formula.columns[outer].levels
         found[outer] = np.full(rows, levels[site % len(levels)], dtype=object)
     trials = trials_columns(formula.formula)

@@ -14,7 +14,7 @@ from ..federated.sums import Moments, NamedSums
 from ..formula import gate
 from ..formula.column_types import typed
 from ..formula.groups import group_names
-from ..formula.parsed import Formula
+from ..formula.parsed import OUTER, Formula
 from .own_rows import OwnRows, codes, few_values
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     columns, rows, response = reader.arrays(site.df)
     names = [*reader.columns, *(f"{name} (random, {level})" for level, (of, _) in reader.levels.items() for name in of)]
     design = dict(zip(names, columns.T, strict=True))
+    crossed = _crossed(reader, design, rows)
     more = {name: rows[name] for name in ("offset",) if name in rows}
     weights: dict[str, np.ndarray] = {name: rows[name] for name in ("trials", "weight") if name in rows}
     weights |= {"known": 1 / np.square(rows["known"])} if "known" in rows else {}
@@ -50,8 +51,8 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     y = {} if ordered else {"the response": np.asarray(response.y, dtype=float)}
     interactions, made = _interactions(reader, calls, categories)
     return OwnRows(
-        len(table), _held_out(site, first), {**categories, **made}, numbers, interactions, {**design, **y},
-        len(reader.columns), len(reader.random), calls.selections(), weights,
+        len(table), _held_out(site, first), {**categories, **made}, numbers, interactions, {**design, **crossed, **y},
+        len(reader.columns), len(design) + len(crossed) - len(reader.columns), calls.selections(), weights,
         _groups(reader, table), closed=True,
     )  # fmt: skip
 
@@ -131,7 +132,29 @@ def _interactions(
             factors += own
         if len(set(factors)) > 1:
             found[tuple(dict.fromkeys(factors))] = None
+    levels = reader.formula.levels
+    for group in reader.reader.groups.get(OUTER, ()) if levels.crossed else ():
+        for term in group.terms.values():
+            names = {name for part in getattr(term.expr, "components", ()) for name in part.var_names}
+            if own := tuple(sorted(names & set(categories) - {levels.outer})):
+                found[levels.outer, *own] = None
     return tuple(found), made
+
+
+def _crossed(
+    reader: StudyReader, design: dict[str, np.ndarray], rows: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Columns of each group of a factor that crosses the sites, in place of those of all: sums of them leave."""
+    levels = reader.formula.levels
+    if not levels.crossed:
+        return {}
+    names = {name: design.pop(f"{name} (random, {OUTER})") for name in reader.levels[OUTER][0]}
+    return {
+        f"{name} (random, {levels.outer}={group})": np.where(rows[OUTER] == number, column, 0.0)
+        for name, column in names.items()
+        for group, number in reader.formula.places.outer.items()
+        if np.any(rows[OUTER] == number)
+    }
 
 
 def _held_out(site: FormulaSite, first: NamedSums) -> dict[str, np.ndarray]:

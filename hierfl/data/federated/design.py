@@ -16,6 +16,7 @@ import numpy as np
 from ...errors import UserError
 from ...responses.registry import response_class
 from ..formula import gate
+from ..formula.crossed import check_size
 from ..formula.groups import Groups
 from ..formula.literals import check_levels_named
 from ..formula.parsed import Levels
@@ -92,7 +93,10 @@ class StudyFormula:
             if self.columns[name].kind != "name":
                 raise UserError(f"the groups inside a site, {name!r}, are a column of names in the dictionary")
         if levels.outer and self.columns[levels.outer].kind != "category":
-            raise UserError(f"the groups of sites, {levels.outer!r}, are a category of the dictionary")
+            what = "a factor that crosses the sites" if levels.crossed else "groups of sites"
+            raise UserError(f"{levels.outer!r}, {what}, is to be a category of the dictionary")
+        if levels.crossed:
+            check_size(levels.outer, len(self.columns[levels.outer].levels), 1)
 
     @property
     def levels(self) -> Levels:

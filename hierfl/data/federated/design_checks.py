@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...errors import UserError
+from ..formula.crossed import check_homes
 from ..formula.parsed import CLIENT, INNER, OUTER, Levels
 from ..formula.units import INTERCEPT
 from .design_sums import DesignSums
@@ -34,7 +35,9 @@ def check_sums(
     for kind, several in zip(levels.inside, sums.several, strict=True):
         if not several:
             raise UserError(f"no site has more than one {levels.factor(kind)}: their spreads cannot be told apart")
-    if levels.outer and ((sums.homes > 0).sum() < 2 or sums.homes.max() < 2):
+    if levels.crossed:
+        check_homes(levels.outer, sums.homes, len(random[OUTER][0]), sums.sites)
+    elif levels.outer and ((sums.homes > 0).sum() < 2 or sums.homes.max() < 2):
         raise UserError(f"two of {levels.outer!r} have to have sites, and one of them several")
     first = 0
     for level, (names, _) in random.items():

@@ -110,7 +110,8 @@ class FormulaData:
             "centre": "two numbers, whose ratio says about where the response lies",
             "levels": "rows of each level of the response", "sites": "1",
             "histogram": "events in each half octave of time",
-            "several": "whether there is more than one group inside", "homes": "which group of sites it is in (1)",
+            "several": "whether there is more than one group inside",
+            "homes": "which group of sites it is in, or which of the groups that cross sites it has (1)",
             "informative": "whether there are more rows than random effects",
         }  # fmt: skip
 

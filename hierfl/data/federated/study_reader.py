@@ -97,7 +97,7 @@ class StudyReader:
         levels, known = self.formula.levels, self.formula.places
         who = np.full(len(table), client)
         within = Groups.all_inside(who, table, levels)
-        if not levels.outer:
+        if not levels.outer or levels.crossed:
             return replace(known, within=within)
         homes = sorted(set(table[levels.outer].astype(str)))
         if len(homes) > 1:
@@ -128,8 +128,8 @@ class StudyReader:
         )
         several = np.array([float(len(groups[kind]) > 1) for kind in inside])
         homes = np.zeros(len(self.formula.places.outer))
-        if OUTER in rows:
-            homes[int(rows[OUTER][0]) - 1] = 1.0
+        if OUTER in rows:  # (of its one group of sites, or of all groups that cross them and that it has)
+            homes[np.unique(rows[OUTER]).astype(int) - 1] = 1.0
         return DesignSums(
             response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
             centre.sum(0), levels,
@@ -176,7 +176,7 @@ class StudyReader:
             if level in of.inside:
                 found[level] = Grouping(names, blocks, units[level], of.factor(level), most=1)
             elif level == OUTER:
-                found[level] = Grouping(names, blocks, units[level], of.outer, groups)
+                found[level] = Grouping(names, blocks, units[level], of.outer, groups, crossed=of.crossed)
         return found
 
     def columns_only(self) -> Design:

@@ -20,6 +20,7 @@ class Grouping:
         factor: the table's column that says whose a row is; empty for the clients.
         groups: names of the groups of a level above the clients: rows have their number, from 1.
         most: groups of a client of a level inside, at most: rows have their number, from 1.
+        crossed: whether the groups of such a level cross the clients: a client has rows of many.
     """
 
     names: tuple[str, ...]
@@ -28,6 +29,7 @@ class Grouping:
     factor: str = ""
     groups: tuple[str, ...] = ()
     most: int = 0
+    crossed: bool = False
 
     @property
     def labels(self) -> list[str]:

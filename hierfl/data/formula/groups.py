@@ -50,6 +50,8 @@ class Groups:
             return cls(levels, within)
         names = _names(df, levels.outer)
         outer = {name: k + 1 for k, name in enumerate(sorted(set(names.tolist())))}
+        if levels.crossed:
+            return cls(levels, within, outer)
         homes: dict[str, str] = {}
         for client, name in _pairs(who, names):
             if homes.setdefault(client, name) != name:
@@ -106,7 +108,7 @@ class Groups:
             found[kind] = [known.get(client, {}).get(group, 0) for client, group in zip(who, groups, strict=True)]
         if self.levels.outer and self.levels.outer in df.columns:
             found[OUTER] = [self.outer.get(name, 0) for name in _names(df, self.levels.outer).tolist()]
-        elif self.levels.outer:
+        elif self.levels.outer:  # (of a factor that crosses the clients there are no homes)
             found[OUTER] = [self.homes.get(client, 0) for client in who]
         return {level: np.array(numbers, dtype=float) for level, numbers in found.items()}
 
@@ -119,7 +121,7 @@ class Groups:
         """
         if level in self.levels.inside:
             return Grouping(names, blocks, units, self.levels.factor(level), most=self.most[level])
-        return Grouping(names, blocks, units, self.levels.outer, tuple(self.outer))
+        return Grouping(names, blocks, units, self.levels.outer, tuple(self.outer), crossed=self.levels.crossed)
 
 
 def by_field(groupings: Mapping[str, Grouping]) -> dict[str, Any]:

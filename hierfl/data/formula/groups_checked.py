@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import UserError
 from .columns import check_slopes
+from .crossed import check_crossed
 from .parsed import CLIENT, OUTER, Levels
 
 
@@ -44,7 +45,9 @@ def check_groups(
             raise UserError(f"no {place} has more than one {what}: their spreads cannot be told apart")
         check_slopes(random[kind], grouped[kind], what)
         _check_others(levels, grouped, kind)
-    if OUTER in numbers:
+    if OUTER in numbers and levels.crossed:
+        check_crossed(levels, client, numbers[OUTER], random[OUTER])
+    elif OUTER in numbers:
         regions = np.array([numbers[OUTER][client == k][0] for k in range(len(clients))])
         if len(np.unique(regions)) < 2:
             raise UserError(f"all rows are of one {levels.outer}: random effects need several")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...errors import UserError
 
@@ -44,13 +44,16 @@ class Levels:
         client: the clients' column.
         inside: those of groups inside a client, such as patients of a hospital, by kind, one of :data:`INSIDE`:
             ("school", "class") are classes of a school, which together say a group.
-        outer: that of groups of clients, such as regions; empty for none.
+        outer: that of groups of clients, such as regions, or of a factor that crosses them, such as items; empty for
+            none.
+        crossed: whether the groups of ``outer`` cross the clients: a client has rows of many of them.
         terms: the random terms of each level that has some, the clients' first.
     """
 
     client: str
     inside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     outer: str = ""
+    crossed: bool = False
     terms: Mapping[str, tuple[RandomTerm, ...]] = field(default_factory=dict)
 
     def factor(self, kind: str) -> str:
@@ -129,6 +132,9 @@ class Formula:
         """
         if not self.random:
             raise UserError(f"the formula {self.text!r} has no random term, such as (1 | {client or 'site'})")
+        chain, beside = apart(self.random, client)
+        if beside:
+            return with_crossed(replace(self, random=chain).levels(client), beside)
         longest = tuple[str, ...]()  # (b:a is a:b where there is a random term of a)
         for term in sorted(self.random, key=lambda term: len(term.path)):
             longest += tuple(name for name in term.path if name not in longest)
@@ -159,4 +165,36 @@ class Formula:
         terms[OUTER] = tuple(t for t in self.random if outer and set(t.path) == set(outer))
         # (a level without terms of its own is no level: in (1 | region:site) regions only name the sites)
         kept = {k: v for k, v in terms.items() if v}
-        return Levels(place, tails, "".join(outer) if terms[OUTER] else "", kept)
+        return Levels(place, tails, "".join(outer) if terms[OUTER] else "", terms=kept)
+
+
+def apart(terms: tuple[RandomTerm, ...], client: str | None) -> tuple[tuple[RandomTerm, ...], tuple[RandomTerm, ...]]:
+    """Terms of the clients and of groups that they lie in or that lie in them, and those of a factor that crosses them.
+
+    Args:
+        terms: of a formula.
+        client: the clients' column; by default the outermost of terms of several columns, or the first that is written.
+    """
+    alone = {term.path for term in terms if len(term.path) == 1}
+    nested = [term.path[0] for term in terms if len(term.path) > 1 and term.path[:1] in alone]
+    place = client or (nested or [terms[0].path[0]])[0]
+    related = {name for term in terms if place in term.path for name in term.path}
+    beside = tuple(term for term in terms if len(term.path) == 1 and term.path[0] not in related)
+    return (tuple(term for term in terms if term not in beside), beside) if related else (terms, ())
+
+
+def with_crossed(levels: Levels, beside: tuple[RandomTerm, ...]) -> Levels:
+    """Levels of grouping with those of a factor that crosses the clients.
+
+    Raises:
+        UserError: for more than one such factor, or for one beside groups inside clients or of clients.
+    """
+    names = list(dict.fromkeys(term.path[0] for term in beside))
+    if len(names) > 1:
+        raise UserError(f"one factor that crosses the clients ({levels.client!r}) is understood, not {names}")
+    if levels.inner or levels.outer:
+        raise UserError(
+            f"{names[0]!r} crosses the clients ({levels.client!r}), and {levels.inner or levels.outer!r} is another "
+            "level of groups: one of the two is understood"
+        )
+    return replace(levels, outer=names[0], crossed=True, terms={**levels.terms, OUTER: beside})

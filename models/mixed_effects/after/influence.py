@@ -25,7 +25,9 @@ def influences(run: Run, coefficients: Coefficients) -> pd.DataFrame:
 
     watched, method = run.watched, coefficients.method
     if method.above:
-        raise UserError("influence is of clients without groups of clients above them: their effects move with it")
+        raise UserError(
+            "influence is of clients without groups of clients, or that cross them: the groups' effects move with it"
+        )
     if watched is None or watched.beside is None or watched.without is None:
         raise UserError("single clients' messages were not seen: their influence is not known")
     places = [watched.estimated.index(name) for name in coefficients.names]

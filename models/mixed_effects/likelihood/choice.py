@@ -9,6 +9,7 @@ from .gaussian.likelihood import Gaussian
 from .joint.gaussian import JointGaussian
 from .protocol import Likelihood
 from .quadrature.at_nodes import AtNodes
+from .quadrature.crossed_laplace import CrossedLaplace
 from .quadrature.likelihood import Quadrature
 
 
@@ -16,4 +17,6 @@ def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
     if RESPONSES[method.network.family].closed_form:
         return JointGaussian(method) if len(method.inside) > 1 else Gaussian(method)
+    if any(level.crossed for level in method.above):
+        return CrossedLaplace(method)
     return AtNodes(method) if method.above else Quadrature(method)

@@ -28,7 +28,7 @@ CONTAINED = 1e-9
 
 def sizes(method: MixedModel) -> dict[str, tuple[int, ...]]:
     """Shapes of what a client sends: squares of the columns, and what is left of them by random column; by region the
-    clients, and the sums of their means and of the squares of those.
+    clients, and the sums of their means and of the squares of those; by group that crosses clients the same of rows.
     """
     p, q = len(method.network.fixed), method.covariance.q
     found = {"squares": (p,), "left": (q, p)}
@@ -52,10 +52,15 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
             z_inner, group = columns.of(level.kind)
             found[f"left_{level.kind}"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
         for level in method.above:
-            mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
-            about = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
             group = columns.of(level.kind)[1]
             assert group is not None
+            if level.crossed:
+                about = torch.cat([mask[..., None], x, x.square()], -1)
+                own = torch.nn.functional.one_hot(group.long(), level.size)[..., 1:].to(about)
+                found["by_region"] = own.mT @ about
+                continue
+            mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
+            about = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
             number = (group.amax(-1).long() - 1).clamp_min(0)
             place = torch.nn.functional.one_hot(number, level.groups).to(about)
             found["by_region"] = place[..., None] * about[:, None]
@@ -100,7 +105,10 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, T
     clients = float(counts[0])
     df = torch.full((len(names),), torch.inf, dtype=torch.float64)
     regional = torch.zeros(len(names), dtype=torch.bool)
-    if "by_region" in found:
+    crossed = any(level.crossed for level in method.above)
+    if crossed:
+        df = df.minimum(_of_crossed(method, found, squares))
+    elif "by_region" in found:
         p = len(names)
         number, total, square = found["by_region"].split([1, p, p], -1)
         between = (square - total.square() / number.clamp_min(1)).sum(0)
@@ -115,7 +123,7 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, T
         own = contained[k] & ~regional & (constant if k in intercepts else ~constant)
         client |= contained[k]
         df[own] = df[own].clamp(max=max(1.0, clients - above - int(own.sum())))
-    if above:
+    if above and not crossed:
         df[regional] = max(1.0, above - int(regional.sum()))
     for place, level in enumerate(method.inside):
         of_level = found.get(f"left_{level.kind}", ())
@@ -123,3 +131,19 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, T
             own = (of_level[k] <= CONTAINED * squares) & ~regional & ~client
             df[own] = df[own].clamp(max=max(1.0, float(counts[2 + place]) - clients - int(own.sum())))
     return df
+
+
+def _of_crossed(method: MixedModel, found: Mapping[str, Tensor], squares: Tensor) -> Tensor:
+    """Degrees of freedom of coefficients whose columns are the same in all rows of a group that crosses clients, (p,).
+
+    Args:
+        method: whose.
+        found: by group the rows, and the sums of the columns and of their squares.
+        squares: of the columns over all rows, (p,).
+    """
+    p = len(squares)
+    rows, total, square = found["by_region"].split([1, p, p], -1)
+    within = (square - total.square() / rows.clamp_min(1)).sum(0)
+    same = within <= CONTAINED * squares
+    left = max(1.0, float((rows > 0).sum()) - float(same.sum()))
+    return torch.where(same, left, torch.inf).to(squares)

@@ -1,4 +1,6 @@
-"""Levels of grouping: clients, groups inside a client such as patients, and groups of clients such as regions."""
+"""Levels of grouping: clients, groups inside a client such as patients, groups of clients such as regions, and groups
+that cross the clients, such as items that all sites have.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,8 @@ ABOUT: dict[str, tuple[str, str, Literal["site", "server"]]] = {
     CLIENT: ("root", "b", "site"), INNER: ("inner_root", "c", "site"), OUTER: ("outer_root", "regions", "server"),
     **{kind: (kind.replace(INNER, "inner_root"), kind.replace(INNER, "c"), "site") for kind in INSIDE[1:]},
 }  # fmt: skip
+#: the same of groups that cross the clients
+CROSSED: tuple[str, str, Literal["site", "server"]] = ("crossed_root", "crossed", "server")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,16 @@ class Level:
         return self.where == "site" and self.kind != CLIENT
 
     @property
+    def crossed(self) -> bool:
+        """Whether its groups cross the clients."""
+        return self.grouping.crossed
+
+    @property
+    def columns(self) -> int:
+        """Columns of a client's sums that its effects have: of groups that cross the clients each has its own."""
+        return self.q * self.groups if self.crossed else self.q
+
+    @property
     def groups(self) -> int:
         """Groups of a client at most where they are inside, else all that have names."""
         return self.grouping.most or len(self.grouping.groups)
@@ -70,6 +84,6 @@ def levels_of(design: Design) -> tuple[Level, ...]:
     """Levels that a design has, the clients' first: in the order of the population's numbers."""
     found = []
     for kind, grouping in design.groupings.items():
-        name, effects, where = ABOUT[kind]
+        name, effects, where = CROSSED if grouping.crossed else ABOUT[kind]
         found.append(Level(kind, name, effects, grouping, Covariance(grouping.blocks), where))
     return tuple(found)

@@ -217,5 +217,6 @@ def by_containment(method: MixedModel, estimates: State) -> Tensor:
             df[k] = max(1.0, float(estimates["counts"][0]) - 1)
         for level in method.above:
             if name in level.grouping.names:
-                df[k] = max(1.0, level.groups - 1.0)
+                least = max(1.0, level.groups - 1.0)
+                df[k] = min(float(df[k]), least) if level.crossed else least
     return df

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,22 +14,35 @@ from hierfl.inference.run.fit import fit
 from hierfl.inference.run.result import Run
 
 from ..method import MixedEffects
+from ..search.requests import most_points
+
+#: clients at a time; and numbers of their messages, where a factor crosses them
+CLIENTS, NUMBERS = 1000, 20_000_000
 
 
 def fitted(
     method: MixedEffects, federation: Federation, seed: int = 0, device: str = "cpu", rounds: int = ROUNDS
 ) -> Run:
     """With all clients in this process."""
-    return fit(method, federation, rounds, progress=False, **_how(seed, device, rounds))
+    return fit(method, federation, rounds, progress=False, **_how(method, seed, device, rounds))
 
 
 def options_of(method: MixedEffects, seed: int, device: str, rounds: int) -> Options:
     """How :func:`fitted` runs a fit."""
-    return Options.of(method, rounds=rounds, **_how(seed, device, rounds))
+    return Options.of(method, rounds=rounds, **_how(method, seed, device, rounds))
 
 
-def _how(seed: int, device: str, rounds: int) -> dict[str, Any]:
+def _how(method: MixedEffects, seed: int, device: str, rounds: int) -> dict[str, Any]:
     every = max(1, rounds)
     return {
-        "seed": seed, "device": device, "dtype": torch.float64, "splits": (), "evaluate_every": every, "chunk": 1000,
+        "seed": seed, "device": device, "dtype": torch.float64, "splits": (), "evaluate_every": every,
+        "chunk": _clients_at_a_time(method),
     }  # fmt: skip
+
+
+def _clients_at_a_time(method: MixedEffects) -> int:
+    """As many as messages fit into memory."""
+    if not any(level.crossed for level in method.above):
+        return CLIENTS
+    each = sum(math.prod(shape) for shape in method.likelihood.form(most_points(method)).values())
+    return max(1, min(CLIENTS, NUMBERS // each))

@@ -50,6 +50,7 @@ class Summary:
         numbers = [f"{number:,.0f}" for name, number in n.items() if name in INSIDE_GROUPS]
         inside = f"{' + '.join(numbers)} groups inside " if numbers else ""
         above = f" in {n['outer_groups']:,.0f} groups" if "outer_groups" in n else ""
+        above = f" x {n['crossed_groups']:,.0f} groups that cross them" if "crossed_groups" in n else above
         lines.append(f"{n['rows']:,.0f} rows of {inside}{n['groups']:,.0f} clients{above}{lost}")
         lines += [f"{row.effect}: {row.note}" for row in self.table.itertuples() if row.note]
         lines += self.notes

@@ -51,8 +51,8 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and
         standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
         bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
-        inner_groups, inner_2_groups, ... and outer_groups (those inside clients and of clients),
-        laplace (1 where effects of several levels inside are integrated out so),
+        inner_groups, inner_2_groups, ..., outer_groups and crossed_groups (those inside clients, of clients, and that
+        cross them), laplace (1 where effects of several levels inside are integrated out so),
         effective_points (what the explored points are worth), population_draws (0 where there are none), left_out
         (rows that lacked a value).
     """
@@ -157,7 +157,7 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
     if len(inside) > 1 and method.likelihood.searches_beta:
         found["laplace"] = 1.0
     for level in method.above:
-        found["outer_groups"] = float(level.groups)
+        found["crossed_groups" if level.crossed else "outer_groups"] = float(level.groups)
     if not bayes:
         height = float(estimates["height"])
         found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}

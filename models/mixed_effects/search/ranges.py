@@ -18,7 +18,7 @@ quadratic in coefficients, which cut nothing either.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +33,8 @@ from .requests import HEIGHTS, Phase, carried
 
 #: shared values that are as long as a point, beside the estimates
 POINTS = ("at", "restricted")
+#: effects of groups at one point, and at many
+EFFECTS, MANY_EFFECTS = ("nodes", "crossed_at"), ("many_nodes", "crossed_points")
 
 
 class Extent(NamedTuple):
@@ -105,13 +107,13 @@ class SiteRanges:
         found = [self._point(rows, values) for values in self.near(shared)]
         for level in method.above:
             found.append(self._above(shared, shared[f"effects.{level.effects}"]))
-        return [*found, self._above(shared, shared["effects.nodes"])] if "effects.nodes" in shared else found
+        return [*found, *(self._above(shared, each) for each in self._asked(shared, EFFECTS))]
 
     def explored(self, shared: State) -> list[Extent]:
         """Of points that are explored, and of draws."""
         found = [self._point(self._fixed, values) for values in self.far(shared)]
-        if HEIGHTS in carried(self.method, shared) and "effects.many_nodes" in shared:
-            found.append(self._above(shared, shared["effects.many_nodes"]))
+        if HEIGHTS in carried(self.method, shared):
+            found += [self._above(shared, each) for each in self._asked(shared, MANY_EFFECTS)]
         return found
 
     def near(self, shared: State) -> list[State]:
@@ -133,12 +135,26 @@ class SiteRanges:
         return {k: shared[f"effects.{k}"] for k in self.method.sizes if f"effects.{k}" in shared}
 
     def _above(self, shared: State, effects: Tensor) -> Extent:
-        """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing."""
+        """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing.
+
+        Of groups that cross the clients it moves those of one group: their effects reach.
+        """
+        (level,) = self.method.above
         columns = self.method.network.split(self.inputs[None]).of(OUTER)[0][0]
         width = self.method.response_family.width(self._estimates(shared))
         effects = effects if width is None else effects / width
         varies = torch.tensor([len(column.unique()) > 1 for column in columns.unbind(-1)], dtype=torch.bool)
-        return OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
+        extent = OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
+        return extent._replace(reach=max(extent.reach, _most(effects.abs()))) if level.crossed else extent
+
+    def _asked(self, shared: State, names: Sequence[str]) -> list[Tensor]:
+        """Effects of groups at which clients answer, (..., q)."""
+        found = [shared[f"effects.{name}"] for name in names if f"effects.{name}" in shared]
+        return [
+            each.unflatten(-1, (-1, level.q)) if level.crossed else each
+            for each in found
+            for level in self.method.above
+        ]
 
     def _point(self, rows: OwnRows, values: Mapping[str, Tensor]) -> Extent:
         width = self.method.response_family.width(values)

@@ -107,7 +107,9 @@ def _counted(asked: Asked) -> State:
 
 
 def _nodes(shared: Mapping[str, Tensor]) -> int:
-    """Of each point, at a client: K of its own group's, (R, K, q) of all."""
+    """Of each point, at a client: K of its own group's, (R, K, q) of all; points of a stencil."""
+    if "effects.crossed_at" in shared:
+        return len(shared["effects.crossed_at"])
     return shared["effects.nodes"].shape[1] if "effects.nodes" in shared else 1
 
 
@@ -116,7 +118,7 @@ EXPANSION = Request(
 )
 HEIGHTS = Request(
     "heights", "points", _many, lambda asked: {"many": asked.method.likelihood.at_points(asked.rows, asked.shared)},
-    lambda shared: len(shared["effects.points"]) * _nodes(shared),
+    lambda shared: len(shared["effects.points"]) * (1 if "effects.crossed_at" in shared else _nodes(shared)),
 )  # fmt: skip
 CONTAINMENT = Request(
     "containment", "", lambda method: containment.sizes(method) if method.restricted else {}, _contained, lambda _: 0

@@ -72,7 +72,7 @@ def rows_of(
         spread = torch.where(left < IMPOSSIBLE * square.abs(), torch.inf, (left / free).clamp_min(1e-300).log())
         noise = 2 / free
     else:
-        height = message["height"]
+        height = message["crossed"][:, 0, 0] if "crossed" in message else message["height"]
         spread = -height / rows.clamp_min(1) if height.dim() == 1 else torch.full_like(rows, torch.nan)
         noise = torch.zeros_like(rows)
     known = (information @ inverse).diagonal(dim1=-2, dim2=-1)

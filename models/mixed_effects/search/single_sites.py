@@ -40,6 +40,7 @@ from hierfl.inference.state import State
 
 from ..likelihood.gaussian.elimination import symmetric
 from ..likelihood.gaussian.row_sums import columns_of
+from ..likelihood.quadrature.crossed import given_effects
 from ..model.effects import users_beta
 from ..model.equations import MixedModel
 from .single_moves import beside_others, moves_of
@@ -47,6 +48,8 @@ from .single_rows import Rows, effects_out, rows_of, spread_out
 
 #: a site's information on a coefficient below this share of the others' is none, not a wrong one
 NEGATIVE = -1e-6
+#: of information by differences so small a share of the typical site's is not known
+DIFFERENCES = 1e-4
 #: a site's information per row counts as no less than this share of the median
 LEAST_INFORMATION = 0.05
 #: estimates are compared where Newton's step is shorter, in standard errors
@@ -82,18 +85,24 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
     p, at = len(method.network.fixed), shared["effects.at"]
     groups = 1
     for level in method.above:
-        groups *= level.groups
+        groups *= 1 if level.crossed else level.groups
     rows = message["counts"][:, 1]
     if not method.likelihood.searches_beta:
         packed = message["cross"].unflatten(1, (groups, -1)).sum(1)[:, :-1]
         cross = symmetric(packed, columns_of(method) - method.covariance.q)
         return Quadratics(cross[:, -p - 1 : -1, -1], cross[:, -p - 1 : -1, -p - 1 : -1], rows, cross[:, -1, -1])
-    slope, curvature = message["slope"], message["curvature"]
-    if method.above:  # (at nodes of each group: about the same at all of them)
+    if "crossed" in message:
+        slope, curvature = given_effects(message["crossed"], shared["effects.crossed_at"], len(at))
+    else:
+        slope, curvature = message["slope"], message["curvature"]
+    if method.above and "crossed" not in message:  # (at nodes of each group: about the same at all of them)
         slope = slope.unflatten(1, (groups, -1)).sum(1).mean(1)
         curvature = curvature.unflatten(1, (groups, -1)).sum(1).mean(1)
     k = len(at)
     information = curvature[:, k - p : k, k - p : k]
+    if "crossed" in message:  # (differences leave terms of second order in their steps, below zero, too)
+        typical = information.diagonal(dim1=-2, dim2=-1).median(0).values.clamp_min(0)
+        information = information + torch.diag(DIFFERENCES * typical)
     return Quadratics(slope[:, k - p : k] + information @ at[-p:], information, rows)
 
 

@@ -60,7 +60,7 @@ def test_a_formula_is_read_as_it_is_written() -> None:
         ("y ~ x + (1 |", {}, "cannot be read"),
         ("y ~ nope + (1 | site)", {}, "unknown column 'nope'"),
         ("y ~ x", {}, "no random term, such as"),
-        ("y ~ x + (1 | site) + (1 | g)", {}, "belong to one column, the client's, and here to g, site"),
+        ("y ~ x + (1 | site) + (1 | g:same)", {}, "belong to one column, the client's, and here to g:same, site"),
         ("y ~ x + (1 | site)", {"client": "g"}, "belong to 'site', and the clients are 'g'"),
         ("y ~ x + (1 | site)", {"client": "nope"}, "unknown column 'nope'"),
         ("y ~ hole + (1 | site)", {}, "'hole' has 1 missing value"),

@@ -111,6 +111,17 @@ def test_few_regions_may_be_far_apart(tmp_path: Path) -> None:
     bounds.check({"kind": "round", "round": 2}, shared)
 
 
+def test_effects_of_items_do_not_single_out_rows(tmp_path: Path) -> None:
+    """An item whose effect has no end leaves the rows of the others."""
+    bounds, shared = first(tmp_path, "y ~ x + (1 | site) + (1 | g)", "binomial", draws=10)
+    bounds.check({"kind": "round", "round": 2}, shared)
+    for name in ("crossed_at", "crossed"):
+        far = {**shared, f"effects.{name}": shared[f"effects.{name}"].clone()}
+        far[f"effects.{name}"][1] = 70.0
+        with pytest.raises(OutOfBounds):
+            bounds.check({"kind": "round", "round": 2}, far)
+
+
 def test_a_power_of_time_does_not_single_out_the_longest(tmp_path: Path) -> None:
     sites = checked(tmp_path, "counts", SITES.replace("y ~", "I(y + 1) ~"), "weibull", draws=0)
     site = next(iter(sites.sites.values()))

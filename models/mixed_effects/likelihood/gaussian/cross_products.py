@@ -128,7 +128,7 @@ def in_groups(method: MixedModel, values: Tensor, rows: Tensor, dim: int) -> Ten
         rows: the third number of each client is its group's, (3, S).
         dim: not the first.
     """
-    if not method.above:
+    if not method.above or method.above[0].crossed:
         return values.contiguous()
     (level,) = method.above
     last = values.movedim(dim, -1).unsqueeze(-2)

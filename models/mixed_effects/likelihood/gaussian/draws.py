@@ -127,9 +127,15 @@ def _log_s(shared: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def coefficients(method: MixedModel, rows: Tensor, shared: Mapping[str, Tensor]) -> list[Tensor]:
-    """Of the columns [Z_out X]: their clients' region's effects, (D, S) each, and beta, (D, 1) each."""
+    """Of the columns [Z_out X]: their clients' region's effects, (D, S) each, or those of all groups that cross them,
+    (D, 1) each; and beta, (D, 1) each.
+    """
     beta = [one[:, None] for one in shared["beta"].unbind(-1)]
-    above = [shared[level.effects][:, rows[:, 0, 2].long()].unbind(-1) for level in method.above]
+    above = [
+        [one[:, None] for one in shared[level.effects][:, 1:].flatten(1).unbind(-1)] if level.crossed
+        else shared[level.effects][:, rows[:, 0, 2].long()].unbind(-1)
+        for level in method.above
+    ]  # fmt: skip
     return [*(one for effects in above for one in effects), *beta]
 
 

@@ -27,6 +27,7 @@ from ...model.arithmetic import log_normal
 from ...model.equations import MixedModel
 from ..protocol import Coefficients, Drawn, Likelihood, Normals
 from .cross_products import at_points, packed_size, polynomial
+from .crossed import matrices
 from .draws import gaussian_mode
 from .effects import conditional, joint
 from .elimination import symmetric
@@ -67,7 +68,7 @@ class Gaussian(Likelihood):
     @cached_property
     def cells(self) -> int:
         """Of a quadratic in the coefficients, and of effects of groups of clients, for each of those groups."""
-        groups = math.prod(level.groups for level in self.method.above)
+        groups = math.prod(matrices(level) for level in self.method.above)
         return packed_size(columns_of(self.method) - self.method.covariance.q - 1) * groups
 
     def form(self, points: int) -> dict[str, tuple[int, ...]]:

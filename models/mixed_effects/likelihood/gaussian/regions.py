@@ -5,7 +5,8 @@ w_r ~ N(0, L L^T) and F F^T = I + L^T C_zz L,
 
     [X y]^T (V + Z L L^T Z^T)^-1 [X y] = C_[xy][xy] - v^T v,    v = F^-1 L^T C_z[xy],    log |V| gains 2 sum log diag F,
 
-and regions, which share one population, add up.
+and regions, which share one population, add up. Groups that cross the clients, such as items, are eliminated as one
+region is that has all of their columns (:mod:`.crossed`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from ...model.equations import MixedModel
 from .batched import Batched
+from .crossed import matrices, root_of_all
 from .elimination import eliminate, symmetric
 
 
@@ -48,11 +50,12 @@ def region_draws(
         noise: standard normals for the draws, of the shape of what it is given; None for means.
     """
     root, cross, _ = _read(method, packed, numbers)
-    z = cross.new_zeros(len(cross), method.above[0].size, root.shape[-1])
+    (level,) = method.above
+    z = cross.new_zeros(len(cross), level.size, level.q)
     z = z if noise is None else noise(z)
-    u = Batched(root, cross).effects(beta[:, None, :, None], z[:, 1:])
-    both = torch.cat([z[:, :1, :, None], u], 1)
-    return (root @ both).squeeze(-1)
+    u = Batched(root, cross).effects(beta[:, None, :, None], z[:, 1:].reshape(len(z), matrices(level), -1))
+    both = torch.cat([z[:, :1, :, None], u.reshape(len(z), level.groups, -1, 1)], 1)
+    return (outer_root(method, numbers).unsqueeze(-3) @ both).squeeze(-1)
 
 
 def outer_root(method: MixedModel, numbers: Tensor) -> Tensor:
@@ -69,7 +72,8 @@ def outer_root(method: MixedModel, numbers: Tensor) -> Tensor:
 
 def _read(method: MixedModel, packed: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """L (..., 1, q, q), C (..., R, m, m) and log |V| (..., R)."""
-    root = outer_root(method, numbers).unsqueeze(-3)
-    packed = packed.unflatten(-1, (method.above[0].groups, -1))
+    (level,) = method.above
+    root = root_of_all(level, outer_root(method, numbers)).unsqueeze(-3)
+    packed = packed.unflatten(-1, (matrices(level), -1))
     m = root.shape[-1] + len(method.network.fixed) + 1
     return root, symmetric(packed[..., :-1], m), packed[..., -1]

@@ -19,6 +19,7 @@ from hierfl.data.padding import buckets
 from hierfl.inference.clients.chunk import ClientChunk
 
 from ...model.equations import MixedModel
+from .crossed import columns_above
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class RowSums:
 
 def columns_of(method: MixedModel) -> int:
     """m, columns of a client's G: [Z Z_out X y]."""
-    above = sum(level.q for level in method.above)
+    above = sum(level.columns for level in method.above)
     return method.covariance.q + above + len(method.network.fixed) + 1
 
 
@@ -58,7 +59,8 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """
     columns = method.network.split(batch.x)
     away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
-    effects = (columns.z_inner, columns.z, columns.z_outer, columns.x, away[..., None])
+    above = [columns_above(level, columns) for level in method.above]
+    effects = (columns.z_inner, columns.z, *above, columns.x, away[..., None])
     both = torch.cat([c for c in effects if c is not None], -1)
     precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
     root = (times(columns, batch) * precision).sqrt()[..., None] * both
@@ -80,7 +82,7 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     number = times(columns, batch)
     log_w = torch.zeros_like(batch.y) if columns.known is None else -2 * columns.known.log()
     nothing = batch.y.new_zeros(len(batch.y))
-    region = nothing if columns.outer is None else columns.outer.amax(-1)
+    region = nothing if columns.outer is None else columns.outer.amax(-1)  # (where groups cross clients, no matter)
     groups = list[Tensor]()
     for level in method.inside:
         group = columns.of(level.kind)[1]

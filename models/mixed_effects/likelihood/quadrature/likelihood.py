@@ -53,7 +53,9 @@ class Quadrature(Likelihood):
         if s.kenward_roger:
             raise UserError(f"kenward_roger is of a gaussian response, not of a {family} one")
         if s.population == "reml" and self.method.above:
-            raise UserError("population=reml with groups of clients is of a gaussian response: population=auto")
+            raise UserError(
+                "population=reml with groups of clients, or that cross them, is of a gaussian response: population=auto"
+            )
         if s.population == "reml" and s.profile:
             raise UserError("profile intervals of other responses than gaussian are of population=auto or ml")
 

@@ -1,0 +1,125 @@
+"""What a client of another response says of effects w of groups that cross the clients, such as items.
+
+Its log likelihood l_j(theta, w), its own effects integrated out, with two derivatives in w. A row has the effects of
+one group alone, so that with s and W the first and minus the second derivatives of log p(y | eta), and expectations
+over the client's effects u given theta, w and its rows,
+
+    dl_j/dw = E Z^T s,    -d2l_j/dw2 = E Z^T W Z - Cov(Z^T s)
+
+by the nodes of its integral. With one node l_j is Laplace's approximation, and the derivatives are those of the height
+at the mode, which follows w: together with the server's step that is Laplace's approximation of all effects at once,
+
+    dh_j/dw = Z^T s,    -d2h_j/dw2 = Z^T W Z - Z^T W A (I + A^T W A)^-1 A^T W Z,    A = Z_u L
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pyro
+import torch
+from torch import Tensor
+
+from hierfl.inference.clients.chunk import ClientChunk
+
+from ...model.arithmetic import IMPOSSIBLE, sound
+from ...model.equations import MixedModel
+from ...model.levels import Level
+from ..gaussian.crossed import columns_above
+from ..gaussian.elimination import symmetric
+from .integral import EXAMPLES_PER_PASS, passes
+from .newton import Problem
+from .nodes import away, log_volume, nodes_of, nodes_per_row
+from .stencil import derivatives
+
+
+def cells(effects: int) -> int:
+    """Numbers at a point: l, its slope, and minus its second derivatives, an upper triangle row by row."""
+    return 1 + effects + effects * (effects + 1) // 2
+
+
+@torch.no_grad()
+def cells_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tensor], w: Tensor) -> Tensor:
+    """Each client's :func:`cells` at points, (S, M, cells).
+
+    Args:
+        method: whose model.
+        chunk: whose data; modes start from its ``u_mode``.
+        points: shared values, {name: (M, *shape)}.
+        w: effects of the groups that have names, (M, I q).
+    """
+    (level,) = method.above
+    effects = torch.nn.functional.pad(w.unflatten(-1, (level.groups, -1)), (0, 0, 1, 0))  # (0 of one that has none)
+    parts = []
+    for part in passes(method, chunk, 1):
+        batch = part.batch()
+        columns = columns_above(level, method.network.split(batch.x))
+        each = len(part.clients) * max(batch.width * nodes_per_row(method), level.columns**2)
+        size, found = max(1, EXAMPLES_PER_PASS // each), []
+        for first in range(0, len(w), size):
+            some = {k: v[first : first + size, None, None] for k, v in points.items()}
+            some[level.effects] = effects[first : first + size, None, None]
+            with pyro.validation_enabled(False):
+                problem = Problem.of(method, batch, some)
+                found.append(_cells(problem, level, columns, part.values["u_mode"].squeeze(1)))
+        parts.append(torch.cat(found).transpose(0, 1))
+    return torch.cat(parts)
+
+
+def _cells(problem: Problem, level: Level, columns: Tensor, start: Tensor) -> Tensor:
+    """(M, S, cells), of columns (S, n, I q) of all groups."""
+    mode, (factor, *_) = problem.mode(start)
+    nodes = nodes_of(problem.method)
+    if nodes == 1:
+        slope, weight = problem.slope_and_weight(mode, safe=False)
+        height = problem.heights(mode) - log_volume(factor)
+        across = torch.linalg.solve_triangular(
+            factor, (problem.zl * weight[..., None]).mT @ columns, upper=False
+        )  # F^-1 A^T W Z, (M, S, q, I q)
+        first, less = (slope[..., None, :] @ columns).squeeze(-2), across.mT @ across
+    else:
+        far, log_weight = away(factor, nodes, mode)
+        u = mode + far.movedim(-1, 0)  # (K, M, S, q)
+        logs = problem.heights(u) + log_weight[:, None, None]
+        height = logs.logsumexp(0) - log_volume(factor)
+        height = height - 0.5 * factor.shape[-1] * math.log(2 * math.pi)
+        share = logs.softmax(0)[..., None]
+        slope, weight = problem.slope_and_weight(u, safe=False)
+        weight = (share * weight).sum(0)
+        each = (slope[..., None, :] @ columns).squeeze(-2)  # Z^T s at each node, (K, M, S, I q)
+        first = (share * each).sum(0)
+        gap = (share.sqrt() * (each - first)).movedim(0, -2)
+        less = gap.mT @ gap
+    bend = _blocks(level, columns, weight) - less
+    up, over = torch.triu_indices(bend.shape[-1], bend.shape[-1], device=bend.device)
+    found = torch.cat([height[..., None], first, bend[..., up, over]], -1)
+    fine, nowhere = sound(found).all(-1, keepdim=True), torch.zeros_like(found)
+    nowhere[..., 0] = IMPOSSIBLE
+    return torch.where(fine, found, nowhere)
+
+
+def _blocks(level: Level, columns: Tensor, weight: Tensor) -> Tensor:
+    """Z^T W Z, (M, S, I q, I q): zero but for blocks of q, since a row is of one group."""
+    apart = columns.unflatten(-1, (level.groups, level.q))  # (S, n, I, q)
+    products = (apart[..., :, None] * apart[..., None, :]).flatten(-3)  # (S, n, I q q)
+    block = (weight[..., None, :] @ products).squeeze(-2).unflatten(-1, (level.groups, level.q, level.q))
+    one = torch.eye(level.groups, dtype=block.dtype, device=block.device)
+    return (one[:, None, :, None] * block[..., :, :, None, :]).flatten(-2).flatten(-3, -2)
+
+
+def given_effects(many: Tensor, w: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Slope (..., k) and curvature (..., k, k) of l_j in theta, the effects as in the stencil's middle.
+
+    Args:
+        many: of clients at the stencil's points, (..., T, cells).
+        w: at which they were, (T, I q).
+        k: numbers of theta.
+    """
+    m = w.shape[-1]
+    height, slope, upper = many.split([1, m, m * (m + 1) // 2], -1)
+    back = w[0] - w
+    bent = (symmetric(upper, m) @ back[..., None]).squeeze(-1)
+    same = height.squeeze(-1) + (back * (slope - 0.5 * bent)).sum(-1)
+    _, first, second = derivatives(same.movedim(-1, 0), k)
+    return first, -second

@@ -1,0 +1,210 @@
+"""Other responses with groups that cross the clients, such as items: the server integrates their effects out.
+
+With w = L u for each group, u ~ N(0, I), and l_j(theta, w) the clients' log likelihoods,
+
+    log p(D | theta)  ~  h(w^) - log |H| / 2,    h(w) = sum_j l_j(theta, w) - |u|^2 / 2,    H = -d2h/du2 at the maximum
+
+by Laplace's approximation: of few effects, of each of which many clients know. Clients are asked at points of a stencil
+around theta (:mod:`.stencil`), each with the w at which the maximum there is expected, and answer with l_j and two
+derivatives in w (:mod:`.crossed`). A step of Newton's from there is the server's, and derivatives of the result follow
+from the stencil. Where the maximum was expected is made of the round before; where that was not near, the same theta is
+asked about once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hierfl.errors import UserError
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.state import State
+
+from ...model.equations import MixedModel
+from ...model.levels import Level
+from ...model.names import held
+from ..gaussian.crossed import root_of_all
+from ..gaussian.elimination import symmetric
+from ..gaussian.regions import outer_root
+from ..protocol import Coefficients, Drawn, Normals
+from .crossed import cells, cells_at
+from .expected import Expected
+from .likelihood import Quadrature
+from .newton import damping
+from .stencil import derivatives, size, stencil
+
+#: the maximum is where it was expected, in standard deviations of an effect
+NEAR = 1e-5
+#: at the stencil's other points that is not asked for where asking again has not brought it nearer than this share
+SAME = 0.25
+#: how far it was before it was asked for
+FAR = 1e9
+#: how often clients are asked about the same point
+TRIES = 30
+#: to which heights at different points can be compared, relative to them
+DIGITS = 1e-8
+
+
+class Reached(NamedTuple):
+    """Newton's step in the effects at points.
+
+    Attributes:
+        height: log p(D | theta), (...).
+        u: at the maximum, (..., I q).
+        w: likewise.
+        factor: F of H = F F^T, (..., I q, I q).
+        far: the step in w, in standard deviations of each effect at most, (...).
+    """
+
+    height: Tensor
+    u: Tensor
+    w: Tensor
+    factor: Tensor
+    far: Tensor
+
+
+def reached(method: MixedModel, many: Tensor, numbers: Tensor, w: Tensor) -> Reached:
+    """From sums of clients' cells.
+
+    Args:
+        method: whose.
+        many: (..., cells).
+        numbers: of the population, (..., k).
+        w: at which clients were, (..., I q).
+    """
+    (level,) = method.above
+    m = level.columns
+    height, slope, upper = many.split([1, m, m * (m + 1) // 2], -1)
+    bend, root = symmetric(upper, m), root_of_all(level, outer_root(method, numbers))
+    one = torch.eye(m, dtype=root.dtype, device=root.device)
+    factor, failed = torch.linalg.cholesky_ex(one + root.mT @ bend @ root)
+    if bool(failed.any()):  # (far from a maximum l_j bends both ways)
+        values, vectors = torch.linalg.eigh(bend)
+        safe = (vectors * values.clamp_min(0).unsqueeze(-2)) @ vectors.mT
+        bend = torch.where((failed > 0)[..., None, None], safe, bend)
+        factor = torch.linalg.cholesky_ex(one + root.mT @ bend @ root).L
+    ahead = slope + (bend @ w[..., None]).squeeze(-1)
+    u = torch.cholesky_solve(root.mT @ ahead[..., None], factor).squeeze(-1)
+    new = (root @ u[..., None]).squeeze(-1)
+    step = new - w
+    top = height.squeeze(-1) + (slope * step).sum(-1) - 0.5 * (step * (bend @ step[..., None]).squeeze(-1)).sum(-1)
+    top = top - 0.5 * u.square().sum(-1) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    far = (step.abs() * bend.diagonal(dim1=-2, dim2=-1).clamp_min(1.0).sqrt()).amax(-1)
+    return Reached(top, u, new, factor, far)
+
+
+@dataclass(frozen=True)
+class CrossedLaplace(Quadrature):
+    """Heights with two derivatives in the effects of the groups, at the stencil's points and at many."""
+
+    keeps_points: ClassVar[bool] = True
+    both_at_once: ClassVar[bool] = False
+    digits: ClassVar[float] = DIGITS
+
+    def check(self) -> None:
+        """Refuses what a factor that crosses the clients does not have with such a response."""
+        super().check()
+        if self.method.inside:
+            raise UserError("groups inside clients beside a factor that crosses them are not understood")
+
+    @property
+    def level(self) -> Level:
+        """The groups."""
+        return self.method.above[0]
+
+    @property
+    def cells(self) -> int:
+        """A height, its slope and its curvature in the groups' effects."""
+        return cells(self.level.columns)
+
+    def form(self, points: int) -> dict[str, tuple[int, ...]]:
+        """At the stencil's points, and at many."""
+        return {"crossed": (size(self.method.k), self.cells), "many": (points, self.cells)}
+
+    def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
+        """At the stencil's points."""
+        at = shared["effects.at"]
+        points = at + stencil(len(at)).to(at)
+        return {"crossed": self._answer(rows, shared, points, shared["effects.crossed_at"])}
+
+    def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:
+        """At each point."""
+        return self._answer(rows, shared, shared["effects.points"], shared["effects.crossed_points"])
+
+    def _answer(self, rows: ClientChunk, shared: Mapping[str, Tensor], points: Tensor, w: Tensor) -> Tensor:
+        same = {k: v.expand(len(points), *v.shape) for k, v in held(shared).items()}
+        return cells_at(self.method, rows, {**same, **self.method.parts(points)}, w)
+
+    # -- what the server makes of sums --------------------------------------------------------------------------------
+
+    def height(
+        self, sums: Mapping[str, Tensor], here: Tensor, step: Tensor, known: Expected, coefficients: Coefficients
+    ) -> Tensor:
+        """Of a parabola through the stencil's points."""
+        with torch.no_grad():
+            points = here.detach() + stencil(len(here))
+            found = reached(self.method, sums["crossed"], points, known.near(points))
+            height, slope, bend = derivatives(found.height, len(here))
+        return height + step @ slope + 0.5 * step @ bend @ step
+
+    def heights(self, many: Tensor, numbers: Tensor, known: Expected, coefficients: Coefficients) -> Tensor:
+        """By Laplace's approximation at each point."""
+        return reached(self.method, many, numbers, known.effects(numbers)).height
+
+    def estimated(
+        self, sums: Mapping[str, Tensor], numbers: Tensor, known: Expected, coefficients: Coefficients
+    ) -> State:
+        """Effects at their maximum; zero of a group that is not known."""
+        w = reached(self.method, sums["crossed"][0], numbers, known.near(numbers)).w
+        return {self.level.effects: torch.nn.functional.pad(w.unflatten(-1, (self.level.groups, -1)), (0, 0, 1, 0))}
+
+    def drawn(
+        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: Expected,
+        coefficients: Coefficients, normals: Normals,
+    ) -> Drawn:  # fmt: skip
+        """Effects are drawn given the numbers, from the normal density around their maximum."""
+        draws, middle = drawn
+        level = self.level
+        z = partial(normals, level.effects)(draws.new_zeros(len(at), level.size, level.q))
+        found = reached(self.method, many, points, known.effects(points))
+        u = found.u[at] + torch.linalg.solve_triangular(
+            found.factor.mT[at], z[:, 1:].flatten(1)[..., None], upper=True
+        ).squeeze(-1)
+        both = torch.cat([z[:, :1], u.unflatten(-1, (level.groups, -1))], 1)
+        w = both @ outer_root(self.method, points)[at].mT
+        return Drawn(torch.cat([draws, w.flatten(1)], -1), torch.cat([middle, w.mean(0).flatten()]))
+
+    # -- where the effects are expected -------------------------------------------------------------------------------
+
+    def questions(self, memory: Mapping[str, Tensor], at: Tensor, points: Tensor) -> State:
+        """The effects at which clients answer."""
+        known = self.known(memory, before=False)
+        return {"crossed_at": known.near(at + stencil(len(at))), "crossed_points": known.effects(points)}
+
+    def moved(self, state: State, total: State, memory: State) -> bool:
+        """Whether the maximum was not where it was expected."""
+        before, at = self.known(memory, before=False), state["at"]
+        found = reached(self.method, total["crossed"], at + stencil(len(at)), state["crossed_at"])
+        step = found.w - state["crossed_at"]
+        w = state["crossed_at"] + damping(step.abs().amax(-1, keepdim=True)) * step
+        middle, slope, bend = derivatives(w, len(at))
+        memory.update({f"before.{k}": v for k, v in before.state().items()})
+        memory.update(Expected(at, middle, slope, bend).state())
+        tries = memory.get("tries", torch.zeros(()).double())
+        far, last = found.far.amax(), memory.get("far", torch.full((), FAR).double())
+        # (terms of third order in the stencil's steps stay as they are, and hardly matter: see stencil)
+        settled = bool(found.far[0] < NEAR) and bool((far < NEAR) | (far > SAME * last))
+        again = not settled and int(tries) < TRIES
+        memory["tries"] = tries + 1 if again else 0 * tries
+        memory["far"] = far if again else torch.full_like(last, FAR)
+        return again
+
+    def known(self, memory: Mapping[str, Tensor], *, before: bool) -> Expected:
+        """Where the effects were expected, or are."""
+        kept = {k.removeprefix("before."): v for k, v in memory.items() if k.startswith("before.")}
+        return Expected.read(self.method.k, self.level.columns, kept if before else memory)
