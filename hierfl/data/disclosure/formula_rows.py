@@ -13,7 +13,7 @@ from ..federated.study_reader import StudyReader, skeleton
 from ..federated.sums import Moments, NamedSums
 from ..formula import gate
 from ..formula.column_types import typed
-from ..formula.parsed import Formula
+from ..formula.parsed import OWN, Formula
 from .own_rows import OwnRows, codes, few_values
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     names = [*reader.columns, *(f"{name} (random, {level})" for level, (of, _) in reader.levels.items() for name in of)]
     design = dict(zip(names, columns.T, strict=True))
     more = {name: rows[name] for name in ("offset",) if name in rows}
-    weights: dict[str, np.ndarray] = {name: rows[name] for name in ("trials", "weight") if name in rows}
+    weights: dict[str, np.ndarray] = {name: rows[name] for name in ("trials", "weight", "precision") if name in rows}
     weights |= {"known": 1 / np.square(rows["known"])} if "known" in rows else {}
     calls = Evaluated(reader, table, Moments.named(first, study.centres))
     categories = {name: codes(table[name].to_numpy()) for name in _categories(site, table)}
@@ -111,6 +111,8 @@ def _interactions(
     """Categories that are in one term, fixed or random; and those that calls make of numbers."""
     model = reader.reader.read.model
     terms = [*model.common_terms, *(term.expr for term in model.group_terms)]
+    formulas = [group for name in OWN for group in reader.reader.groups.get(name, ())]
+    terms += [term.expr for group in formulas for term in group.terms.values()]
     found, made = dict[tuple[str, ...], None](), dict[str, np.ndarray]()
     for term in terms:
         factors: list[str] = []

@@ -19,7 +19,7 @@ from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups
 from ..formula.literals import in_said_order
-from ..formula.parsed import CLIENT, INNER, OUTER
+from ..formula.parsed import CLIENT, DISPERSION, INNER, OUTER, OWN, ZERO_INFLATION
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
@@ -162,6 +162,7 @@ class StudyReader:
             base, centre=centre, scale=sd if residual else 1.0,
             fixed_units=Units.of(fixed, means, np.sqrt(gram.diagonal() / n), (len(fixed),)),
             random_units=units[CLIENT], inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units),
+            dispersion=self._grouping(DISPERSION, units), zero_inflation=self._grouping(ZERO_INFLATION, units),
         )  # fmt: skip
 
     def _grouping(self, level: str, units: Mapping[str, Units]) -> Grouping | None:
@@ -170,6 +171,8 @@ class StudyReader:
             return None
         names, blocks = self.levels[level]
         of, groups = self.formula.levels, tuple(self.formula.places.outer)
+        if level in OWN:
+            return Grouping(names, blocks, units[level])
         if level == INNER:
             return Grouping(names, blocks, units[level], of.inner, most=1)
         return Grouping(names, blocks, units[level], of.outer, groups)
@@ -182,6 +185,7 @@ class StudyReader:
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
             inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units), labels=formula.ordinal_levels,
             fixed_correlation=None if self.reader.independent is None else self.reader.independent.correlation,
+            dispersion=self._grouping(DISPERSION, units), zero_inflation=self._grouping(ZERO_INFLATION, units),
         )  # fmt: skip
 
     def federation(

@@ -12,7 +12,7 @@ from ...errors import UserError
 from ..client_names import client_names
 from .columns import check_slopes
 from .grouping import Grouping
-from .parsed import CLIENT, INNER, OUTER, Levels
+from .parsed import CLIENT, INNER, OUTER, OWN, Levels
 from .units import Units
 
 if TYPE_CHECKING:
@@ -84,12 +84,14 @@ class Groups:
         return {level: np.array(numbers, dtype=float) for level, numbers in found.items()}
 
     def grouping(self, level: str, names: tuple[str, ...], blocks: tuple[int, ...], units: Units) -> Grouping:
-        """Random effects of a level inside or above.
+        """Random effects of a level inside or above; columns of an own number's formula are no group's.
 
         Args:
             level: which.
             names, blocks, units: of its columns.
         """
+        if level in OWN:
+            return Grouping(names, blocks, units)
         if level == INNER:
             most = max(len(groups) for groups in self.inner.values())
             return Grouping(names, blocks, units, self.levels.inner, most=most)

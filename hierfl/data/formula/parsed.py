@@ -10,6 +10,8 @@ from ...errors import UserError
 
 #: of the levels of grouping: the clients', groups of a client's rows, and groups of clients
 CLIENT, INNER, OUTER = "client", "inner", "outer"
+#: numbers of a response that have formulas of their own: the logarithm of its spread or size, the logit of p(zero)
+OWN = DISPERSION, ZERO_INFLATION = "dispersion", "zero_inflation"
 #: a category's, as a formula names it
 Level = str | int | float | bool
 
@@ -59,6 +61,7 @@ class Formula:
             functions such as ``clip`` and ``sign`` make.
         orders: of categories whose levels it lists, as in ``C(g, levels=['b', 'a'])``, the levels by column.
         share: of a response that is written ``k / n``, the column n, which has to be the weights.
+        own: right sides of the formulas of :data:`OWN`, tokens that were understood.
     """
 
     text: str
@@ -69,6 +72,12 @@ class Formula:
     selections: tuple[str, ...] = ()
     orders: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     share: str = ""
+    own: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> str:
+        """All tokens that were understood, for what looks for functions."""
+        return "; ".join([self.safe, *self.own.values()])
 
     @property
     def places(self) -> frozenset[str]:
@@ -80,8 +89,8 @@ class Formula:
         """Columns that are categories because the formula says so, as in ``C(x)``, wherever it uses them."""
         named = r"(?:`([^`]+)`|([A-Za-z_]\w*))"
         inside = re.compile(rf"(?<![\w.`])[CST] ?\( ?{named} ?(?=[,)])")
-        found = {quoted or plain for quoted, plain in inside.findall(self.safe)}
-        rest = inside.sub(" ", self.safe)
+        found = {quoted or plain for quoted, plain in inside.findall(self.calls)}
+        rest = inside.sub(" ", self.calls)
         return frozenset(found) - self.places - {quoted or plain for quoted, plain in re.findall(named, rest)}
 
     @property
@@ -121,6 +130,7 @@ class Formula:
         terms = {name: tuple(t for t in self.random if len(t.path) == n) for name, n in lengths.items()}
         if not terms[CLIENT]:
             raise UserError(f"the clients have no random term: write (1 | {'/'.join(longest)})")
+        terms |= {name: (RandomTerm(f"({right} | `{place}`)", (place,)),) for name, right in self.own.items()}
         # (a level without terms of its own is no level: in (1 | region:site) regions only name the sites)
         return Levels(
             place, "".join(inner), "".join(outer) if terms[OUTER] else "", {k: v for k, v in terms.items() if v}

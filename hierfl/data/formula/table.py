@@ -19,7 +19,7 @@ from .column_types import ColumnTypes, truth_columns
 from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
 from .design import Design
 from .groups import Groups, check_groups
-from .parsed import CLIENT, INNER, OUTER, Formula, Levels
+from .parsed import CLIENT, INNER, OUTER, OWN, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
@@ -138,7 +138,7 @@ class FormulaTable:
     def inputs(self) -> dict[str, np.ndarray]:
         """Columns of the design's inputs, by name."""
         columns = {f"{name} (fixed)": self.fixed[name].to_numpy() for name in self.fixed}
-        for level in (CLIENT, INNER, OUTER):
+        for level in (CLIENT, INNER, OUTER, *OWN):
             found, _ = self.random.get(level, ({}, ()))
             columns |= {f"{name} (random, {level})": column for name, column in found.items()}
         return {**columns, **self.rows}

@@ -89,6 +89,15 @@ class Priors:
             return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))
         if not self.bayes:
             return numbers.new_zeros(numbers.shape[:-1])
+        if slopes := self.method.response_family.slopes:
+            rest = [k for k in range(numbers.shape[-1]) if k not in slopes]
+            some, numbers = numbers[..., list(slopes)], numbers[..., rest]
+            zero = some.new_zeros(())
+            return log_normal(some, zero, zero + WIDE_OWN) + self._residual(numbers)
+        return self._residual(numbers)
+
+    def _residual(self, numbers: Tensor) -> Tensor:
+        """Of log standard deviations of residuals (..., m): (...)."""
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
         found = log_density(*read("residual_prior", text), numbers.exp()) + numbers
         return found.sum(-1)

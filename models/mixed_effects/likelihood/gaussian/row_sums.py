@@ -60,7 +60,7 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
     effects = (columns.z_inner, columns.z, columns.z_outer, columns.x, away[..., None])
     both = torch.cat([c for c in effects if c is not None], -1)
-    precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
+    precision = _precision(columns, batch)
     root = (_times(columns, batch) * precision).sqrt()[..., None] * both
     rows = counts_of(method, batch)
     if columns.inner is None:
@@ -76,7 +76,7 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     """n, sum log W, the number of the group of clients (0 for none), and how many groups are inside, (S, 4)."""
     columns = method.network.split(batch.x)
     times = _times(columns, batch)
-    log_w = torch.zeros_like(batch.y) if columns.known is None else -2 * columns.known.log()
+    log_w = _precision(columns, batch).log()
     nothing = batch.y.new_zeros(len(batch.y))
     region = nothing if columns.outer is None else columns.outer.amax(-1)
     groups = nothing
@@ -86,6 +86,13 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
         there = batch.y.new_zeros(len(batch.y), level.size).scatter_(1, group.long(), 1.0)
         groups = there[:, 1:].sum(1)  # (rows that fill up have number 0)
     return torch.stack([times.sum(-1), (times * log_w).sum(-1), region, groups], -1)
+
+
+def _precision(columns: Columns, batch: Batch) -> Tensor:
+    """W, (S, n): of known standard errors all, else over that of the residual."""
+    if columns.known is not None:
+        return columns.known.square().reciprocal()
+    return torch.ones_like(batch.y) if columns.precision is None else columns.precision
 
 
 def _times(columns: Columns, batch: Batch) -> Tensor:
