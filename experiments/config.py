@@ -211,6 +211,19 @@ class RunConfig:
         "Column of a table that says for how many rows each one stands. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True, newer=True,
     )  # fmt: skip
+    precision_weights: str | None = option(
+        "Column of a table by which the variance of a gaussian or log-normal residual is divided. [default: none]", None,
+        metavar="COLUMN", data="tables", same_data=True, newer=True,
+    )  # fmt: skip
+    dispersion: str | None = option(
+        "Right side of a formula of the residual's log standard deviation, or of the logarithm of the family's size, "
+        "shape, precision or dispersion, such as '~ arm'. [default: none]", None, metavar="FORMULA", data="tables",
+        same_data=True, newer=True,
+    )  # fmt: skip
+    zero_inflation: str | None = option(
+        "Right side of a formula of the logit of p(zero), such as '~ arm'. [default: none]", None, metavar="FORMULA",
+        data="tables", same_data=True, newer=True,
+    )  # fmt: skip
     patient: str | None = option(
         "Column of a table that names patients: of each, --patient-rows rows of a client count, and --dp site hides "
         "them together. [default: none: every row is a patient]", None, metavar="COLUMN", data="tables",

@@ -118,7 +118,7 @@ def check_columns(name: str, columns: Collection[str]) -> None:
         raise UserError(f"known standard errors belong to a {having} response, not a {name} one")
     if "precision" in columns and "precision" not in own:
         having = spoken(entry.name for entry in RESPONSES.values() if "precision" in entry.columns)
-        raise UserError(f"precisions belong to a {having} response, not a {name} one: weights= counts rows")
+        raise UserError(f"precision weights belong to a {having} response, not a {name} one: weights= counts rows")
     if "precision" in columns and "known" in columns:
         raise UserError("known standard errors have their rows' precisions in them: say one of the two")
     if "event" in columns and "event" not in own:

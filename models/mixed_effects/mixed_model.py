@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: arguments that say how a table is read, and how a fit is run; others are the method's
-OF_TABLE = ("family", "client", "known_se", "event", "weights", "precision", "na", "spellings")
+OF_TABLE = ("family", "client", "known_se", "event", "weights", "precision_weights", "na", "spellings")
 FIT = ("rounds", "seed", "device")
 
 
@@ -46,7 +46,7 @@ def mixed_model(
     known_se: str | None = None,
     event: str | None = None,
     weights: str | None = None,
-    precision: str | None = None,
+    precision_weights: str | None = None,
     dispersion: str | None = None,
     zero_inflation: str | None = None,
     na: Missing = "refuse",
@@ -71,7 +71,7 @@ def mixed_model(
         event: a column that says what ended a time until something happens: 1 the event, 0 the end of watching.
         weights: a column of how many rows each one stands for; so often its log density counts (``nobs`` and means over
             rows count it once).
-        precision: a column of what the variance of a gaussian or log-normal residual is divided by, sigma^2 / w, as
+        precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by, sigma^2 / w, as
             R's ``weights`` of ``lmer`` are.
         dispersion: of rows that spread differently, the right side of a formula such as ``"~ arm"``: the logarithm of a
             residual's standard deviation, or of the family's size, shape, precision or dispersion, is linear in it.
@@ -93,7 +93,7 @@ def mixed_model(
     formula = joined(formula, {"dispersion": dispersion, "zero_inflation": zero_inflation})
     how: dict[str, Any] = {
         "family": family, "client": client, "known_se": known_se, "event": event, "weights": weights,
-        "precision": precision, "na": na, "spellings": spellings,
+        "precision_weights": precision_weights, "na": na, "spellings": spellings,
     }  # fmt: skip
     federation, method = _model(df, formula, {**how, "population": population, **settings})
     how |= {"population": population, "rounds": rounds, "seed": seed, "device": device, **settings}

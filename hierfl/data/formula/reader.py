@@ -103,7 +103,7 @@ class Reader:
         one = np.ones(len(df))
         rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": one, "event": one, "weight": one}
         rows |= self.places.numbers(df)
-        for role in ("known_se", "precision"):
+        for role in ("known_se", "precision_weights"):
             if not (name := getattr(self.more, role)):
                 continue
             if name not in df.columns:
