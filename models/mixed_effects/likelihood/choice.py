@@ -6,16 +6,14 @@ from hierfl.responses.registry import RESPONSES
 
 from ..model.equations import MixedModel
 from .gaussian.likelihood import Gaussian
+from .gaussian.row_variances import RowVariances
 from .protocol import Likelihood
 from .quadrature.at_nodes import AtNodes
 from .quadrature.likelihood import Quadrature
-from .quadrature.rows_gaussian import RowsGaussian
 
 
 def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
-    if RESPONSES[method.network.family].closed_form and not method.network.own:
-        return Gaussian(method)
-    if method.network.own and method.response_family.closed_form:
-        return RowsGaussian(method)
+    if RESPONSES[method.network.family].closed_form:
+        return RowVariances(method) if method.network.own else Gaussian(method)
     return AtNodes(method) if method.above else Quadrature(method)

@@ -57,11 +57,9 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     With groups inside clients G is (S, groups, m_in, m_in).
     """
     columns = method.network.split(batch.x)
-    away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
-    effects = (columns.z_inner, columns.z, columns.z_outer, columns.x, away[..., None])
-    both = torch.cat([c for c in effects if c is not None], -1)
-    precision = _precision(columns, batch)
-    root = (_times(columns, batch) * precision).sqrt()[..., None] * both
+    both = both_columns(method, columns, batch)
+    precision = precisions(columns, batch)
+    root = (times_of(columns, batch) * precision).sqrt()[..., None] * both
     rows = counts_of(method, batch)
     if columns.inner is None:
         return root.mT @ root, rows
@@ -72,11 +70,18 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     return gram.index_add_(0, of_all.flatten(), products).unflatten(0, (len(root), level.size)), rows
 
 
+def both_columns(method: MixedModel, columns: Columns, batch: Batch) -> Tensor:
+    """[Z_in Z Z_out X y] of rows, (S, n, m)."""
+    away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
+    effects = (columns.z_inner, columns.z, columns.z_outer, columns.x, away[..., None])
+    return torch.cat([c for c in effects if c is not None], -1)
+
+
 def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     """n, sum log W, the number of the group of clients (0 for none), and how many groups are inside, (S, 4)."""
     columns = method.network.split(batch.x)
-    times = _times(columns, batch)
-    log_w = _precision(columns, batch).log()
+    times = times_of(columns, batch)
+    log_w = precisions(columns, batch).log()
     nothing = batch.y.new_zeros(len(batch.y))
     region = nothing if columns.outer is None else columns.outer.amax(-1)
     groups = nothing
@@ -88,14 +93,14 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     return torch.stack([times.sum(-1), (times * log_w).sum(-1), region, groups], -1)
 
 
-def _precision(columns: Columns, batch: Batch) -> Tensor:
+def precisions(columns: Columns, batch: Batch) -> Tensor:
     """W, (S, n): of known standard errors all, else over that of the residual."""
     if columns.known is not None:
         return columns.known.square().reciprocal()
     return torch.ones_like(batch.y) if columns.precision is None else columns.precision
 
 
-def _times(columns: Columns, batch: Batch) -> Tensor:
+def times_of(columns: Columns, batch: Batch) -> Tensor:
     """How often each row counts, (S, n)."""
     times = torch.ones_like(batch.y) if columns.weight is None else columns.weight
     return times if batch.mask is None else torch.where(batch.mask, times, 0.0)

@@ -73,8 +73,6 @@ def integral_at(heights: Tensor, u: Tensor, factor: Tensor, nodes: int) -> Tenso
 
 def nodes_of(method: MixedModel) -> int:
     """Nodes along each random effect of a client, and of a group inside it."""
-    if method.response_family.closed_form:
-        return 1
     return int(method.settings.nodes or NODES.get(_effects(method), 1))
 
 
