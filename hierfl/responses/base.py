@@ -182,6 +182,10 @@ class Response:
         """Places among its own numbers, one after the other, of coefficients that are no logarithms of them."""
         return ()
 
+    def for_means(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Own numbers at which means may be taken where no formula that they have changes a mean."""
+        return values
+
     # -- its density --------------------------------------------------------------------------------------------------
 
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:

@@ -72,6 +72,10 @@ class WithFormulas(Response):
             found[value] = total
         return found
 
+    def for_means(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """See :class:`.base.Response`."""
+        return ByRow({name: value[..., 0] if name in self.of_values else value for name, value in values.items()})
+
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:
         """See :class:`.base.Response`."""
         return super().distribution(eta, self.by_row(values, rows), rows)

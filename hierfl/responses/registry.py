@@ -125,12 +125,13 @@ def check_columns(name: str, columns: Collection[str]) -> None:
         raise UserError(f"events belong to a time until something happens, not a {name} response")
 
 
-def check_formulas(name: str, own: Collection[str]) -> None:
+def check_formulas(name: str, own: Collection[str], columns: Collection[str]) -> None:
     """Refuses formulas of numbers that a response does not have.
 
     Args:
         name: of the response.
         own: what there are formulas of, keys of :attr:`.base.Response.formulas`.
+        columns: what rows have beside effects.
 
     Raises:
         UserError: for one.
@@ -139,6 +140,8 @@ def check_formulas(name: str, own: Collection[str]) -> None:
         if what not in RESPONSES[name].formulas:
             having = spoken(entry.name for entry in RESPONSES.values() if what in entry.formulas)
             raise UserError(f"a formula of {what} belongs to a {having} response, not a {name} one")
+    if own and "known" in columns:
+        raise UserError("known standard errors leave no formula of dispersion anything to say")
 
 
 def spoken(names: Iterable[str]) -> str:

@@ -124,7 +124,8 @@ class Design(Architecture):
         if strange := [name for name in extras if name not in EXTRAS]:
             raise unknown("extra column", strange[0], EXTRAS)
         check_columns(family, extras)
-        check_formulas(family, [name for name, of in ((DISPERSION, dispersion), (ZERO_INFLATION, zero_inflation)) if of])
+        own = {DISPERSION: dispersion, ZERO_INFLATION: zero_inflation}
+        check_formulas(family, [name for name, of in own.items() if of is not None], extras)
         response.check_fixed(any(name in INTERCEPT for name in fixed))
         head, (p, q) = LinearHead(len(fixed) + len(random), 1), (len(fixed), len(random))
         return cls(

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from ...errors import UserError
 from .effects import FormulaParser
 from .parsed import OWN, Formula
@@ -58,6 +60,22 @@ def joined(formula: str, own: Mapping[str, str | None]) -> str:
         raise UserError(f"the formula {formula!r} cannot be read: {refused}") from refused
     parts |= {name: text.strip().removeprefix("~").strip() for name, text in said.items()}
     return "; ".join([main.strip(), *(f"{name} ~ {right}" for name, right in parts.items() if right)])
+
+
+def check_formula_rank(name: str, columns: Mapping[str, np.ndarray]) -> None:
+    """Refuses a formula one of whose columns is a combination of others.
+
+    Args:
+        name: what the formula is of.
+        columns: its columns, (n,) each.
+
+    Raises:
+        UserError: for one.
+    """
+    every = np.column_stack([column / (np.abs(column).max() or 1.0) for column in columns.values()])
+    for k, column in enumerate(columns):
+        if np.linalg.matrix_rank(every[:, : k + 1]) <= k:
+            raise UserError(f"in the formula of {name} {column!r} is a combination of other columns: leave it out")
 
 
 def read_formula(text: str) -> Formula:

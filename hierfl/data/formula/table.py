@@ -21,6 +21,7 @@ from .design import Design
 from .groups import Groups, check_groups
 from .parsed import CLIENT, INNER, OUTER, OWN, Formula, Levels
 from .rank import IndependentColumns
+from .own_numbers import check_formula_rank
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
 from .units import Units
@@ -101,6 +102,8 @@ class FormulaTable:
         who = client_names(df[levels.client], f"column {levels.client!r}")
         for name, column in [*fixed.items(), *(one for found, _ in random.values() for one in found.items())]:
             check_numbers(f"the effect {name!r}", np.asarray(column))
+        for name in formula.own:
+            check_formula_rank(name, random[name][0])
         independent = IndependentColumns.of_rows(list(fixed), fixed.to_numpy())
         fixed = fixed[list(independent.names_kept)]
         if fixed.empty:

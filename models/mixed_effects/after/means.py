@@ -193,7 +193,7 @@ def _response_mean(coefficients: Coefficients) -> Change:
             "the mean of a response depends on its formula of "
             f"{next(iter(method.network.own))}, over which means are not taken: scale='link', or predict(df)"
         )
-    own = {name: estimates[name] for name in family.starts}
+    own = family.for_means({name: estimates[name] for name in family.starts})
 
     def change(eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at = torch.as_tensor(eta, dtype=torch.float64).requires_grad_(True)

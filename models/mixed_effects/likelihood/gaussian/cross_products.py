@@ -63,10 +63,11 @@ def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any
     return cross, volume if log_s is None else volume + rows[0] * (log_s * 2.0)
 
 
-def entries_of(method: MixedModel, like: Tensor, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
+def entries_of(method: MixedModel, like: Any, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
     """Each level's L's entries, learned or held, and log s; None where it is known, or G has it."""
     if method.settings.prior == "fixed":
-        found: dict[str, Sequence[Any]] = {k: list(v.to(like)) for k, v in method.first_roots().items()}
+        beside = like.value if isinstance(like, Taylor) else like
+        found: dict[str, Sequence[Any]] = {k: list(v.to(beside)) for k, v in method.first_roots().items()}
         return found, numbers[0] if len(numbers) and not method.network.own else None
     first, found = 0, {}
     for name, covariance in method.covariances.items():
