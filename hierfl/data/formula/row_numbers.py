@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 #: of each role: its name among :class:`.design.Columns`, and what its column holds
 ROLES = {
-    "known_se": ("known", "standard errors"), "event": ("event", "events"), "weights": ("weight", "weights"),
+    "known_se": ("known", "standard errors"),
+    "event": ("event", "events"),
+    "weights": ("weight", "weights"),
     "precision_weights": ("precision", "precision weights"),
 }
 

@@ -128,7 +128,9 @@ class SiteRanges:
         for name in method.network.own:
             rows = OwnRows.of(getattr(columns, name)[0])
             value = method.response_family.formulas[name]
-            near += [rows.extent(method.parts(shared[f"effects.{k}"])[value]) for k in POINTS if f"effects.{k}" in shared]
+            near += [
+                rows.extent(method.parts(shared[f"effects.{k}"])[value]) for k in POINTS if f"effects.{k}" in shared
+            ]
             near.append(rows.extent(shared[f"effects.{value}"]))
             if len(shared["effects.draws"]):
                 far.append(rows.extent(method.parts(shared["effects.draws"])[value]))
