@@ -71,8 +71,8 @@ def mixed_model(
         event: a column that says what ended a time until something happens: 1 the event, 0 the end of watching.
         weights: a column of how many rows each one stands for; so often its log density counts (``nobs`` and means over
             rows count it once).
-        precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by, sigma^2 / w, as
-            R's ``weights`` of ``lmer`` are.
+        precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by,
+            sigma^2 / w, as R's ``weights`` of ``lmer`` are.
         dispersion: of rows that spread differently, the right side of a formula such as ``"~ arm"``: the logarithm of a
             residual's standard deviation, or of the family's size, shape, precision or dispersion, is linear in it.
         zero_inflation: likewise of the logit of p(zero). Both may stand behind the formula, as in

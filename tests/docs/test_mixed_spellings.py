@@ -19,6 +19,8 @@ PAGE = ROOT / "docs" / "mixed-spellings.md"
 #: arguments of R's calls, and what they are here
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "REML=FALSE": {"population": "ml"}, "weights=n": {"weights": "n"},
+    "weights=z": {"precision_weights": "z"}, "dispformula=~g": {"dispersion": "~ g"},
+    "poisson, ziformula=~a": {"family": "zero-inflated-poisson", "zero_inflation": "~ a"},
     "binomial": {"family": "binomial"}, "poisson": {"family": "poisson"},
     'binomial("probit")': {"family": "binomial-probit"}, 'binomial("cloglog")': {"family": "binomial-cloglog"},
     "betabinomial": {"family": "beta-binomial"}, "nbinom2": {"family": "negative-binomial"},

@@ -19,9 +19,9 @@ from .column_types import ColumnTypes, truth_columns
 from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
 from .design import Design
 from .groups import Groups, check_groups
+from .own_numbers import check_formula_rank
 from .parsed import CLIENT, INNER, OUTER, OWN, Formula, Levels
 from .rank import IndependentColumns
-from .own_numbers import check_formula_rank
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
 from .units import Units

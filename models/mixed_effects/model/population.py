@@ -61,9 +61,7 @@ class Population(Method):
         if s.one_round and len(self.groupings) > 1:
             raise UserError("one_round is of clients without groups inside or above them: other fits take some rounds")
         if s.one_round and self.likelihood.searches_beta:
-            raise UserError(
-                f"one_round is of a gaussian response{' without a dispersion formula' if network.own else f', not a {network.family} one'}"
-            )
+            raise UserError(f"one_round is of a gaussian response, not a {network.family} one")
 
     def _describe(self, network: Design) -> None:
         """What follows from the columns."""
