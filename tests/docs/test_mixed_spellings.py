@@ -55,7 +55,7 @@ def pairs() -> list[Pair]:
     found = []
     for theirs, ours, read in rows:
         function, inside = re.fullmatch(r"(\w+)\((.*)\)", theirs.replace("\u00a6", "|")).groups()  # type: ignore[union-attr]
-        formula, _, rest = inside.rpartition(", d")
+        formula, rest = re.fullmatch(r"(.*), d\b(.*)", inside).groups()  # type: ignore[union-attr]
         how = {"population": "ml"} if function == "glmmTMB" else {}
         while rest:
             (argument,) = [key for key in sorted(ARGUMENTS, key=len) if rest[2:].startswith(key)][-1:]

@@ -31,7 +31,7 @@ def parted(text: str) -> tuple[str, dict[str, str]]:
     for part in parts:
         name, sign, right = (side.strip() for side in part.partition("~"))
         if name not in OWN or not sign:
-            raise Refused(f"behind ';' it has {part.strip()!r}: {' or '.join(f'{known} ~ ...' for known in OWN)}")
+            raise Refused(f"';' is not understood but before {' or '.join(f'{known} ~ ...' for known in OWN)}")
         if name in own:
             raise Refused(f"it has two formulas of {name}")
         own[name] = right

@@ -190,7 +190,7 @@ def test_rows_are_drawn_and_predicted_with_spreads_of_their_own() -> None:
         ("y ~ x + (1 | site)", {"dispersion": "~ offset(x)"}, "no offset"),
         ("y ~ x + (1 | site)", {"dispersion": "~ arm", "kenward_roger": True}, "kenward_roger"),
         ("y ~ x + (1 | site)", {"dispersion": "~ arm", "one_round": True}, "one_round"),
-        ("y ~ x + (1 | site); spread ~ arm", {}, "behind ';'"),
+        ("y ~ x + (1 | site); spread ~ arm", {}, "';' is not understood"),
         ("y ~ x; dispersion ~ arm", {}, "random term"),
     ],
 )
