@@ -81,7 +81,7 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     """n, sum log W, the number of the group of clients (0 for none), and how many groups are inside, (S, 4)."""
     columns = method.network.split(batch.x)
     times = times_of(columns, batch)
-    log_w = precisions(columns, batch).log()
+    log_w = precisions(columns, batch).log() if columns.known is None else -2 * columns.known.log()
     nothing = batch.y.new_zeros(len(batch.y))
     region = nothing if columns.outer is None else columns.outer.amax(-1)
     groups = nothing
