@@ -15,6 +15,8 @@ from hierfl.data import tables
 from hierfl.data.datasets import registry
 from hierfl.data.federated.dictionary import Dictionary
 from hierfl.data.formula import gate
+from hierfl.data.formula.own_numbers import joined
+from hierfl.data.formula.parsed import OWN
 from hierfl.data.npz import load_npz
 from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
@@ -179,13 +181,14 @@ def _data(
         text = said.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
+        text = joined(text, {name: said.pop(name, None) or None for name in OWN})
         terms = gate.parse(text, header)
-        used = {name for role in ("known_se", "event", "weights") if (name := said.get(role))}
+        used = {name for role in ("known_se", "event", "weights", "precision_weights") if (name := said.get(role))}
         used |= (terms.response or frozenset()) | terms.predictors
         df = tables.read(str(sample), used, split=terms.split, reading=reading)
         sites = [place for term in terms.random for place in term.path if place not in df.columns]
         levels = terms.levels(said.pop("group", None) or (sites[0] if sites else None))
-        more = {name: said.pop(name, "") or "" for name in ("known_se", "event", "weights")}
+        more = {name: said.pop(name, "") or "" for name in ("known_se", "event", "weights", "precision_weights")}
         names = sorted({*(terms.response or ()), *terms.predictors, *more.values()} - {""})
         names += [name for name in (levels.outer,) if name]
         about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,

@@ -23,7 +23,8 @@ class GaussianResponse(Response):
     name = "gaussian"
     about = "N(eta, sigma^2); `--known-se` where each row's sigma is known"
     order = 10
-    columns = ("known",)
+    columns = ("known", "precision")
+    formulas: ClassVar[Mapping[str, str]] = {"dispersion": "log_noise"}
     closed_form = True
     residual: ClassVar[bool] = True
     own_prior: ClassVar[str] = "residual_prior"
@@ -52,7 +53,10 @@ class GaussianResponse(Response):
 
     def noise(self, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
         """sigma, broadcast to (..., S, n)."""
-        return values["log_noise"].exp() if rows.known is None else rows.known
+        if rows.known is not None:
+            return rows.known
+        sd = values["log_noise"].exp()
+        return sd if rows.precision is None else sd * rows.precision.rsqrt()
 
     def slope_and_weight(
         self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows

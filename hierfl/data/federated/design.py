@@ -62,12 +62,12 @@ class StudyFormula:
             raise UserError(f"a study's formula has a response, and {terms.text!r} has none")
         self._check_levels()
         for call in OF_ALL_ROWS:
-            if re.search(rf"(?<![\w.`]){call}\s*\(", terms.safe):
+            if re.search(rf"(?<![\w.`]){call}\s*\(", terms.calls):
                 raise UserError(
                     f"{call}() is made of all rows, which no sum says: write the terms out, as in x + I(x**2)"
                 )
         for call in MEAN_AND_SD:
-            for argument in re.findall(rf"(?<![\w.`]){call}\s*\(([^()]*)\)?", terms.safe):
+            for argument in re.findall(rf"(?<![\w.`]){call}\s*\(([^()]*)\)?", terms.calls):
                 name = argument.strip().strip("`")
                 if self.columns.get(name, Column("flag")).kind not in ("number", "whole"):
                     raise UserError(f"{call}() takes a plain column of numbers here: sums say its mean and spread")

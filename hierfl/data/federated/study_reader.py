@@ -19,7 +19,7 @@ from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups, by_field
 from ..formula.literals import in_said_order
-from ..formula.parsed import CLIENT, OUTER
+from ..formula.parsed import CLIENT, OUTER, OWN
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
@@ -170,13 +170,15 @@ class StudyReader:
         )  # fmt: skip
 
     def _groupings(self, units: Mapping[str, Units]) -> dict[str, Grouping]:
-        """Of levels inside or above the sites. How many groups a site has inside only it knows."""
+        """Of levels inside or above the sites, and of formulas. How many groups a site has inside only it knows."""
         of, groups, found = self.formula.levels, tuple(self.formula.places.outer), {}
         for level, (names, blocks) in self.levels.items():
             if level in of.inside:
                 found[level] = Grouping(names, blocks, units[level], of.factor(level), most=1)
             elif level == OUTER:
                 found[level] = Grouping(names, blocks, units[level], of.outer, groups, crossed=of.crossed)
+            elif level in OWN:
+                found[level] = Grouping(names, blocks, units[level])
         return found
 
     def columns_only(self) -> Design:

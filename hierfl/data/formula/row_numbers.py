@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from .parsed import Formula
 
 #: of each role: its name among :class:`.design.Columns`, and what its column holds
-ROLES = {"known_se": ("known", "standard errors"), "event": ("event", "events"), "weights": ("weight", "weights")}
+ROLES = {
+    "known_se": ("known", "standard errors"),
+    "event": ("event", "events"),
+    "weights": ("weight", "weights"),
+    "precision_weights": ("precision", "precision weights"),
+}
 
 
 @dataclass(frozen=True)
@@ -30,11 +35,13 @@ class RowColumns:
         known_se: known standard errors of a gaussian response.
         event: of a time until something happens, whether it did (1), or was not seen by then (0).
         weights: how many rows each one stands for: so often its log density counts.
+        precision_weights: of a gaussian or log-normal response, what its variance is divided by.
     """
 
     known_se: str = ""
     event: str = ""
     weights: str = ""
+    precision_weights: str = ""
 
     @property
     def names(self) -> dict[str, str]:

@@ -20,7 +20,8 @@ from .columns import check_numbers, effects_and_offset, random_columns, random_t
 from .design import Design
 from .groups import Groups, by_field
 from .groups_checked import check_groups
-from .parsed import CLIENT, KINDS, Formula, Levels
+from .own_numbers import check_formula_rank
+from .parsed import CLIENT, KINDS, OWN, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
@@ -102,6 +103,8 @@ class FormulaTable:
         who = client_names(df[levels.client], f"column {levels.client!r}")
         for name, column in [*fixed.items(), *(one for found, _ in random.values() for one in found.items())]:
             check_numbers(f"the effect {name!r}", np.asarray(column))
+        for name in formula.own:
+            check_formula_rank(name, random[name][0])
         independent = IndependentColumns.of_rows(list(fixed), fixed.to_numpy())
         fixed = fixed[list(independent.names_kept)]
         if fixed.empty:
@@ -139,7 +142,7 @@ class FormulaTable:
     def inputs(self) -> dict[str, np.ndarray]:
         """Columns of the design's inputs, by name."""
         columns = {f"{name} (fixed)": self.fixed[name].to_numpy() for name in self.fixed}
-        for level in KINDS:
+        for level in (*KINDS, *OWN):
             found, _ = self.random.get(level, ({}, ()))
             columns |= {f"{name} (random, {level})": column for name, column in found.items()}
         return {**columns, **self.rows}

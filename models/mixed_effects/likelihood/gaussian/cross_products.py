@@ -63,16 +63,17 @@ def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any
     return cross, volume if log_s is None else volume + rows[0] * (log_s * 2.0)
 
 
-def entries_of(method: MixedModel, like: Tensor, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
-    """Each level's L's entries, learned or held, and log s; None where it is known."""
+def entries_of(method: MixedModel, like: Any, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
+    """Each level's L's entries, learned or held, and log s; None where it is known, or G has it."""
     if method.settings.prior == "fixed":
-        found: dict[str, Sequence[Any]] = {k: list(v.to(like)) for k, v in method.first_roots().items()}
-        return found, numbers[0] if len(numbers) else None
+        beside = like.value if isinstance(like, Taylor) else like
+        found: dict[str, Sequence[Any]] = {k: list(v.to(beside)) for k, v in method.first_roots().items()}
+        return found, numbers[0] if len(numbers) and not method.network.own else None
     first, found = 0, {}
     for name, covariance in method.covariances.items():
         found[name] = numbers[first : first + covariance.entries]
         first += covariance.entries
-    return found, numbers[first] if len(numbers) > first else None
+    return found, numbers[first] if len(numbers) > first and not method.network.own else None
 
 
 def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
@@ -89,11 +90,12 @@ def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) 
     """
     if not len(numbers):
         return {"cross": at_points(method, gram, rows, numbers[None])[:, 0]}
-    parts = [_polynomial(method, *part, numbers) for part in passes(method, gram, rows, (1 + len(numbers)) ** 2)]
+    parts = [expanded(method, *part, numbers) for part in passes(method, gram, rows, (1 + len(numbers)) ** 2)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
+def expanded(method: MixedModel, gram: Any, rows: Any, numbers: Tensor) -> dict[str, Tensor]:
+    """See :func:`polynomial`; G and what is in ``rows`` may be functions of the numbers, too."""
     cross, volume = packed(method, gram, rows, Taylor.variables(numbers))
     parts = ("value", "slope", "bend")  # (c, S), (k, c, S), (k, k, c, S)
     both = [torch.cat([getattr(cross, part), getattr(volume, part).unsqueeze(-2)], -2) for part in parts]
@@ -144,9 +146,15 @@ def at_points(method: MixedModel, gram: Tensor, rows: Tensor, points: Tensor) ->
     size = max(1, NUMBERS_PER_PASS // (each * rows.shape[-1]))
     parts = []
     for some in points.split(size):
-        cross, volume = packed(method, gram, rows, some.T[..., None].unbind())
-        cross, volume = cross.expand(len(some), *cross.shape[-2:]), volume.expand(len(some), volume.shape[-1])
-        fine = (sound(cross).all(-2) & sound(volume)).unsqueeze(-2)
-        volume = torch.where(fine, volume.unsqueeze(-2), -2 * IMPOSSIBLE)
-        parts.append(torch.cat([torch.where(fine, cross, 0.0), volume], -2))
-    return in_groups(method, torch.cat(parts).permute(2, 0, 1), rows, -1)
+        parts.append(of_points(method, gram, rows, some))
+    return torch.cat(parts, 1)
+
+
+def of_points(method: MixedModel, gram: Tensor, rows: Any, points: Tensor) -> Tensor:
+    """See :func:`at_points`; G (M, m, m, S) and what is in ``rows`` (M, S) may be each point's own."""
+    cross, volume = packed(method, gram, rows, points.T[..., None].unbind())
+    cross, volume = cross.expand(len(points), *cross.shape[-2:]), volume.expand(len(points), volume.shape[-1])
+    fine = (sound(cross).all(-2) & sound(volume)).unsqueeze(-2)
+    volume = torch.where(fine, volume.unsqueeze(-2), -2 * IMPOSSIBLE)
+    found = torch.cat([torch.where(fine, cross, 0.0), volume], -2)
+    return in_groups(method, found.permute(2, 0, 1), rows, -1)

@@ -54,7 +54,7 @@ def gaussian_effects(
     for first in range(0, number, size):
         some = slice(first, first + size)
         part, z_part = {k: v[some] for k, v in shared.items()}, {k: v[some] for k, v in z.items()}
-        found.append(_effects(method, last, rows, part, z_part))
+        found.append(effects_at(method, last, rows, part, z_part))
     clients = joined([one for one, _ in found])
     return clients, joined([inner for _, inner in found if inner is not None]) if method.inside else None
 
@@ -68,9 +68,10 @@ def joined(parts: Sequence[Effects]) -> Effects:
     return Effects(means, within, draws)
 
 
-def _effects(
+def effects_at(
     method: MixedModel, last: Tensor, rows: Tensor, shared: State, z: Mapping[str, Tensor]
 ) -> tuple[Effects, Effects | None]:
+    """See :func:`gaussian_effects`; G is (m, m, S), or (D, m, m, S) where each draw has its own."""
     log_s, shape = _log_s(shared), (len(shared["beta"]), rows.shape[0])
     others = coefficients(method, rows, shared)
     left = of_clients(method, last, shared, log_s)
