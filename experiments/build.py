@@ -17,6 +17,7 @@ from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import whole_rows
+from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.input_scales import standardised
 from hierfl.data.patients import beyond_words, within_cap
 from hierfl.data.reading.options import Reading
@@ -130,12 +131,15 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     assert run.test_fraction is not None
     reading = Reading.of(run.reading)
     terms = _parsed(run.formula, run.data, reading)
-    more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights")}
-    used = {*(terms.response or ()), *terms.predictors, *more.values()}
+    more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights", "correlation")}
+    beside = RowColumns(**more)
+    used = {*(terms.response or ()), *terms.predictors, *beside.columns - beside.groups}
     patient = run.patient or ""
     if patient and run.dp != "site":
         raise UserError(f"--patient {patient} says whom noise hides: --dp site --epsilon E as well")
-    df = tables.read(run.data, used, terms.places | ({patient} - {""}), split=terms.split, reading=reading)
+    df = tables.read(
+        run.data, used, terms.places | beside.groups | ({patient} - {""}), split=terms.split, reading=reading
+    )
     beyond = 0
     if patient:
         kept = _counting(df, patient, terms.levels(run.group or None).client, used, run)

@@ -35,6 +35,7 @@ ELSEWHERE = {
     "known_se": "the model reads columns itself, as in batch['se']",
     "event": "the model reads columns itself, as in batch['event']",
     "weights": "the model weights rows itself, with poutine.scale",
+    "correlation": "the model is the file's",
     "patient": "it has no noise that hides patients",
     "test_fraction": "nothing is held out: leave-one-out is in the report",
     "validation_fraction": "nothing is held out: leave-one-out is in the report",

@@ -211,6 +211,10 @@ class RunConfig:
         "Column of a table that says for how many rows each one stands. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True, newer=True,
     )  # fmt: skip
+    correlation: str | None = option(
+        "How residuals of a series correlate: 'ar1(visit | patient)', 'car1(day | patient)' or 'cs(patient)'. "
+        "[default: not at all]", None, metavar="TEXT", data="tables", same_data=True, newer=True,
+    )  # fmt: skip
     patient: str | None = option(
         "Column of a table that names patients: of each, --patient-rows rows of a client count, and --dp site hides "
         "them together. [default: none: every row is a patient]", None, metavar="COLUMN", data="tables",

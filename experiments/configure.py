@@ -176,6 +176,6 @@ def _usual_of_table(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
         "formula": formula,
         "group": named.client if named and "formula" not in said else "",
         "family": named.family if named else "gaussian",
-        "known_se": named.known_se if named else "", "event": "", "weights": "", "na": "refuse",
+        "known_se": named.known_se if named else "", "event": "", "weights": "", "correlation": "", "na": "refuse",
         "spellings": "refuse",
     }  # fmt: skip

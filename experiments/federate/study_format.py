@@ -29,8 +29,8 @@ PRIVACY = ("masked", "mask_groups", "robust", "dp", "epsilon", "delta", "clip", 
 #: the table "data" of each kind of site's file, beside "kind"
 DATA: dict[str, Schema] = {
     "formula": {
-        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "na?": str, "spellings?": str,
-        "test_fraction": Number(float, 0, 1),
+        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "correlation?": str, "na?": str,
+        "spellings?": str, "test_fraction": Number(float, 0, 1),
         "validation_fraction": Number(float, 0, 1),
     },
     "columns": {

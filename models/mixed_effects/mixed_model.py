@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: arguments that say how a table is read, and how a fit is run; others are the method's
-OF_TABLE = ("family", "client", "known_se", "event", "weights", "na", "spellings")
+OF_TABLE = ("family", "client", "known_se", "event", "weights", "correlation", "na", "spellings")
 FIT = ("rounds", "seed", "device")
 
 
@@ -45,6 +45,7 @@ def mixed_model(
     known_se: str | None = None,
     event: str | None = None,
     weights: str | None = None,
+    correlation: str | None = None,
     na: Missing = "refuse",
     spellings: str | Mapping[str, str] = "refuse",
     population: Literal["auto", "ml", "reml", "bayes"] = "auto",
@@ -67,6 +68,8 @@ def mixed_model(
         event: a column that says what ended a time until something happens: 1 the event, 0 the end of watching.
         weights: a column of how many rows each one stands for; so often its log density counts (``nobs`` and means over
             rows count it once).
+        correlation: of a gaussian response's residuals within a series: "ar1(visit | patient)", rho^|t - t'| at whole
+            times; "car1(day | patient)", the same at any times; "cs(patient)", rho between any two rows.
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
         spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ":
             "refuse" the table, "join" them to the most frequent one, or "keep" them apart; by column {"ward": "join"}.
@@ -84,6 +87,7 @@ def mixed_model(
         "family": family, "client": client, "known_se": known_se, "event": event, "weights": weights, "na": na,
         "spellings": spellings,
     }  # fmt: skip
+    how |= {} if correlation is None else {"correlation": correlation}
     federation, method = _model(df, formula, {**how, "population": population, **settings})
     how |= {"population": population, "rounds": rounds, "seed": seed, "device": device, **settings}
     origin = Origin(mixed_model, df, how)

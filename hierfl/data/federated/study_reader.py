@@ -15,6 +15,7 @@ from ..formula import gate
 from ..formula.ambiguous import check_unambiguous
 from ..formula.column_types import ColumnTypes
 from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms
+from ..formula.correlation import SERIES, TIME
 from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups
@@ -83,6 +84,8 @@ class StudyReader:
         response = self.reader.response(table, study.family)
         check_numbers("the response", response.y)
         numbers = self.places(table).numbers(table)
+        if study.more.correlated:
+            numbers |= study.more.correlated.numbers(table, np.zeros(len(table)), numbers.get(INNER))
         rows = in_order({"offset": offset, "trials": response.trials, **study.more.numbers(table), **numbers})
         if offset is not None:
             check_numbers("the offset", offset)
@@ -181,6 +184,7 @@ class StudyReader:
         return Design.of(
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
             inner=self._grouping(INNER, units), outer=self._grouping(OUTER, units), labels=formula.ordinal_levels,
+            correlation=formula.more.correlated,
             fixed_correlation=None if self.reader.independent is None else self.reader.independent.correlation,
         )  # fmt: skip
 
@@ -227,6 +231,8 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     fixed, offset = effects_and_offset(read.common)
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
     rows |= {INNER: formula.levels.inner or None, OUTER: formula.levels.outer or None}
+    if formula.more.correlated:
+        rows |= {SERIES: True, TIME: formula.more.correlated.time or None}
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
     reader = Reader(
         read, groups, extras, formula.more, formula.formula, formula.places,

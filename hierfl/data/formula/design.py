@@ -15,12 +15,13 @@ from ...nn.architecture import Architecture
 from ...nn.functional import Network
 from ...nn.head import LinearHead
 from ...responses.registry import check_columns, response_class
+from .correlation import SERIES, TIME, Correlation
 from .grouping import Grouping
 from .parsed import CLIENT, INNER, OUTER
 from .units import INTERCEPT, NO_UNITS, Units
 
 #: what a row may have beside the columns of effects, in the order of the inputs' columns
-EXTRAS = ("offset", "trials", "known", "event", "weight", INNER, OUTER)
+EXTRAS = ("offset", "trials", "known", "event", "weight", INNER, OUTER, SERIES, TIME)
 
 
 class Columns(NamedTuple):
@@ -37,6 +38,8 @@ class Columns(NamedTuple):
         inner: which of its client's groups a row is of, from 1; 0 for one that is not among them.
         outer: which group of clients, likewise.
         z_inner, z_outer: of their random effects, (S, n, q).
+        series: which series of its client a row is of, from 1, where residuals correlate within series.
+        time: its place there.
     """
 
     x: Tensor
@@ -50,6 +53,8 @@ class Columns(NamedTuple):
     outer: Tensor | None = None
     z_inner: Tensor | None = None
     z_outer: Tensor | None = None
+    series: Tensor | None = None
+    time: Tensor | None = None
 
     def of(self, level: str) -> tuple[Tensor, Tensor | None]:
         """Columns of a level's random effects, (S, n, q), and each row's group, (S, n); None for its client."""
@@ -79,6 +84,7 @@ class Design(Architecture):
         fixed_units, random_units: of the columns.
         inner: random effects of groups inside a client; None for none.
         outer: those of groups of clients.
+        correlation: of the residuals of a series; None for none.
     """
 
     fixed: tuple[str, ...] = ()
@@ -95,6 +101,7 @@ class Design(Architecture):
     outer: Grouping | None = None
     labels: tuple[str | int | float, ...] = ()
     fixed_correlation: tuple[tuple[float, ...], ...] = ()
+    correlation: Correlation | None = None
 
     @classmethod
     def of(
@@ -102,7 +109,7 @@ class Design(Architecture):
         levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
         outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
-        fixed_correlation: np.ndarray | None = None,
+        fixed_correlation: np.ndarray | None = None, correlation: Correlation | None = None,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -124,6 +131,7 @@ class Design(Architecture):
             random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
             labels=tuple(labels),
             fixed_correlation=() if fixed_correlation is None else tuple(map(tuple, fixed_correlation.tolist())),
+            correlation=correlation,
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:

@@ -17,6 +17,7 @@ from . import gate
 from .ambiguous import check_unambiguous
 from .column_types import ColumnTypes, truth_columns
 from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
+from .correlation import SERIES
 from .design import Design
 from .groups import Groups, check_groups
 from .parsed import CLIENT, INNER, OUTER, Formula, Levels
@@ -110,6 +111,9 @@ class FormulaTable:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
+        if more.correlated:
+            more.correlated.check_levels(levels)
+            rows |= more.correlated.numbers(df, who, rows.get(INNER))
         types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
@@ -145,7 +149,7 @@ class FormulaTable:
 
     def design(self) -> Design:
         """What the columns of the inputs are."""
-        parts, of = self._centre(), response_class(self.family)
+        parts, of, correlated = self._centre(), response_class(self.family), self.more.correlated
         fixed = {name: self.fixed[name].to_numpy() for name in self.fixed}
         random, blocks = self.random[CLIENT]
         units = {level: _units(*found) for level, found in self.random.items()}
@@ -155,6 +159,7 @@ class FormulaTable:
             scale=(float(np.std(parts[:, 0])) or 1.0) if of.residual else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
             labels=self.response.labels, fixed_correlation=self.independent.correlation,
+            correlation=None if correlated is None else correlated.sized(self.rows[SERIES]),
             **{
                 level: self.places.grouping(level, tuple(found), blocks, units[level])
                 for level, (found, blocks) in self.random.items() if level != CLIENT

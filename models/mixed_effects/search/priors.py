@@ -87,6 +87,13 @@ class Priors:
             kind, about = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
             mean, sd = about if kind == "normal" else (0.0, torch.inf)
             return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))
+        if (serial := getattr(self.method.response_family, "serial", None)) is not None:
+            # (rho is uniform, and the last of them)
+            return self._residual(numbers[..., :-1]) + serial.log_uniform(numbers[..., -1])
+        return self._residual(numbers)
+
+    def _residual(self, numbers: Tensor) -> Tensor:
+        """Of log sigma (..., 1), or of none (..., 0)."""
         if not self.bayes:
             return numbers.new_zeros(numbers.shape[:-1])
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"

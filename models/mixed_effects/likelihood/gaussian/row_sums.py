@@ -56,12 +56,7 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
     With groups inside clients G is (S, groups, m_in, m_in).
     """
-    columns = method.network.split(batch.x)
-    away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
-    effects = (columns.z_inner, columns.z, columns.z_outer, columns.x, away[..., None])
-    both = torch.cat([c for c in effects if c is not None], -1)
-    precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
-    root = (_times(columns, batch) * precision).sqrt()[..., None] * both
+    root, columns = whitened_rows(method, batch)
     rows = counts_of(method, batch)
     if columns.inner is None:
         return root.mT @ root, rows
@@ -70,6 +65,16 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     products = (root[..., :, None] * root[..., None, :]).flatten(0, 1)
     gram = products.new_zeros(len(root) * level.size, *products.shape[1:])
     return gram.index_add_(0, of_all.flatten(), products).unflatten(0, (len(root), level.size)), rows
+
+
+def whitened_rows(method: MixedModel, batch: Batch) -> tuple[Tensor, Columns]:
+    """[Z_in Z Z_out X y], (S, n, m), times the roots of the rows' precisions and weights; and the columns."""
+    columns = method.network.split(batch.x)
+    away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
+    effects = (columns.z_inner, columns.z, columns.z_outer, columns.x, away[..., None])
+    both = torch.cat([c for c in effects if c is not None], -1)
+    precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
+    return (_times(columns, batch) * precision).sqrt()[..., None] * both, columns
 
 
 def counts_of(method: MixedModel, batch: Batch) -> Tensor:
