@@ -12,8 +12,7 @@ bounded, and :data:`ASKED` and :data:`EXPLORED` are above what honest fits have 
 
 The site's own rows are what is looked at: units are made of all sites' totals, of which a server may say anything.
 Roots of covariances are not bounded: a wide prior cuts nothing. Of gaussian and lognormal responses likelihoods are
-quadratic in coefficients, which cut nothing either. What a residual's correlation is a function of has ends that each
-site keeps (:attr:`hierfl.responses.serial.Serial.most`).
+quadratic in coefficients, which cut nothing either.
 """
 
 from __future__ import annotations
