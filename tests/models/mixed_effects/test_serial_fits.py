@@ -76,7 +76,7 @@ def test_after_the_fit(visits: pd.DataFrame, tmp_path: Path) -> None:
     assert rho["lower"] < -0.44 < rho["upper"]
     fit.save(tmp_path / "fit")
     assert load_mixed_model(tmp_path / "fit", visits).predict(visits.head(3)).equals(fit.predict(visits.head(3)))
-    drawn = fit.simulate(n=200, seed=3)
+    drawn = fit.simulate(n=200, seed=3, level="client")
     # pairs of one patient's visits one apart: residuals of the simulated rows beside their mean
     order = visits.sort_values(["site", "patient", "t"])
     away = drawn.sub(drawn.mean(axis=1), axis=0).loc[order.index].to_numpy()
