@@ -205,21 +205,17 @@ class RunConfig:
     )  # fmt: skip
     event: str | None = option(
         "Column of a table that says what ended a time until something happens: 1 the event, 0 the end of watching. "
-        "[default: none: all are events]", None, metavar="COLUMN", data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+        "[default: all are events]", None, metavar="COLUMN", data="tables", same_data=True, newer=True)  # fmt: skip
     weights: str | None = option(
         "Column of a table that says for how many rows each one stands. [default: none]", None,
-        metavar="COLUMN", data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+        metavar="COLUMN", data="tables", same_data=True, newer=True)  # fmt: skip
     correlation: str | None = option(
         "How residuals of a series correlate: 'ar1(visit | patient)', 'car1(day | patient)' or 'cs(patient)'. "
-        "[default: not at all]", None, metavar="TEXT", data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+        "[default: not at all]", None, metavar="TEXT", data="tables", same_data=True, newer=True)  # fmt: skip
     patient: str | None = option(
         "Column of a table that names patients: of each, --patient-rows rows of a client count, and --dp site hides "
         "them together. [default: none: every row is a patient]", None, metavar="COLUMN", data="tables",
-        same_data=True, newer=True,
-    )  # fmt: skip
+        same_data=True, newer=True)  # fmt: skip
     spellings: str | None = option(
         "Names of a table's clients, groups and levels that differ in blanks, capitals or Unicode form alone: refuse "
         "the table, join them to the most frequent one, or keep them apart; or by column, as in ward=join,gene=keep. "

@@ -79,7 +79,7 @@ def responses(method: MixedModel, eta: Tensor, values: State, columns: Columns, 
         for number in columns.series.unique():
             own = columns.series == number
             noise[own] = torch.linalg.cholesky(serial.matrix(rho, time[own])) @ z[own]
-        return eta + noise * method.response_family.noise(values, columns)  # type: ignore[attr-defined,no-any-return]
+        return eta + noise * method.response_family.noise(values, columns)  # type: ignore[attr-defined]
     with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
         torch.default_generator.manual_seed(seed % 2**63)
         drawn: Tensor = method.response(eta, values, columns).sample()

@@ -128,7 +128,9 @@ class SerialSums:
             share, least = value.sigmoid(), self.serial.least
             rest = (1 - least) * share * (1 - share)
             all_places = torch.ones_like(self.place)
-            found = tuple(v * all_places for v in (least + (1 - least) * share, rest, rest * (1 - 2 * share)))
+            value_slope_bend = least + (1 - least) * share, rest, rest * (1 - 2 * share)
+            a, b, c = (v * all_places for v in value_slope_bend)
+            found = a, b, c
         return z.through(*found) if isinstance(z, Taylor) else found[0]
 
     def _weights(self, phi: Any) -> tuple[Any, Any, Any]:
