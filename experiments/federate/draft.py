@@ -187,7 +187,7 @@ def _data(
         df = tables.read(str(sample), used, split=terms.split, reading=reading)
         sites = [place for term in terms.random for place in term.path if place not in df.columns]
         levels = terms.levels(said.pop("group", None) or (sites[0] if sites else None))
-        names = sorted({*(terms.response or ()), *terms.predictors, *beside.columns} - {""})
+        names = sorted({*(terms.response or ()), *terms.predictors, *(beside.columns - beside.groups)} - {""})
         names += [name for name in (levels.outer,) if name]
         about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,
                  "na": said.pop("na", None) or "refuse", "spellings": spelling_choice,
