@@ -19,6 +19,7 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import whole_rows
 from hierfl.data.formula.own_numbers import joined
 from hierfl.data.formula.parsed import OWN
+from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.input_scales import standardised
 from hierfl.data.patients import beyond_words, within_cap
 from hierfl.data.reading.options import Reading
@@ -133,12 +134,16 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     reading = Reading.of(run.reading)
     formula = joined(run.formula, {name: getattr(run, name) or None for name in OWN})
     terms = _parsed(formula, run.data, reading)
-    more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights", "precision_weights")}
-    used = {*(terms.response or ()), *terms.predictors, *more.values()}
+    roles = ("known_se", "event", "weights", "precision_weights", "correlation")
+    more = {name: getattr(run, name) or "" for name in roles}
+    beside = RowColumns(**more)
+    used = {*(terms.response or ()), *terms.predictors, *beside.columns - beside.groups}
     patient = run.patient or ""
     if patient and run.dp != "site":
         raise UserError(f"--patient {patient} says whom noise hides: --dp site --epsilon E as well")
-    df = tables.read(run.data, used, terms.places | ({patient} - {""}), split=terms.split, reading=reading)
+    df = tables.read(
+        run.data, used, terms.places | beside.groups | ({patient} - {""}), split=terms.split, reading=reading
+    )
     beyond = 0
     if patient:
         kept = _counting(df, patient, terms.levels(run.group or None).client, used, run)

@@ -38,6 +38,7 @@ ELSEWHERE = {
     "precision_weights": "the model says how what is observed is distributed",
     "dispersion": "the model says how what is observed is distributed",
     "zero_inflation": "the model says how what is observed is distributed",
+    "correlation": "the model says how what is observed is distributed",
     "patient": "it has no noise that hides patients",
     "test_fraction": "nothing is held out: leave-one-out is in the report",
     "validation_fraction": "nothing is held out: leave-one-out is in the report",

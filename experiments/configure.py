@@ -177,5 +177,5 @@ def _usual_of_table(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
         "group": named.client if named and "formula" not in said else "",
         "family": named.family if named else "gaussian",
         "known_se": named.known_se if named else "", "event": "", "weights": "", "precision_weights": "",
-        "na": "refuse", "spellings": "refuse",
+        "correlation": "", "na": "refuse", "spellings": "refuse",
     }  # fmt: skip

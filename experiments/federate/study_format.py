@@ -30,7 +30,7 @@ PRIVACY = ("masked", "mask_groups", "robust", "dp", "epsilon", "delta", "clip", 
 DATA: dict[str, Schema] = {
     "formula": {
         "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "precision_weights?": str,
-        "na?": str, "spellings?": str,
+        "correlation?": str, "na?": str, "spellings?": str,
         "test_fraction": Number(float, 0, 1),
         "validation_fraction": Number(float, 0, 1),
     },

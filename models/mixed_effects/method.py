@@ -163,7 +163,7 @@ class MixedEffects(Answers):
     @property
     def fixed_sums(self) -> bool:
         """Of a gaussian response X'X, X'y and y'y, where all rows count the same and no groups are inside."""
-        own = {"known", "weight", "precision"} & set(self.network.extras)
+        own = {"known", "weight", "precision", "series"} & set(self.network.extras)
         return not (self._other or self.inside or own or self.network.own)
 
     def broadcast_error(self, shared: State, inputs: Tensor) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: arguments that say how a table is read, and how a fit is run; others are the method's
-OF_TABLE = ("family", "client", "known_se", "event", "weights", "precision_weights", "na", "spellings")
+OF_TABLE = ("family", "client", "known_se", "event", "weights", "precision_weights", "correlation", "na", "spellings")
 FIT = ("rounds", "seed", "device")
 
 
@@ -52,6 +52,7 @@ def mixed_model(
     precision_weights: str | None = None,
     dispersion: str | None = None,
     zero_inflation: str | None = None,
+    correlation: str | None = None,
     na: Missing = "refuse",
     spellings: str | Mapping[str, str] = "refuse",
     population: Literal["auto", "ml", "reml", "bayes"] = "auto",
@@ -80,6 +81,8 @@ def mixed_model(
             residual's standard deviation, or of the family's size, shape, precision or dispersion, is linear in it.
         zero_inflation: likewise of the logit of p(zero). Both may stand behind the formula, as in
             ``"y ~ x + (1 | site); dispersion ~ arm"``.
+        correlation: of a gaussian response's residuals within a series: "ar1(visit | patient)", rho^|t - t'| at whole
+            times; "car1(day | patient)", the same at any times; "cs(patient)", rho between any two rows.
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
         spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ":
             "refuse" the table, "join" them to the most frequent one, or "keep" them apart; by column {"ward": "join"}.
@@ -98,6 +101,7 @@ def mixed_model(
         "family": family, "client": client, "known_se": known_se, "event": event, "weights": weights,
         "precision_weights": precision_weights, "na": na, "spellings": spellings,
     }  # fmt: skip
+    how |= {} if correlation is None else {"correlation": correlation}
     federation, method = _model(df, formula, {**how, "population": population, **settings})
     how |= {"population": population, "rounds": rounds, "seed": seed, "device": device, **settings}
     origin = Origin(mixed_model, df, how)

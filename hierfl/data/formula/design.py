@@ -15,12 +15,13 @@ from ...nn.architecture import Architecture
 from ...nn.functional import Network
 from ...nn.head import LinearHead
 from ...responses.registry import check_columns, check_formulas, response_class
+from .correlation import SERIES, TIME, Correlation
 from .grouping import Grouping
 from .parsed import CLIENT, DISPERSION, INNER, INSIDE, OUTER, ZERO_INFLATION
 from .units import INTERCEPT, NO_UNITS, Units
 
 #: what a row may have beside the columns of effects, in the order of the inputs' columns
-EXTRAS = ("offset", "trials", "known", "event", "weight", "precision", INNER, OUTER, *INSIDE[1:])
+EXTRAS = ("offset", "trials", "known", "event", "weight", "precision", INNER, OUTER, *INSIDE[1:], SERIES, TIME)
 
 
 class Columns(NamedTuple):
@@ -40,6 +41,8 @@ class Columns(NamedTuple):
         z_inner, z_outer: of their random effects, (S, n, q).
         further: of other levels inside a client, by kind: columns of their random effects, and each row's group.
         dispersion, zero_inflation: of the formulas of own numbers, in the design's units, (S, n, m).
+        series: which series of its client a row is of, from 1, where residuals correlate within series.
+        time: its place there.
     """
 
     x: Tensor
@@ -57,6 +60,8 @@ class Columns(NamedTuple):
     further: Mapping[str, tuple[Tensor, Tensor]] | None = None
     dispersion: Tensor | None = None
     zero_inflation: Tensor | None = None
+    series: Tensor | None = None
+    time: Tensor | None = None
 
     def of(self, level: str) -> tuple[Tensor, Tensor | None]:
         """Columns of a level's random effects, (S, n, q), and each row's group, (S, n); None for its client."""
@@ -97,6 +102,7 @@ class Design(Architecture):
         histogram: of the response, see :meth:`~hierfl.responses.base.Response.histogram`; empty where it has none.
         further: those of other levels inside a client than the first, in the order of :data:`.parsed.INSIDE`.
         dispersion, zero_inflation: columns of the formulas of own numbers; None for none.
+        correlation: of the residuals of a series; None for none.
     """
 
     fixed: tuple[str, ...] = ()
@@ -117,6 +123,7 @@ class Design(Architecture):
     further: tuple[Grouping, ...] = ()
     dispersion: Grouping | None = None
     zero_inflation: Grouping | None = None
+    correlation: Correlation | None = None
 
     @classmethod
     def of(
@@ -126,6 +133,7 @@ class Design(Architecture):
         outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
         fixed_correlation: np.ndarray | None = None, histogram: Sequence[float] = (),
         further: Sequence[Grouping] = (), dispersion: Grouping | None = None, zero_inflation: Grouping | None = None,
+        correlation: Correlation | None = None,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -149,7 +157,7 @@ class Design(Architecture):
             random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
             labels=tuple(labels), histogram=tuple(histogram),
             fixed_correlation=() if fixed_correlation is None else tuple(map(tuple, fixed_correlation.tolist())),
-            further=tuple(further), dispersion=dispersion, zero_inflation=zero_inflation,
+            further=tuple(further), dispersion=dispersion, zero_inflation=zero_inflation, correlation=correlation,
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:

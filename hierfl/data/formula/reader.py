@@ -17,6 +17,7 @@ from ..spellings import Spellings
 from . import gate
 from .column_types import ColumnTypes, typed
 from .columns import check_numbers, effects_and_offset, random_columns
+from .correlation import SERIES, TIME
 from .groups import Groups
 from .parsed import KINDS, OWN, Formula
 from .rank import IndependentColumns
@@ -102,6 +103,8 @@ class Reader:
             check_numbers("an effect of the new rows", column)
         one = np.ones(len(df))
         rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": one, "event": one, "weight": one}
+        # (a row to predict is by itself: what other rows of its series say of it is not used)
+        rows |= {SERIES: one, TIME: one}
         rows |= self.places.numbers(df)
         for role in ("known_se", "precision_weights"):
             if not (name := getattr(self.more, role)):

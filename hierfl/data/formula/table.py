@@ -17,11 +17,12 @@ from . import gate
 from .ambiguous import check_unambiguous
 from .column_types import ColumnTypes, truth_columns
 from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
+from .correlation import SERIES
 from .design import Design
 from .groups import Groups, by_field
 from .groups_checked import check_groups
 from .own_numbers import check_formula_rank
-from .parsed import CLIENT, KINDS, OWN, Formula, Levels
+from .parsed import CLIENT, INNER, KINDS, OWN, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
@@ -114,6 +115,9 @@ class FormulaTable:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
+        if more.correlated:
+            more.correlated.check_levels(levels, formula.own)
+            rows |= more.correlated.numbers(df, who, rows.get(INNER))
         types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
@@ -149,7 +153,7 @@ class FormulaTable:
 
     def design(self) -> Design:
         """What the columns of the inputs are."""
-        parts, of = self._centre(), response_class(self.family)
+        parts, of, correlated = self._centre(), response_class(self.family), self.more.correlated
         fixed = {name: self.fixed[name].to_numpy() for name in self.fixed}
         random, blocks = self.random[CLIENT]
         units = {level: _units(*found) for level, found in self.random.items()}
@@ -160,6 +164,7 @@ class FormulaTable:
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
             labels=self.response.labels, fixed_correlation=self.independent.correlation,
             histogram=of.histogram(self.response.y, self.rows).tolist(),
+            correlation=None if correlated is None else correlated.sized(self.rows[SERIES]),
             **by_field({
                 level: self.places.grouping(level, tuple(found), blocks, units[level])
                 for level, (found, blocks) in self.random.items() if level != CLIENT

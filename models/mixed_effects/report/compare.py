@@ -52,6 +52,9 @@ def compared(one: Model, other: Model, test: Test = "auto", replicates: int = RE
     own = [_own(m) for m in (small, large)]
     if not (fixed[0] <= fixed[1] and random[0] <= random[1] and own[0] <= own[1]):
         raise UserError("the smaller model's effects are not all among the larger one's: they are not nested")
+    series = [_method(model).network.correlation for model in (small, large)]
+    if series[0] is not None and series[0] != series[1]:
+        raise UserError("the smaller model's residuals correlate, and not as the larger one's: they are not nested")
     more_fixed = fixed[1] - fixed[0]
     means_only = (
         bool(more_fixed)

@@ -75,7 +75,7 @@ def _wald(label: str, value: float, step: float) -> float:
     """A limit so far from an estimate; the estimate where it has no standard error."""
     if not np.isfinite(step):
         return value
-    if label.startswith("corr("):
+    if label.startswith(("corr(", "rho(")):
         return float(np.tanh(np.arctanh(value) + step / (1 - value**2))) if abs(value) < 1 else value
     if label.startswith("p("):
         odds = value / (1 - value) * np.exp(step / (value * (1 - value)))

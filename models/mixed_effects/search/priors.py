@@ -86,6 +86,10 @@ class Priors:
             return numbers.new_zeros(numbers.shape[:-1])
         if self.method.response_family.own_prior == "family_prior":
             return self._of_own(numbers)
+        if (serial := getattr(self.method.response_family, "serial", None)) is not None:
+            # (rho is uniform, and the last of them)
+            uniform: Tensor = serial.log_uniform(numbers[..., -1])
+            return uniform + (self._residual(numbers[..., :-1]) if self.bayes else 0.0)
         if slopes := self.method.response_family.slopes:
             if not self.bayes:
                 return numbers.new_zeros(numbers.shape[:-1])

@@ -28,8 +28,9 @@ from torch import Tensor
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
 from .elimination import eliminate
-from .entrywise import Entrywise, over_rows, without_inside
+from .entrywise import Entrywise, over_rows, summed, without_inside
 from .row_sums import columns_of
+from .serial_sums import SerialSums
 from .taylor import Taylor
 
 #: points x clients x packed numbers that are computed at a time
@@ -41,19 +42,23 @@ def packed_size(p: int) -> int:
     return (p + 1) * (p + 2) // 2 + 1
 
 
-def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any]) -> tuple[Any, Any]:
+def packed(method: MixedModel, gram: Any, rows: Tensor, numbers: Sequence[Any]) -> tuple[Any, Any]:
     """[Z_out X y]^T V^-1 [Z_out X y], its upper triangle row by row (..., c - 1, S), and log |V| + n log 2 pi (..., S).
 
     Level by level, innermost outward; see :mod:`.elimination`.
 
     Args:
         method: whose L.
-        gram: G, (m, m, S); with groups inside clients (m_in, m_in, groups S), group by group.
+        gram: G, (m, m, S); with groups inside clients (m_in, m_in, groups S), group by group. Where residuals
+            correlate: :class:`.serial_sums.SerialSums`, a function of the last number.
         rows: [n, sum log W, ...], (., S).
         numbers: what is searched, one after the other: :class:`.taylor.Taylor`, or tensors (M, 1) of many points.
     """
-    entries, log_s = entries_of(method, gram, numbers)
     volume: Any = rows[0] * math.log(2 * math.pi) - rows[1]
+    if isinstance(gram, SerialSums):
+        gram, correlated = gram.given(numbers[-1])
+        volume, numbers = summed(correlated, groups_of(method)) + volume, numbers[:-1]
+    entries, log_s = entries_of(method, rows, numbers)
     left, volumes = without_inside(method.inside, gram, entries, log_s)
     for inside in volumes:
         volume = inside + volume
@@ -76,7 +81,7 @@ def entries_of(method: MixedModel, like: Any, numbers: Sequence[Any]) -> tuple[d
     return found, numbers[first] if len(numbers) > first and not method.network.own else None
 
 
-def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
+def polynomial(method: MixedModel, gram: Any, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
     """Each client's packed numbers at a point (k,), and their first and second derivatives there.
 
     Args:
@@ -106,12 +111,14 @@ def expanded(method: MixedModel, gram: Any, rows: Any, numbers: Tensor) -> dict[
     return {name: in_groups(method, each, rows, -1) for name, each in found.items()}
 
 
-def passes(method: MixedModel, gram: Tensor, rows: Tensor, each: int) -> list[tuple[Tensor, Tensor]]:
+def passes(method: MixedModel, gram: Any, rows: Tensor, each: int) -> list[tuple[Any, Tensor]]:
     """Clients in parts whose numbers fit into memory, ``each`` for every one of G's."""
     groups = groups_of(method)
     size = max(1, NUMBERS_PER_PASS // (each * gram.shape[0] ** 2 * groups))
     if size >= rows.shape[-1]:
         return [(gram, rows)]
+    if isinstance(gram, SerialSums):
+        return list(zip(gram.split(size, groups), rows.split(size, -1), strict=True))
     split = gram.unflatten(-1, (groups, -1)).split(size, -1)
     return list(zip((part.flatten(-2) for part in split), rows.split(size, -1), strict=True))
 
@@ -139,9 +146,11 @@ def in_groups(method: MixedModel, values: Tensor, rows: Tensor, dim: int) -> Ten
     return beside.flatten(-2).movedim(-1, dim).contiguous()
 
 
-def at_points(method: MixedModel, gram: Tensor, rows: Tensor, points: Tensor) -> Tensor:
+def at_points(method: MixedModel, gram: Any, rows: Tensor, points: Tensor) -> Tensor:
     """Each client's packed numbers at points (M, k): (S, M, c); the others as for :func:`polynomial`."""
     inside = gram.shape[0] ** 2 * sum(level.size for level in method.inside)
+    if isinstance(gram, SerialSums):  # (which has a G at each point)
+        inside = gram.shape[0] ** 2 * groups_of(method)
     each = max(packed_size(columns_of(method) - method.covariance.q - 1), inside)
     size = max(1, NUMBERS_PER_PASS // (each * rows.shape[-1]))
     parts = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +16,12 @@ from ..moments import cholesky, kept, triangle
 from .draws import Effects, gaussian_effects, gaussian_groups, gaussian_mode, moments
 
 
-def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
-    """Effects' means and roots of their covariances, {name: (S, 1, *shape)}."""
-    return conditional_of(method, chunk.values["gram"], chunk.values["rows"], shared)
+def conditional(method: MixedModel, chunk: ClientChunk, gram: Any, shared: State) -> State:
+    """Effects' means and roots of their covariances, {name: (S, 1, *shape)}; G as of :class:`.likelihood.Gaussian`."""
+    return conditional_of(method, gram, chunk.values["rows"], shared)
 
 
-def conditional_of(method: MixedModel, gram: Tensor, rows: Tensor, shared: State) -> State:
+def conditional_of(method: MixedModel, gram: Any, rows: Tensor, shared: State) -> State:
     """The same from sums over rows, as :class:`.row_sums.RowSums` has them."""
     root = method.covariance.matrix(shared["root"])
     u, factor = gaussian_mode(method, gram, rows, shared)
@@ -32,11 +33,11 @@ def conditional_of(method: MixedModel, gram: Tensor, rows: Tensor, shared: State
     return found
 
 
-def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
+def joint(method: MixedModel, chunk: ClientChunk, gram: Any, draws: State, phase: object) -> State:
     """Effects at draws of the population {name: (D, *shape)}; moments are the mixture's own."""
 
     def drawn(z: Mapping[str, Tensor]) -> tuple[Effects, Effects | None]:
-        return gaussian_effects(method, chunk.values["gram"], chunk.values["rows"], draws, z)
+        return gaussian_effects(method, gram, chunk.values["rows"], draws, z)
 
     return joint_of(method, chunk, draws, phase, drawn)
 

@@ -57,10 +57,7 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
     With groups inside clients G is (S, groups, m_in, m_in).
     """
-    columns = method.network.split(batch.x)
-    both = both_columns(method, columns, batch)
-    precision = precisions(columns, batch)
-    root = (times_of(columns, batch) * precision).sqrt()[..., None] * both
+    root, columns = whitened_rows(method, batch)
     rows = counts_of(method, batch)
     if columns.inner is None:
         return root.mT @ root, rows
@@ -69,6 +66,13 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     products = (root[..., :, None] * root[..., None, :]).flatten(0, 1)
     gram = products.new_zeros(len(root) * level.size, *products.shape[1:])
     return gram.index_add_(0, of_all.flatten(), products).unflatten(0, (len(root), level.size)), rows
+
+
+def whitened_rows(method: MixedModel, batch: Batch) -> tuple[Tensor, Columns]:
+    """[Z_in Z Z_out X y], (S, n, m), times the roots of the rows' precisions and weights; and the columns."""
+    columns = method.network.split(batch.x)
+    both, precision = both_columns(method, columns, batch), precisions(columns, batch)
+    return (times_of(columns, batch) * precision).sqrt()[..., None] * both, columns
 
 
 def both_columns(method: MixedModel, columns: Columns, batch: Batch) -> Tensor:

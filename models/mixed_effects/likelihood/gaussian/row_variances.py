@@ -174,22 +174,17 @@ class RowVariances(Gaussian):
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
         """From sums of products at these values."""
-        return gaussian_mode(self.method, *self.sums(batch, shared), without_gamma(shared))
+        return gaussian_mode(self.method, *self.sums_at(batch, shared), without_gamma(shared))
 
-    def sums(self, batch: Batch, shared: State) -> tuple[Tensor, Tensor]:
-        """G and [n, ...], as clients of one standard deviation keep them."""
+    def sums_at(self, batch: Batch, shared: State) -> tuple[Tensor, Tensor]:
+        """G (m, m, S) of clients or groups, and [n, ...] as clients of one standard deviation keep them."""
         products = Products.of(self.method, batch)
-        gram = products.at(shared[GAMMA][None])[0][0]  # (m, m, S)
-        if products.group is not None:
-            gram = gram.unflatten(-1, (products.group[1], -1)).permute(3, 2, 0, 1)
-        else:
-            gram = gram.permute(2, 0, 1)
-        return gram.unsqueeze(1), products.rows.mT.unsqueeze(1)
+        return products.at(shared[GAMMA][None])[0][0], products.rows.mT.unsqueeze(1)
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
         """Their exact moments."""
         found = [
-            conditional_of(self.method, *self.sums(part.batch(), shared), without_gamma(shared))
+            conditional_of(self.method, *self.sums_at(part.batch(), shared), without_gamma(shared))
             for part in parts_of(chunk)
         ]
         return {name: torch.cat([part[name] for part in found]) for name in found[0]}
