@@ -27,7 +27,7 @@ def test_a_slope_without_variance_changes_no_covariance() -> None:
 
 @pytest.mark.cpu(4, "a fit")
 def test_a_correlation_of_one_bends_no_covariance() -> None:
-    """Beside dense matrices, of variances that keep to (a, b) (a, b)^T. pbkrtest, which leaves the bound, has wider errors."""
+    """Beside dense matrices, of variances that keep to (a, b) (a, b)^T; pbkrtest, which leaves them, is wider."""
     rng = np.random.default_rng(1)
     df = pd.DataFrame({"site": np.repeat([f"s{k}" for k in range(12)], 8), "x": rng.normal(size=96)})
     df["y"] = df.x + rng.normal(size=96) + np.repeat(rng.normal(size=12), 8) * (1 + 0.3 * df.x)
