@@ -39,7 +39,7 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
         lines.append("draws=0: standard deviations and predictions have no intervals; draws=1000 makes them")
     if numbers.get("laplace"):
         lines.append(
-            "random effects are integrated out by Laplace's approximation (lme4's nAGQ=1): of few rows that are 0 or 1 "
-            "a group, their standard deviations come out too small"
+            "random effects are integrated out by Laplace's approximation (lme4's nAGQ=1): where groups have few rows, "
+            "of 0 or 1 most of all, their standard deviations come out too small"
         )
     return lines

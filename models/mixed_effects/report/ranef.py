@@ -29,6 +29,8 @@ def random_effects(run: Run, level: str) -> pd.DataFrame:
     method, federation = run.fitted.method, run.fitted.federation
     assert isinstance(method, MixedModel)
     named = {of.grouping.factor or "client": of for of in method.levels}
+    if (reader := federation.about.get("reader")) is not None and level == reader.places.levels.client:
+        level = "client"
     if level not in named:
         raise unknown("level of random effects", level, named)
     found, own = named[level], run.personal

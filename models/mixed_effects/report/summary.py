@@ -52,8 +52,8 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
         bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
         inner_groups, inner_2_groups, ..., outer_groups and crossed_groups (those inside clients, of clients, and that
-        cross them), laplace (1 where effects of several levels inside are integrated out so),
-        effective_points (what the explored points are worth), population_draws (0 where there are none), left_out
+        cross them), laplace (1 where effects of several levels inside, or of groups that cross clients, are integrated
+        out so), effective_points (what the explored points are worth), population_draws (0 where there are none), left_out
         (rows that lacked a value).
     """
     import pandas as pd
@@ -154,7 +154,7 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
     clients, rows, *inside = estimates["counts"].tolist()
     found = {"parameters": float(parameters), "rows": rows, "groups": clients}
     found |= {f"{level.kind}_groups": number for level, number in zip(method.inside, inside, strict=True)}
-    if len(inside) > 1 and method.likelihood.searches_beta:
+    if (len(inside) > 1 or any(of.crossed for of in method.above)) and method.likelihood.searches_beta:
         found["laplace"] = 1.0
     for level in method.above:
         found["crossed_groups" if level.crossed else "outer_groups"] = float(level.groups)
