@@ -53,8 +53,8 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
         inner_groups, inner_2_groups, ..., outer_groups and crossed_groups (those inside clients, of clients, and that
         cross them), laplace (1 where effects of several levels inside, or of groups that cross clients, are integrated
-        out so), effective_points (what the explored points are worth), population_draws (0 where there are none), left_out
-        (rows that lacked a value).
+        out so), effective_points (what the explored points are worth), population_draws (0 where there are none),
+        left_out (rows that lacked a value).
     """
     import pandas as pd
 
