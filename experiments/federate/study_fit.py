@@ -6,18 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from hierfl.calls import checked_call
 from hierfl.data.federated.formula_data import FormulaData
 from hierfl.errors import UserError
 from hierfl.files import user_path
 from hierfl.inference.engines.remote.preparation import PREPARED_FILE, read_sums
-from hierfl.inference.evaluation.fitted import Fitted
+from hierfl.inference.evaluation.fitted import Fitted, Population
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.of_options import of_options
 from hierfl.inference.options import Options
 from hierfl.inference.run import checkpoint
 from hierfl.inference.run.arguments import initial_values
 from hierfl.inference.run.result import Run
+from hierfl.models.mixed_effects.after.histogram import CELLS, COUNTS
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.report.predictions import Level
@@ -26,6 +29,7 @@ from hierfl.models.mixed_effects.rowless_fit import RowlessMixedModel
 from hierfl.schema import read_toml
 
 from .guard.home import SITE, STUDY_COPY
+from ..run_folder.summary import read_summary
 from .public_sums import is_public, kept_public_sums
 from .site_results import site_run
 from .study import STUDY, Study
@@ -40,6 +44,32 @@ SHARED = "server/shared/"
 
 class StudyMixedModel(RowlessMixedModel):
     """A study's fit at its coordinator: answers from sums; what is of single sites is at the sites."""
+
+    def refit(self, update: str = "~ .", df: pd.DataFrame | None = None, **changes: Any) -> Any:
+        """Refused: the rows are the sites'."""
+        raise UserError("refit needs rows, which are at the sites: a new study of the other formula, and its approval")
+
+    def save(self, folder: str | Path) -> None:
+        """Refused: the coordinator's folder has all there is."""
+        raise UserError("a study is kept by its folder: copy that, and load_study(FOLDER) loads it")
+
+    def shrinkage(self) -> pd.DataFrame:
+        """Refused: a site's own coefficients are of its rows."""
+        raise UserError("shrinkage compares all sites by their rows, which stay there: ranef() at a site has its own")
+
+    def compare(self, other: FittedMixedModel, *_: Any, **__: Any) -> pd.DataFrame:
+        """Refused: nobody sees whether two studies are of the same rows."""
+        raise UserError(
+            "compare needs the rows, which are at the sites: test('x = 0') and anova() test effects of one study; "
+            "log_likelihood and aic of two compare by hand, where both are of the same rows"
+        )
+
+    def posterior(self, **how: Any) -> Any:
+        """Refused: what ArviZ is given has rows."""
+        raise UserError(
+            "posterior() has clients and rows, which are at the sites: globals.csv of the folder has the population's "
+            "draws, and load_study(FOLDER) at a site has its own"
+        )
 
     def ranef(self, level: str = "client") -> pd.DataFrame:
         """As of any fit, of groups of sites; a site's own effects stay there.
@@ -107,7 +137,15 @@ def _restored(study: Study, folder: Path) -> tuple[Fitted, Options]:
     initial = initial_values(method, InitialWeights.of(method.network, options.seed))[1]
     initial = {k: v.detach().to(options.dtype) for k, v in initial.items()}
     nobody = {k: v.new_zeros((0, *v.shape)) for k, v in initial.items()}
-    return Fitted(method, outline, method.prediction_params(shared), nobody, {}, initial, options.seed), options
+    params = method.prediction_params(shared)
+    return Fitted(method, outline, params, nobody, {}, initial, options.seed, counted(folder)), options
+
+
+def counted(folder: Path) -> Population | None:
+    """Sums over all sites that the report has kept: rows by their quantile residuals; None where none were counted."""
+    held = read_summary(folder)
+    counts = [held[name] for k in range(1, CELLS + 1) if (name := f"{COUNTS}_{k}") in held]
+    return Population({}, {COUNTS: torch.tensor(counts, dtype=torch.float64)}) if len(counts) == CELLS else None
 
 
 def _at_site(member: Membership) -> FittedMixedModel:

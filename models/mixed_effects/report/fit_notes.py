@@ -16,7 +16,7 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
 
     Args:
         numbers: of a fit, as :func:`.summary.effects_table` or summary.json has them: off_maximum, effective_points,
-            population_draws, laplace; dropped, a sentence for each fixed column that was; and codes, one for each
+            population_draws, laplace, and those of residuals; dropped, a sentence for each fixed column that was; and codes, one for each
             column of a frame with a number that may be a missing value.
     """
     lines = [*(numbers.get("dropped") or ()), *(numbers.get("codes") or ())]
@@ -42,4 +42,19 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
             "random effects are integrated out by Laplace's approximation (lme4's nAGQ=1): of few rows that are 0 or 1 "
             "a group, their standard deviations come out too small"
         )
+    if (rows := numbers.get("residual_rows")) is not None:
+        lines.append(_of_residuals(rows, numbers))
     return lines
+
+
+def _of_residuals(rows: float, numbers: Mapping[str, Any]) -> str:
+    """The histogram of quantile residuals in words."""
+    if not rows:
+        return "no rows are counted by their quantile residuals: sites with small cells send none"
+    everyone = numbers.get("rows") or rows
+    of = f"{rows:,.0f}" if rows >= everyone else f"{rows:,.0f} of {everyone:,.0f}"
+    return (
+        f"quantile residuals of {of} rows, uniform where the model holds: chi-squared "
+        f"{numbers['residual_chi_squared']:.1f} on 9 df, p = {numbers['residual_p']:.2g}; effects were estimated from "
+        "the same rows, so that p errs upwards"
+    )
