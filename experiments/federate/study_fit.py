@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,8 +28,8 @@ from hierfl.models.mixed_effects.report.same_data import NO_ROWS
 from hierfl.models.mixed_effects.rowless_fit import RowlessMixedModel
 from hierfl.schema import read_toml
 
-from .guard.home import SITE, STUDY_COPY
 from ..run_folder.summary import read_summary
+from .guard.home import SITE, STUDY_COPY
 from .public_sums import is_public, kept_public_sums
 from .site_results import site_run
 from .study import STUDY, Study
@@ -42,33 +42,40 @@ if TYPE_CHECKING:
 SHARED = "server/shared/"
 
 
-class StudyMixedModel(RowlessMixedModel):
-    """A study's fit at its coordinator: answers from sums; what is of single sites is at the sites."""
+class OfStudy:
+    """What no fit of a study answers, since it needs all rows, and they are at their sites."""
 
     def refit(self, update: str = "~ .", df: pd.DataFrame | None = None, **changes: Any) -> Any:
-        """Refused: the rows are the sites'."""
-        raise UserError("refit needs rows, which are at the sites: a new study of the other formula, and its approval")
+        """Refused."""
+        raise UserError("refit needs all rows, and they are at their sites: another formula is another study")
 
     def save(self, folder: str | Path) -> None:
-        """Refused: the coordinator's folder has all there is."""
+        """Refused."""
         raise UserError("a study is kept by its folder: copy that, and load_study(FOLDER) loads it")
 
     def shrinkage(self) -> pd.DataFrame:
-        """Refused: a site's own coefficients are of its rows."""
-        raise UserError("shrinkage compares all sites by their rows, which stay there: ranef() at a site has its own")
+        """Refused."""
+        raise UserError("shrinkage needs all rows, and they are at their sites: load_study(FOLDER).ranef() at a site")
 
     def compare(self, other: FittedMixedModel, *_: Any, **__: Any) -> pd.DataFrame:
-        """Refused: nobody sees whether two studies are of the same rows."""
+        """Refused: nobody sees that two studies are of the same rows, and REML's are fitted again."""
         raise UserError(
-            "compare needs the rows, which are at the sites: test('x = 0') and anova() test effects of one study; "
-            "log_likelihood and aic of two compare by hand, where both are of the same rows"
+            "compare needs all rows, and they are at their sites: test('x = 0') and anova() test effects of one study"
         )
+
+
+class SiteMixedModel(OfStudy, FittedMixedModel):
+    """A study's fit at one of its sites, with the site's own rows."""
+
+
+class StudyMixedModel(OfStudy, RowlessMixedModel):
+    """A study's fit at its coordinator: answers from sums; what is of single sites is at the sites."""
 
     def posterior(self, **how: Any) -> Any:
         """Refused: what ArviZ is given has rows."""
         raise UserError(
-            "posterior() has clients and rows, which are at the sites: globals.csv of the folder has the population's "
-            "draws, and load_study(FOLDER) at a site has its own"
+            "posterior() has clients and rows, which are at the sites: summary() has the population's intervals, and "
+            "load_study(FOLDER) at a site its own posterior()"
         )
 
     def ranef(self, level: str = "client") -> pd.DataFrame:
@@ -157,7 +164,7 @@ def _at_site(member: Membership) -> FittedMixedModel:
     federation = run.fitted.federation
     here = replace(federation, about={**federation.about, "index": index})
     formula = member.study.data.formula.formula
-    return FittedMixedModel(replace(run, fitted=replace(run.fitted, federation=here)), formula)
+    return SiteMixedModel(replace(run, fitted=replace(run.fitted, federation=here)), formula)
 
 
 def _check(study: Study) -> None:

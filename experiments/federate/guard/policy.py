@@ -203,7 +203,7 @@ class Policy:
 
     @property
     def answers(self) -> dict[str, Any]:
-        """What a site's answers depend on, as :meth:`~hierfl.experiments.federate.study_site.Membership.site` has it."""
+        """What a site's answers depend on; see :meth:`~hierfl.experiments.federate.study_site.Membership.site`."""
         return {"train_scores": self.train_scores, "least_cell": self.least_cell}
 
     @property

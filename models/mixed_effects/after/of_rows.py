@@ -65,8 +65,8 @@ class OfRows:
     def residual_histogram(self) -> pd.DataFrame:
         """The rows of all clients by the quantile of their response, given each client's effects, in ten cells.
 
-        Of continuous responses these are the counts of ``residuals("quantile", level="client")``, as probabilities. Of a
-        study they are sums of what sites have counted, where it has ``[settings] residuals = true``.
+        Of continuous responses these are the counts of ``residuals("quantile", level="client")``, as probabilities.
+        Of a study they are sums of what sites have counted, where it has ``residuals = true`` among its settings.
 
         Returns:
             lower, upper (of the cell), rows, expected. ``attrs`` has chi_squared, df and p of Pearson's test; p errs
