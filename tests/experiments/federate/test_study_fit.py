@@ -13,9 +13,9 @@ from hierfl import load_study, mixed_model
 from hierfl.errors import UserError
 
 
-@pytest.mark.cpu(8, "a study of six sites by files, and the pooled fit")
+@pytest.mark.cpu(7, "a study of three sites by files, and the pooled fit")
 def test_a_study_answers_as_the_pooled_fit(tmp_path: Path) -> None:
-    df = patients(3, seed=3)
+    df = patients(3, seed=4)
     files = write_tables(df, tmp_path / "data")
     study = formula_study(tmp_path, files, formula="y ~ age + stage + (1 | site)", rounds=60)
     place = FileStudy(study, files, tmp_path)
