@@ -98,7 +98,7 @@ def dry_run(study: Study, rows: int = 0, say: Callable[[str], None] = lambda lin
             say("making up the sites' files")
             sites = {}
             for name, path in make_up_files(study, folder, each).items():
-                site = Membership(folder / name, study, name, path).site(train_scores=Policy().train_scores)
+                site = Membership(folder / name, study, name, path).site(**Policy().answers)
                 sites[name] = masked_site(study, site, identities.get(name))
             recorded.ask = _InMemory(sites, found, Support(study).steps)
             say("asking them")

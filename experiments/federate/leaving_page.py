@@ -59,6 +59,10 @@ columns: of a gaussian response `cross` has (m + p + 1) (m + p + 2) / 2 + 1 numb
 one site alone has is that site's own: masked studies refuse groups of fewer than three sites, and `least_cell` counts
 the rows of each group at the site.
 
+With the setting `residuals = true` a mixed model's study ends with one more sum (`sums`): `residuals`, 10 numbers, the
+site's training rows counted by the quantile of their response at the estimates. A site with a cell of fewer rows than
+`least_cell` that is not empty sends zeros. Its `policy.toml` allows the counts or not (`residuals`).
+
 In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
 round, metrics, calibration or `sums`.
 """

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from hierfl.calls import checked_call
 from hierfl.data.federated.formula_data import FormulaData
 from hierfl.errors import UserError
 from hierfl.files import user_path
 from hierfl.inference.engines.remote.preparation import PREPARED_FILE, read_sums
-from hierfl.inference.evaluation.fitted import Fitted
+from hierfl.inference.evaluation.fitted import Fitted, Population
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.of_options import of_options
 from hierfl.inference.options import Options
 from hierfl.inference.run import checkpoint
 from hierfl.inference.run.arguments import initial_values
 from hierfl.inference.run.result import Run
+from hierfl.models.mixed_effects.after.histogram import CELLS, COUNTS
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.report.predictions import Level
@@ -25,6 +28,7 @@ from hierfl.models.mixed_effects.report.same_data import NO_ROWS
 from hierfl.models.mixed_effects.rowless_fit import RowlessMixedModel
 from hierfl.schema import read_toml
 
+from ..run_folder.summary import read_summary
 from .guard.home import SITE, STUDY_COPY
 from .public_sums import is_public, kept_public_sums
 from .site_results import site_run
@@ -38,8 +42,41 @@ if TYPE_CHECKING:
 SHARED = "server/shared/"
 
 
-class StudyMixedModel(RowlessMixedModel):
+class OfStudy:
+    """What no fit of a study answers, since it needs all rows, and they are at their sites."""
+
+    def refit(self, update: str = "~ .", df: pd.DataFrame | None = None, **changes: Any) -> Any:
+        """Refused."""
+        raise UserError("refit needs all rows, and they are at their sites: another formula is another study")
+
+    def save(self, folder: str | Path) -> None:
+        """Refused."""
+        raise UserError("a study is kept by its folder: copy that, and load_study(FOLDER) loads it")
+
+    def shrinkage(self) -> pd.DataFrame:
+        """Refused."""
+        raise UserError("shrinkage needs all rows, and they are at their sites: load_study(FOLDER).ranef() at a site")
+
+    def compare(self, other: FittedMixedModel, *_: Any, **__: Any) -> pd.DataFrame:
+        """Refused: nobody sees that two studies are of the same rows, and REML's are fitted again."""
+        raise UserError(
+            "compare needs all rows, and they are at their sites: test('x = 0') and anova() test effects of one study"
+        )
+
+
+class SiteMixedModel(OfStudy, FittedMixedModel):
+    """A study's fit at one of its sites, with the site's own rows."""
+
+
+class StudyMixedModel(OfStudy, RowlessMixedModel):
     """A study's fit at its coordinator: answers from sums; what is of single sites is at the sites."""
+
+    def posterior(self, **how: Any) -> Any:
+        """Refused: what ArviZ is given has rows."""
+        raise UserError(
+            "posterior() has clients and rows, which are at the sites: summary() has the population's intervals, and "
+            "load_study(FOLDER) at a site its own posterior()"
+        )
 
     def ranef(self, level: str = "client") -> pd.DataFrame:
         """As of any fit, of groups of sites; a site's own effects stay there.
@@ -107,7 +144,15 @@ def _restored(study: Study, folder: Path) -> tuple[Fitted, Options]:
     initial = initial_values(method, InitialWeights.of(method.network, options.seed))[1]
     initial = {k: v.detach().to(options.dtype) for k, v in initial.items()}
     nobody = {k: v.new_zeros((0, *v.shape)) for k, v in initial.items()}
-    return Fitted(method, outline, method.prediction_params(shared), nobody, {}, initial, options.seed), options
+    params = method.prediction_params(shared)
+    return Fitted(method, outline, params, nobody, {}, initial, options.seed, counted(folder)), options
+
+
+def counted(folder: Path) -> Population | None:
+    """Sums over all sites that the report has kept: rows by their quantile residuals; None where none were counted."""
+    held = read_summary(folder)
+    counts = [held[name] for k in range(1, CELLS + 1) if (name := f"{COUNTS}_{k}") in held]
+    return Population({}, {COUNTS: torch.tensor(counts, dtype=torch.float64)}) if len(counts) == CELLS else None
 
 
 def _at_site(member: Membership) -> FittedMixedModel:
@@ -119,7 +164,7 @@ def _at_site(member: Membership) -> FittedMixedModel:
     federation = run.fitted.federation
     here = replace(federation, about={**federation.about, "index": index})
     formula = member.study.data.formula.formula
-    return FittedMixedModel(replace(run, fitted=replace(run.fitted, federation=here)), formula)
+    return SiteMixedModel(replace(run, fitted=replace(run.fitted, federation=here)), formula)
 
 
 def _check(study: Study) -> None:

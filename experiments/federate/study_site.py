@@ -89,12 +89,13 @@ class Membership:
         write_whole(self.folder / STUDY_COPY, tomli_w.dumps(dict(self.study.table)).encode())
         write_whole(self.folder / SITE, tomli_w.dumps(about).encode(), mode=0o600)
 
-    def site(self, device: str = "cpu", *, train_scores: bool = True) -> PreparedSite:
+    def site(self, device: str = "cpu", *, train_scores: bool = True, least_cell: int = 1) -> PreparedSite:
         """What answers for it.
 
         Args:
             device: that computes.
             train_scores: whether scores of training rows are sent.
+            least_cell: rows in every cell of a count of rows that is not empty; else none are counted.
 
         Raises:
             UserError: for data that do not fit, or have changed.
@@ -115,7 +116,7 @@ class Membership:
             options = study.options(device)
             return Site(
                 method, federation, options, self.folder, study.handshake, new_clients=study.new_clients,
-                train_scores=train_scores, roster=study.clients,
+                train_scores=train_scores, roster=study.clients, least_cell=least_cell,
             )  # fmt: skip
 
         steps = study.data.steps + data.support.steps

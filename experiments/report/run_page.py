@@ -65,6 +65,8 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         sections.append(Section("Differential privacy", found, tables=[dp_table(summary)]))
     if (folder / "effects.csv").is_file():
         sections.append(Section("Effects", tables=[(EFFECT_COLUMNS, read_effects(folder))]))
+    if summary.get("residual_rows"):
+        sections.append(_residuals(summary))
     if (folder / "globals.csv").is_file():
         sections.append(Section("Globals", tables=[(GLOBAL_COLUMNS, read_globals(folder))]))
     for heading in registry.sections("run"):
@@ -93,6 +95,14 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
     ]
     write_text(folder / "report.html", render(title, about, sections))
     return folder / "report.html"
+
+
+def _residuals(summary: Mapping[str, Any]) -> Section:
+    """Rows of all clients by their quantile residuals."""
+    counts = [summary[name] for k in range(1, 101) if (name := f"residuals_{k}") in summary]
+    rows = [[f"{k / len(counts):g} to {(k + 1) / len(counts):g}", f"{n:,.0f}"] for k, n in enumerate(counts)]
+    text = f"Of each cell {summary['residual_rows'] / len(counts):,.1f} rows are expected where the model holds."
+    return Section("Quantile residuals", [text], [(["quantile", "rows"], rows)])
 
 
 def _options(run: RunConfig) -> dict[str, Any]:

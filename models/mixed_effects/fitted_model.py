@@ -13,6 +13,7 @@ from hierfl.inference.run.result import Run
 
 from .after.again import Origin
 from .after.answers import AfterFit
+from .after.histogram import numbers_of
 from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
 from .report.elsewhere import ELSEWHERE
@@ -60,6 +61,7 @@ class FittedMixedModel(AfterFit):
         """
         check_level(level)
         table, numbers = effects_table(self.run.fitted, level)
+        numbers |= numbers_of(self.run.fitted)
         ratio = self.method.response_family.ratio
         if ratio:
             coefficients = table["effect"].isin(self.method.network.fixed)

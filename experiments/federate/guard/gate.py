@@ -77,7 +77,7 @@ class Gate:
         self._approval: Approval | None = self.home.approval_of(self.folder)
         self._policy, self._rows = Policy.read(self.home.folder), ""
         self.member = Membership.read(self.folder, finished=False)
-        study, plain = self.member.study, self.member.site(self.device, train_scores=self._policy.train_scores)
+        study, plain = self.member.study, self.member.site(self.device, **self._policy.answers)
         claims = AccountClaims(self.ledger, study.digest, self.member.client)
         self.site = masked_site(study, plain, self.home.identity, claims, self._fits)
         self.site.patient = True

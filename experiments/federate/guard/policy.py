@@ -44,6 +44,7 @@ SCHEMA: Schema = {
     "label_counts?": str,
     "points?": str,
     "exploration?": str,
+    "residuals?": str,
     "train_scores?": bool,
     "masked?": bool,
     "noise?": bool,
@@ -73,6 +74,8 @@ COMMENTS = {
     "approve --allow points), or allow.",
     "exploration": "Exploration of up to 4,096 points (of plain models as their settings say), but of gaussian models\n"
     "of one level: refuse, approve (with --allow exploration), or allow.",
+    "residuals": "Counts of rows by the quantiles of their responses, at the server's estimates (residuals = true):\n"
+    "refuse, approve (with --allow residuals), or allow. Sites whose cells are smaller than least_cell count none.",
     "train_scores": "true: scores of training rows are answered. They can show outcomes of single rows.",
     "masked": "true: a study needs masks, by which the server gets sums over all sites, and of one site nothing.",
     "noise": 'true: a study needs noise that is added inside this site (dp = "site").',
@@ -96,7 +99,7 @@ class Policy:
         forbidden_columns, forbidden_families, forbidden_methods: names that no study may use; "*" is every method
             that is a file of its own.
         single_messages: whether a method's server may read each site's message by itself.
-        networks, models, label_counts, points, exploration: each "refuse", "approve" or "allow".
+        networks, models, label_counts, points, exploration, residuals: each "refuse", "approve" or "allow".
         train_scores: whether scores of training rows are answered.
         masked, noise: whether messages must be masked, or have noise of this site's own.
         largest_epsilon: of one data set, across studies and names.
@@ -120,6 +123,7 @@ class Policy:
     label_counts: str = "approve"
     points: str = "approve"
     exploration: str = "approve"
+    residuals: str = "approve"
     train_scores: bool = False
     masked: bool = False
     noise: bool = False
@@ -141,7 +145,7 @@ class Policy:
         if strange := sorted(table.keys() - set(known)):
             raise unknown(f"entry of {path}:", strange[0], known)
         check(dict(table), SCHEMA, path)
-        for name in ("networks", "models", "label_counts", "points", "exploration"):
+        for name in ("networks", "models", "label_counts", "points", "exploration", "residuals"):
             if (said := table.get(name, "approve")) not in CHOICES:
                 raise unknown(f"value of {name} in {path}:", said, CHOICES)
         for name in table.get("forbidden_families", ()):
@@ -192,7 +196,15 @@ class Policy:
     @property
     def digest(self) -> str:
         """Of all entries, 16 hex digits: an approval is of one policy."""
-        return hashlib.sha256(json.dumps(self.as_table(), sort_keys=True).encode()).hexdigest()[:16]
+        held = self.as_table()
+        if held["residuals"] == "approve":  # (policies that were approved before there was the entry)
+            del held["residuals"]
+        return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def answers(self) -> dict[str, Any]:
+        """What a site's answers depend on; see :meth:`~hierfl.experiments.federate.study_site.Membership.site`."""
+        return {"train_scores": self.train_scores, "least_cell": self.least_cell}
 
     @property
     def limits(self) -> Limits:

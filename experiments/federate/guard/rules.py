@@ -34,7 +34,7 @@ __all__ = ["Rule", "rules", "rules_of_totals"]
 #: what ``hierfl federate approve --allow`` takes, and the entry of the policy that asks for it
 ALLOWED = {
     "networks": "networks", "models": "models", "label-counts": "label_counts", "points": "points",
-    "exploration": "exploration",
+    "exploration": "exploration", "residuals": "residuals",
 }  # fmt: skip
 
 
@@ -165,6 +165,7 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
         # (scores of rows that are held out are no fixed sums: a narrow prediction counts the rows above a value)
         "points": (at_points or _holds_out(study)) and not noisy_sums,
         "exploration": explores(study, method) and at_points and not noisy_sums,
+        "residuals": bool(study.table["settings"].get("residuals")) and is_tabular(study.loaded.cls),
     }  # fmt: skip
     for word, needed in asked.items():
         said = getattr(policy, entry := ALLOWED[word])

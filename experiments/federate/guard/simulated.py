@@ -25,7 +25,7 @@ COORDINATOR = "coordinator"
 OPEN = Policy(
     least_rows=1, least_cell=1, least_groups=1, parameters_per_row=1000.0, largest_share=1.0, differing_rows=1,
     least_sites=1, single_messages=True, networks="allow", models="allow", label_counts="allow", points="allow",
-    exploration="allow",
+    exploration="allow", residuals="allow",
     train_scores=True, largest_epsilon=1000.0, budget=dict.fromkeys((*RESPONSES, *METHODS), 10**9),
 )  # fmt: skip
 

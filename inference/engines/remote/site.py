@@ -37,6 +37,7 @@ from .expected import Expected, refuse_replies
 from .own_part import OwnPart
 from .refusals import Refused
 from .site_state import SiteState
+from .small_cells import without_small_cells
 from .wire import LARGEST_HEADER, Handshake, Unreadable, check_form, flat_answer, flat_scores, flattened, under
 
 log = logging.getLogger("hierfl")
@@ -58,6 +59,7 @@ class Site:
         new_clients: whether it sends what a new client begins with, where the method makes that from the clients'
             values: of some methods that is all of a personal model, in a sum.
         train_scores: whether it says how well its training rows are predicted, at values of the server's choice.
+        least_cell: rows in every cell of a count of rows that is not empty; else it counts none.
         roster: names of all clients; needed with masks, and where noise on a sum is divided among them.
 
     Raises:
@@ -70,6 +72,7 @@ class Site:
     def __init__(
         self, method: Method, federation: Federation, options: Options, folder: Path, handshake: Handshake, *,
         new_clients: bool = False, train_scores: bool = True, roster: Sequence[str] = (),
+        least_cell: int = 1,
     ) -> None:  # fmt: skip
         if federation.clients != 1:
             raise UserError(f"a site is one client, not {federation.clients}")
@@ -78,7 +81,7 @@ class Site:
         self.method, self.options, self.folder, self.handshake = method, options, folder, handshake
         plain = replace(options, chunk=1, masked=False, mask_groups=0, robust="none")
         self.plate = PlateEngine(method, federation, plain)
-        self.client, self.new_clients = federation.ids[0], new_clients
+        self.client, self.new_clients, self.least_cell = federation.ids[0], new_clients, least_cell
         self.splits = [split for split in SPLITS if self.plate.has_data(split) and (train_scores or split != "train")]
         if self.plate.privacy is not None:  # (scores have no share, and which splits it has depends on its rows)
             self.plate.privacy, self.splits = self.plate.privacy.at_a_site(), []
@@ -188,7 +191,7 @@ class Site:
                 raise Unreadable("the study has not agreed to send what a new client begins with")
             found["new"] = fitted.new_client_sums()
         if head.get("summary"):
-            found["summary"] = self.method.summary_terms(fitted)
+            found["summary"] = without_small_cells(self.method, self.method.summary_terms(fitted), self.least_cell)
         if self.part is not None:
             return self._says(head, *self.part.sums(flattened(found)))
         return self.desk.says({"round": head["round"]}, flattened(found))

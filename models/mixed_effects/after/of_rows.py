@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hierfl.calls import checked_call
 from hierfl.inference.run.result import Run
 
+from .histogram import histogram
 from .residuals import Residual, fitted_values, residual_values
 from .rows import RowLevel
 from .simulation import simulations
@@ -60,6 +61,21 @@ class OfRows:
             UserError: for an unknown kind; for a table that does not fit; where the fit's rows are not here.
         """
         return residual_values(self.run, df, kind, level, seed)
+
+    def residual_histogram(self) -> pd.DataFrame:
+        """The rows of all clients by the quantile of their response, given each client's effects, in ten cells.
+
+        Of continuous responses these are the counts of ``residuals("quantile", level="client")``, as probabilities.
+        Of a study they are sums of what sites have counted, where it has ``residuals = true`` among its settings.
+
+        Returns:
+            lower, upper (of the cell), rows, expected. ``attrs`` has chi_squared, df and p of Pearson's test; p errs
+            upwards, because effects were estimated from the same rows.
+
+        Raises:
+            UserError: for a fit without rows whose study has counted none.
+        """
+        return histogram(self.run)
 
     @checked_call
     def simulate(

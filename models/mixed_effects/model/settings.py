@@ -90,3 +90,7 @@ class Settings:
         "", "noise inside clients (dp=site): least and most of columns of numbers and of the response, as in 'age 18 "
         "95; sbp 70 230'; values beyond count at the end; a study has them in its dictionary", newer=True
     )  # fmt: skip
+    residuals: bool = setting(
+        False, "at the end clients count their rows by the quantiles of their responses, in ten cells, for a table "
+        "and a test of the model in the report", newer=True
+    )  # fmt: skip

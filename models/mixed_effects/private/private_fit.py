@@ -81,6 +81,8 @@ def refuse(method: Population, options: Options) -> None:
         raise UserError("mixed-effects: with dp='site' each client's noisy sums are sent by themselves: masked=False")
     if options.clip != 1.0:
         raise UserError("mixed-effects: rows are bounded by the ranges of their columns, and clip changes nothing")
+    if s.residuals:
+        raise UserError("mixed-effects: with noise no counts of residuals leave: residuals=False")
     if network.family not in FAMILIES:
         raise UserError(f"dp='site' is of {', '.join(FAMILIES)} responses, not of family {network.family}")
     if len(network.groupings) > 1:

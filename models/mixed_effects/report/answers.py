@@ -10,6 +10,7 @@ from torch import Tensor
 from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 
+from ..after.histogram import COUNTS, counts_of_rows, numbers_of
 from ..likelihood.moments import chains_of
 from ..model.effects import effects_of, in_table_units
 from ..model.equations import MixedModel
@@ -69,9 +70,17 @@ class Answers(MixedModel):
         (grouping,) = (level.grouping for level in self.at_site if level.effects == name)
         return values @ grouping.to_users(values).T
 
+    #: sums that are counts of rows
+    row_counts = (COUNTS,)
+
+    def summary_terms(self, fitted: Fitted) -> State:
+        """Training rows counted by the quantiles of their responses, in ten cells of equal probability."""
+        return {COUNTS: counts_of_rows(fitted)} if self.settings.residuals else {}
+
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`~hierfl.models.mixed_effects.report.summary.effects_table`."""
-        return effects_table(fitted)
+        table, numbers = effects_table(fitted)
+        return table, {**numbers, **numbers_of(fitted)}
 
     def shrinkage_table(self, fitted: Fitted) -> pd.DataFrame | None:
         """See :func:`~hierfl.models.mixed_effects.report.shrinkage.shrinkage_table`; None at a site.

@@ -16,8 +16,8 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
 
     Args:
         numbers: of a fit, as :func:`.summary.effects_table` or summary.json has them: off_maximum, effective_points,
-            population_draws, laplace; dropped, a sentence for each fixed column that was; and codes, one for each
-            column of a frame with a number that may be a missing value.
+            population_draws, laplace; residual_rows, residual_chi_squared and residual_p; dropped, a sentence for each
+            fixed column that was; and codes, one for each column of a frame with a number that may be a missing value.
     """
     lines = [*(numbers.get("dropped") or ()), *(numbers.get("codes") or ())]
     off = numbers.get("off_maximum") or 0
@@ -42,4 +42,21 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
             "random effects are integrated out by Laplace's approximation (lme4's nAGQ=1): where groups have few rows, "
             "of 0 or 1 most of all, their standard deviations come out too small"
         )
+    if (rows := numbers.get("residual_rows")) is not None:
+        lines.append(_of_residuals(rows, numbers))
     return lines
+
+
+def _of_residuals(rows: float, numbers: Mapping[str, Any]) -> str:
+    """The histogram of quantile residuals in words."""
+    if not rows:
+        return "no rows are counted by their quantile residuals: sites with small cells send none"
+    everyone = numbers.get("rows") or rows
+    of = f"{rows:,.0f} rows"
+    if rows < everyone:
+        of = f"{rows:,.0f} of {everyone:,.0f} rows (sites with small cells send none)"
+    return (
+        f"quantile residuals of {of}, uniform where the model holds: chi-squared "
+        f"{numbers['residual_chi_squared']:.1f} on 9 df, p = {numbers['residual_p']:.2g}; effects were estimated from "
+        "the same rows, so that p errs upwards"
+    )

@@ -13,9 +13,9 @@ from hierfl import load_study, mixed_model
 from hierfl.errors import UserError
 
 
-@pytest.mark.cpu(8, "a study of six sites by files, and the pooled fit")
+@pytest.mark.cpu(7, "a study of three sites by files, and the pooled fit")
 def test_a_study_answers_as_the_pooled_fit(tmp_path: Path) -> None:
-    df = patients(6, seed=3)
+    df = patients(3, seed=4)
     files = write_tables(df, tmp_path / "data")
     study = formula_study(tmp_path, files, formula="y ~ age + stage + (1 | site)", rounds=60)
     place = FileStudy(study, files, tmp_path)
@@ -35,14 +35,26 @@ def test_a_study_answers_as_the_pooled_fit(tmp_path: Path) -> None:
     for ask in (lambda: fit.ranef(), lambda: fit.influence(), lambda: fit.predict(df[:5])):
         with pytest.raises(UserError, match="stays there"):
             ask()
-    with pytest.raises(UserError, match="no rows"):
-        fit.residuals()
+    for ask in (lambda: fit.residuals(), lambda: fit.residual_histogram()):
+        with pytest.raises(UserError, match="no rows"):
+            ask()
     with pytest.raises(UserError, match="no folder of a study"):
         load_study(tmp_path / "data")
-    own = load_study(place.place("h02"))
-    rows = df[df.site == "h02"]
+    own = load_study(place.place("h01"))
+    rows = df[df.site == "h01"]
     np.testing.assert_allclose(own.fitted(), pooled.fitted()[rows.index], rtol=1e-4)
     np.testing.assert_allclose(own.residuals("pearson"), pooled.residuals("pearson")[rows.index], rtol=1e-3, atol=1e-5)
-    one = pooled.ranef().set_index("client").loc[["h02"]]
+    one = pooled.ranef().set_index("client").loc[["h01"]]
     pd.testing.assert_series_equal(own.ranef().set_index("client")["mean"], one["mean"], rtol=1e-4)
     np.testing.assert_allclose(own.params, pooled.params, rtol=1e-5)
+    for each in (fit, own):
+        for refused in (
+            each.refit,
+            lambda each=each: each.save(tmp_path / "saved"),
+            each.shrinkage,
+            lambda: fit.compare(own),
+        ):
+            with pytest.raises(UserError, match="study|all rows, and they are at their sites"):
+                refused()
+    with pytest.raises(UserError, match="which are at the sites"):
+        fit.posterior()
