@@ -21,6 +21,7 @@ from ..formula.groups import Groups, by_field
 from ..formula.literals import in_said_order
 from ..formula.parsed import CLIENT, OUTER
 from ..formula.rank import IndependentColumns, intercept_of
+from ..formula.smooth import check_smooth, smooth_columns
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
 from ..formula.units import INTERCEPT, Units
@@ -173,7 +174,9 @@ class StudyReader:
         """Of levels inside or above the sites. How many groups a site has inside only it knows."""
         of, groups, found = self.formula.levels, tuple(self.formula.places.outer), {}
         for level, (names, blocks) in self.levels.items():
-            if level in of.inside:
+            if of.smooth and level == OUTER:
+                found[level] = Grouping.of_smooth(of.smooth)
+            elif level in of.inside:
                 found[level] = Grouping(names, blocks, units[level], of.factor(level), most=1)
             elif level == OUTER:
                 found[level] = Grouping(names, blocks, units[level], of.outer, groups, crossed=of.crossed)
@@ -230,6 +233,12 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     check_unambiguous(read, groups, ())
     random = {name: random_columns(of_level) for name, of_level in groups.items()}
     fixed, offset = effects_and_offset(read.common)
+    smooth = None
+    if of := formula.levels.smooth:
+        check_smooth(of, list(fixed), formula.response.ordered)
+        place = formula.numbers.index(of.column)
+        smooth = of.basis(float(moments.mean[place]), float(moments.sd[place]))
+        random |= smooth_columns(smooth, table)
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
     rows |= {
         **{kind: formula.levels.factor(kind) for kind in formula.levels.inside},
@@ -239,6 +248,7 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     reader = Reader(
         read, groups, extras, formula.more, formula.formula, formula.places,
         types=ColumnTypes.of(table, formula.terms.predictors), spellings=formula.dictionary.spellings,
+        smooth=smooth,
     )  # fmt: skip
     levels = {k: (tuple(v), blocks) for k, (v, blocks) in random.items()}
     return StudyReader(formula, reader, tuple(fixed), _units_about(fixed), levels)

@@ -148,8 +148,8 @@ class Design(Architecture):
         x, rest = self.fixed_units.of_columns(inputs[..., :p]), inputs[..., p:]
         z: dict[str, Tensor] = {}
         for level, of in self.groupings.items():
-            z[level] = of.units.of_columns(rest[..., : len(of.names)])
-            rest = rest[..., len(of.names) :]
+            z[level] = of.units.of_columns(rest[..., : of.width])
+            rest = rest[..., of.width :]
         more = dict(zip(self.extras, rest.unbind(-1), strict=True))
         for name in ("trials", "known", "weight"):
             if name in more:  # (rows of a template have none)
@@ -186,7 +186,7 @@ class Design(Architecture):
     @property
     def width(self) -> int:
         """Columns of the inputs."""
-        return len(self.fixed) + sum(len(level.names) for level in self.groupings.values()) + len(self.extras)
+        return len(self.fixed) + sum(level.width for level in self.groupings.values()) + len(self.extras)
 
     @property
     def offset(self) -> float:

@@ -24,6 +24,7 @@ from .parsed import CLIENT, KINDS, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
+from .smooth import SmoothBasis, smooth_basis, smooth_columns
 from .units import Units
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class FormulaTable:
         types: of the predictors.
         spellings: what became of names that are spelled alike.
         means: of the predictors that are numbers.
+        smooth: columns of the smooth term, for other rows; None for none.
     """
 
     family: str
@@ -69,6 +71,7 @@ class FormulaTable:
     types: ColumnTypes
     spellings: Spellings
     means: Mapping[str, float]
+    smooth: SmoothBasis | None = None
 
     @classmethod
     def read_from(
@@ -95,6 +98,8 @@ class FormulaTable:
             check_unambiguous(read, terms, truths)
             fixed, offset = effects_and_offset(read.common)
             random = {name: random_columns(of_level) for name, of_level in terms.items()}
+            smooth = smooth_basis(levels.smooth, list(fixed), typed, response_class(family).ordered)
+            random |= smooth_columns(smooth, typed)
         except UserError:
             raise
         except Exception as fault:  # whatever formulae and pandas say of columns that do not fit together
@@ -114,7 +119,7 @@ class FormulaTable:
         types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
-            in_order(rows), who, places, types, spellings, _means(typed, types),
+            in_order(rows), who, places, types, spellings, _means(typed, types), smooth,
         )  # fmt: skip
 
     def check(self, *, needs_residual: bool) -> None:
@@ -165,7 +170,7 @@ class FormulaTable:
 
     def reader(self, formula: str) -> Reader:
         """What makes such columns of other rows."""
-        places = (self.places, self.independent, self.types, self.spellings, self.means)
+        places = (self.places, self.independent, self.types, self.spellings, self.means, self.smooth)
         return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, *places)
 
     def _centre(self) -> np.ndarray:
