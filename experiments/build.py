@@ -17,6 +17,9 @@ from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import whole_rows
+from hierfl.data.formula.own_numbers import joined
+from hierfl.data.formula.parsed import OWN
+from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.input_scales import standardised
 from hierfl.data.patients import beyond_words, within_cap
 from hierfl.data.reading.options import Reading
@@ -129,23 +132,28 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     assert run.formula is not None  # (as of every run on a table)
     assert run.test_fraction is not None
     reading = Reading.of(run.reading)
-    terms = _parsed(run.formula, run.data, reading)
-    more = {name: getattr(run, name) or "" for name in ("known_se", "event", "weights")}
-    used = {*(terms.response or ()), *terms.predictors, *more.values()}
+    formula = joined(run.formula, {name: getattr(run, name) or None for name in OWN})
+    terms = _parsed(formula, run.data, reading)
+    roles = ("known_se", "event", "weights", "precision_weights", "correlation")
+    more = {name: getattr(run, name) or "" for name in roles}
+    beside = RowColumns(**more)
+    used = {*(terms.response or ()), *terms.predictors, *beside.columns - beside.groups}
     patient = run.patient or ""
     if patient and run.dp != "site":
         raise UserError(f"--patient {patient} says whom noise hides: --dp site --epsilon E as well")
-    df = tables.read(run.data, used, terms.places | ({patient} - {""}), split=terms.split, reading=reading)
+    df = tables.read(
+        run.data, used, terms.places | beside.groups | ({patient} - {""}), split=terms.split, reading=reading
+    )
     beyond = 0
     if patient:
         kept = _counting(df, patient, terms.levels(run.group or None).client, used, run)
         beyond, df = int((~kept).sum()), df[kept].reset_index(drop=True)
     federation, design = from_formula(
-        df, run.formula, family=run.family or "", client=run.group or None, **more,
+        df, formula, family=run.family or "", client=run.group or None, **more,
         na=cast("Missing", run.na or "refuse"), spellings=run.spellings or "keep",
         test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
     )  # fmt: skip
-    about = {**federation.about, "data": tables.stem(run.data), "split": run.formula}
+    about = {**federation.about, "data": tables.stem(run.data), "split": formula}
     return replace(federation, about={**about, "beyond": beyond} if beyond else about), design
 
 

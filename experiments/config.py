@@ -18,7 +18,7 @@ from typing import Any
 from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
-from .declared import Option, option, recorded
+from .declared import Option, of_table, option, recorded
 
 ALL = ("run", "ablate", "tune", "search")
 
@@ -207,15 +207,15 @@ class RunConfig:
         "Column of a table that says what ended a time until something happens: 1 the event, 0 the end of watching. "
         "[default: none: all are events]", None, metavar="COLUMN", data="tables", same_data=True, newer=True,
     )  # fmt: skip
-    weights: str | None = option(
-        "Column of a table that says for how many rows each one stands. [default: none]", None,
-        metavar="COLUMN", data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+    weights: str | None = of_table("Column of a table that says for how many rows each one stands. [default: none]")
+    precision_weights: str | None = of_table("Column of what a residual's variance is divided by. [default: none]")
+    dispersion: str | None = of_table("Formula of a log spread or size, such as '~ arm'. [default: none]", "FORMULA")
+    zero_inflation: str | None = of_table("Formula of the logit of p(zero), likewise. [default: none]", "FORMULA")
+    correlation: str | None = of_table("Of residuals: 'ar1(visit | patient)', 'car1(day)', 'cs(ward)'. [default: none]")
     patient: str | None = option(
         "Column of a table that names patients: of each, --patient-rows rows of a client count, and --dp site hides "
         "them together. [default: none: every row is a patient]", None, metavar="COLUMN", data="tables",
-        same_data=True, newer=True,
-    )  # fmt: skip
+        same_data=True, newer=True)  # fmt: skip
     spellings: str | None = option(
         "Names of a table's clients, groups and levels that differ in blanks, capitals or Unicode form alone: refuse "
         "the table, join them to the most frequent one, or keep them apart; or by column, as in ward=join,gene=keep. "

@@ -173,9 +173,9 @@ def _usual_of_table(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
         **_usual_of_arrays(data),
         "clients": 0, "split": "natural", "network": "design", "validation_fraction": 0.0, "test_fraction": 0.0,
         "rounds": tables.ROUNDS, "chunk": 1000, "evaluate_every": tables.ROUNDS,
-        "formula": formula,
+        "formula": formula, "dispersion": "", "zero_inflation": "",
         "group": named.client if named and "formula" not in said else "",
         "family": named.family if named else "gaussian",
-        "known_se": named.known_se if named else "", "event": "", "weights": "", "na": "refuse",
-        "spellings": "refuse",
+        "known_se": named.known_se if named else "", "event": "", "weights": "", "precision_weights": "",
+        "correlation": "", "na": "refuse", "spellings": "refuse",
     }  # fmt: skip

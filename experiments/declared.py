@@ -47,3 +47,8 @@ def option(help: str, default: Any = MISSING, *, commands: tuple[str, ...] = ("r
 def recorded(default: Any = MISSING, **about: Any) -> Any:
     """An entry that is not said but found out."""
     return field(default=default, metadata={"option": Option(**about)})
+
+
+def of_table(help: str, metavar: str = "COLUMN", **about: Any) -> Any:
+    """An option of tables that says what is read of them; earlier runs may lack it."""
+    return option(help, None, metavar=metavar, data="tables", same_data=True, newer=True, **about)

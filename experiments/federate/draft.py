@@ -15,6 +15,9 @@ from hierfl.data import tables
 from hierfl.data.datasets import registry
 from hierfl.data.federated.dictionary import Dictionary
 from hierfl.data.formula import gate
+from hierfl.data.formula.own_numbers import joined
+from hierfl.data.formula.parsed import OWN
+from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.npz import load_npz
 from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
@@ -179,20 +182,23 @@ def _data(
         text = said.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
+        text = joined(text, {name: said.pop(name, None) or None for name in OWN})
         terms = gate.parse(text, header)
-        used = {name for role in ("known_se", "event", "weights") if (name := said.get(role))}
-        used |= (terms.response or frozenset()) | terms.predictors
+        roles = ("known_se", "event", "weights", "precision_weights", "correlation")
+        more = {name: said.pop(name, "") or "" for name in roles}
+        beside = RowColumns(**more)
+        used = beside.columns | (terms.response or frozenset()) | terms.predictors
         df = tables.read(str(sample), used, split=terms.split, reading=reading)
         sites = [place for term in terms.random for place in term.path if place not in df.columns]
         levels = terms.levels(said.pop("group", None) or (sites[0] if sites else None))
-        more = {name: said.pop(name, "") or "" for name in ("known_se", "event", "weights")}
-        names = sorted({*(terms.response or ()), *terms.predictors, *more.values()} - {""})
+        names = sorted({*(terms.response or ()), *terms.predictors, *(beside.columns - beside.groups)} - {""})
         names += [name for name in (levels.outer,) if name]
         about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,
                  "na": said.pop("na", None) or "refuse", "spellings": spelling_choice,
                  "test_fraction": said.pop("test_fraction", 0.0),
                  "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
-        dictionary = Dictionary.from_sample(df, names, {levels.outer}, set(levels.inner_columns), spellings)
+        inside = {*levels.inner_columns, *beside.groups} - {""}
+        dictionary = Dictionary.from_sample(df, names, {levels.outer}, inside, spellings)
         if about["family"] in RESPONSES and RESPONSES[about["family"]].ordered and len(terms.response or ()) == 1:
             dictionary = dictionary.with_order(df, *(terms.response or ()))
         return about, dictionary.as_table()

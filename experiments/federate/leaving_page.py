@@ -45,6 +45,9 @@ on validation data (`calibration`): of likelihoods at a temperature, and of scor
 [regression](data.md#a-regression-in-its-own-unit) whose standard deviation all clients share has one more message:
 `response_sd`, a sum of squared residuals, and `weight`, how many rows it is of.
 
+[Formulas](mixed-effects.md#spread-and-zeros-by-formulas) of dispersion and zero inflation make the messages of
+mixed-effects longer, by derivatives in their coefficients. Sums before the first round have their columns, too.
+
 A sum of one site is that site's own: whoever sees a single answer sees that site's message.
 
 Of a mixed model with groups inside its sites, nested or crossed, `counts` also says how many groups each level has, and

@@ -198,7 +198,9 @@ class Study:
                     "model": self.table.get("model"), "reading": dict(reading or {}) or None}  # fmt: skip
         if table:
             own |= {name: agreed[name] for name in ("formula", "family", "known_se", "test_fraction")}
-            own |= {name: agreed.get(name, "") for name in ("event", "weights")}
+            roles = ("event", "weights", "precision_weights", "correlation")
+            own |= {name: agreed.get(name, "") for name in roles}
+            own |= {"dispersion": "", "zero_inflation": ""}
             own |= {"na": agreed.get("na", "refuse"), "spellings": agreed.get("spellings", "keep"), "group": ""}
             own |= {"reading": dict(reading or {}) or None}
         run = RunConfig(

@@ -73,7 +73,8 @@ def data_of(table: Mapping[str, Any], path: Path, loaded: Loaded) -> StudyData:
         return _model_data(dictionary, loaded, table, path)
     held |= {"test": said["test_fraction"], **{k: v for k, v in table["privacy"].items() if k.startswith("patient")}}
     if said["kind"] == "formula":
-        more = RowColumns(said["known_se"], said.get("event", ""), said.get("weights", ""))
+        roles = ("event", "weights", "precision_weights", "correlation")
+        more = RowColumns(said["known_se"], *(said.get(role, "") for role in roles))
         formula = StudyFormula(said["formula"], dictionary, said["family"], more)
         return FormulaData(formula, na=_missing(said, path), **held)
     return ColumnData(

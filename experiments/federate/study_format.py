@@ -29,7 +29,8 @@ PRIVACY = ("masked", "mask_groups", "robust", "dp", "epsilon", "delta", "clip", 
 #: the table "data" of each kind of site's file, beside "kind"
 DATA: dict[str, Schema] = {
     "formula": {
-        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "na?": str, "spellings?": str,
+        "formula": str, "family": str, "known_se": str, "event?": str, "weights?": str, "precision_weights?": str,
+        "correlation?": str, "na?": str, "spellings?": str,
         "test_fraction": Number(float, 0, 1),
         "validation_fraction": Number(float, 0, 1),
     },

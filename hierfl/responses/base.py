@@ -37,6 +37,10 @@ class Rows(Protocol):
     def event(self) -> Tensor | None:
         """Whether a time ended with one (1), or was cut off (0)."""
 
+    @property
+    def precision(self) -> Tensor | None:
+        """What the residual's variance is divided by."""
+
 
 class Response:
     """A response with a linear predictor eta and a few numbers of its own.
@@ -49,7 +53,8 @@ class Response:
         about: its log density and what is learned beside, as the documentation lists it.
         ratio: what exp(beta) is; empty where it is nothing of the kind.
         order: its place in lists.
-        columns: of rows, which only some responses have: "known", "event".
+        columns: of rows, which only some responses have: "known", "event", "precision".
+        formulas: which of its own numbers may have a formula, by what the formula is called.
         settings: of the method, texts that are its own: help, and the beginning of what refuses them elsewhere.
         ordered: whether y is a level, 1, ..., K.
         closed_form: whether given the population a client's random effects are normal, of known mean and covariance.
@@ -67,6 +72,7 @@ class Response:
     columns: ClassVar[tuple[str, ...]] = ()
     settings: ClassVar[Mapping[str, tuple[str, str]]] = {}
     ordered: ClassVar[bool] = False
+    formulas: ClassVar[Mapping[str, str]] = {}
     closed_form: ClassVar[bool] = False
     residual: ClassVar[bool] = False
     concave: ClassVar[bool] = True
@@ -189,6 +195,15 @@ class Response:
         Sites compare their rows with it; None where eta has no units.
         """
         return None
+
+    @property
+    def slopes(self) -> tuple[int, ...]:
+        """Places among its own numbers, one after the other, of coefficients that are no logarithms of them."""
+        return ()
+
+    def for_means(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Own numbers at which means may be taken where no formula that they have changes a mean."""
+        return values
 
     # -- its density --------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ class BetaResponse(Response):
     about = "shares between 0 and 1, without these: beta(mu phi, (1 - mu) phi), mu = logistic(eta): *precision* phi"
     ratio = "ratio of odds"
     order = 65
+    formulas: ClassVar[Mapping[str, str]] = {"dispersion": "log_precision"}
     concave: ClassVar[bool] = False
 
     @classmethod

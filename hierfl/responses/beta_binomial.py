@@ -68,6 +68,7 @@ class BetaBinomialResponse(ProportionResponse):
     about = "`p(successes, trials)`, their probability beta(mu phi, (1 - mu) phi), mu = logistic(eta): *precision* phi"
     ratio = "odds ratio"
     order = 60
+    formulas: ClassVar[Mapping[str, str]] = {"dispersion": "log_precision"}
     concave: ClassVar[bool] = False
 
     @classmethod

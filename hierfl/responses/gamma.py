@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ class GammaResponse(Response):
     about = "mean exp(eta), variance mean^2 / shape: *shape*"
     ratio = "ratio of means"
     order = 70
+    formulas: ClassVar[Mapping[str, str]] = {"dispersion": "log_shape"}
 
     @classmethod
     def check(cls, name: str, y: np.ndarray) -> None:

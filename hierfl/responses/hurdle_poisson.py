@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import Poisson
@@ -54,6 +54,7 @@ class HurdlePoissonResponse(CountResponse):
     about = "zero with *p(zero)*, else a Poisson count above 0, of rate exp(eta) before zeros are left out"
     ratio = "rate ratio"
     order = 57
+    formulas: ClassVar[Mapping[str, str]] = {"zero_inflation": "logit_zero"}
 
     @property
     def starts(self) -> Mapping[str, Tensor]:

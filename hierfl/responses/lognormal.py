@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ class LogNormalResponse(Response):
     ratio = "ratio of medians"
     order = 75
     residual = True
+    columns = ("precision",)
+    formulas: ClassVar[Mapping[str, str]] = {"dispersion": "log_noise"}
     own_prior = "residual_prior"
 
     def __init__(self, sd: float) -> None:
@@ -58,13 +60,19 @@ class LogNormalResponse(Response):
 
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:
         """See :class:`.base.Response`."""
-        return LogNormal(eta, values["log_noise"].exp())
+        return LogNormal(eta, self.noise(values, rows))
+
+    def noise(self, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
+        """sigma, broadcast to (..., S, n)."""
+        sd = values["log_noise"].exp()
+        return sd if rows.precision is None else sd * rows.precision.rsqrt()
 
     def slope_and_weight(
         self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows
     ) -> tuple[Tensor, Tensor]:
         """See :class:`.base.Response`."""
         precision = (-2 * values["log_noise"]).exp()
+        precision = precision if rows.precision is None else precision * rows.precision
         return (y.log() - eta) * precision, precision.expand_as(eta)
 
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

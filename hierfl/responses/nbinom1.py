@@ -57,6 +57,7 @@ class NegativeBinomial1Response(CountResponse):
     about = "mean mu = exp(eta), variance mu (1 + dispersion): *dispersion*"
     ratio = "rate ratio"
     order = 45
+    formulas: ClassVar[Mapping[str, str]] = {"dispersion": "log_dispersion"}
     concave: ClassVar[bool] = False
 
     @property

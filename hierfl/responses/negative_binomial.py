@@ -6,7 +6,7 @@ y ~ Poisson(g mu),    g ~ Gamma(size, size),    mu = exp(eta)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pyro.distributions import Gamma, Poisson
@@ -58,6 +58,7 @@ class NegativeBinomialResponse(CountResponse):
     about = "mean mu = exp(eta), variance mu + mu^2 / size: *size*"
     ratio = "rate ratio"
     order = 40
+    formulas: ClassVar[Mapping[str, str]] = {"dispersion": "log_size"}
 
     @property
     def starts(self) -> Mapping[str, Tensor]:

@@ -26,7 +26,7 @@ class Entry:
 
     Attributes:
         module, cls: where the class is.
-        name, about, ratio, order, columns, settings, ordered, closed_form: see :class:`.base.Response`.
+        name, about, ratio, order, columns, settings, ordered, closed_form, formulas: see :class:`.base.Response`.
     """
 
     module: str
@@ -39,6 +39,7 @@ class Entry:
     settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     ordered: bool = False
     closed_form: bool = False
+    formulas: Mapping[str, str] = field(default_factory=dict)
 
 
 #: what a class says of itself in plain values
@@ -93,7 +94,12 @@ def response_of(design: Any, settings: Any) -> Response:
         for name, (_, belongs) in entry.settings.items():
             if entry.name != design.family and getattr(settings, name):
                 raise UserError(f"{belongs}, not of a {design.family} one")
-    return response_class(design.family).of(design, settings)
+    response = response_class(design.family).of(design, settings)
+    if not design.own:
+        return response
+    from .formulas import with_formulas
+
+    return with_formulas(response, design.own)
 
 
 def check_columns(name: str, columns: Collection[str]) -> None:
@@ -110,8 +116,32 @@ def check_columns(name: str, columns: Collection[str]) -> None:
     if "known" in columns and "known" not in own:
         having = spoken(entry.name for entry in RESPONSES.values() if "known" in entry.columns)
         raise UserError(f"known standard errors belong to a {having} response, not a {name} one")
+    if "precision" in columns and "precision" not in own:
+        having = spoken(entry.name for entry in RESPONSES.values() if "precision" in entry.columns)
+        raise UserError(f"precision weights belong to a {having} response, not a {name} one: weights= counts rows")
+    if "precision" in columns and "known" in columns:
+        raise UserError("known standard errors have their rows' precisions in them: say one of the two")
     if "event" in columns and "event" not in own:
         raise UserError(f"events belong to a time until something happens, not a {name} response")
+
+
+def check_formulas(name: str, own: Collection[str], columns: Collection[str]) -> None:
+    """Refuses formulas of numbers that a response does not have.
+
+    Args:
+        name: of the response.
+        own: what there are formulas of, keys of :attr:`.base.Response.formulas`.
+        columns: what rows have beside effects.
+
+    Raises:
+        UserError: for one.
+    """
+    for what in own:
+        if what not in RESPONSES[name].formulas:
+            having = spoken(entry.name for entry in RESPONSES.values() if what in entry.formulas)
+            raise UserError(f"a formula of {what} belongs to a {having} response, not a {name} one")
+    if own and "known" in columns:
+        raise UserError("known standard errors leave no formula of dispersion anything to say")
 
 
 def spoken(names: Iterable[str]) -> str:

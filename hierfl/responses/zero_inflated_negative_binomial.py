@@ -50,6 +50,7 @@ class ZeroInflatedNegativeBinomialResponse(CountResponse):
     about = "zero with *p(zero)*, else negative binomial: *size*"
     ratio = "rate ratio"
     order = 55
+    formulas: ClassVar[Mapping[str, str]] = {"dispersion": "log_size", "zero_inflation": "logit_zero"}
     concave: ClassVar[bool] = False
     _counts: ClassVar = NegativeBinomialResponse()
 

@@ -56,6 +56,7 @@ class ZeroInflatedPoissonResponse(CountResponse):
     about = "zero with *p(zero)*, else Poisson"
     ratio = "rate ratio"
     order = 50
+    formulas: ClassVar[Mapping[str, str]] = {"zero_inflation": "logit_zero"}
     concave: ClassVar[bool] = False
 
     @property

@@ -162,4 +162,6 @@ class FittedMixedModel(AfterFit):
 
     def posterior(self, **how: Any) -> Any:
         """The joint posterior for ArviZ; see :meth:`hierfl.inference.run.result.Run.posterior`."""
+        if self.method.network.correlation is not None and how.setdefault("rows", False):
+            raise UserError("rows of a model with correlation= have no log likelihood each: rows=False")
         return self.run.posterior(**how)

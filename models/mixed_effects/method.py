@@ -163,8 +163,8 @@ class MixedEffects(Answers):
     @property
     def fixed_sums(self) -> bool:
         """Of a gaussian response X'X, X'y and y'y, where all rows count the same and no groups are inside."""
-        own = {"known", "weight"} & set(self.network.extras)
-        return not (self._other or self.inside or own)
+        own = {"known", "weight", "precision", "series"} & set(self.network.extras)
+        return not (self._other or self.inside or own or self.network.own)
 
     def broadcast_error(self, shared: State, inputs: Tensor) -> str:
         """See :class:`~hierfl.inference.method.capabilities.ChecksBroadcasts`."""

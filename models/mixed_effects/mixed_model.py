@@ -16,6 +16,7 @@ from hierfl.calls import checked_call
 from hierfl.data.federation import Federation
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import Missing
+from hierfl.data.formula.own_numbers import joined
 from hierfl.data.tables import ROUNDS
 from hierfl.errors import UserError
 from hierfl.files import user_path
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: arguments that say how a table is read, and how a fit is run; others are the method's
-OF_TABLE = ("family", "client", "known_se", "event", "weights", "na", "spellings")
+OF_TABLE = ("family", "client", "known_se", "event", "weights", "precision_weights", "correlation", "na", "spellings")
 FIT = ("rounds", "seed", "device")
 
 
@@ -48,6 +49,10 @@ def mixed_model(
     known_se: str | None = None,
     event: str | None = None,
     weights: str | None = None,
+    precision_weights: str | None = None,
+    dispersion: str | None = None,
+    zero_inflation: str | None = None,
+    correlation: str | None = None,
     na: Missing = "refuse",
     spellings: str | Mapping[str, str] = "refuse",
     population: Literal["auto", "ml", "reml", "bayes"] = "auto",
@@ -70,6 +75,14 @@ def mixed_model(
         event: a column that says what ended a time until something happens: 1 the event, 0 the end of watching.
         weights: a column of how many rows each one stands for; so often its log density counts (``nobs`` and means over
             rows count it once).
+        precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by,
+            sigma^2 / w, as R's ``weights`` of ``lmer`` are.
+        dispersion: of rows that spread differently, the right side of a formula such as ``"~ arm"``: the logarithm of a
+            residual's standard deviation, or of the family's size, shape, precision or dispersion, is linear in it.
+        zero_inflation: likewise of the logit of p(zero). Both may stand behind the formula, as in
+            ``"y ~ x + (1 | site); dispersion ~ arm"``.
+        correlation: of a gaussian response's residuals within a series: "ar1(visit | patient)", rho^|t - t'| at whole
+            times; "car1(day | patient)", the same at any times; "cs(patient)", rho between any two rows.
         na: of rows that lack a value: "refuse" the table, or "drop" them (:attr:`FittedMixedModel.left_out`).
         spellings: of names that differ in blanks, capitals or Unicode form alone, such as "ward A" and "Ward A ":
             "refuse" the table, "join" them to the most frequent one, or "keep" them apart; by column {"ward": "join"}.
@@ -83,10 +96,12 @@ def mixed_model(
     Raises:
         UserError: for a formula, a table or a setting that cannot be used.
     """
+    formula = joined(formula, {"dispersion": dispersion, "zero_inflation": zero_inflation})
     how: dict[str, Any] = {
-        "family": family, "client": client, "known_se": known_se, "event": event, "weights": weights, "na": na,
-        "spellings": spellings,
+        "family": family, "client": client, "known_se": known_se, "event": event, "weights": weights,
+        "precision_weights": precision_weights, "na": na, "spellings": spellings,
     }  # fmt: skip
+    how |= {} if correlation is None else {"correlation": correlation}
     federation, method = _model(df, formula, {**how, "population": population, **settings})
     how |= {"population": population, "rounds": rounds, "seed": seed, "device": device, **settings}
     origin = Origin(mixed_model, df, how)

@@ -19,6 +19,8 @@ PAGE = ROOT / "docs" / "mixed-spellings.md"
 #: arguments of R's calls, and what they are here
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "REML=FALSE": {"population": "ml"}, "weights=n": {"weights": "n"},
+    "weights=z": {"precision_weights": "z"}, "dispformula=~g": {"dispersion": "~ g"},
+    "poisson, ziformula=~a": {"family": "zero-inflated-poisson", "zero_inflation": "~ a"},
     "binomial": {"family": "binomial"}, "poisson": {"family": "poisson"},
     'binomial("probit")': {"family": "binomial-probit"}, 'binomial("cloglog")': {"family": "binomial-cloglog"},
     "betabinomial": {"family": "beta-binomial"}, "nbinom2": {"family": "negative-binomial"},
@@ -56,7 +58,7 @@ def pairs() -> list[Pair]:
     found = []
     for theirs, ours, read in rows:
         function, inside = re.fullmatch(r"(\w+)\((.*)\)", theirs.replace("\u00a6", "|")).groups()  # type: ignore[union-attr]
-        formula, _, rest = inside.rpartition(", d")
+        formula, rest = re.fullmatch(r"(.*), d\b(.*)", inside).groups()  # type: ignore[union-attr]
         how = {"population": "ml"} if function == "glmmTMB" else {}
         while rest:
             (argument,) = [key for key in sorted(ARGUMENTS, key=len) if rest[2:].startswith(key)][-1:]

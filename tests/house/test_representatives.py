@@ -27,6 +27,8 @@ from hierfl.models import FedAvg, FedPer
 ELSEWHERE = {
     "MovedHead": "inference/method/test_final_chains.py",
     "CrossProducts": "models/mixed_effects/test_one_round.py",
+    "JointSums": "models/mixed_effects/test_joint_levels.py",
+    "ShapedGradient": "models/any_model/marginals/test_engines.py",
     **dict.fromkeys(("NoisyProducts", "Release"), "models/mixed_effects/test_private.py"),
     **dict.fromkeys(("NoisyRounds", "WorkingRelease"), "models/mixed_effects/test_private_rounds.py"),
     **dict.fromkeys(("FitOwn", "DrawOwn", "StochasticAscent"), "models/any_model/own_guide/test_own_guide.py"),

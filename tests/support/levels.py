@@ -65,10 +65,17 @@ def table(
 def point(case: Case, fit: Any, levels: tuple[str, ...]) -> np.ndarray:
     """A fitted model's intercept, slope, log sd of each level and own numbers."""
     effects = fit.summary().table.set_index("effect").estimate
-    own = [fit.run.shared[f"effects.{k}"].reshape(-1).numpy() for k in fit.method.response_family.starts]
-    own = [own[0] + np.log(fit.method.response_family.unit), *own[1:]] if case.family == "student-t" else own
     first = -effects["1 | 2"] if case.family == "ordinal" else effects["Intercept"]
-    return np.concatenate([[first, effects["x"]], [np.log(effects[SDS[level]]) for level in levels], *own])
+    sds = [np.log(effects[SDS[level]]) for level in levels]
+    return np.concatenate([[first, effects["x"]], sds, own_numbers(fit)])
+
+
+def own_numbers(fit: Any) -> np.ndarray:
+    """A fitted response's own numbers, a log scale in the units of y."""
+    family = fit.method.response_family
+    own = [fit.run.shared[f"effects.{k}"].reshape(-1).numpy() for k in family.starts]
+    units = [np.log(family.unit) if name == "log_scale" else 0.0 for name in family.starts]
+    return np.concatenate([np.zeros(0), *(values + unit for values, unit in zip(own, units, strict=True))])
 
 
 def log_likelihood(

@@ -14,7 +14,7 @@ from ..federated.sums import Moments, NamedSums
 from ..formula import gate
 from ..formula.column_types import typed
 from ..formula.groups import group_names
-from ..formula.parsed import OUTER, Formula
+from ..formula.parsed import OUTER, OWN, Formula
 from .own_rows import OwnRows, codes, few_values
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     design = dict(zip(names, columns.T, strict=True))
     crossed = _crossed(reader, design, rows)
     more = {name: rows[name] for name in ("offset",) if name in rows}
-    weights: dict[str, np.ndarray] = {name: rows[name] for name in ("trials", "weight") if name in rows}
+    weights: dict[str, np.ndarray] = {name: rows[name] for name in ("trials", "weight", "precision") if name in rows}
     weights |= {"known": 1 / np.square(rows["known"])} if "known" in rows else {}
     calls = Evaluated(reader, table, Moments.named(first, study.centres))
     categories = {name: codes(table[name].to_numpy()) for name in _categories(site, table)}
@@ -120,6 +120,8 @@ def _interactions(
     """Categories that are in one term, fixed or random; and those that calls make of numbers."""
     model = reader.reader.read.model
     terms = [*model.common_terms, *(term.expr for term in model.group_terms)]
+    formulas = [group for name in OWN for group in reader.reader.groups.get(name, ())]
+    terms += [term.expr for group in formulas for term in group.terms.values()]
     found, made = dict[tuple[str, ...], None](), dict[str, np.ndarray]()
     for term in terms:
         factors: list[str] = []

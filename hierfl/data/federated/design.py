@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ...responses.base import Response
+    from ..formula.correlation import Correlation
     from ..formula.parsed import Formula
 
 #: transforms that remember a column's mean (and spread), which sums can say
@@ -61,13 +62,15 @@ class StudyFormula:
         if terms.response is None:
             raise UserError(f"a study's formula has a response, and {terms.text!r} has none")
         self._check_levels()
+        if self.more.correlated:
+            self._check_correlation(self.more.correlated)
         for call in OF_ALL_ROWS:
-            if re.search(rf"(?<![\w.`]){call}\s*\(", terms.safe):
+            if re.search(rf"(?<![\w.`]){call}\s*\(", terms.calls):
                 raise UserError(
                     f"{call}() is made of all rows, which no sum says: write the terms out, as in x + I(x**2)"
                 )
         for call in MEAN_AND_SD:
-            for argument in re.findall(rf"(?<![\w.`]){call}\s*\(([^()]*)\)?", terms.safe):
+            for argument in re.findall(rf"(?<![\w.`]){call}\s*\(([^()]*)\)?", terms.calls):
                 name = argument.strip().strip("`")
                 if self.columns.get(name, Column("flag")).kind not in ("number", "whole"):
                     raise UserError(f"{call}() takes a plain column of numbers here: sums say its mean and spread")
@@ -79,6 +82,14 @@ class StudyFormula:
             if others or self.columns[name].kind != "category":
                 raise UserError("an ordinal response is a category of the dictionary, with its levels in their order")
             self.response.check_levels(name, np.ones(len(self.columns[name].levels)))
+
+    def _check_correlation(self, correlation: Correlation) -> None:
+        """Refuses a correlation of residuals that sites cannot know alike."""
+        if correlation.group == self.levels.client:
+            raise UserError(f"a site is one client, and its rows one series: {correlation.kind}({correlation.time})")
+        correlation.check_levels(self.levels)
+        if correlation.kind == "cs" and not correlation.most:
+            raise UserError(f"a study says how many rows a group has at most: cs({correlation.group}, most=6)")
 
     def _levels(self) -> dict[str, pd.Series]:
         """Of each column that is used: its levels, or a number."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...errors import UserError
 from ..formula.crossed import check_homes
-from ..formula.parsed import CLIENT, INNER, OUTER, Levels
+from ..formula.parsed import CLIENT, INNER, OUTER, OWN, Levels
 from ..formula.units import INTERCEPT
 from .design_sums import DesignSums
 
@@ -41,6 +41,8 @@ def check_sums(
         raise UserError(f"two of {levels.outer!r} have to have sites, and one of them several")
     first = 0
     for level, (names, _) in random.items():
+        if level in OWN:  # (behind the others)
+            continue
         what = {CLIENT: "site", OUTER: levels.outer}.get(level) or levels.factor(level)
         of = slice(first, first + len(names))
         informed = sums.random.sd[of] > 0 if level == OUTER else sums.varying[of] > 0

@@ -154,7 +154,8 @@ class FormulaData:
 
     def inputs(self, path: Path, federation: Federation, reading: Reading | None = None) -> pd.DataFrame:
         """A table with the formula's predictors, and with the trials where it has their columns."""
-        needed = self.formula.terms.predictors | ({self.formula.more.known_se} - {""})
+        more = self.formula.more
+        needed = self.formula.terms.predictors | ({more.known_se, more.precision_weights} - {""})
         table = self.formula.dictionary.written(path, needed | trials_columns(self.formula.formula), reading)
         used = needed | (trials_columns(self.formula.formula) & set(table.columns))
         return self.formula.dictionary.read(table, sorted(used))

@@ -15,13 +15,14 @@ from ..formula import gate
 from ..formula.ambiguous import check_unambiguous
 from ..formula.column_types import ColumnTypes
 from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms
+from ..formula.correlation import SERIES, TIME
 from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups, by_field
 from ..formula.literals import in_said_order
-from ..formula.parsed import CLIENT, OUTER
+from ..formula.parsed import CLIENT, INNER, OUTER, OWN
 from ..formula.rank import IndependentColumns, intercept_of
-from ..formula.smooth import check_smooth, smooth_columns
+from ..formula.smooth import smooth_basis, smooth_columns
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
 from ..formula.units import INTERCEPT, Units
@@ -84,6 +85,8 @@ class StudyReader:
         response = self.reader.response(table, study.family)
         check_numbers("the response", response.y)
         numbers = self.places(table).numbers(table)
+        if study.more.correlated:
+            numbers |= study.more.correlated.numbers(table, np.zeros(len(table)), numbers.get(INNER))
         rows = in_order({"offset": offset, "trials": response.trials, **study.more.numbers(table), **numbers})
         if offset is not None:
             check_numbers("the offset", offset)
@@ -171,7 +174,7 @@ class StudyReader:
         )  # fmt: skip
 
     def _groupings(self, units: Mapping[str, Units]) -> dict[str, Grouping]:
-        """Of levels inside or above the sites. How many groups a site has inside only it knows."""
+        """Of levels inside or above the sites, and of formulas. How many groups a site has inside only it knows."""
         of, groups, found = self.formula.levels, tuple(self.formula.places.outer), {}
         for level, (names, blocks) in self.levels.items():
             if of.smooth and level == OUTER:
@@ -180,6 +183,8 @@ class StudyReader:
                 found[level] = Grouping(names, blocks, units[level], of.factor(level), most=1)
             elif level == OUTER:
                 found[level] = Grouping(names, blocks, units[level], of.outer, groups, crossed=of.crossed)
+            elif level in OWN:
+                found[level] = Grouping(names, blocks, units[level])
         return found
 
     def columns_only(self) -> Design:
@@ -188,7 +193,7 @@ class StudyReader:
         units = {level: Units((0.0,) * len(names), (1.0,) * len(names)) for level, (names, _) in self.levels.items()}
         return Design.of(
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
-            labels=formula.ordinal_levels, **by_field(self._groupings(units)),
+            labels=formula.ordinal_levels, **by_field(self._groupings(units)), correlation=formula.more.correlated,
             fixed_correlation=None if self.reader.independent is None else self.reader.independent.correlation,
         )  # fmt: skip
 
@@ -233,22 +238,21 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     check_unambiguous(read, groups, ())
     random = {name: random_columns(of_level) for name, of_level in groups.items()}
     fixed, offset = effects_and_offset(read.common)
-    smooth = None
-    if of := formula.levels.smooth:
-        check_smooth(of, list(fixed), formula.response.ordered)
-        place = formula.numbers.index(of.column)
-        smooth = of.basis(float(moments.mean[place]), float(moments.sd[place]))
-        random |= smooth_columns(smooth, table)
+    numbers = dict(zip(formula.numbers, zip(moments.mean, moments.sd, strict=True), strict=True))
+    smooth = smooth_basis(formula.levels.smooth, list(fixed), numbers, formula.response.ordered)
+    random |= smooth_columns(smooth, table)
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
     rows |= {
         **{kind: formula.levels.factor(kind) for kind in formula.levels.inside},
         OUTER: formula.levels.outer or None,
     }
+    if formula.more.correlated:
+        formula.more.correlated.check_levels(formula.levels, formula.terms.own)
+        rows |= {SERIES: True, TIME: formula.more.correlated.time or None}
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
     reader = Reader(
         read, groups, extras, formula.more, formula.formula, formula.places,
-        types=ColumnTypes.of(table, formula.terms.predictors), spellings=formula.dictionary.spellings,
-        smooth=smooth,
+        types=ColumnTypes.of(table, formula.terms.predictors), spellings=formula.dictionary.spellings, smooth=smooth,
     )  # fmt: skip
     levels = {k: (tuple(v), blocks) for k, (v, blocks) in random.items()}
     return StudyReader(formula, reader, tuple(fixed), _units_about(fixed), levels)

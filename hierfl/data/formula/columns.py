@@ -14,7 +14,7 @@ from .column_types import typed
 from .curves import check_curves
 from .hints import backquoted
 from .literals import check_levels_named, in_said_order
-from .parsed import CLIENT
+from .parsed import CLIENT, OWN
 from .units import INTERCEPT
 
 if TYPE_CHECKING:
@@ -158,7 +158,11 @@ def random_terms(terms: Formula, levels: Levels, read: Any, df: pd.DataFrame) ->
     found: dict[str, tuple[Any, ...]] = {CLIENT: (read.group,)}
     if len(terms.random) > 1:
         for name, of_level in levels.terms.items():
+            if name in OWN:
+                continue
             found[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in of_level)
+    for name in terms.own:
+        found[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in levels.terms[name])
     for name, groups in found.items():
         for group, term in zip(groups, levels.terms[name], strict=True):
             check_curves((term.expr for term in group.terms.values()), f", here {term.effects}")

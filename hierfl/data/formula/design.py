@@ -14,13 +14,14 @@ from ...errors import UserError, unknown
 from ...nn.architecture import Architecture
 from ...nn.functional import Network
 from ...nn.head import LinearHead
-from ...responses.registry import check_columns, response_class
+from ...responses.registry import check_columns, check_formulas, response_class
+from .correlation import SERIES, TIME, Correlation
 from .grouping import Grouping
-from .parsed import CLIENT, INNER, INSIDE, OUTER
+from .parsed import CLIENT, DISPERSION, INNER, INSIDE, OUTER, ZERO_INFLATION
 from .units import INTERCEPT, NO_UNITS, Units
 
 #: what a row may have beside the columns of effects, in the order of the inputs' columns
-EXTRAS = ("offset", "trials", "known", "event", "weight", INNER, OUTER, *INSIDE[1:])
+EXTRAS = ("offset", "trials", "known", "event", "weight", "precision", INNER, OUTER, *INSIDE[1:], SERIES, TIME)
 
 
 class Columns(NamedTuple):
@@ -34,10 +35,14 @@ class Columns(NamedTuple):
         known: standard errors of the response.
         event: whether a time ended with one (1), or was cut off (0).
         weight: how many rows each one stands for.
+        precision: what the residual's variance is divided by.
         inner: which of its client's groups a row is of, from 1; 0 for one that is not among them.
         outer: which group of clients, likewise.
         z_inner, z_outer: of their random effects, (S, n, q).
         further: of other levels inside a client, by kind: columns of their random effects, and each row's group.
+        dispersion, zero_inflation: of the formulas of own numbers, in the design's units, (S, n, m).
+        series: which series of its client a row is of, from 1, where residuals correlate within series.
+        time: its place there.
     """
 
     x: Tensor
@@ -47,11 +52,16 @@ class Columns(NamedTuple):
     known: Tensor | None = None
     event: Tensor | None = None
     weight: Tensor | None = None
+    precision: Tensor | None = None
     inner: Tensor | None = None
     outer: Tensor | None = None
     z_inner: Tensor | None = None
     z_outer: Tensor | None = None
     further: Mapping[str, tuple[Tensor, Tensor]] | None = None
+    dispersion: Tensor | None = None
+    zero_inflation: Tensor | None = None
+    series: Tensor | None = None
+    time: Tensor | None = None
 
     def of(self, level: str) -> tuple[Tensor, Tensor | None]:
         """Columns of a level's random effects, (S, n, q), and each row's group, (S, n); None for its client."""
@@ -91,6 +101,8 @@ class Design(Architecture):
         outer: those of groups of clients.
         histogram: of the response, see :meth:`~hierfl.responses.base.Response.histogram`; empty where it has none.
         further: those of other levels inside a client than the first, in the order of :data:`.parsed.INSIDE`.
+        dispersion, zero_inflation: columns of the formulas of own numbers; None for none.
+        correlation: of the residuals of a series; None for none.
     """
 
     fixed: tuple[str, ...] = ()
@@ -109,6 +121,9 @@ class Design(Architecture):
     fixed_correlation: tuple[tuple[float, ...], ...] = ()
     histogram: tuple[float, ...] = ()
     further: tuple[Grouping, ...] = ()
+    dispersion: Grouping | None = None
+    zero_inflation: Grouping | None = None
+    correlation: Correlation | None = None
 
     @classmethod
     def of(
@@ -117,7 +132,8 @@ class Design(Architecture):
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,
         outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
         fixed_correlation: np.ndarray | None = None, histogram: Sequence[float] = (),
-        further: Sequence[Grouping] = (),
+        further: Sequence[Grouping] = (), dispersion: Grouping | None = None, zero_inflation: Grouping | None = None,
+        correlation: Correlation | None = None,
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -130,6 +146,8 @@ class Design(Architecture):
         if strange := [name for name in extras if name not in EXTRAS]:
             raise unknown("extra column", strange[0], EXTRAS)
         check_columns(family, extras)
+        own = {DISPERSION: dispersion, ZERO_INFLATION: zero_inflation}
+        check_formulas(family, [name for name, of in own.items() if of is not None], extras)
         response.check_fixed(any(name in INTERCEPT for name in fixed))
         head, (p, q) = LinearHead(len(fixed) + len(random), 1), (len(fixed), len(random))
         return cls(
@@ -139,7 +157,7 @@ class Design(Architecture):
             random_units=random_units or Units((0.0,) * q, (1.0,) * q), inner=inner, outer=outer,
             labels=tuple(labels), histogram=tuple(histogram),
             fixed_correlation=() if fixed_correlation is None else tuple(map(tuple, fixed_correlation.tolist())),
-            further=tuple(further),
+            further=tuple(further), dispersion=dispersion, zero_inflation=zero_inflation, correlation=correlation,
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:
@@ -147,15 +165,22 @@ class Design(Architecture):
         p = len(self.fixed)
         x, rest = self.fixed_units.of_columns(inputs[..., :p]), inputs[..., p:]
         z: dict[str, Tensor] = {}
-        for level, of in self.groupings.items():
+        for level, of in {**self.groupings, **self.own}.items():
             z[level] = of.units.of_columns(rest[..., : of.width])
             rest = rest[..., of.width :]
         more = dict(zip(self.extras, rest.unbind(-1), strict=True))
-        for name in ("trials", "known", "weight"):
+        for name in ("trials", "known", "weight", "precision"):
             if name in more:  # (rows of a template have none)
                 more[name] = torch.where(more[name] > 0, more[name], 1.0)
         further = {kind: (z[kind], more.pop(kind)) for kind in INSIDE[1:] if kind in z} or None
-        return Columns(x, z[CLIENT], **more, z_inner=z.get(INNER), z_outer=z.get(OUTER), further=further)
+        own = {name: z[name] for name in self.own}
+        return Columns(x, z[CLIENT], **more, z_inner=z.get(INNER), z_outer=z.get(OUTER), further=further, **own)
+
+    @property
+    def own(self) -> dict[str, Grouping]:
+        """Columns of the formulas of own numbers that there are, behind those of the levels."""
+        found = {DISPERSION: self.dispersion, ZERO_INFLATION: self.zero_inflation}
+        return {name: of for name, of in found.items() if of is not None}
 
     @property
     def groupings(self) -> dict[str, Grouping]:
@@ -186,7 +211,8 @@ class Design(Architecture):
     @property
     def width(self) -> int:
         """Columns of the inputs."""
-        return len(self.fixed) + sum(level.width for level in self.groupings.values()) + len(self.extras)
+        groups = {**self.groupings, **self.own}.values()
+        return len(self.fixed) + sum(of.width for of in groups) + len(self.extras)
 
     @property
     def offset(self) -> float:

@@ -40,6 +40,8 @@ def from_formula(
     known_se: str | None = None,
     event: str | None = None,
     weights: str | None = None,
+    precision_weights: str | None = None,
+    correlation: str | None = None,
     na: Missing = "refuse",
     spellings: str | Mapping[str, str] = "refuse",
     test: float = 0.0,
@@ -61,6 +63,8 @@ def from_formula(
         event: a column of what ended a time until something happens: 1 the event, 0 the end of watching; all are events
             without one.
         weights: a column of how many rows each one stands for.
+        precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by.
+        correlation: of the residuals of a series, such as ``ar1(visit | patient)``; see :mod:`.correlation`.
         na: of rows that lack a value: "refuse" the table, or "drop" them, which ``about["left_out"]`` counts by client.
         spellings: of names of clients, groups and levels that differ in blanks, capitals or Unicode form alone:
             "refuse" the table, "join" them, or "keep" them apart; or by column, as in
@@ -81,7 +85,8 @@ def from_formula(
         raise unknown("value of na", na, get_args(Missing))
     df, how = as_table(df), Spellings.of(spellings)
     terms = gate.parse(formula, list(df.columns))
-    more = RowColumns(*("" if name is None else name for name in (known_se, event, weights)))
+    roles = (known_se, event, weights, precision_weights, correlation)
+    more = RowColumns(*("" if name is None else name for name in roles))
     more.check(family)
     more = more.beside(terms)
     codes = warn_of_codes(df, terms.predictors | (terms.response or frozenset()) | more.columns)
@@ -91,7 +96,7 @@ def from_formula(
         df, left_out = without_missing(df, terms, terms.levels(client).client, more.columns)
     # (a response of which the formula names a level is no number)
     of_left = frozenset() if texts(gate.response_alone(terms)) else terms.response or frozenset()
-    refuse_text(df, (of_left | terms.predictors | more.columns) - terms.split - terms.places)
+    refuse_text(df, (of_left | terms.predictors | more.columns) - terms.split - terms.places - more.groups)
     table = FormulaTable.read_from(df, terms, client, more, family, how)
     table.check(needs_residual=response.residual and not known_se)
     wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})

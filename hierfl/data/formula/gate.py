@@ -35,8 +35,8 @@ import numpy as np
 
 from ...errors import UserError
 from .calls import INTEGER, NUMPY, WHOLE
-from .effects import FormulaParser
 from .hints import hint, rewritten
+from .own_numbers import read_formula
 from .parsed import Formula
 from .tokens import MAX_CHARACTERS, Refused, Token, tokens_of
 
@@ -69,7 +69,7 @@ def parse(text: object, columns: Collection[str] = ()) -> Formula:
 
 @lru_cache(maxsize=256)
 def _read(text: str) -> Formula:
-    return FormulaParser(text).formula()
+    return read_formula(text)
 
 
 def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:
@@ -77,7 +77,7 @@ def _hinted(text: str, columns: Collection[str], refused: Refused) -> str:
 
     def reads(other: str) -> bool:
         try:
-            FormulaParser(other).formula()
+            read_formula(other)
         except Refused:
             return False
         return True
@@ -93,7 +93,7 @@ def of_all_rows(formula: Formula) -> list[str]:
     """Functions that a formula calls and that keep something of all rows, such as a mean or knots; sorted."""
     from formulae.transforms import TRANSFORMS
 
-    called = set(re.findall(r"(?<![\w.])(\w+)\s*\(", re.sub("`[^`]*`", " ", formula.safe)))
+    called = set(re.findall(r"(?<![\w.])(\w+)\s*\(", re.sub("`[^`]*`", " ", formula.calls)))
     # (formulae's transforms with a memory are classes, and those of single rows are functions)
     return sorted(name for name in called if isinstance(TRANSFORMS.get(name), type))
 

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import UserError
 from ..client_names import client_names
 from .grouping import Grouping
-from .parsed import BETWEEN, INNER, OUTER, Levels
+from .parsed import BETWEEN, INNER, INSIDE, OUTER, OWN, Levels
 from .units import Units
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Groups:
         return {level: np.array(numbers, dtype=float) for level, numbers in found.items()}
 
     def grouping(self, level: str, names: tuple[str, ...], blocks: tuple[int, ...], units: Units) -> Grouping:
-        """Random effects of a level inside or above.
+        """Random effects of a level inside or above; columns of an own number's formula are no group's.
 
         Args:
             level: which.
@@ -121,15 +121,17 @@ class Groups:
         """
         if self.levels.smooth and level == OUTER:
             return Grouping.of_smooth(self.levels.smooth)
+        if level in OWN:
+            return Grouping(names, blocks, units)
         if level in self.levels.inside:
             return Grouping(names, blocks, units, self.levels.factor(level), most=self.most[level])
         return Grouping(names, blocks, units, self.levels.outer, tuple(self.outer), crossed=self.levels.crossed)
 
 
 def by_field(groupings: Mapping[str, Grouping]) -> dict[str, Any]:
-    """Levels inside and above as :meth:`.design.Design.of` takes them."""
-    found: dict[str, Any] = {kind: of for kind, of in groupings.items() if kind in (INNER, OUTER)}
-    return {**found, "further": tuple(of for kind, of in groupings.items() if kind not in (INNER, OUTER))}
+    """Levels inside and above, and formulas, as :meth:`.design.Design.of` takes them."""
+    found: dict[str, Any] = {kind: of for kind, of in groupings.items() if kind not in INSIDE[1:]}
+    return {**found, "further": tuple(of for kind, of in groupings.items() if kind in INSIDE[1:])}
 
 
 def group_names(df: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:

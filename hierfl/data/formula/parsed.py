@@ -11,6 +11,8 @@ from .smooth import Smooth
 
 #: of the levels of grouping: the clients', groups of a client's rows, and groups of clients
 CLIENT, INNER, OUTER = "client", "inner", "outer"
+#: numbers of a response that have formulas of their own: the logarithm of its spread or size, the logit of p(zero)
+OWN = DISPERSION, ZERO_INFLATION = "dispersion", "zero_inflation"
 #: levels inside a client, in the formula's order
 INSIDE = (INNER, *(f"{INNER}_{k}" for k in range(2, 9)))
 #: how many groups of each there are, in a summary's numbers
@@ -92,8 +94,9 @@ class Formula:
         selections: conditions by which it treats some rows otherwise than others: its comparisons, and those that
             functions such as ``clip`` and ``sign`` make.
         orders: of categories whose levels it lists, as in ``C(g, levels=['b', 'a'])``, the levels by column.
-        smooth: its smooth term; None for none.
         share: of a response that is written ``k / n``, the column n, which has to be the weights.
+        smooth: its smooth term; None for none.
+        own: right sides of the formulas of :data:`OWN`, tokens that were understood.
     """
 
     text: str
@@ -105,6 +108,12 @@ class Formula:
     orders: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     share: str = ""
     smooth: Smooth | None = None
+    own: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> str:
+        """All tokens that were understood, for what looks for functions."""
+        return "; ".join([self.safe, *self.own.values()])
 
     @property
     def places(self) -> frozenset[str]:
@@ -116,8 +125,8 @@ class Formula:
         """Columns that are categories because the formula says so, as in ``C(x)``, wherever it uses them."""
         named = r"(?:`([^`]+)`|([A-Za-z_]\w*))"
         inside = re.compile(rf"(?<![\w.`])[CST] ?\( ?{named} ?(?=[,)])")
-        found = {quoted or plain for quoted, plain in inside.findall(self.safe)}
-        rest = inside.sub(" ", self.safe)
+        found = {quoted or plain for quoted, plain in inside.findall(self.calls)}
+        rest = inside.sub(" ", self.calls)
         return frozenset(found) - self.places - {quoted or plain for quoted, plain in re.findall(named, rest)}
 
     @property
@@ -137,9 +146,13 @@ class Formula:
         """
         if not self.random:
             raise UserError(f"the formula {self.text!r} has no random term, such as (1 | {client or 'site'})")
+        if self.smooth and self.own:
+            raise UserError(f"{next(iter(self.own))} has no formula beside a smooth term, {self.smooth.label}")
         if self.smooth:
             return with_smooth(replace(self, smooth=None).levels(client), self.smooth)
         chain, beside = apart(self.random, client)
+        if beside and self.own:
+            raise UserError(f"{next(iter(self.own))} has no formula beside a factor that crosses the clients")
         if beside:
             return with_crossed(replace(self, random=chain).levels(client), beside)
         longest = tuple[str, ...]()  # (b:a is a:b where there is a random term of a)
@@ -167,9 +180,12 @@ class Formula:
                 inside.setdefault(tail, []).append(term)
         if len(inside) > len(INSIDE):
             raise UserError(f"at most {len(INSIDE)} levels inside the clients are understood, not {len(inside)}")
+        if len(inside) > 1 and self.own:
+            raise UserError(f"{next(iter(self.own))} has no formula beside several levels inside the clients")
         tails = dict(zip(INSIDE, sorted(inside, key=len), strict=False))
         terms |= {kind: tuple(inside[tail]) for kind, tail in tails.items()}
         terms[OUTER] = tuple(t for t in self.random if outer and set(t.path) == set(outer))
+        terms |= {name: (RandomTerm(f"({right} | `{place}`)", (place,)),) for name, right in self.own.items()}
         # (a level without terms of its own is no level: in (1 | region:site) regions only name the sites)
         kept = {k: v for k, v in terms.items() if v}
         return Levels(place, tails, "".join(outer) if terms[OUTER] else "", terms=kept)

@@ -17,8 +17,9 @@ from ..spellings import Spellings
 from . import gate
 from .column_types import ColumnTypes, typed
 from .columns import check_numbers, effects_and_offset, random_columns
+from .correlation import SERIES, TIME
 from .groups import Groups
-from .parsed import KINDS, Formula
+from .parsed import KINDS, OWN, Formula
 from .rank import IndependentColumns
 from .row_numbers import RowColumns, in_order
 from .smooth import SmoothBasis, smooth_columns
@@ -105,11 +106,15 @@ class Reader:
             check_numbers("an effect of the new rows", column)
         one = np.ones(len(df))
         rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": one, "event": one, "weight": one}
+        # (a row to predict is by itself: what other rows of its series say of it is not used)
+        rows |= {SERIES: one, TIME: one}
         rows |= self.places.numbers(df)
-        if self.more.known_se:
-            if self.more.known_se not in df.columns:
-                raise no_column(self.more.known_se, df.columns, "the table lacks column")
-            rows |= RowColumns(known_se=self.more.known_se).numbers(typed(df, terms, [self.more.known_se]))
+        for role in ("known_se", "precision_weights"):
+            if not (name := getattr(self.more, role)):
+                continue
+            if name not in df.columns:
+                raise no_column(name, df.columns, "the table lacks column")
+            rows |= RowColumns(**{role: name}).numbers(typed(df, terms, [name]))
         if "trials" in self.extras and (trials := trials_of(self.formula, df)) is not None:
             rows["trials"] = trials
         return np.column_stack([columns, *(found for name, found in in_order(rows).items() if name in self.extras)])
@@ -155,7 +160,7 @@ class Reader:
             with gate.quietly():
                 fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
                 random: list[np.ndarray] = []
-                for level in KINDS:
+                for level in (*KINDS, *OWN):
                     of_level = [group.evaluate_new_data(here) for group in self.groups.get(level, ())]
                     random += random_columns(of_level)[0].values()
                 random += [c for columns, _ in smooth_columns(self.smooth, here).values() for c in columns.values()]

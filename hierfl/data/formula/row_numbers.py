@@ -11,6 +11,7 @@ import numpy as np
 from ...errors import UserError
 from ...responses.registry import check_columns
 from .columns import check_numbers
+from .correlation import Correlation
 from .design import EXTRAS
 
 if TYPE_CHECKING:
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from .parsed import Formula
 
 #: of each role: its name among :class:`.design.Columns`, and what its column holds
-ROLES = {"known_se": ("known", "standard errors"), "event": ("event", "events"), "weights": ("weight", "weights")}
+ROLES = {
+    "known_se": ("known", "standard errors"),
+    "event": ("event", "events"),
+    "weights": ("weight", "weights"),
+    "precision_weights": ("precision", "precision weights"),
+}
 
 
 @dataclass(frozen=True)
@@ -30,11 +36,15 @@ class RowColumns:
         known_se: known standard errors of a gaussian response.
         event: of a time until something happens, whether it did (1), or was not seen by then (0).
         weights: how many rows each one stands for: so often its log density counts.
+        precision_weights: of a gaussian or log-normal response, what its variance is divided by.
+        correlation: of residuals, as :mod:`.correlation` has it written; its columns are the time and the group.
     """
 
     known_se: str = ""
     event: str = ""
     weights: str = ""
+    precision_weights: str = ""
+    correlation: str = ""
 
     @property
     def names(self) -> dict[str, str]:
@@ -44,7 +54,7 @@ class RowColumns:
     @property
     def columns(self) -> set[str]:
         """Those of the table."""
-        return set(self.names.values())
+        return set(self.names.values()) | (self.correlated.columns if self.correlated else set())
 
     def check(self, family: str) -> None:
         """Refuses what a family's rows do not have.
@@ -56,6 +66,18 @@ class RowColumns:
             if not isinstance(name := getattr(self, role), str):
                 raise UserError(f"{role} is the name of a column, not {type(name).__name__}")
         check_columns(family, self.names)
+        if self.correlated:
+            self.correlated.check(family, self.names)
+
+    @property
+    def correlated(self) -> Correlation | None:
+        """How residuals correlate; None where they do not."""
+        return Correlation.of(self.correlation)
+
+    @property
+    def groups(self) -> set[str]:
+        """The columns that hold names, not numbers."""
+        return {self.correlated.group} - {""} if self.correlated else set()
 
     def beside(self, terms: Formula) -> RowColumns:
         """These columns, without the weights of a response that is a share: ``k / n`` with the weights n is p(k, n).

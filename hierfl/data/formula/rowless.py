@@ -59,7 +59,7 @@ def written(reader: Reader, df: pd.DataFrame, client: str) -> dict[str, Any] | N
         "seen": {name: list(map(_plain, values)) for name, values in reader.types.levels.items()},
         "numbers": sorted(reader.types.numbers), "truths": sorted(reader.types.truths), "extras": list(reader.extras),
         "more": asdict(reader.more), "means": dict(reader.means), "spellings": asdict(reader.spellings),
-        "places": {name: getattr(reader.places, name) for name in ("inner", "outer", "homes")},
+        "places": {name: getattr(reader.places, name) for name in ("within", "outer", "homes")},
         "independent": _independent(reader.independent),
         **({"limits": [reader.smooth.lower, reader.smooth.upper]} if reader.smooth else {}),
     }  # fmt: skip

@@ -14,13 +14,14 @@ before a fit, and no knot is a row's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import UserError
+from .units import INTERCEPT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,13 +106,28 @@ class SmoothBasis:
         return np.asarray(b @ np.linalg.solve(d @ d.T, d).T)
 
 
-def smooth_basis(smooth: Smooth | None, fixed: Sequence[str], df: pd.DataFrame, ordered: bool) -> SmoothBasis | None:
-    """The columns of a table's smooth term; None without one. Arguments are those of :func:`check_smooth`."""
+def smooth_basis(
+    smooth: Smooth | None, fixed: Sequence[str], numbers: Mapping[str, tuple[float, float]], ordered: bool
+) -> SmoothBasis | None:
+    """The columns of a smooth term; None without one.
+
+    Args:
+        smooth: the term.
+        fixed: names of the fixed columns: the straight line is among them.
+        numbers: of columns that are numbers, mean and standard deviation of all rows (dividing by n).
+        ordered: whether thresholds stand for the intercept.
+
+    Raises:
+        UserError: for fixed columns without the straight line or an intercept.
+    """
     if smooth is None:
         return None
-    check_smooth(smooth, fixed, ordered)
-    x = df[smooth.column].to_numpy(dtype=float)
-    return smooth.basis(float(x.mean()), float(x.std()))
+    if smooth.column not in fixed or smooth.column not in numbers:
+        raise UserError(f"{smooth.label} is of a column of numbers, which {smooth.column!r} is not")
+    if not ordered and not {*INTERCEPT} & {*fixed}:
+        raise UserError(f"{smooth.label} needs an intercept beside it: write 1 + {smooth.label}")
+    mean, sd = numbers[smooth.column]
+    return smooth.basis(float(mean), float(sd))
 
 
 def smooth_columns(
@@ -122,20 +138,3 @@ def smooth_columns(
         return {}
     columns = basis.columns(df[basis.smooth.column].to_numpy(dtype=float))
     return {"outer": (dict(zip(basis.smooth.names, columns.T, strict=True)), (1,) * columns.shape[1])}
-
-
-def check_smooth(smooth: Smooth, fixed: Sequence[str], ordered: bool) -> None:
-    """Refuses fixed effects that lack the straight line of a smooth term, or the intercept beside it.
-
-    Args:
-        smooth: the term.
-        fixed: names of the fixed columns.
-        ordered: whether thresholds stand for the intercept.
-
-    Raises:
-        UserError: for such effects.
-    """
-    if smooth.column not in fixed:
-        raise UserError(f"{smooth.label} is of a column of numbers, which {smooth.column!r} is not")
-    if not ordered and not {"Intercept", "1"} & {*fixed}:
-        raise UserError(f"{smooth.label} needs an intercept beside it: write 1 + {smooth.label}")

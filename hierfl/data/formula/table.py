@@ -17,14 +17,16 @@ from . import gate
 from .ambiguous import check_unambiguous
 from .column_types import ColumnTypes, truth_columns
 from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
+from .correlation import SERIES
 from .design import Design
 from .groups import Groups, by_field
 from .groups_checked import check_groups
-from .parsed import CLIENT, KINDS, Formula, Levels
+from .own_numbers import check_formula_rank
+from .parsed import CLIENT, INNER, KINDS, OWN, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
-from .smooth import SmoothBasis, smooth_basis, smooth_columns
+from .smooth import Smooth, SmoothBasis, smooth_basis, smooth_columns
 from .units import Units
 
 if TYPE_CHECKING:
@@ -98,7 +100,9 @@ class FormulaTable:
             check_unambiguous(read, terms, truths)
             fixed, offset = effects_and_offset(read.common)
             random = {name: random_columns(of_level) for name, of_level in terms.items()}
-            smooth = smooth_basis(levels.smooth, list(fixed), typed, response_class(family).ordered)
+            smooth = smooth_basis(
+                levels.smooth, list(fixed), _numbers(levels.smooth, typed), response_class(family).ordered
+            )
             random |= smooth_columns(smooth, typed)
         except UserError:
             raise
@@ -107,6 +111,8 @@ class FormulaTable:
         who = client_names(df[levels.client], f"column {levels.client!r}")
         for name, column in [*fixed.items(), *(one for found, _ in random.values() for one in found.items())]:
             check_numbers(f"the effect {name!r}", np.asarray(column))
+        for name in formula.own:
+            check_formula_rank(name, random[name][0])
         independent = IndependentColumns.of_rows(list(fixed), fixed.to_numpy())
         fixed = fixed[list(independent.names_kept)]
         if fixed.empty:
@@ -116,6 +122,9 @@ class FormulaTable:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
+        if more.correlated:
+            more.correlated.check_levels(levels, formula.own)
+            rows |= more.correlated.numbers(df, who, rows.get(INNER))
         types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
@@ -144,14 +153,14 @@ class FormulaTable:
     def inputs(self) -> dict[str, np.ndarray]:
         """Columns of the design's inputs, by name."""
         columns = {f"{name} (fixed)": self.fixed[name].to_numpy() for name in self.fixed}
-        for level in KINDS:
+        for level in (*KINDS, *OWN):
             found, _ = self.random.get(level, ({}, ()))
             columns |= {f"{name} (random, {level})": column for name, column in found.items()}
         return {**columns, **self.rows}
 
     def design(self) -> Design:
         """What the columns of the inputs are."""
-        parts, of = self._centre(), response_class(self.family)
+        parts, of, correlated = self._centre(), response_class(self.family), self.more.correlated
         fixed = {name: self.fixed[name].to_numpy() for name in self.fixed}
         random, blocks = self.random[CLIENT]
         units = {level: _units(*found) for level, found in self.random.items()}
@@ -162,6 +171,7 @@ class FormulaTable:
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
             labels=self.response.labels, fixed_correlation=self.independent.correlation,
             histogram=of.histogram(self.response.y, self.rows).tolist(),
+            correlation=None if correlated is None else correlated.sized(self.rows[SERIES]),
             **by_field({
                 level: self.places.grouping(level, tuple(found), blocks, units[level])
                 for level, (found, blocks) in self.random.items() if level != CLIENT
@@ -176,6 +186,14 @@ class FormulaTable:
     def _centre(self) -> np.ndarray:
         """See :meth:`hierfl.responses.base.Response.centre_parts`."""
         return response_class(self.family).centre_parts(self.response.y, self.rows)
+
+
+def _numbers(smooth: Smooth | None, df: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of a smooth term's column, where it holds numbers."""
+    if smooth is None or df[smooth.column].dtype.kind not in "biuf":
+        return {}
+    x = df[smooth.column].to_numpy(dtype=float)
+    return {smooth.column: (float(x.mean()), float(x.std()))}
 
 
 def _means(df: pd.DataFrame, types: ColumnTypes) -> dict[str, float]:

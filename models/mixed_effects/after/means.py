@@ -193,7 +193,12 @@ def _response_mean(coefficients: Coefficients) -> Change:
             "means of levels in an order are on the scale of the linear predictor, around the thresholds: "
             "predict(df, level='population') has the levels' probabilities"
         )
-    own = {name: estimates[name] for name in family.starts}
+    if "zero_inflation" in method.network.own or (method.network.own and family.name == "lognormal"):
+        raise UserError(
+            "the mean of a response depends on its formula of "
+            f"{next(iter(method.network.own))}, over which means are not taken: scale='link', or predict(df)"
+        )
+    own = family.for_means({name: estimates[name] for name in family.starts})
 
     def change(eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at = torch.as_tensor(eta, dtype=torch.float64).requires_grad_(True)

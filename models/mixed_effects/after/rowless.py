@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hierfl.data.federation import Federation
+from hierfl.data.formula.correlation import Correlation
 from hierfl.data.formula.design import Design
 from hierfl.data.formula.grouping import Grouping
 from hierfl.data.formula.rowless import read, written
@@ -21,10 +22,15 @@ from hierfl.inference.state import State
 from ..report.same_data import NO_ROWS
 from .rows import KEPT, effects_at_estimates
 
-#: of a design, groups of other levels than the clients
-OTHERS = ("inner", "outer")
+#: of a design, groups of other levels than the clients, and columns of formulas
+OTHERS = ("inner", "outer", "dispersion", "zero_inflation")
 #: of a design, what is written as it is
-PLAIN = ("fixed", "random", "family", "extras", "levels", "centre", "scale", "blocks", "labels", "fixed_correlation")
+PLAIN = (
+    "fixed", "random", "family", "extras", "levels", "centre", "scale", "blocks", "labels", "fixed_correlation",
+    "histogram",
+)  # fmt: skip
+#: of a design, what is written in a way of its own
+APART = ("fixed_units", "random_units", "further", "correlation")
 #: of a federation, what notes are of
 ABOUT = ("left_out", "codes", "dropped")
 
@@ -37,7 +43,13 @@ def record_of(run: Run, df: Any) -> dict[str, Any]:
     others = {name: None if (of := getattr(design, name)) is None else asdict(of) for name in OTHERS}
     reader = federation.about["reader"]
     return {
-        "design": {**{name: getattr(design, name) for name in PLAIN}, **others, "units": units},
+        "design": {
+            **{name: getattr(design, name) for name in PLAIN},
+            **others,
+            "units": units,
+            "further": [asdict(of) for of in design.further],
+            "correlation": None if design.correlation is None else asdict(design.correlation),
+        },
         "sizes": [int(n) for n in federation.sizes()],
         "about": {name: federation.about[name] for name in ABOUT if name in federation.about},
         "reader": written(reader, df, reader.places.levels.client),
@@ -78,7 +90,10 @@ def design_of(record: Mapping[str, Any]) -> Design:
     said = record["design"]
     units = {f"{name}_units": _units(of) for name, of in said["units"].items()}
     others = {name: None if said[name] is None else _grouping(said[name]) for name in OTHERS}
-    made = Design.of(**{**{name: said[name] for name in PLAIN}, "fixed_correlation": None}, **units, **others)
+    further = [_grouping(of) for of in said["further"]]
+    correlation = None if said["correlation"] is None else Correlation(**said["correlation"])
+    plain = {**{name: said[name] for name in PLAIN}, "fixed_correlation": None}
+    made = Design.of(**plain, **units, **others, further=further, correlation=correlation)
     return replace(made, fixed_correlation=tuple(map(tuple, said["fixed_correlation"])))
 
 

@@ -31,6 +31,8 @@ def simulations(run: Run, df: pd.DataFrame | None, n: int, seed: int, level: Row
     check_whole("seed", seed, 0)
     method = run.fitted.method
     assert isinstance(method, MixedModel)
+    if df is not None and method.network.correlation is not None:
+        raise UserError("simulate(df) of a model with correlation= is of the rows that were fitted: leave df out")
     rows = rows_of(run, df, level, response=False)
     if level == "new":
         places = None if df is None else _places(run, df, rows)

@@ -22,6 +22,7 @@ def updated(formula: str, update: str) -> str:
     Raises:
         UserError: for text that is no change, takes away a random term that is not there, or has "." inside of a term.
     """
+    formula, mark, own = formula.partition(";")
     if not isinstance(update, str) or update.count("~") != 1 or formula.count("~") != 1:
         raise UserError(f"a formula is changed as in '~ . - x', not by {update!r}")
     (left, right), (new_left, new_right) = ((side.strip() for side in text.split("~")) for text in (formula, update))
@@ -40,7 +41,7 @@ def updated(formula: str, update: str) -> str:
             parts += [sign, term]
     text = " ".join(parts).removeprefix("+ ")
     response = left if new_left in ("", SAME) else new_left
-    return f"{response} ~ {text}"
+    return f"{response} ~ {text}{mark}{own}"
 
 
 def _is_random(term: str) -> bool:

@@ -158,6 +158,8 @@ def _observation(run: Run, coefficients: Coefficients, mean: float, variance: fl
     """
     method, values = coefficients.method, coefficients.estimates
     family = method.response_family.name
+    if method.network.own:
+        raise UserError("rows have variances of their own by a formula: no R2, no ICC of them all")
     plain = not ("steps" in values or method.network.known)
     if family in ("gaussian", "lognormal") and plain:
         return float((2 * values["log_noise"]).exp())

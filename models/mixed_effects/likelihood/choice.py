@@ -6,6 +6,7 @@ from hierfl.responses.registry import RESPONSES
 
 from ..model.equations import MixedModel
 from .gaussian.likelihood import Gaussian
+from .gaussian.row_variances import RowVariances
 from .joint.gaussian import JointGaussian
 from .protocol import Likelihood
 from .quadrature.at_nodes import AtNodes
@@ -16,6 +17,8 @@ from .quadrature.likelihood import Quadrature
 def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
     if RESPONSES[method.network.family].closed_form:
+        if method.network.own:
+            return RowVariances(method)
         return JointGaussian(method) if len(method.inside) > 1 else Gaussian(method)
     if any(level.crossed for level in method.above):
         return CrossedLaplace(method)

@@ -58,6 +58,10 @@ class Population(Method):
         if s.population == "bayes" and not s.draws:
             raise UserError("a posterior of the population is made of its draws: draws must be above 0")
         self.likelihood.check()
+        if network.correlation is not None and (s.one_round or s.kenward_roger):
+            what = "one_round" if s.one_round else "kenward_roger"
+            why = "sends sums in which rows do not correlate" if s.one_round else "is of variances that V is linear in"
+            raise UserError(f"{what} {why}: not of a model with correlation=")
         if s.one_round and len(self.groupings) > 1:
             raise UserError("one_round is of clients without groups inside or above them: other fits take some rounds")
         if s.one_round and self.likelihood.searches_beta:

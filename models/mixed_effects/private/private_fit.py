@@ -85,6 +85,8 @@ def refuse(method: Population, options: Options) -> None:
         raise UserError(f"dp='site' is of {', '.join(FAMILIES)} responses, not of family {network.family}")
     if len(network.groupings) > 1:
         raise UserError("dp='site' is of random effects of one level, the clients': no groups inside or above them")
+    if network.own:
+        raise UserError("dp='site' is of responses without formulas of their own numbers, such as a dispersion formula")
     if network.extras:
         raise UserError(f"dp='site' is of rows that count alike: no {network.extras[0]}")
     if not any(name in INTERCEPT for name in network.fixed):

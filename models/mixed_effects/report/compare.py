@@ -49,8 +49,12 @@ def compared(one: Model, other: Model, test: Test = "auto", replicates: int = RE
         raise UserError("the models have as many parameters each: neither is nested in the other")
     fixed = [set(_method(model).network.fixed) for model in (small, large)]
     random = [{name for of in _method(m).groupings.values() for name in of.labels} for m in (small, large)]
-    if not (fixed[0] <= fixed[1] and random[0] <= random[1]):
+    own = [_own(m) for m in (small, large)]
+    if not (fixed[0] <= fixed[1] and random[0] <= random[1] and own[0] <= own[1]):
         raise UserError("the smaller model's effects are not all among the larger one's: they are not nested")
+    series = [_method(model).network.correlation for model in (small, large)]
+    if series[0] is not None and series[0] != series[1]:
+        raise UserError("the smaller model's residuals correlate, and not as the larger one's: they are not nested")
     more_fixed = fixed[1] - fixed[0]
     means_only = (
         bool(more_fixed)
@@ -82,6 +86,12 @@ def compared(one: Model, other: Model, test: Test = "auto", replicates: int = RE
     table["statistic"], table["df"], table["p"] = [np.nan, ratio], [np.nan, df], [np.nan, p]
     table["reference"] = ["", reference]
     return table
+
+
+def _own(model: Model) -> set[tuple[str, str]]:
+    """Effects of the formulas of own numbers; an intercept is the number that other models have."""
+    own = _method(model).network.own
+    return {(level, name) for level, of in own.items() for name in of.names if name not in INTERCEPT}
 
 
 def _chosen(test: Test, large: Model, more: list[str], means_only: bool) -> Test:

@@ -15,6 +15,7 @@ import numpy as np
 from scipy import stats
 from torch import Tensor
 
+from hierfl.data.formula.parsed import OWN
 from hierfl.inference.state import State
 
 from ..model.equations import MixedModel
@@ -74,11 +75,13 @@ def _wald(label: str, value: float, step: float) -> float:
     """A limit so far from an estimate; the estimate where it has no standard error."""
     if not np.isfinite(step):
         return value
-    if label.startswith("corr("):
+    if label.startswith(("corr(", "rho(")):
         return float(np.tanh(np.arctanh(value) + step / (1 - value**2))) if abs(value) < 1 else value
     if label.startswith("p("):
         odds = value / (1 - value) * np.exp(step / (value * (1 - value)))
         return float(odds / (1 + odds))
+    if label.partition(":")[0] in OWN:
+        return value + step
     with np.errstate(over="ignore"):  # (of a number of which next to nothing is known)
         return float(value * np.exp(step / value)) if value > 0 else value + step
 

@@ -16,7 +16,7 @@ NO_ROWS = "without rows"
 #: what a row has beside its response and effects: what it is called, and what it is where a model has none
 BESIDE: Mapping[str, tuple[str, float]] = {
     "weight": ("weights", 1.0), "offset": ("offsets", 0.0), "trials": ("trials", 1.0), "event": ("events", 1.0),
-    "known": ("known standard errors", 0.0),
+    "known": ("known standard errors", 0.0), "precision": ("precision weights", 1.0),
 }  # fmt: skip
 
 #: relative differences of two columns that are the same
@@ -53,7 +53,7 @@ def _effects(run: Run) -> dict[tuple[str, str], Tensor]:
     """Columns of rows, (N,), by level ("" of fixed effects) and name."""
     design = _design(run)
     names = [("", name) for name in design.fixed]
-    names += [(level, name) for level, of in design.groupings.items() for name in of.names]
+    names += [(level, name) for level, of in {**design.groupings, **design.own}.items() for name in of.names]
     return dict(zip(names, run.fitted.federation.x.unbind(1), strict=False))
 
 

@@ -76,7 +76,16 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
 
 
 def responses(method: MixedModel, eta: Tensor, values: State, columns: Columns, seed: int) -> Tensor:
-    """Drawn responses of rows with linear predictors eta (n,)."""
+    """Drawn responses of rows with linear predictors eta (n,); those of a series are correlated as they are fitted."""
+    if (serial := getattr(method.response_family, "serial", None)) is not None:
+        assert columns.series is not None
+        noise = torch.empty_like(eta)
+        rho, z = serial.rho(values["serial"]), normals(eta.shape, seed, "serial", dtype=eta.dtype)
+        time = torch.zeros_like(eta) if columns.time is None else columns.time
+        for number in columns.series.unique():
+            own = columns.series == number
+            noise[own] = torch.linalg.cholesky(serial.matrix(rho, time[own])) @ z[own]
+        return eta + noise * method.response_family.noise(values, columns)  # type: ignore[attr-defined]
     with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
         torch.default_generator.manual_seed(seed % 2**63)
         drawn: Tensor = method.response(eta, values, columns).sample()

@@ -53,7 +53,7 @@ class Face:
                 lost = lost + roots[name].square().sum() - of.matrix(one @ value).square().sum()
             free.append(one)
             start.append(value)
-        if "log_noise" in method.sizes:  # (what no effect takes up is the residual's)
+        if "log_noise" in method.single:  # (what no effect takes up is the residual's)
             at = list(method.sizes).index("log_noise")
             start[at] = 0.5 * ((2 * start[at]).exp() + lost.clamp_min(0)).log()
         return cls(torch.block_diag(*free), torch.cat(start))

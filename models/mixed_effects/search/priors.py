@@ -86,14 +86,26 @@ class Priors:
             return numbers.new_zeros(numbers.shape[:-1])
         if self.method.response_family.own_prior == "family_prior":
             return self._of_own(numbers)
+        if (serial := getattr(self.method.response_family, "serial", None)) is not None:
+            # (rho is uniform, and the last of them)
+            uniform: Tensor = serial.log_uniform(numbers[..., -1])
+            return uniform + (self._residual(numbers[..., :-1]) if self.bayes else 0.0)
+        if slopes := self.method.response_family.slopes:
+            if not self.bayes:
+                return numbers.new_zeros(numbers.shape[:-1])
+            rest = [k for k in range(numbers.shape[-1]) if k not in slopes]
+            zero = numbers.new_zeros(())
+            return log_normal(numbers[..., list(slopes)], zero, zero + WIDE_OWN) + self._residual(numbers[..., rest])
         numbers, others = numbers[..., :1], numbers[..., 1:]
         more = self._of_own(others) if others.shape[-1] else numbers.new_zeros(numbers.shape[:-1])
-        if not self.bayes:
-            return more
+        return self._residual(numbers) + more if self.bayes else more
+
+    def _residual(self, numbers: Tensor) -> Tensor:
+        """Of log standard deviations of residuals (..., m): (...)."""
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
         spread = numbers.exp() * self.method.response_family.unit
         found = log_density(*read("residual_prior", text), spread) + numbers
-        return found.sum(-1) + more
+        return found.sum(-1)
 
     def _of_own(self, numbers: Tensor) -> Tensor:
         """Of numbers (..., m) that :attr:`.settings.Settings.family_prior` is of: (...)."""

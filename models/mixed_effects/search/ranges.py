@@ -13,7 +13,7 @@ bounded, and :data:`ASKED` and :data:`EXPLORED` are above what honest fits have 
 
 The site's own rows are what is looked at: units are made of all sites' totals, of which a server may say anything.
 Roots of covariances are not bounded: a wide prior cuts nothing. Of gaussian and lognormal responses likelihoods are
-quadratic in coefficients, which cut nothing either.
+quadratic in coefficients, which cut nothing either; coefficients of formulas of own numbers are bounded in each.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from hierfl.inference.state import State
 from ..model.equations import MixedModel
 from .requests import HEIGHTS, Phase, carried
 
+#: responses whose likelihood is quadratic in coefficients
+QUADRATIC = ("gaussian", "lognormal")
 #: shared values that are as long as a point, beside the estimates
 POINTS = ("at", "restricted")
 #: effects of groups at one point, and at many
@@ -127,6 +129,24 @@ class SiteRanges:
         points += [shared["effects.points"]] if HEIGHTS in carried(self.method, shared) else []
         return [self.method.parts(numbers) for numbers in points]
 
+    def of_formulas(self, shared: State) -> tuple[list[Extent], list[Extent]]:
+        """Of the formulas of own numbers: points with derivatives, and points that are explored."""
+        method = self.method
+        columns = method.network.split(self.inputs[None])
+        near, far = list[Extent](), list[Extent]()
+        for name in method.network.own:
+            rows = OwnRows.of(getattr(columns, name)[0])
+            value = method.response_family.formulas[name]
+            near += [
+                rows.extent(method.parts(shared[f"effects.{k}"])[value]) for k in POINTS if f"effects.{k}" in shared
+            ]
+            near.append(rows.extent(shared[f"effects.{value}"]))
+            if len(shared["effects.draws"]):
+                far.append(rows.extent(method.parts(shared["effects.draws"])[value]))
+            if HEIGHTS in carried(method, shared):
+                far.append(rows.extent(method.parts(shared["effects.points"])[value]))
+        return near, far
+
     @property
     def _fixed(self) -> OwnRows:
         return OwnRows.of(self.method.network.split(self.inputs[None]).x[0])
@@ -191,10 +211,10 @@ def broadcast_error(method: MixedModel, shared: State, inputs: Tensor) -> str:
     """
     if float(shared["effects.phase"]) not in [float(known) for known in Phase]:
         return "its phase is none"
-    if not method.likelihood.searches_beta or method.network.family == "lognormal":
-        return ""
     ranges = SiteRanges(method, inputs)
-    near, far = ranges.asked(shared), ranges.explored(shared)
+    near, far = ranges.of_formulas(shared)
+    if method.likelihood.searches_beta and method.response_family.name not in QUADRATIC:
+        near, far = [*near, *ranges.asked(shared)], [*far, *ranges.explored(shared)]
     if all(found.is_within(ASKED) for found in near) and all(found.is_within(EXPLORED) for found in far):
         return ""
     return "its coefficients cut the rows at a value: no estimate is so large, unless covariates separate the outcomes"

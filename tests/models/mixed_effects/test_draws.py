@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from scipy import stats
-from support.levels import SDS, log_likelihood, table
+from support.levels import SDS, log_likelihood, own_numbers, table
 from support.more_responses import MORE
 from support.representatives import of_all
 from support.responses import CASES, Case
@@ -55,9 +55,7 @@ def moments(density: np.ndarray) -> tuple[float, float]:
 def heights(case: Case, rows: pd.DataFrame, fitted, effect: np.ndarray) -> np.ndarray:
     """log p(rows | effects), of effects (...)."""
     found = fitted.summary().table.set_index("effect").estimate
-    own = np.concatenate(
-        [np.zeros(0)] + [fitted.run.shared[f"effects.{k}"].reshape(-1) for k in fitted.method.response_family.starts]
-    )
+    own = own_numbers(fitted)
     first = -found["1 | 2"] if case.family == "ordinal" else found["Intercept"]
     fixed = (first + found["x"] * rows.x.to_numpy()).reshape(-1, *[1] * effect.ndim)
     with np.errstate(divide="ignore"):

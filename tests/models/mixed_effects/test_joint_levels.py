@@ -271,7 +271,6 @@ def test_predictions_are_of_whom_a_row_says() -> None:
     [
         (f"poisson {NESTED}", {"family": "poisson", "nodes": 5}, "Laplace's approximation: leave nodes out"),
         (f"gaussian {CROSSED}", {"one_round": True}, "one_round is of clients without groups inside"),
-        ("gaussian ~ x + (1 | site) + (1 | item)", {}, "belong to one column, the client's"),
         ("gaussian ~ x + (1 | site) + (1 | site:nurse) + (1 | item:nurse)", {}, "belong to one column, the client's"),
         ("gaussian ~ x + (1 | site:nurse) + (1 | site:item)", {}, "the clients have no random term"),
         (f"gaussian {CROSSED}", {"client": "nurse"}, "belong to one column, the client's"),

@@ -28,8 +28,9 @@ from torch import Tensor
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
 from .elimination import eliminate
-from .entrywise import Entrywise, over_rows, without_inside
+from .entrywise import Entrywise, over_rows, summed, without_inside
 from .row_sums import columns_of
+from .serial_sums import SerialSums
 from .taylor import Taylor
 
 #: points x clients x packed numbers that are computed at a time
@@ -41,19 +42,23 @@ def packed_size(p: int) -> int:
     return (p + 1) * (p + 2) // 2 + 1
 
 
-def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any]) -> tuple[Any, Any]:
+def packed(method: MixedModel, gram: Any, rows: Tensor, numbers: Sequence[Any]) -> tuple[Any, Any]:
     """[Z_out X y]^T V^-1 [Z_out X y], its upper triangle row by row (..., c - 1, S), and log |V| + n log 2 pi (..., S).
 
     Level by level, innermost outward; see :mod:`.elimination`.
 
     Args:
         method: whose L.
-        gram: G, (m, m, S); with groups inside clients (m_in, m_in, groups S), group by group.
+        gram: G, (m, m, S); with groups inside clients (m_in, m_in, groups S), group by group. Where residuals
+            correlate: :class:`.serial_sums.SerialSums`, a function of the last number.
         rows: [n, sum log W, ...], (., S).
         numbers: what is searched, one after the other: :class:`.taylor.Taylor`, or tensors (M, 1) of many points.
     """
-    entries, log_s = entries_of(method, gram, numbers)
     volume: Any = rows[0] * math.log(2 * math.pi) - rows[1]
+    if isinstance(gram, SerialSums):
+        gram, correlated = gram.given(numbers[-1])
+        volume, numbers = summed(correlated, groups_of(method)) + volume, numbers[:-1]
+    entries, log_s = entries_of(method, rows, numbers)
     left, volumes = without_inside(method.inside, gram, entries, log_s)
     for inside in volumes:
         volume = inside + volume
@@ -63,19 +68,20 @@ def packed(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Sequence[Any
     return cross, volume if log_s is None else volume + rows[0] * (log_s * 2.0)
 
 
-def entries_of(method: MixedModel, like: Tensor, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
-    """Each level's L's entries, learned or held, and log s; None where it is known."""
+def entries_of(method: MixedModel, like: Any, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
+    """Each level's L's entries, learned or held, and log s; None where it is known, or G has it."""
     if method.settings.prior == "fixed":
-        found: dict[str, Sequence[Any]] = {k: list(v.to(like)) for k, v in method.first_roots().items()}
-        return found, numbers[0] if len(numbers) else None
+        beside = like.value if isinstance(like, Taylor) else like
+        found: dict[str, Sequence[Any]] = {k: list(v.to(beside)) for k, v in method.first_roots().items()}
+        return found, numbers[0] if len(numbers) and not method.network.own else None
     first, found = 0, {}
     for name, covariance in method.covariances.items():
         found[name] = numbers[first : first + covariance.entries]
         first += covariance.entries
-    return found, numbers[first] if len(numbers) > first else None
+    return found, numbers[first] if len(numbers) > first and not method.network.own else None
 
 
-def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
+def polynomial(method: MixedModel, gram: Any, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
     """Each client's packed numbers at a point (k,), and their first and second derivatives there.
 
     Args:
@@ -89,11 +95,12 @@ def polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) 
     """
     if not len(numbers):
         return {"cross": at_points(method, gram, rows, numbers[None])[:, 0]}
-    parts = [_polynomial(method, *part, numbers) for part in passes(method, gram, rows, (1 + len(numbers)) ** 2)]
+    parts = [expanded(method, *part, numbers) for part in passes(method, gram, rows, (1 + len(numbers)) ** 2)]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
+def expanded(method: MixedModel, gram: Any, rows: Any, numbers: Tensor) -> dict[str, Tensor]:
+    """See :func:`polynomial`; G and what is in ``rows`` may be functions of the numbers, too."""
     cross, volume = packed(method, gram, rows, Taylor.variables(numbers))
     parts = ("value", "slope", "bend")  # (c, S), (k, c, S), (k, k, c, S)
     both = [torch.cat([getattr(cross, part), getattr(volume, part).unsqueeze(-2)], -2) for part in parts]
@@ -104,12 +111,14 @@ def _polynomial(method: MixedModel, gram: Tensor, rows: Tensor, numbers: Tensor)
     return {name: in_groups(method, each, rows, -1) for name, each in found.items()}
 
 
-def passes(method: MixedModel, gram: Tensor, rows: Tensor, each: int) -> list[tuple[Tensor, Tensor]]:
+def passes(method: MixedModel, gram: Any, rows: Tensor, each: int) -> list[tuple[Any, Tensor]]:
     """Clients in parts whose numbers fit into memory, ``each`` for every one of G's."""
     groups = groups_of(method)
     size = max(1, NUMBERS_PER_PASS // (each * gram.shape[0] ** 2 * groups))
     if size >= rows.shape[-1]:
         return [(gram, rows)]
+    if isinstance(gram, SerialSums):
+        return list(zip(gram.split(size, groups), rows.split(size, -1), strict=True))
     split = gram.unflatten(-1, (groups, -1)).split(size, -1)
     return list(zip((part.flatten(-2) for part in split), rows.split(size, -1), strict=True))
 
@@ -137,16 +146,24 @@ def in_groups(method: MixedModel, values: Tensor, rows: Tensor, dim: int) -> Ten
     return beside.flatten(-2).movedim(-1, dim).contiguous()
 
 
-def at_points(method: MixedModel, gram: Tensor, rows: Tensor, points: Tensor) -> Tensor:
+def at_points(method: MixedModel, gram: Any, rows: Tensor, points: Tensor) -> Tensor:
     """Each client's packed numbers at points (M, k): (S, M, c); the others as for :func:`polynomial`."""
     inside = gram.shape[0] ** 2 * sum(level.size for level in method.inside)
+    if isinstance(gram, SerialSums):  # (which has a G at each point)
+        inside = gram.shape[0] ** 2 * groups_of(method)
     each = max(packed_size(columns_of(method) - method.covariance.q - 1), inside)
     size = max(1, NUMBERS_PER_PASS // (each * rows.shape[-1]))
     parts = []
     for some in points.split(size):
-        cross, volume = packed(method, gram, rows, some.T[..., None].unbind())
-        cross, volume = cross.expand(len(some), *cross.shape[-2:]), volume.expand(len(some), volume.shape[-1])
-        fine = (sound(cross).all(-2) & sound(volume)).unsqueeze(-2)
-        volume = torch.where(fine, volume.unsqueeze(-2), -2 * IMPOSSIBLE)
-        parts.append(torch.cat([torch.where(fine, cross, 0.0), volume], -2))
-    return in_groups(method, torch.cat(parts).permute(2, 0, 1), rows, -1)
+        parts.append(of_points(method, gram, rows, some))
+    return torch.cat(parts, 1)
+
+
+def of_points(method: MixedModel, gram: Tensor, rows: Any, points: Tensor) -> Tensor:
+    """See :func:`at_points`; G (M, m, m, S) and what is in ``rows`` (M, S) may be each point's own."""
+    cross, volume = packed(method, gram, rows, points.T[..., None].unbind())
+    cross, volume = cross.expand(len(points), *cross.shape[-2:]), volume.expand(len(points), volume.shape[-1])
+    fine = (sound(cross).all(-2) & sound(volume)).unsqueeze(-2)
+    volume = torch.where(fine, volume.unsqueeze(-2), -2 * IMPOSSIBLE)
+    found = torch.cat([torch.where(fine, cross, 0.0), volume], -2)
+    return in_groups(method, found.permute(2, 0, 1), rows, -1)

@@ -17,7 +17,7 @@ from hierfl.inference.state import State
 from ...model.covariance import Covariance
 from ...model.equations import MixedModel
 from .entrywise import Entrywise, back, forward, sum_of, turned, without_inside
-from .row_sums import clients_last
+from .serial_sums import at_population
 
 #: draws x groups x entries of their matrices that are held at a time
 NUMBERS_PER_PASS = 20_000_000
@@ -38,23 +38,25 @@ class Effects(NamedTuple):
 
 
 def gaussian_effects(
-    method: MixedModel, gram: Tensor, rows: Tensor, shared: Mapping[str, Tensor], z: Mapping[str, Tensor]
+    method: MixedModel, gram: Any, rows: Tensor, shared: Mapping[str, Tensor], z: Mapping[str, Tensor]
 ) -> tuple[Effects, Effects | None]:
     """Clients' effects, and those of their groups, (D, groups S, q), group by group.
 
     Args:
         method: whose model.
-        gram, rows: as :class:`.row_sums.RowSums` has them, of S clients.
+        gram: G, (m, m, S), or :class:`.serial_sums.SerialSums`.
+        rows: as :class:`.row_sums.RowSums` has them, of S clients.
         shared: of the population, {name: (D, *shape)}.
         z: standard normals by level, (D, S, q) and (D, groups S, q).
     """
-    last, number = clients_last(gram), len(shared["beta"])
-    size = max(1, NUMBERS_PER_PASS // last.numel()) if method.inside else number
+    number, each = len(shared["beta"]), gram.shape.numel()
+    own = method.inside or not isinstance(gram, Tensor)  # (a matrix for each draw)
+    size = max(1, NUMBERS_PER_PASS // each) if own else number
     found: list[tuple[Effects, Effects | None]] = []
     for first in range(0, number, size):
         some = slice(first, first + size)
         part, z_part = {k: v[some] for k, v in shared.items()}, {k: v[some] for k, v in z.items()}
-        found.append(_effects(method, last, rows, part, z_part))
+        found.append(effects_at(method, at_population(gram, part), rows, part, z_part))
     clients = joined([one for one, _ in found])
     return clients, joined([inner for _, inner in found if inner is not None]) if method.inside else None
 
@@ -68,9 +70,10 @@ def joined(parts: Sequence[Effects]) -> Effects:
     return Effects(means, within, draws)
 
 
-def _effects(
+def effects_at(
     method: MixedModel, last: Tensor, rows: Tensor, shared: State, z: Mapping[str, Tensor]
 ) -> tuple[Effects, Effects | None]:
+    """See :func:`gaussian_effects`; G is (m, m, S), or (D, m, m, S) where each draw has its own."""
     log_s, shape = _log_s(shared), (len(shared["beta"]), rows.shape[0])
     others = coefficients(method, rows, shared)
     left = of_clients(method, last, shared, log_s)
@@ -161,12 +164,10 @@ def whitened(
     return [[entry.expand(shape) for entry in row] for row in factor], v
 
 
-def gaussian_mode(
-    method: MixedModel, gram: Tensor, rows: Tensor, shared: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """u's mean (S, q), and F (S, q, q), at shared values {name: (*shape)}; the others as RowSums has them."""
+def gaussian_mode(method: MixedModel, gram: Any, rows: Tensor, shared: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """u's mean (S, q), and F (S, q, q), at shared values {name: (*shape)}; others as of :func:`gaussian_effects`."""
     at = {k: value[None] for k, value in shared.items()}
-    last, log_s = clients_last(gram), _log_s(at)
+    last, log_s = at_population(gram, at), _log_s(at)
     last = of_clients(method, last, at, log_s)
     shape = (1, rows.shape[0])
     factor, v = whitened(method.covariance, last, entries(at, "root"), log_s, coefficients(method, rows, at), shape)
@@ -176,13 +177,13 @@ def gaussian_mode(
 
 
 def gaussian_groups(
-    method: MixedModel, gram: Tensor, rows: Tensor, shared: Mapping[str, Tensor], b: Tensor, b_root: Tensor
+    method: MixedModel, gram: Any, rows: Tensor, shared: Mapping[str, Tensor], b: Tensor, b_root: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Mean (S, G, q_in) and covariance of the effects of groups inside clients, at shared values {name: (*shape)}.
 
     Args:
         method: whose model.
-        gram, rows: as :class:`.row_sums.RowSums` has them.
+        gram, rows: as of :func:`gaussian_effects`.
         shared: of the population.
         b, b_root: mean (S, q) and a root of the covariance of the client's effects, which the groups' follow.
     """
@@ -193,7 +194,9 @@ def gaussian_groups(
     own = [*points.unbind(-1), *(one.expand(1 + q, len(b)) for one in coefficients(method, rows, at))]
     of_groups = [one.repeat(1, level.size) for one in own]
     shape, root = (1 + q, len(b) * level.size), level.root(at[level.name])
-    factor, v = whitened(level.covariance, clients_last(gram), entries(at, level.name), _log_s(at), of_groups, shape)
+    factor, v = whitened(
+        level.covariance, at_population(gram, at), entries(at, level.name), _log_s(at), of_groups, shape
+    )
     found = _drawn(root, factor, v, b.new_zeros(*shape, level.q))
     size = (level.size, len(b))
     means, within = found.means.unflatten(1, size).transpose(1, 2), found.within.unflatten(0, size).transpose(0, 1)

@@ -10,10 +10,10 @@ With A = X^T V^-1 X and a = X^T V^-1 y of all clients,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -33,9 +33,10 @@ from .effects import conditional, joint
 from .elimination import symmetric
 from .regions import region_draws, without_regions
 from .row_sums import RowSums, clients_last, columns_of
+from .serial_sums import SerialSums
 
-#: G (m, m, S) of clients or groups, and n, sum log W, ... (., S)
-Rows = tuple[Tensor, Tensor]
+#: G (m, m, S) of clients or groups, or the sums that it is made of, and n, sum log W, ... (., S)
+Rows = tuple[Any, Tensor]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,13 @@ class Gaussian(Likelihood):
 
     def rows(self, chunk: ClientChunk) -> Rows:
         """Sums of products of the clients' rows."""
-        return clients_last(chunk.values["gram"]), chunk.values["rows"].squeeze(1).mT.contiguous()
+        return self.sums(chunk.values, chunk.batch), chunk.values["rows"].squeeze(1).mT.contiguous()
+
+    def sums(self, values: State, batch: Callable[[], Batch]) -> Any:
+        """G of clients, kept; where residuals correlate, sums that are made of their rows again."""
+        if self.method.network.correlation is not None:
+            return SerialSums.of(self.method, batch())
+        return clients_last(values["gram"])
 
     def counts(self, chunk: ClientChunk) -> Tensor:
         """From the sums of products."""
@@ -172,15 +179,16 @@ class Gaussian(Likelihood):
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
         """From the sums of products."""
-        return gaussian_mode(self.method, values["gram"], values["rows"], shared)
+        gram = self.sums(values, lambda: batch)
+        return gaussian_mode(self.method, gram, values["rows"], shared)
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
         """Their exact moments."""
-        return conditional(self.method, chunk, shared)
+        return conditional(self.method, chunk, self.sums(chunk.values, chunk.batch), shared)
 
     def joint(self, chunk: ClientChunk, draws: State, phase: object) -> State:
         """Moments are the mixture's own."""
-        return joint(self.method, chunk, draws, phase)
+        return joint(self.method, chunk, self.sums(chunk.values, chunk.batch), draws, phase)
 
     def damping(self, far: Tensor) -> float:
         """A step is the whole way."""

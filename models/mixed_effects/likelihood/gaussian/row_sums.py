@@ -57,13 +57,7 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
     With groups inside clients G is (S, groups, m_in, m_in).
     """
-    columns = method.network.split(batch.x)
-    away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
-    above = [columns_above(level, columns) for level in method.above]
-    effects = (columns.z_inner, columns.z, *above, columns.x, away[..., None])
-    both = torch.cat([c for c in effects if c is not None], -1)
-    precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
-    root = (times(columns, batch) * precision).sqrt()[..., None] * both
+    root, columns = whitened_rows(method, batch)
     rows = counts_of(method, batch)
     if columns.inner is None:
         return root.mT @ root, rows
@@ -74,13 +68,28 @@ def row_sums(method: MixedModel, batch: Batch) -> tuple[Tensor, Tensor]:
     return gram.index_add_(0, of_all.flatten(), products).unflatten(0, (len(root), level.size)), rows
 
 
+def whitened_rows(method: MixedModel, batch: Batch) -> tuple[Tensor, Columns]:
+    """[Z_in Z Z_out X y], (S, n, m), times the roots of the rows' precisions and weights; and the columns."""
+    columns = method.network.split(batch.x)
+    both, precision = both_columns(method, columns, batch), precisions(columns, batch)
+    return (times_of(columns, batch) * precision).sqrt()[..., None] * both, columns
+
+
+def both_columns(method: MixedModel, columns: Columns, batch: Batch) -> Tensor:
+    """[Z_in Z Z_out X y] of rows, (S, n, m)."""
+    away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
+    above = [columns_above(level, columns) for level in method.above]
+    effects = (columns.z_inner, columns.z, *above, columns.x, away[..., None])
+    return torch.cat([c for c in effects if c is not None], -1)
+
+
 def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     """n, sum log W, the number of the group of clients (0 for none), and how many groups each level inside has,
     (S, 3 + levels); a zero without such levels.
     """
     columns = method.network.split(batch.x)
-    number = times(columns, batch)
-    log_w = torch.zeros_like(batch.y) if columns.known is None else -2 * columns.known.log()
+    number = times_of(columns, batch)
+    log_w = precisions(columns, batch).log() if columns.known is None else -2 * columns.known.log()
     nothing = batch.y.new_zeros(len(batch.y))
     region = nothing if columns.outer is None else columns.outer.amax(-1)  # (where groups cross clients, no matter)
     groups = list[Tensor]()
@@ -92,7 +101,14 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     return torch.stack([number.sum(-1), (number * log_w).sum(-1), region, *(groups or [nothing])], -1)
 
 
-def times(columns: Columns, batch: Batch) -> Tensor:
+def precisions(columns: Columns, batch: Batch) -> Tensor:
+    """W, (S, n): of known standard errors all, else over that of the residual."""
+    if columns.known is not None:
+        return columns.known.square().reciprocal()
+    return torch.ones_like(batch.y) if columns.precision is None else columns.precision
+
+
+def times_of(columns: Columns, batch: Batch) -> Tensor:
     """How often each row counts, (S, n)."""
     number = torch.ones_like(batch.y) if columns.weight is None else columns.weight
     return number if batch.mask is None else torch.where(batch.mask, number, 0.0)

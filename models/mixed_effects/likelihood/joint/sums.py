@@ -15,7 +15,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
-from ..gaussian.row_sums import counts_of, times
+from ..gaussian.row_sums import counts_of, precisions, times_of
 from .layout import Layout
 from .products import products
 
@@ -82,9 +82,8 @@ def row_sums(method: MixedModel, batch: Batch) -> State:
     """Blocks of rows (S, n), each as often as its weight says."""
     columns, layout = method.network.split(batch.x), Layout.of(method)
     away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
-    precision = torch.ones_like(batch.y) if columns.known is None else columns.known.square().reciprocal()
     more = torch.cat([c for c in (columns.z_outer, columns.x, away[..., None]) if c is not None], -1)
-    found = products(layout, layout.columns(columns), times(columns, batch) * precision, more)
+    found = products(layout, layout.columns(columns), times_of(columns, batch) * precisions(columns, batch), more)
     return dict(zip(Blocks._fields, (*found, counts_of(method, batch)), strict=True))
 
 

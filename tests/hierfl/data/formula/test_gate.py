@@ -88,7 +88,7 @@ REFUSED = [
     ("y ~ x + (1 | site/g:z)", "written a/b or a:b, not 'site / g : z'"),
     ("y ~ x + (1 | site/site)", "written a/b or a:b, not 'site / site'"),
     ("y ~ x + (1 | site/3)", "belong to a column of the table, not to 'site / 3'"),
-    ("y ~ x + (1 | site) + (1 | g)", "here to g, site; groups inside it are written (1 | site/patient)"),
+    ("y ~ x + (1 | site) + (1 | g) + (1 | h)", "one factor that crosses the clients ('site') is understood"),
     ("y ~ x + (1 | C(site))", "not to 'C ( site'"),
     ("y ~ y + (1 | site)", "'y' is among its own predictors"),
     ("y ~ np.log(y) + (1 | site)", "'y' is among its own predictors"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from safetensors.torch import load_file
 from support.after_fit import arms
 
 from hierfl import UserError, load_mixed_model, mixed_model
+from hierfl.data.formula.design import Design
+from hierfl.models.mixed_effects.after.rowless import APART, OTHERS, PLAIN
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
+from hierfl.nn.architecture import Architecture
 
 DF = arms()
 DF = DF.assign(x=DF.x.mask(DF.index % 40 == 0), dose=DF.index % 3)
@@ -44,14 +48,37 @@ def test_a_fit_without_its_table_answers_as_with_it(formula: str, how: dict[str,
         pd.testing.assert_frame_equal(ask(again), ask(fit), rtol=1e-9)
 
 
-def test_levels_inside_and_above_need_no_table(tmp_path: Path) -> None:
-    df = DF.assign(region="r" + (DF.site.str[1:].astype(int) % 4).astype(str), nurse="n" + (DF.index % 5).astype(str))
-    fit = mixed_model(df, "y ~ arm + (1 | region/site/nurse)", client="site", draws=0)
+@pytest.mark.cpu(6, "five structures, each fitted once")
+@pytest.mark.parametrize(
+    ("formula", "how"),
+    [
+        ("y ~ arm + (1 | region/site/nurse)", {"client": "site"}),
+        ("y ~ arm + (1 | site) + (1 | site:nurse) + (1 | site:dose)", {}),
+        ("y ~ arm + (1 | site) + (1 | nurse)", {"client": "site"}),
+        ("y ~ arm + (1 | site)", {"dispersion": "~ arm"}),
+        ("y ~ arm + (1 | site)", {"correlation": "ar1(visit)"}),
+    ],
+)
+def test_a_structure_needs_no_table(formula: str, how: dict[str, Any], tmp_path: Path) -> None:
+    df = DF.assign(
+        region="r" + (DF.site.str[1:].astype(int) % 4).astype(str), nurse="n" + (DF.index % 5).astype(str),
+        visit=DF.groupby("site").cumcount(), dose=DF.dose.map("d{}".format),
+    )  # fmt: skip
+    fit = mixed_model(df, formula, draws=0, **how)
     fit.save(tmp_path)
     again = load_mixed_model(tmp_path)
-    for level in ("client", "nurse", "region"):
+    assert str(again) == str(fit)
+    for level in (
+        "client",
+        *(level for level in ("nurse", "region") if f"{level}/" in formula or f"{level})" in formula),
+    ):
         pd.testing.assert_frame_equal(again.ranef(level), fit.ranef(level))
     pd.testing.assert_frame_equal(again.predict(df[:40]), fit.predict(df[:40]))
+
+
+def test_all_of_a_design_is_written() -> None:
+    own = {field.name for field in fields(Design)} - {field.name for field in fields(Architecture)}
+    assert own == {*PLAIN, *OTHERS, *APART}
 
 
 def test_what_needs_rows_says_so(tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""Formulas of a response's own numbers, behind the model's: ``y ~ x + (1 | site); dispersion ~ arm``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ...errors import UserError
+from .effects import FormulaParser
+from .parsed import OWN, Formula
+from .tokens import Refused, tokens_of
+
+_PARTS = re.compile(r"(`[^`]*`|'[^'\"]*'|\"[^'\"]*\")|(;)")
+
+
+def parted(text: str) -> tuple[str, dict[str, str]]:
+    """The model's formula, and the right sides of others by what they are of, as written.
+
+    Args:
+        text: of all.
+
+    Raises:
+        Refused: for a part that is of none of :data:`.parsed.OWN`, or of one twice.
+    """
+    cuts = [found.start() for found in _PARTS.finditer(text) if found[2]]
+    main, *parts = (text[a:b] for a, b in zip([0, *(cut + 1 for cut in cuts)], [*cuts, len(text)], strict=True))
+    own: dict[str, str] = {}
+    for part in parts:
+        name, sign, right = (side.strip() for side in part.partition("~"))
+        if name not in OWN or not sign:
+            raise Refused(f"';' is not understood but before {' or '.join(f'{known} ~ ...' for known in OWN)}")
+        if name in own:
+            raise Refused(f"it has two formulas of {name}")
+        own[name] = right
+    return main, own
+
+
+def joined(formula: str, own: Mapping[str, str | None]) -> str:
+    """One formula of all; a formula that is said replaces one that was there, and an empty one leaves it out.
+
+    Args:
+        formula: of the model, perhaps with others behind it.
+        own: others, such as ``{"dispersion": "~ arm"}``; None leaves what is there.
+
+    Raises:
+        UserError: for what is no formula with its right side alone.
+    """
+    said = {name: text for name, text in own.items() if text is not None}
+    if not said or not isinstance(formula, str):
+        return formula
+    for name, text in said.items():
+        if not isinstance(text, str) or (text.strip() and not text.strip().startswith("~")) or ";" in text:
+            raise UserError(f"{name} is a formula's right side, such as '~ arm', not {text!r}")
+    try:
+        main, parts = parted(formula)
+    except Refused as refused:
+        raise UserError(f"the formula {formula!r} cannot be read: {refused}") from refused
+    parts |= {name: text.strip().removeprefix("~").strip() for name, text in said.items()}
+    return "; ".join([main.strip(), *(f"{name} ~ {right}" for name, right in parts.items() if right)])
+
+
+def check_formula_rank(name: str, columns: Mapping[str, np.ndarray]) -> None:
+    """Refuses a formula one of whose columns is a combination of others.
+
+    Args:
+        name: what the formula is of.
+        columns: its columns, (n,) each.
+
+    Raises:
+        UserError: for one.
+    """
+    every = np.column_stack([column / (np.abs(column).max() or 1.0) for column in columns.values()])
+    for k, column in enumerate(columns):
+        if np.linalg.matrix_rank(every[:, : k + 1]) <= k:
+            raise UserError(f"in the formula of {name} {column!r} is a combination of other columns: leave it out")
+
+
+def read_formula(text: str) -> Formula:
+    """A formula, with those of own numbers.
+
+    Raises:
+        Refused: for text that is none.
+    """
+    main, parts = parted(text)
+    formula = FormulaParser(main).formula()
+    own, predictors, selections = dict[str, str](), formula.predictors, formula.selections
+    for name in (known for known in OWN if known in parts):
+        found = FormulaParser(parts[name]).formula()
+        if found.response is not None or found.random or found.smooth:
+            raise Refused(f"the formula of {name} has fixed effects alone, such as '~ arm'")
+        if any(token.kind == "text" for token in tokens_of(found.safe)):
+            raise Refused(f"the formula of {name} names columns, and no level of one: make it a column")
+        if re.search(r"(?<![\w.`])offset\s*\(", found.safe):
+            raise Refused(f"the formula of {name} has no offset")
+        own[name], predictors = found.safe, predictors | found.predictors
+        selections = tuple(dict.fromkeys([*selections, *found.selections]))
+        if found.orders:
+            raise Refused(f"the formula of {name} takes a category's levels as they are, without levels=[...]")
+    if not own:
+        return formula
+    if not formula.random:
+        raise Refused("formulas of own numbers stand beside a random term, such as (1 | site)")
+    return replace(formula, text=text, predictors=predictors, selections=selections, own=own)
