@@ -22,9 +22,9 @@ from ..formula.groups import Groups, by_field
 from ..formula.literals import in_said_order
 from ..formula.parsed import CLIENT, INNER, OUTER, OWN
 from ..formula.rank import IndependentColumns, intercept_of
-from ..formula.smooth import smooth_basis, smooth_columns
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
+from ..formula.smooth import smooth_basis, smooth_columns
 from ..formula.units import INTERCEPT, Units
 from .design import StudyFormula
 from .design_checks import check_sums
