@@ -59,6 +59,9 @@ columns: of a gaussian response `cross` has (m + p + 1) (m + p + 2) / 2 + 1 numb
 one site alone has is that site's own: masked studies refuse groups of fewer than three sites, and `least_cell` counts
 the rows of each group at the site.
 
+Effects of a smooth term, `s(x, k=10)`, are k - 2 such columns, which every row has. Its knots lie between limits that
+the formula says, or those of the mean and spread of x that sites have said before: no knot is a row's.
+
 In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
 round, metrics, calibration or `sums`.
 """

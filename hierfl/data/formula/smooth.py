@@ -3,10 +3,11 @@
 Of k cubic B-splines with knots at equal distances (Eilers and Marx, Statistical Science 11:89, 1996) the coefficients g
 have the penalty |D g|^2, D their second differences. It is zero for straight lines. So
 
-    sum_m g_m B_m(x) = a + b x + sum_j c_j z_j(x),    z = D (D D^T)^-1 applied to B,    c_j = (D g)_j ~ N(0, sd^2)
+    sum_m g_m B_m(x) = a + b x + sum_j c_j z_j(x),    z = (D D^T)^-1 D B(x) less a line,    c_j = (D g)_j ~ N(0, sd^2)
 
 with k - 2 effects c (Currie and Durban, Statistical Modelling 2:333, 2002; R's mgcv, ``s(x, bs="ps", m=c(2,2))``). The
-straight line is a fixed effect. Beyond the limits the curve goes on as a straight line.
+straight line is a fixed effect, the curve's least-squares line between the limits: z_j is orthogonal to lines there.
+Beyond the limits the curve goes on as a straight line.
 
 Knots are between two limits that the formula says, or mean - 2 sd and mean + 2 sd of all rows: sites say these sums
 before a fit, and no knot is a row's.
@@ -96,11 +97,23 @@ class SmoothBasis:
 
     def columns(self, x: np.ndarray) -> np.ndarray:
         """z (n, k - 2) of values (n,)."""
+        x = np.asarray(x, dtype=float)
+        place, weight = np.polynomial.legendre.leggauss(_DEGREE)  # (exact: a cubic times a line)
+        inside = self.smooth.k - _DEGREE
+        middle = (np.arange(inside)[:, None] + 0.5 + 0.5 * place).ravel() / inside  # of the limits' 0 to 1
+        root = np.sqrt(np.tile(weight, inside))[:, None]
+        line = np.column_stack([np.ones(len(middle)), middle])
+        span = self.upper - self.lower
+        away = np.linalg.lstsq(root * line, root * self._splines(self.lower + span * middle), rcond=None)[0]
+        return self._splines(x) - np.column_stack([np.ones(len(x)), (x - self.lower) / span]) @ away
+
+    def _splines(self, x: np.ndarray) -> np.ndarray:
+        """The same, each with a straight line of its own."""
         from scipy.interpolate import BSpline
 
         k = self.smooth.k
         splines = BSpline(self.knots, np.eye(k), _DEGREE)
-        within = np.clip(np.asarray(x, dtype=float), self.lower, self.upper)
+        within = np.clip(x, self.lower, self.upper)
         b = splines(within) + (x - within)[:, None] * splines.derivative()(within)
         d = np.diff(np.eye(k), 2, axis=0)
         return np.asarray(b @ np.linalg.solve(d @ d.T, d).T)

@@ -38,6 +38,19 @@ def penalised(x: np.ndarray, k: int = 10, lower: float = 0.0, upper: float = 10.
     return b @ vectors[:, 2:] / np.sqrt(values[2:])
 
 
+def density(df: pd.DataFrame, curve: np.ndarray, sd: np.ndarray, population: str) -> tuple[float, np.ndarray]:
+    """The height at its best coefficients, and these; sd of the curve, of sites, and of rows."""
+    site = pd.get_dummies(df.site).to_numpy(dtype=float)
+    v = sd[0] ** 2 * curve @ curve.T + sd[1] ** 2 * site @ site.T + sd[2] ** 2 * np.eye(len(df))
+    x = np.column_stack([np.ones(len(df)), df.x, df.z])
+    information = x.T @ np.linalg.solve(v, x)
+    best = np.linalg.solve(information, x.T @ np.linalg.solve(v, df.y))
+    height = multivariate_normal(x @ best, v).logpdf(df.y)
+    if population == "reml":
+        height += 0.5 * (len(best) * np.log(2 * np.pi) - np.linalg.slogdet(information)[1])
+    return float(height), best
+
+
 @pytest.mark.parametrize("population", ["ml", "reml"])
 def test_a_curve_as_mgcv_and_dense_densities_say(population: str) -> None:
     df = waves()
@@ -45,19 +58,15 @@ def test_a_curve_as_mgcv_and_dense_densities_say(population: str) -> None:
     table = fitted.summary().table.set_index("effect")
     beta = table.estimate[["Intercept", "x", "z"]].to_numpy()
     sd = table.estimate[["sd(s(x))", "sd(Intercept)", "sd(residual)"]].to_numpy()
-    curve, site = penalised(df.x.to_numpy()), pd.get_dummies(df.site).to_numpy(dtype=float)
-    v = sd[0] ** 2 * curve @ curve.T + sd[1] ** 2 * site @ site.T + sd[2] ** 2 * np.eye(len(df))
-    x = np.column_stack([np.ones(len(df)), df.x, df.z])
-    information = x.T @ np.linalg.solve(v, x)
-    height = multivariate_normal(x @ beta, v).logpdf(df.y)
-    if population == "reml":
-        height += 0.5 * (3 * np.log(2 * np.pi) - np.linalg.slogdet(information)[1])
+    height, best = density(df, Smooth("x", 10, (0.0, 10.0)).basis(5.0, 1.0).columns(df.x.to_numpy()), sd, population)
+    np.testing.assert_allclose(beta, best, rtol=1e-6, atol=1e-7)
+    if population == "reml":  # (which knows no straight lines in a curve's columns: that of the eigenvectors')
+        assert density(df, penalised(df.x.to_numpy()), sd, population)[0] == pytest.approx(height, abs=1e-7)
         np.testing.assert_allclose(sd, SDS, rtol=1e-4)
         assert table.estimate["z"] == pytest.approx(SLOPE[0], abs=1e-6)
         assert table.standard_error["z"] == pytest.approx(SLOPE[1], rel=1e-4)
         np.testing.assert_allclose(fitted.predict(new(), level="population")["mean"], CURVE, atol=1e-4)
     assert fitted.log_likelihood == pytest.approx(height, abs=1e-7)
-    np.testing.assert_allclose(np.linalg.solve(information, x.T @ np.linalg.solve(v, df.y)), beta, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.cpu(4, "a fit with a thousand draws")
@@ -91,7 +100,12 @@ def test_knots_are_of_sums_unless_limits_are_said() -> None:
     assert len(basis.knots) == 11
     np.testing.assert_allclose(basis.knots[[3, 7]], [x.mean() - 2 * x.std(), x.mean() + 2 * x.std()])
     said = Smooth("x", 7, (0.0, 10.0)).basis(x.mean(), x.std())
-    np.testing.assert_allclose(said.columns(x) @ said.columns(x).T, penalised(x, 7) @ penalised(x, 7).T, atol=1e-10)
+    # beside straight lines it is the penalty's own basis, and has none of them between the limits
+    lines = np.column_stack([np.ones(len(x)), x])
+    ours, others = (z - lines @ np.linalg.lstsq(lines, z, rcond=None)[0] for z in (said.columns(x), penalised(x, 7)))
+    np.testing.assert_allclose(ours @ ours.T, others @ others.T, atol=1e-10)
+    fine = (np.arange(20_000) + 0.5) / 2_000
+    np.testing.assert_allclose(said.columns(fine).T @ np.column_stack([np.ones(20_000), fine]) / 20_000, 0.0, atol=1e-6)
 
 
 @pytest.mark.cpu(6, "fits with and without the rows, and their answers")
