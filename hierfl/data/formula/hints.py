@@ -74,6 +74,7 @@ def rewritten(text: str, columns: Collection[str] = ()) -> str:
     """A formula with everything replaced that is known to be written otherwise; the text itself where nothing is."""
     text = text.translate(_CHARACTERS)
     text = re.sub(r"(?<![\w.])Q\(\s*(['\"])([^'\"`]*)\1\s*\)", r"`\2`", text)
+    text = re.sub(r"(?<![\w.])s\(\s*([\w.]+)\s*,\s*bs\s*=\s*(['\"])re\2\s*\)", r"(1 | \1)", text)
     text = backquoted(text, columns)
     quoted: list[str] = []
 
