@@ -15,7 +15,7 @@ from torch import Tensor
 from ..shapes import broadcast_shapes
 
 
-class NormalOfRoot(MultivariateNormal):  # type: ignore[misc]
+class NormalOfRoot(MultivariateNormal):
     """N(loc, root root^T).
 
     Args:

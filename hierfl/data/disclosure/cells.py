@@ -34,11 +34,11 @@ def smallest_cell(own: OwnRows, names: Sequence[str], rows: np.ndarray) -> int:
         rows: that count, (n,) of bool.
     """
     values = np.stack([own.categories[name][rows] for name in names], 1)
-    _, cell = np.unique(values, axis=0, return_inverse=True)
-    if own.groups is not None:
-        pairs = np.unique(np.stack([cell.reshape(-1), own.groups[rows]], 1), axis=0)
-        cell = pairs[:, 0]
-    return int(np.bincount(cell.reshape(-1)).min())
+    cell = np.unique(values, axis=0, return_inverse=True)[1].reshape(-1)
+    if own.groups is None:
+        return int(np.bincount(cell).min())
+    levels = np.atleast_2d(own.groups.T)[:, rows]
+    return min(int(np.bincount(np.unique(np.stack([cell, of]), axis=1)[0]).min()) for of in levels)
 
 
 def selection_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:

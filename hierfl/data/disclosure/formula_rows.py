@@ -138,8 +138,8 @@ def _interactions(
     for group in reader.reader.groups.get(OUTER, ()) if levels.crossed else ():
         for term in group.terms.values():
             names = {name for part in getattr(term.expr, "components", ()) for name in part.var_names}
-            if own := tuple(sorted(names & set(categories) - {levels.outer})):
-                found[levels.outer, *own] = None
+            if crossing := tuple(sorted(names & set(categories) - {levels.outer})):
+                found[levels.outer, *crossing] = None
     return tuple(found), made
 
 

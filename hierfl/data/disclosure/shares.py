@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from .own_rows import OwnRows
+from .own_rows import OwnRows, codes
 from .rule import Limits, Rule, worst
 
 #: of a column's range: numbers so near to each other count as one
@@ -69,7 +69,7 @@ def share_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
         yield worst(f"largest {name}", tried)
         tried = []
         for part, rows in own.parts():
-            share = most_of(weights[rows], groups_of(own, rows), limits)
+            share = max(most_of(weights[rows], groups, limits) for groups in groups_of(own, rows))
             margin = f"{share:.4f} of all is that of fewer than {limits.least_cell} {own.unit}, at most {ISOLATED:g}"
             tried.append((-share, Rule(part, share <= ISOLATED, margin)))
         yield worst(f"few {own.unit} with nearly all {name}", tried)
@@ -100,8 +100,10 @@ def largest_share(columns: Mapping[str, np.ndarray], rows: np.ndarray, groups: n
     Args:
         columns: of the design, {name: (n,)}.
         rows: that count, (n,) of bool.
-        groups: of the rows, (n,); None for each row by itself.
+        groups: of the rows, (n,), or (n, levels), of which the largest counts; None for each row by itself.
     """
+    if groups is not None and groups.ndim > 1:
+        return max(largest_share(columns, rows, level) for level in groups.T)
     q = basis(columns, rows)
     if groups is None:
         return min(1.0, float(np.square(q).sum(1).max(initial=0.0)))
@@ -110,11 +112,11 @@ def largest_share(columns: Mapping[str, np.ndarray], rows: np.ndarray, groups: n
     return min(1.0, max(float(np.linalg.norm(part, 2) ** 2) for part in np.split(q[order], first)))
 
 
-def groups_of(own: OwnRows, rows: np.ndarray) -> np.ndarray:
-    """Whole numbers from 0 for the groups of rows (n,) that count; each row by itself where there are no groups."""
+def groups_of(own: OwnRows, rows: np.ndarray) -> list[np.ndarray]:
+    """Of each level, whole numbers from 0 for the groups of rows (n,) that count; each row by itself without groups."""
     if own.groups is None:
-        return np.arange(int(rows.sum()))
-    return np.unique(own.groups[rows], return_inverse=True)[1].reshape(-1)
+        return [np.arange(int(rows.sum()))]
+    return [codes(level[rows]) for level in np.atleast_2d(own.groups.T)]
 
 
 def most_of(weights: np.ndarray, groups: np.ndarray, limits: Limits) -> float:
@@ -133,8 +135,11 @@ def isolated(
         columns: of the design, {name: (n,)}.
         rows: that count, (n,) of bool.
         least: rows, or groups, of a cell.
-        groups: of the rows, (n,); None for each row by itself.
+        groups: of the rows, (n,), or (n, levels), of which the fewest count; None for each row by itself.
     """
+    if groups is not None and groups.ndim > 1:
+        levels = [isolated(columns, rows, least, level) for level in groups.T]
+        return min((level for level in levels if level[0]), default=(0, 0.0))
     q = basis(columns, rows)
     if groups is None:
         order, first = np.arange(len(q)), np.arange(len(q))

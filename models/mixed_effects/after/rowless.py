@@ -92,8 +92,9 @@ def design_of(record: Mapping[str, Any]) -> Design:
     others = {name: None if said[name] is None else _grouping(said[name]) for name in OTHERS}
     further = [_grouping(of) for of in said["further"]]
     correlation = None if said["correlation"] is None else Correlation(**said["correlation"])
-    plain = {**{name: said[name] for name in PLAIN}, "fixed_correlation": None}
-    made = Design.of(**plain, **units, **others, further=further, correlation=correlation)
+    given: dict[str, Any] = {name: said[name] for name in PLAIN} | units | others
+    given |= {"fixed_correlation": None, "further": further, "correlation": correlation}
+    made = Design.of(**given)
     return replace(made, fixed_correlation=tuple(map(tuple, said["fixed_correlation"])))
 
 

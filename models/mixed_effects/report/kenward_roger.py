@@ -139,8 +139,11 @@ def _in_variances(method: MixedModel, numbers: Tensor, first: Tensor, second: Te
     known = of_root.to(moved.device) & (moved < ON_BOUND * variances(numbers).max().sqrt())
     unit = torch.where(known | (moved == 0), 1.0, moved)
     back = torch.linalg.pinv(torch.where(known, 0.0, slope / unit), rtol=ON_BOUND) / unit[:, None]
-    own = first @ back
-    return own, back.T @ (second - torch.einsum("mc,cab->mab", own, bend)) @ back
+    # L L^T bends along the bound, and A moves with it: its slope across the bound is in what moves nothing else
+    across, bent = (of[:, known][:, :, known].flatten(1) for of in (bend, second))
+    along, moves = (torch.where(known, 0.0, of / unit) for of in (slope, first))
+    every = torch.cat([moves, bent], 1) @ torch.linalg.pinv(torch.cat([along, across], 1), rtol=ON_BOUND)
+    return first @ back, back.T @ (second - torch.einsum("mc,cab->mab", every, bend)) @ back
 
 
 def _inverse(information: Tensor) -> Tensor:

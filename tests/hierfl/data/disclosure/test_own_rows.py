@@ -21,6 +21,7 @@ from hierfl.data.formula.row_numbers import RowColumns
 COLUMNS = {
     "y": Column("number"), "sick": Column("whole"), "hits": Column("whole"), "age": Column("number"),
     "flag": Column("flag"), "weight": Column("number"), "patient": Column("name"),
+    "nurse": Column("name"),
     "stage": Column("category", ("I", "II", "III", "IV")), "sex": Column("category", ("f", "m")),
 }  # fmt: skip
 
@@ -32,7 +33,8 @@ def table(n: int = 80) -> pd.DataFrame:
         {
             "y": rng.normal(size=n), "sick": (row % 5 < 2).astype(int), "hits": rng.poisson(4, n),
             "age": rng.normal(60, 10, n).round(1), "flag": (row % 3 == 0).astype(int), "weight": 1.0 + row % 7,
-            "patient": [f"p{k // 5}" for k in row], "stage": np.array(["I", "II", "III", "IV"])[row % 4],
+            "patient": [f"p{k // 5}" for k in row], "nurse": [f"n{k % 11}" for k in row],
+            "stage": np.array(["I", "II", "III", "IV"])[row % 4],
             "sex": np.array(["f", "m"])[(row // 4) % 2],
         }
     )  # fmt: skip
@@ -58,6 +60,7 @@ HONEST = [
     ("hits ~ log(age) + flag + offset(log(weight)) + (1 | site)", "poisson"),
     ("stage ~ age + sex + (1 | site)", "ordinal"),
     ("y ~ age + (1 | site/patient)", "gaussian"),
+    ("y ~ age + sex + (1 | site) + (1 | site:patient) + (1 | site:nurse)", "gaussian"),
     ("y ~ clip(age, 50, 70) + sign(age - 60) + (1 | site)", "gaussian"),
 ]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hierfl.data.disclosure.cells import smallest_cell
 from hierfl.data.disclosure.own_rows import OwnRows
 from hierfl.data.disclosure.rule import Limits
-from hierfl.data.disclosure.shares import isolated, share_rules
+from hierfl.data.disclosure.shares import isolated, largest_share, share_rules
 
 N = 120
 EVERY = np.ones(N, dtype=bool)
@@ -43,3 +44,21 @@ def test_weights_of_few_are_refused(heavy: int, holds: bool, grouped: bool) -> N
         N, {}, {}, {}, weights={"weight": np.where(groups < heavy, 1e6, 1.0)}, groups=groups if grouped else None
     )
     assert (not refused(own)) == holds
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_of_several_levels_the_one_with_the_fewest_groups_counts(swapped: bool) -> None:
+    """Four nurses cross forty items: a column and a weight of one nurse's rows are hers alone, though of all items."""
+    row = np.arange(N)
+    nurse, item = row % 4, row // 3
+    columns = {"1": np.ones(N), "age": AGES, "hers": 1.0 * (nurse == 0)}
+    levels = np.stack([item, nurse] if swapped else [nurse, item], 1)
+    assert isolated(columns, EVERY, 5, levels)[0] == isolated(columns, EVERY, 5, nurse)[0] > 0
+    assert isolated(columns, EVERY, 5, item)[0] == 0
+    assert largest_share(columns, EVERY, levels) == pytest.approx(largest_share(columns, EVERY, nurse))
+    assert largest_share(columns, EVERY, item) < 0.6
+    weights = {"weight": np.where(nurse == 0, 1e6, 1.0)}
+    assert refused(OwnRows(N, {}, {}, {}, weights=weights, groups=levels))
+    assert not refused(OwnRows(N, {}, {}, {}, weights=weights, groups=item))
+    own = OwnRows(N, {}, {"sex": 1 * (item < 20)}, {}, groups=levels)
+    assert smallest_cell(own, ["sex"], EVERY) == 4
