@@ -63,6 +63,9 @@ With the setting `residuals = true` a mixed model's study ends with one more sum
 site's training rows counted by the quantile of their response at the estimates. A site with a cell of fewer rows than
 `least_cell` that is not empty sends zeros. Its `policy.toml` allows the counts or not (`residuals`).
 
+Effects of a smooth term, `s(x, k=10)`, are k - 2 such columns, which every row has. Its knots lie between limits that
+the formula says, or those of the mean and spread of x that sites have said before: no knot is a row's.
+
 In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
 round, metrics, calibration or `sums`.
 """

@@ -95,8 +95,8 @@ def _measured(method: Any) -> dict[str, Any]:
         raise UserError(f"no budget is known for the family {family}: give one in policy.toml, [budget] {family} = ...")
     if any(level.crossed for level in method.above) and not has_fixed_sums(method):
         raise UserError(
-            f"no budget is known for the family {family} with a factor that crosses the sites: give one in "
-            f"policy.toml, [budget] {family} = ..."
+            f"no budget is known for the family {family} with a factor that crosses the sites, or a smooth term: give "
+            f"one in policy.toml, [budget] {family} = ..."
         )
     held: dict[str, Any] = table[family]
     # (nodes of groups of clients count)

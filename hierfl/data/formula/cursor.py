@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from .parsed import Level, RandomTerm
 from .r.understood import understood
+from .smooth import Smooth
 from .tokens import MAX_DEPTH, Refused, Token, tokens_of
 
 _LITERALS = ("True", "False", "None")
@@ -23,6 +24,7 @@ class Cursor:
         self.random: list[RandomTerm] = []
         self.cut: set[int] = set()  # places of tokens that formulae does not get
         self.selections: list[str] = []  # conditions on rows, as formulae reads them
+        self.smooths: list[Smooth] = []
         self.orders: dict[str, tuple[Level, ...]] = {}  # of categories whose levels are listed
 
     @property

@@ -166,8 +166,8 @@ class Design(Architecture):
         x, rest = self.fixed_units.of_columns(inputs[..., :p]), inputs[..., p:]
         z: dict[str, Tensor] = {}
         for level, of in {**self.groupings, **self.own}.items():
-            z[level] = of.units.of_columns(rest[..., : len(of.names)])
-            rest = rest[..., len(of.names) :]
+            z[level] = of.units.of_columns(rest[..., : of.width])
+            rest = rest[..., of.width :]
         more = dict(zip(self.extras, rest.unbind(-1), strict=True))
         for name in ("trials", "known", "weight", "precision"):
             if name in more:  # (rows of a template have none)
@@ -212,7 +212,7 @@ class Design(Architecture):
     def width(self) -> int:
         """Columns of the inputs."""
         groups = {**self.groupings, **self.own}.values()
-        return len(self.fixed) + sum(len(of.names) for of in groups) + len(self.extras)
+        return len(self.fixed) + sum(of.width for of in groups) + len(self.extras)
 
     @property
     def offset(self) -> float:

@@ -6,6 +6,7 @@ from math import comb
 
 from .arguments import ArgumentParser
 from .parsed import Formula, RandomTerm
+from .smooth import LEAST, MOST, USUAL, Smooth
 from .tokens import MAX_EFFECTS, MAX_EXPONENT, MAX_OPERATORS, Refused, Token
 
 
@@ -29,7 +30,8 @@ class FormulaParser(ArgumentParser):
         safe = self._text(0, len(self.tokens) - 1)
         selections = tuple(dict.fromkeys(self.selections))
         return Formula(
-            self.text, safe, response, frozenset(self.found), tuple(self.random), selections, self.orders, self.share
+            self.text, safe, response, frozenset(self.found), tuple(self.random), selections, self.orders, self.share,
+            self.smooths[0] if self.smooths else None,
         )  # fmt: skip
 
     def level_of_response(self) -> None:
@@ -120,6 +122,9 @@ class FormulaParser(ArgumentParser):
                 raise Refused(f"{token.text} is no effect: 1 is the intercept, 0 is none")
         elif token.kind == "text":
             raise Refused(f"{token.text} is text; a column with an odd name is written between backquotes")
+        elif token == Token("name", "s") and self.tokens[self.place + 1] == Token("sign", "("):
+            self.smooth()
+            return 1
         elif token.kind == "name" and self.tokens[self.place + 1] == Token("sign", "("):
             self.arithmetic = 0
             self.call()
@@ -129,6 +134,38 @@ class FormulaParser(ArgumentParser):
             return 1
         self.place += 1
         return 1
+
+    def smooth(self) -> None:
+        """``s(x, k=10, lower=0, upper=1)``: formulae gets x alone."""
+        first = self.place
+        self.place += 2
+        column, said = self.column(), dict[str, float]()
+        kept = self.place - 1
+        while self.take(","):
+            key, k = self.here.text, self.place
+            if key not in ("k", "df", "lower", "upper") or self.tokens[k + 1] != Token("sign", "="):
+                raise Refused(f"a smooth term is s({column}, k=10), or s({column}, k=10, lower=0, upper=1)")
+            self.place += 2
+            negative, number = bool(self.take("-")), self.here
+            key = "k" if key == "df" else key
+            if number.kind != "number" or key in said:
+                raise Refused(f"s: {key} is a number, said once, not {number.shown}")
+            said[key] = -float(number.text) if negative else float(number.text)
+            self.place += 1
+        self.expect(")", "at the end of s(...)")
+        before = self.tokens[first - 1] if first else Token("sign", "~")
+        if self.depth or before.text not in ("~", "+") or self.at("*", "/", ":", "**", "|"):
+            raise Refused(f"s({column}) is a term by itself, joined by +")
+        if self.smooths:
+            raise Refused("one smooth term is understood, not two; others are splines such as bs(x, df=5)")
+        size, limits = said.pop("k", USUAL), (said.get("lower"), said.get("upper"))
+        if size != int(size) or not LEAST <= size <= MOST:
+            raise Refused(f"s({column}) has k={size:g}, which is a whole number from {LEAST} to {MOST}")
+        if said and (None in limits or not said["lower"] < said["upper"]):
+            raise Refused(f"the knots of s({column}) have two limits: lower=0, upper=1")
+        self.smooths.append(Smooth(column, int(size), (said["lower"], said["upper"]) if said else None))
+        self.found.add(column)
+        self.cut |= set(range(first, self.place)) - {kept}
 
     def group(self) -> int:
         first, random = self.place - 1, False

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from .smooth import Smooth
 from .units import Units
 
 
@@ -20,6 +21,7 @@ class Grouping:
         factor: the table's column that says whose a row is; empty for the clients.
         groups: names of the groups of a level above the clients: rows have their number, from 1.
         most: groups of a client of a level inside, at most: rows have their number, from 1.
+        smooth: whether these groups are the effects of a smooth term, which every row has with columns of its own.
         crossed: whether the groups of such a level cross the clients: a client has rows of many.
     """
 
@@ -30,10 +32,24 @@ class Grouping:
     groups: tuple[str, ...] = ()
     most: int = 0
     crossed: bool = False
+    smooth: bool = False
+
+    @classmethod
+    def of_smooth(cls, smooth: Smooth) -> Grouping:
+        """The effects of a smooth term: a standard deviation, which all of them share."""
+        name, units = (smooth.label,), Units((0.0,), (1.0,))
+        return cls(name, (1,), units, smooth.label, smooth.groups, crossed=True, smooth=True)
+
+    @property
+    def width(self) -> int:
+        """Columns of the inputs."""
+        return len(self.groups) if self.smooth else len(self.names)
 
     @property
     def labels(self) -> list[str]:
         """The effects' names beside those of other levels."""
+        if self.smooth:
+            return list(self.names)
         return [f"{name} | {self.factor}" if self.factor else name for name in self.names]
 
     def uncorrelated(self) -> Grouping:

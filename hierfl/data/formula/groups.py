@@ -119,6 +119,8 @@ class Groups:
             level: which.
             names, blocks, units: of its columns.
         """
+        if self.levels.smooth and level == OUTER:
+            return Grouping.of_smooth(self.levels.smooth)
         if level in OWN:
             return Grouping(names, blocks, units)
         if level in self.levels.inside:

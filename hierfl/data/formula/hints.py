@@ -22,7 +22,7 @@ NOTES = (
     (r"^\s*[\w.]+\s*/\s*[\w.]+\s*~", "of shares write p(successes, trials) ~ with family binomial"),
     (r"(?<![\w.])(ns|rcs)\s*\(", "cr is a natural cubic spline, with knots of its own; ns is read with knots=[...]"),
     (r"(?<![\w.])(us|diag|ar1|cs)\s*\(", "random effects are (1 + x | site); without correlations (1 + x || site)"),
-    (r"(?<![\w.])(s|te|ti|t2|gp)\s*\(", "smooth terms have a number of columns: tp(x, df=5), bs, cr or cc"),
+    (r"(?<![\w.])(te|ti|t2|gp)\s*\(", "smooth terms are of one column: s(x, k=10), or tp(x, df=5), bs, cr, cc"),
     (r"(?<![\w.])(lag|diff|cumsum|cumprod|shift)\s*\(", "what needs the order of rows is a column of the table first"),
     (r"(?<![\w.])Surv\s*\(", "a time is the response alone, and --event COLUMN or event='COLUMN' says how it ended"),
     (r"(?<![\w.])(levels|contrasts|labels)\s*=|relevel", "another reference level is T(g, ref='b')"),
@@ -74,6 +74,7 @@ def rewritten(text: str, columns: Collection[str] = ()) -> str:
     """A formula with everything replaced that is known to be written otherwise; the text itself where nothing is."""
     text = text.translate(_CHARACTERS)
     text = re.sub(r"(?<![\w.])Q\(\s*(['\"])([^'\"`]*)\1\s*\)", r"`\2`", text)
+    text = re.sub(r"(?<![\w.])s\(\s*([\w.]+)\s*,\s*bs\s*=\s*(['\"])re\2\s*\)", r"(1 | \1)", text)
     text = backquoted(text, columns)
     quoted: list[str] = []
 

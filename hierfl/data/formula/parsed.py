@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ...errors import UserError
+from .smooth import Smooth
 
 #: of the levels of grouping: the clients', groups of a client's rows, and groups of clients
 CLIENT, INNER, OUTER = "client", "inner", "outer"
@@ -50,6 +51,7 @@ class Levels:
             none.
         crossed: whether the groups of ``outer`` cross the clients: a client has rows of many of them.
         terms: the random terms of each level that has some, the clients' first.
+        smooth: whose effects stand in the place of a level above; None for none.
     """
 
     client: str
@@ -57,6 +59,7 @@ class Levels:
     outer: str = ""
     crossed: bool = False
     terms: Mapping[str, tuple[RandomTerm, ...]] = field(default_factory=dict)
+    smooth: Smooth | None = None
 
     def factor(self, kind: str) -> str:
         """What a level inside a client is called, such as school:class; empty where there is none."""
@@ -92,6 +95,7 @@ class Formula:
             functions such as ``clip`` and ``sign`` make.
         orders: of categories whose levels it lists, as in ``C(g, levels=['b', 'a'])``, the levels by column.
         share: of a response that is written ``k / n``, the column n, which has to be the weights.
+        smooth: its smooth term; None for none.
         own: right sides of the formulas of :data:`OWN`, tokens that were understood.
     """
 
@@ -103,6 +107,7 @@ class Formula:
     selections: tuple[str, ...] = ()
     orders: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     share: str = ""
+    smooth: Smooth | None = None
     own: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -141,6 +146,10 @@ class Formula:
         """
         if not self.random:
             raise UserError(f"the formula {self.text!r} has no random term, such as (1 | {client or 'site'})")
+        if self.smooth and self.own:
+            raise UserError(f"{next(iter(self.own))} has no formula beside a smooth term, {self.smooth.label}")
+        if self.smooth:
+            return with_smooth(replace(self, smooth=None).levels(client), self.smooth)
         chain, beside = apart(self.random, client)
         if beside and self.own:
             raise UserError(f"{next(iter(self.own))} has no formula beside a factor that crosses the clients")
@@ -218,3 +227,17 @@ def with_crossed(levels: Levels, beside: tuple[RandomTerm, ...]) -> Levels:
             "level of groups: one of the two is understood"
         )
     return replace(levels, outer=names[0], crossed=True, terms={**levels.terms, OUTER: beside})
+
+
+def with_smooth(levels: Levels, smooth: Smooth) -> Levels:
+    """Levels of grouping with the effects of a smooth term.
+
+    Raises:
+        UserError: for one beside groups inside clients or of clients, or a factor that crosses them.
+    """
+    if levels.inner or levels.outer:
+        raise UserError(
+            f"{smooth.label} stands beside random effects of the clients ({levels.client!r}) alone, not beside those "
+            f"of {levels.inner or levels.outer!r}"
+        )
+    return replace(levels, smooth=smooth)

@@ -22,6 +22,7 @@ from .groups import Groups
 from .parsed import KINDS, OWN, Formula
 from .rank import IndependentColumns
 from .row_numbers import RowColumns, in_order
+from .smooth import SmoothBasis, smooth_columns
 from .spelled import as_fitted
 from .trials import trials_of
 
@@ -52,6 +53,7 @@ class Reader:
         types: of the predictors.
         spellings: what became of names that are spelled alike.
         means: of the predictors that are numbers, over all rows; empty where rows are not in one place.
+        smooth: columns of the smooth term; None for none.
     """
 
     read: Any
@@ -64,6 +66,7 @@ class Reader:
     types: ColumnTypes = field(default_factory=ColumnTypes)
     spellings: Spellings = field(default_factory=lambda: Spellings("keep"))
     means: Mapping[str, float] = field(default_factory=dict)
+    smooth: SmoothBasis | None = None
 
     def prepared(self, df: pd.DataFrame) -> pd.DataFrame:
         """Rows with predictors of the fit's types, and with names in its spelling.
@@ -160,6 +163,7 @@ class Reader:
                 for level in (*KINDS, *OWN):
                     of_level = [group.evaluate_new_data(here) for group in self.groups.get(level, ())]
                     random += random_columns(of_level)[0].values()
+                random += [c for columns, _ in smooth_columns(self.smooth, here).values() for c in columns.values()]
         except Exception as fault:  # whatever formulae says
             if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
                 known = self.types.levels.get(strange[2], ())

@@ -26,6 +26,7 @@ from .parsed import CLIENT, INNER, KINDS, OWN, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
+from .smooth import Smooth, SmoothBasis, smooth_basis, smooth_columns
 from .units import Units
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class FormulaTable:
         types: of the predictors.
         spellings: what became of names that are spelled alike.
         means: of the predictors that are numbers.
+        smooth: columns of the smooth term, for other rows; None for none.
     """
 
     family: str
@@ -71,6 +73,7 @@ class FormulaTable:
     types: ColumnTypes
     spellings: Spellings
     means: Mapping[str, float]
+    smooth: SmoothBasis | None = None
 
     @classmethod
     def read_from(
@@ -97,6 +100,10 @@ class FormulaTable:
             check_unambiguous(read, terms, truths)
             fixed, offset = effects_and_offset(read.common)
             random = {name: random_columns(of_level) for name, of_level in terms.items()}
+            smooth = smooth_basis(
+                levels.smooth, list(fixed), _numbers(levels.smooth, typed), response_class(family).ordered
+            )
+            random |= smooth_columns(smooth, typed)
         except UserError:
             raise
         except Exception as fault:  # whatever formulae and pandas say of columns that do not fit together
@@ -121,7 +128,7 @@ class FormulaTable:
         types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
-            in_order(rows), who, places, types, spellings, _means(typed, types),
+            in_order(rows), who, places, types, spellings, _means(typed, types), smooth,
         )  # fmt: skip
 
     def check(self, *, needs_residual: bool) -> None:
@@ -173,12 +180,20 @@ class FormulaTable:
 
     def reader(self, formula: str) -> Reader:
         """What makes such columns of other rows."""
-        places = (self.places, self.independent, self.types, self.spellings, self.means)
+        places = (self.places, self.independent, self.types, self.spellings, self.means, self.smooth)
         return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, *places)
 
     def _centre(self) -> np.ndarray:
         """See :meth:`hierfl.responses.base.Response.centre_parts`."""
         return response_class(self.family).centre_parts(self.response.y, self.rows)
+
+
+def _numbers(smooth: Smooth | None, df: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of a smooth term's column, where it holds numbers."""
+    if smooth is None or df[smooth.column].dtype.kind not in "biuf":
+        return {}
+    x = df[smooth.column].to_numpy(dtype=float)
+    return {smooth.column: (float(x.mean()), float(x.std()))}
 
 
 def _means(df: pd.DataFrame, types: ColumnTypes) -> dict[str, float]:

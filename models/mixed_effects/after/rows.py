@@ -25,7 +25,7 @@ from hierfl.inference.evaluation.fitted import Fitted
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 
-from ..model.arithmetic import linear
+from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
 from ..model.names import short
 from ..report.predictions import client_of_rows
@@ -197,9 +197,14 @@ def predictor(method: MixedModel, rows: Rows, estimates: State, own: Mapping[str
     """
     columns = rows.columns(method)
     eta = method.predictor(columns, estimates["beta"])[0]
+    for of in method.above:
+        if of.smooth:  # (a curve of the population, too)
+            eta = eta + linear(columns.of(of.kind)[0][0], of_smooth(estimates[of.effects]))
     if own is None:
         return eta
     for of in method.levels:
+        if of.smooth:
+            continue
         z, group = columns.of(of.kind)
         places = None if group is None else group[0].long()
         if of.where == "server":

@@ -104,6 +104,8 @@ def _called(run: Run, of: Level) -> str:
 
 def _of_level(run: Run, coefficients: Coefficients, of: Level) -> float:
     """The mean over rows of z^T Sigma z."""
+    if of.smooth:
+        raise UserError(f"shares of variance are of groups, and {of.grouping.factor} is a curve: no R2, no ICC")
     root = of.grouping.to_users(coefficients.estimates["beta"]) @ of.root(coefficients.estimates[of.name])
     sigma = (root @ root.mT).numpy()
     names = ["" if name in INTERCEPT else name for name in of.grouping.names]

@@ -20,10 +20,16 @@ from hierfl.inference.state import State
 
 from ..model.arithmetic import of_groups
 from ..model.equations import MixedModel
+from ..model.levels import Level
 from .quadrature.integral import passes
 
 #: a column is a group's own multiple of another where this share of its squares is left
 CONTAINED = 1e-9
+
+
+def _grouped(method: MixedModel) -> list[Level]:
+    """Levels above the clients of which rows have a group: not a smooth term's."""
+    return [level for level in method.above if not level.smooth]
 
 
 def sizes(method: MixedModel) -> dict[str, tuple[int, ...]]:
@@ -34,7 +40,7 @@ def sizes(method: MixedModel) -> dict[str, tuple[int, ...]]:
     found = {"squares": (p,), "left": (q, p)}
     for level in method.inside:
         found[f"left_{level.kind}"] = (level.q, p)
-    for level in method.above:
+    for level in _grouped(method):
         found["by_region"] = (level.groups, 2 * p + 1)
     return found
 
@@ -51,7 +57,7 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
         for level in method.inside:
             z_inner, group = columns.of(level.kind)
             found[f"left_{level.kind}"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
-        for level in method.above:
+        for level in _grouped(method):
             group = columns.of(level.kind)[1]
             assert group is not None
             if level.crossed:
@@ -105,7 +111,7 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, T
     clients = float(counts[0])
     df = torch.full((len(names),), torch.inf, dtype=torch.float64)
     regional = torch.zeros(len(names), dtype=torch.bool)
-    crossed = any(level.crossed for level in method.above)
+    crossed = any(level.crossed for level in _grouped(method))
     if crossed:
         df = df.minimum(_of_crossed(method, found, squares))
     elif "by_region" in found:
@@ -114,7 +120,7 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, T
         between = (square - total.square() / number.clamp_min(1)).sum(0)
         same = found["left"].amin(0) <= CONTAINED * squares
         regional = same & (between <= CONTAINED * square.sum(0).clamp_min(torch.finfo(torch.float64).tiny))
-    above = float(sum(level.groups for level in method.above)) if regional.any() else 0.0
+    above = float(sum(level.groups for level in _grouped(method))) if regional.any() else 0.0
     client = torch.zeros(len(names), dtype=torch.bool)
     contained = found["left"] <= CONTAINED * squares
     intercepts = [k for k, name in enumerate(method.network.random) if name in INTERCEPT]

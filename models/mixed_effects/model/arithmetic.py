@@ -43,6 +43,16 @@ def linear(columns: Tensor, coefficients: Tensor) -> Tensor:
     return total
 
 
+def of_smooth(effects: Tensor) -> Tensor:
+    """Coefficients (..., 1, K) of a smooth term's columns, the same in all rows, of effects (..., K + 1, 1)."""
+    return effects[..., 1:, 0].unsqueeze(-2)
+
+
+def curve(columns: Tensor, values: Tensor) -> Tensor:
+    """What a smooth term adds to rows with columns (S, n, K), (..., S, n); values as for :func:`of_groups`."""
+    return linear(columns, of_smooth(values if values.dim() == 2 else values.squeeze(-3)))
+
+
 def log_normal(values: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
     """The sum of log N(values | mean, sd^2) along the last dimension; flat, and zero, where sd is infinite."""
     found = -0.5 * ((values - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)

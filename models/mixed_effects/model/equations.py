@@ -33,7 +33,7 @@ from hierfl.inference.state import State
 from hierfl.ppl.normal_of_root import NormalOfRoot
 from hierfl.ppl.plates import clients, data, param, sample
 
-from .arithmetic import each, linear, of_groups, positive
+from .arithmetic import curve, each, linear, of_groups, positive
 from .population import Population
 
 
@@ -69,8 +69,13 @@ class MixedModel(Population):
                 prior = self.prior(level.name)
                 effects[level.kind] = sample(level.effects, each(prior, level.size) if level.inside else prior)
             with data(batch):
-                effects |= {level.kind: param(f"effects.{level.effects}") for level in self.above}
                 eta = self.predictor(columns, param("effects.beta"))
+                for level in self.above:
+                    shared = param(f"effects.{level.effects}")
+                    if level.smooth:
+                        eta = eta + curve(columns.of(level.kind)[0], shared)
+                    else:
+                        effects[level.kind] = shared
                 for kind, values in effects.items():
                     z, group = columns.of(kind)
                     eta = eta + linear(z, values if group is None else of_groups(values, group))

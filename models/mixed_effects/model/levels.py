@@ -1,5 +1,6 @@
 """Levels of grouping: clients, groups inside a client such as patients, groups of clients such as regions, and groups
-that cross the clients, such as items that all sites have.
+that cross the clients, such as items that all sites have. Effects of a smooth term are such groups, too: each row has
+a column for every one.
 """
 
 from __future__ import annotations
@@ -59,6 +60,11 @@ class Level:
     def crossed(self) -> bool:
         """Whether its groups cross the clients."""
         return self.grouping.crossed
+
+    @property
+    def smooth(self) -> bool:
+        """Whether these are the effects of a smooth term: rows have a column for each."""
+        return self.grouping.smooth
 
     @property
     def columns(self) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 from hierfl.data.formula.design import Columns
 from hierfl.inference.state import State
 
-from ..model.arithmetic import linear
+from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
 
 #: nodes of the quadrature over a row's linear predictor
@@ -34,6 +34,9 @@ def at_nodes(
         owner: the client of each row, (n,); None for a new one.
         level: "client", "population" or "new".
     """
+    for of in method.above:
+        if of.smooth:  # (a curve of the population, too)
+            eta = eta + linear(columns.of(of.kind)[0][0], of_smooth(population[of.effects]))
     if level == "population":
         return eta, eta.new_ones(1)
     mean, variance = eta[0], torch.zeros_like(eta[0])
@@ -47,6 +50,8 @@ def at_nodes(
             root = own[f"{of.effects}_root"][places]
         variance = variance + (z[0][:, None] @ root).squeeze(1).square().sum(-1)
     for of in method.above:
+        if of.smooth:
+            continue
         z, group = columns.of(of.kind)
         assert group is not None
         index = group[0].long()

@@ -16,7 +16,7 @@ from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key, normals
 
-from ..model.arithmetic import linear
+from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
 from ..model.names import held, short
 from .estimates_only import at_nodes
@@ -76,8 +76,12 @@ def predicted(
                 eta = eta + _of_clients(method, columns, own, whose)
             elif level == "new":
                 eta = eta + _of_new(method, columns, population, run.options.seed)
-            for above in method.above if level != "population" else ():
+            for above in method.above:
                 z, group = columns.of(above.kind)
+                if above.smooth:  # (a curve of the population, too)
+                    eta = eta + linear(z[0], of_smooth(population[above.effects]))
+                if above.smooth or level == "population":
+                    continue
                 assert group is not None
                 eta = eta + linear(z[0], population[above.effects][:, group[0].long()])
         seed = key(run.options.seed, "response", first)

@@ -14,7 +14,7 @@ from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key, normals
 
-from ..model.arithmetic import linear
+from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
 from ..model.levels import Level
 from ..model.names import short
@@ -52,11 +52,17 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
     x, y = places.inputs, places.like.clone()
     whole = method.network.split(x[None])
     sizes = {of.kind: max(of.size, _most(whole, of) + 1) for of in method.levels}
-    above = {of.kind: _effects(of, values, sizes[of.kind], key(seed, number, "regions")) for of in method.above}
+    above = {
+        of.kind: _effects(of, values, sizes[of.kind], key(seed, number, "regions"))
+        for of in method.above if not of.smooth
+    }  # fmt: skip
     for client, rows in places.clients:
         own = key(seed, number, client)
         columns = method.network.split(x[rows][None])
         eta = method.predictor(columns, values["beta"])[0]
+        for of in method.above:
+            if of.smooth:  # (the curve that was estimated)
+                eta = eta + linear(columns.of(of.kind)[0][0], of_smooth(values[of.effects]))
         effects = {}
         for of in method.at_site:
             groups, name = (sizes[of.kind], "groups") if of.inside else (1, "client")

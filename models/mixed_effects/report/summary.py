@@ -157,7 +157,8 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
     if (len(inside) > 1 or any(of.crossed for of in method.above)) and method.likelihood.searches_beta:
         found["laplace"] = 1.0
     for level in method.above:
-        found["crossed_groups" if level.crossed else "outer_groups"] = float(level.groups)
+        name = "smooth_effects" if level.smooth else "crossed_groups" if level.crossed else "outer_groups"
+        found[name] = float(level.groups)
     if not bayes:
         height = float(estimates["height"])
         found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}

@@ -163,6 +163,8 @@ class SiteRanges:
         columns = self.method.network.split(self.inputs[None]).of(OUTER)[0][0]
         width = self.method.response_family.width(self._estimates(shared))
         effects = effects if width is None else effects / width
+        if level.smooth:
+            return OwnRows.of(columns).extent(effects.flatten(-2)[..., -level.groups :])
         varies = torch.tensor([len(column.unique()) > 1 for column in columns.unbind(-1)], dtype=torch.bool)
         extent = OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
         return extent._replace(reach=max(extent.reach, _most(effects.abs()))) if level.crossed else extent

@@ -20,11 +20,13 @@ def columns_above(level: Level, columns: Columns) -> Tensor:
 
     Args:
         level: groups of clients have one set of columns for all; of groups that cross the clients each has its own,
-            which are zero in the rows of others and where a group is not known.
+            which are zero in the rows of others and where a group is not known. A smooth term's are there as they are.
         columns: of the rows.
     """
     z, group = columns.of(level.kind)
     if not level.crossed:
+        return z
+    if level.smooth:
         return z
     assert group is not None
     own = torch.nn.functional.one_hot(group.long(), level.size)[..., 1:].to(z)

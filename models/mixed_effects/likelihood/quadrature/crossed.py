@@ -100,7 +100,9 @@ def _cells(problem: Problem, level: Level, columns: Tensor, start: Tensor) -> Te
 
 
 def _blocks(level: Level, columns: Tensor, weight: Tensor) -> Tensor:
-    """Z^T W Z, (M, S, I q, I q): zero but for blocks of q, since a row is of one group."""
+    """Z^T W Z, (M, S, I q, I q): zero but for blocks of q, since a row is of one group. (Of a curve a row has all.)"""
+    if level.smooth:
+        return (columns.mT * weight[..., None, :]) @ columns
     apart = columns.unflatten(-1, (level.groups, level.q))  # (S, n, I, q)
     products = (apart[..., :, None] * apart[..., None, :]).flatten(-3)  # (S, n, I q q)
     block = (weight[..., None, :] @ products).squeeze(-2).unflatten(-1, (level.groups, level.q, level.q))

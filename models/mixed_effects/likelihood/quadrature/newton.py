@@ -23,7 +23,7 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.data.formula.design import Columns
 
-from ...model.arithmetic import linear, of_groups
+from ...model.arithmetic import curve, linear, of_groups
 from ...model.equations import MixedModel
 from .groups import Groups, root_of
 
@@ -71,6 +71,9 @@ class Problem:
         fixed = method.predictor(columns, shared["beta"])
         for level in method.above:
             z, group = columns.of(level.kind)
+            if level.smooth:
+                fixed = fixed + curve(z, shared[level.effects])
+                continue
             assert group is not None
             fixed = fixed + linear(z, shared["w"] if "w" in shared else of_groups(shared[level.effects], group))
         groups = [Groups.of(level, columns, shared[level.name]) for level in method.inside]

@@ -58,7 +58,7 @@ def test_the_formula_is_rewritten_and_can_be_read(formula: str) -> None:
 @pytest.mark.parametrize(
     ("formula", "words"),
     [
-        ("y ~ s(x) + (1 | site)", "smooth terms have a number of columns: tp(x, df=5), bs, cr or cc"),
+        ("y ~ te(x, z) + (1 | site)", "smooth terms are of one column: s(x, k=10), or tp(x, df=5), bs, cr, cc"),
         ("y ~ lag(x) + (1 | site)", "is a column of the table first"),
         ("y ~ I(x > 1 & x < 2) + (1 | site)", "joined as numbers: I((x > 1) * (z < 2))"),
         ("y ~ factor(g, labels=c('b', 'a')) + (1 | site)", "another reference level is T(g, ref='b')"),
