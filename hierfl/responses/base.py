@@ -165,8 +165,14 @@ class Response:
         return 0.0
 
     @classmethod
-    def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Counts of rows by their response, (bins,), from which :meth:`of` makes more; they add up over sites."""
+    def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray], who: np.ndarray) -> np.ndarray:
+        """Counts of rows by their response, (bins,), from which :meth:`of` makes more; they add up over clients.
+
+        Args:
+            y: the response, (n,).
+            rows: as of :meth:`centre_parts`.
+            who: each row's client, (n,).
+        """
         return np.zeros(0)
 
     @classmethod
@@ -244,6 +250,10 @@ class Response:
     def at_bound(self, name: str, value: float) -> str:
         """What is to know where an own number has run into its bound."""
         return ""
+
+    def end(self, name: str, value: float) -> float:
+        """Where an own number without an end is going: to infinity, or to its lowest value."""
+        return float("inf") if value > 1 else 0.0
 
     @property
     def level_names(self) -> tuple[Any, ...]:

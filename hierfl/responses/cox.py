@@ -4,8 +4,8 @@ Of ever more cuts this is Cox's model with Breslow's estimate of the baseline ha
 Whitehead, Applied Statistics 29:268, 1980). Its likelihood is a sum over rows, which Cox's partial likelihood is not.
 
 Quantiles come from how many events lie in each half octave of time, [2^(k / 2), 2^((k + 1) / 2)). Such counts add up
-over sites. Inside a half octave events are taken for evenly spread in log time: quantiles are not exact, and need not
-be.
+over sites. Fewer than :data:`FEWEST` events of a client are counted with its next ones, where the middle one of them
+lies. Inside a half octave events are taken for evenly spread in log time: quantiles are not exact, and need not be.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from .exponential import ExponentialResponse
 LEAST, BINS = -40, 80
 #: intervals of the baseline hazard where nothing is said, and about the fewest events of one
 INTERVALS, EVENTS = 20, 5
+#: events of a client that are counted alone
+FEWEST = 5
 
 
 @dataclass(frozen=True)
@@ -44,11 +46,14 @@ class CoxResponse(ExponentialResponse):
     }
 
     @classmethod
-    def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Events in each half octave, (bins,)."""
-        times = y[rows.get("event", np.ones_like(y)) > 0]
-        place = np.floor(2 * np.log2(times)).astype(int) - LEAST
-        return np.bincount(place.clip(0, BINS - 1), minlength=BINS).astype(float)
+    def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray], who: np.ndarray) -> np.ndarray:
+        """Events in each half octave, (bins,); no client's are from 1 to 4, unless it has no more."""
+        event = rows.get("event", np.ones_like(y)) > 0
+        place = np.floor(2 * np.log2(y[event])).astype(int) - LEAST
+        client = np.unique(who[event], return_inverse=True)[1].reshape(-1)
+        cells = client * BINS + place.clip(0, BINS - 1)
+        counts = np.bincount(cells, minlength=BINS * (client.max(initial=0) + 1)).reshape(-1, BINS)
+        return pooled(counts, FEWEST).sum(0).astype(float)
 
     @classmethod
     def of(cls, design: Any, settings: Any) -> Response:
@@ -57,6 +62,30 @@ class CoxResponse(ExponentialResponse):
         if not design.histogram:  # (before anything is known of the times)
             return cls(tuple(float(k) for k in range(1, number)))
         return cls(quantile_cuts(design.histogram, number))
+
+
+def pooled(counts: np.ndarray, least: int) -> np.ndarray:
+    """Counts of which none is from 1 to ``least`` - 1, unless all of a row are fewer.
+
+    Neighbours are added up until they are enough; what is left at the end is of the last ones. The sum is where the
+    middle one of them lies.
+
+    Args:
+        counts: of rows in order, (J, bins) whole numbers.
+        least: above zero.
+    """
+    run, waiting, closed = np.zeros_like(counts), np.zeros(len(counts), dtype=int), np.zeros(len(counts), dtype=int)
+    for k in range(counts.shape[1]):
+        run[:, k] = closed
+        waiting = waiting + counts[:, k]
+        closed, waiting = closed + (waiting >= least), np.where(waiting >= least, 0, waiting)
+    run = np.minimum(run, np.maximum(closed - 1, 0)[:, None])
+    totals = np.zeros_like(counts)
+    np.add.at(totals, (np.arange(len(counts))[:, None], run), counts)
+    before = np.take_along_axis(totals.cumsum(1) - totals, run, 1)
+    total, until = np.take_along_axis(totals, run, 1), counts.cumsum(1) - before
+    middle = (2 * until >= total) & (2 * (until - counts) < total)
+    return np.where(middle, total, 0)
 
 
 def quantile_cuts(histogram: Sequence[float], number: int) -> tuple[float, ...]:

@@ -164,7 +164,15 @@ class StudentTResponse(Response):
 
     def at_bound(self, name: str, value: float) -> str:
         """See :class:`.base.Response`."""
-        return "without end: no more outliers than a normal's" if name == "df" and value > NO_END else ""
+        if name != "df":
+            return ""
+        ends = {"without end: no more outliers than a normal's": value > NO_END}
+        ends["at its lower bound: as many outliers as a Cauchy's"] = value < 1 + 1 / NO_END
+        return next((note for note, holds in ends.items() if holds), "")
+
+    def end(self, name: str, value: float) -> float:
+        """df begins at 1."""
+        return 1 + super().end(name, value - 1) if name == "df" else super().end(name, value)
 
 
 def read_df(text: str) -> float:

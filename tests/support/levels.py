@@ -59,7 +59,7 @@ def table(
     x = rng.normal(size=len(r))
     eta = case.intercept + 0.7 * x + sum(of.values())
     names = {"region": [f"r{k}" for k in r], "site": [f"s{k:03d}" for k in site], "patient": [f"p{k}" for k in p]}
-    return pd.DataFrame({**case.draw(rng, eta), "x": x, **names, **of})
+    return case.complete(pd.DataFrame({**case.draw(rng, eta), "x": x, **names, **of}))
 
 
 def point(case: Case, fit: Any, levels: tuple[str, ...]) -> np.ndarray:

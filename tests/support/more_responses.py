@@ -50,14 +50,28 @@ def _above_zero(rng: np.random.Generator, eta: np.ndarray, size: float) -> np.nd
     return stats.nbinom.ppf(rng.uniform(p**size, 1), size, p)
 
 
-def _steps_of_cox(rng: np.random.Generator, eta: np.ndarray) -> dict[str, np.ndarray]:
-    """Weibull times that are cut off, and the cuts at thirds of the event times, by interpolation in half octaves."""
+def _times(rng: np.random.Generator, eta: np.ndarray) -> dict[str, np.ndarray]:
+    """Weibull times that are cut off."""
     t, end = rng.weibull(1.3, len(eta)) * np.exp(-eta / 1.3), rng.uniform(0.1, 3, len(eta))
-    event = t <= end
-    edges = np.arange(-40, 41) / 2
-    counts, _ = np.histogram(np.log2(t[event]), edges)
-    thirds = np.interp(event.sum() * np.array([1, 2]) / 3, np.r_[0, counts.cumsum()], edges)
-    return {"y": np.minimum(t, end), "event": event.astype(int), "first": 2 ** thirds[0], "second": 2 ** thirds[1]}
+    return {"y": np.minimum(t, end), "event": (t <= end).astype(int)}
+
+
+def _thirds(df: pd.DataFrame) -> dict[str, float]:
+    """Cuts at thirds of the event times, by interpolation in half octaves: a site's events five by five at least."""
+    edges, counts = np.arange(-40, 41) / 2, np.zeros(80)
+    for _, times in df.y[df.event == 1].groupby(df.site):
+        places, pools = np.sort(np.digitize(np.log2(times), edges) - 1), list[list[int]]([[]])
+        for place in np.unique(places):
+            if len(pools[-1]) >= 5:
+                pools.append([])
+            pools[-1] += [place] * int((places == place).sum())
+        if len(pools) > 1 and len(pools[-1]) < 5:
+            left = pools.pop()
+            pools[-1] += left
+        for pool in pools:
+            counts[pool[(len(pool) - 1) // 2]] += len(pool)
+    thirds = np.interp(counts.sum() * np.array([1, 2]) / 3, np.r_[0, counts.cumsum()], edges)
+    return {"first": 2 ** thirds[0], "second": 2 ** thirds[1]}
 
 
 def _cox(df: pd.DataFrame, eta: np.ndarray, own: np.ndarray) -> np.ndarray:
@@ -79,5 +93,5 @@ MORE = (
          _hurdle_negative_binomial, intercept=1.0),
     Case("generalised-poisson", (0.3,), lambda rng, eta: {"y": _families(rng, eta, np.exp(0.3))},
          _generalised_poisson, intercept=1.0),
-    Case("cox", (0.4, -0.5), _steps_of_cox, _cox, how={"event": "event", "intervals": "3"}),
+    Case("cox", (0.4, -0.5), _times, _cox, how={"event": "event", "intervals": "3"}, known=_thirds),
 )  # fmt: skip

@@ -25,6 +25,7 @@ class Case:
         response: of the formula.
         how: more arguments of a mixed model.
         intercept: the true one.
+        known: columns that follow from the whole table.
     """
 
     family: str
@@ -34,6 +35,7 @@ class Case:
     response: str = "y"
     how: Mapping[str, Any] = field(default_factory=dict)
     intercept: float = 0.5
+    known: Callable[[pd.DataFrame], Mapping[str, float]] = lambda df: {}
 
     @property
     def formula(self) -> str:
@@ -48,7 +50,11 @@ class Case:
         x, effect = rng.normal(size=len(who)), sd * rng.normal(size=places)
         eta = self.intercept + slope * x + effect[who]
         site = [f"s{j:03d}" for j in who]
-        return pd.DataFrame({**self.draw(rng, eta), "x": x, "site": site, "effect": effect[who]})
+        return self.complete(pd.DataFrame({**self.draw(rng, eta), "x": x, "site": site, "effect": effect[who]}))
+
+    def complete(self, df: pd.DataFrame) -> pd.DataFrame:
+        """With the columns that follow from all of it."""
+        return df.assign(**self.known(df))
 
 
 def column(y: pd.Series, eta: np.ndarray) -> np.ndarray:

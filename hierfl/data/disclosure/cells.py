@@ -25,6 +25,18 @@ def cell_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
         yield worst(f"cells of {' x '.join(names)}", tried)
 
 
+def count_rules(counts: np.ndarray, limits: Limits) -> Iterator[Rule]:
+    """Of counts of a response in bins, as they leave.
+
+    Args:
+        counts: (bins,); of none there is no rule.
+        limits: of the site's policy.
+    """
+    if some := counts[counts > 0].tolist():
+        margin = f"smallest {min(some):g}, at least {limits.least_cell}"
+        yield Rule("counts of the response", min(some) >= limits.least_cell, margin)
+
+
 def smallest_cell(own: OwnRows, names: Sequence[str], rows: np.ndarray) -> int:
     """Of the cells of categories that are not empty.
 

@@ -12,9 +12,9 @@ from ..federated.formula_data import FormulaSite
 from ..federated.model_data import ModelSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
-from .cells import cell_rules, selection_rules
+from .cells import cell_rules, count_rules, selection_rules
 from .encodings import encoding_rules, raw_numbers
-from .formula_rows import formula_rows
+from .formula_rows import formula_rows, response_counts
 from .own_rows import OwnRows
 from .plain_rows import array_rows, column_rows, model_rows
 from .rule import Limits, Rule, worst
@@ -46,6 +46,7 @@ def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ())
         return [enough, Rule("columns of the study", False, shown(error))]
     found = [
         *_part_rules(own, limits), *cell_rules(own, limits), *selection_rules(own, limits),
+        *(count_rules(response_counts(site, totals), limits) if isinstance(site, FormulaSite) else ()),
         *column_rules(own, limits), *share_rules(own, limits), *encoding_rules(own, raw_numbers(site)),
     ]  # fmt: skip
     # (names of columns and levels are the study's: nothing of them may hide a line)

@@ -57,6 +57,13 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     )  # fmt: skip
 
 
+def response_counts(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> np.ndarray:
+    """Counts of the response in bins that leave the site, (bins,); see :func:`formula_rows`."""
+    if not site.study.formula.response.bins:
+        return np.zeros(0)
+    return np.asarray(site.sums([totals[0] if totals else own_totals(site)])["histogram"])
+
+
 def _groups(reader: StudyReader, table: pd.DataFrame) -> np.ndarray | None:
     """Groups of the rows inside the site, (n,), or (n, levels) where there are several levels; None without any."""
     inside = reader.formula.levels.inside

@@ -109,7 +109,7 @@ class FormulaData:
             "varying": "of each random effect's column, whether its values differ",
             "centre": "two numbers, whose ratio says about where the response lies",
             "levels": "rows of each level of the response", "sites": "1",
-            "histogram": "events in each half octave of time",
+            "histogram": "events in each half octave of time, fewer than 5 counted with the next ones",
             "several": "whether there is more than one group inside",
             "homes": "which group of sites it is in, or which of the groups that cross sites it has (1)",
             "informative": "whether there are more rows than random effects",

@@ -137,7 +137,7 @@ class StudyReader:
         return DesignSums(
             response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
             centre.sum(0), levels,
-            several, homes, self.formula.response.histogram(y, rows),
+            several, homes, self.formula.response.histogram(y, rows, np.zeros(len(y))),
         )  # fmt: skip
 
     def design(self, sums: DesignSums) -> Design:

@@ -170,7 +170,7 @@ class FormulaTable:
             scale=(float(np.std(parts[:, 0])) or 1.0) if of.residual else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
             labels=self.response.labels, fixed_correlation=self.independent.correlation,
-            histogram=of.histogram(self.response.y, self.rows).tolist(),
+            histogram=of.histogram(self.response.y, self.rows, np.asarray(self.who)).tolist(),
             correlation=None if correlated is None else correlated.sized(self.rows[SERIES]),
             **by_field({
                 level: self.places.grouping(level, tuple(found), blocks, units[level])

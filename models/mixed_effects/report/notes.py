@@ -25,8 +25,8 @@ def own_bounds(
     own = family.own(method.network.fixed, estimates["beta"][None], {k: v[None] for k, v in estimates.items()})
     bounds = {}
     for name, value, without_end in zip(labels, values.tolist(), infinite.tolist(), strict=True):
-        if name in own and (note := family.at_bound(name, _end(value) if without_end else value)):
-            bounds[name] = Bound(note, _end(value))
+        if name in own and (note := family.at_bound(name, family.end(name, value) if without_end else value)):
+            bounds[name] = Bound(note, family.end(name, value))
     return bounds
 
 
@@ -48,8 +48,3 @@ def notes_of(
         else:
             notes.append(note or ("" if np.isfinite(error) else "not identified"))
     return notes
-
-
-def _end(value: float) -> float:
-    """Where a positive number without an end is going."""
-    return float("inf") if value > 1 else 0.0

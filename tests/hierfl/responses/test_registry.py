@@ -18,6 +18,7 @@ from hierfl.experiments.config import options
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.responses.reading import Cells
 from hierfl.responses.registry import RESPONSES, STATED, check_columns, read_room, response_class, response_of
+from hierfl.responses.student_t import StudentTResponse
 
 
 @pytest.mark.parametrize("name", RESPONSES)
@@ -129,3 +130,14 @@ def test_numbers_that_a_response_cannot_have_are_refused_in_one_line(name: str, 
         response_class(name).read(cells)
     assert "\n" not in str(error.value)
     assert name in str(error.value)
+
+
+def test_degrees_of_freedom_without_an_end_go_to_one_or_to_infinity() -> None:
+    """An estimate of 1.2 that the data do not hold is on its way to a Cauchy's, not to a normal's."""
+    response = StudentTResponse(1.0, 1.0)
+    assert [response.end("df", value) for value in (1.2, 40.0)] == [1.0, float("inf")]
+    assert [response.at_bound("df", value).partition(":")[0] for value in (1.0, 1.2, float("inf"))] == [
+        "at its lower bound", "", "without end",
+    ]  # fmt: skip
+    assert response.end("scale", 0.2) == 0.0
+    assert not response.at_bound("scale", 1e9)

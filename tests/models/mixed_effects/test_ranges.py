@@ -10,10 +10,13 @@ import pandas as pd
 import pytest
 import torch
 from support.bounded import Checked
+from support.more_responses import MORE
+from support.responses import CASES
 
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
 from hierfl.models import MixedEffects
+from hierfl.models.mixed_effects.search.narrow import too_narrow
 
 SITES, SLOPES, REGIONS = "y ~ x + g + (1 | site)", "y ~ x + g + (1 + x | site)", "y ~ x + g + (1 | region/site)"
 SPREAD = "x ~ y + g + (1 | site)"
@@ -56,12 +59,39 @@ def checked(folder: Path, kind: str, formula: str, family: str, **settings: Any)
         pytest.param("quasi", SITES, "binomial", 0, marks=pytest.mark.slow),
         pytest.param("plain", SITES, "gaussian", 100, marks=pytest.mark.slow),
         pytest.param("counts", SITES, "ordinal", 0, marks=pytest.mark.slow),
+        pytest.param("plain", SPREAD, "student-t", 100, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_honest_fits_are_within_bounds(kind: str, formula: str, family: str, draws: int, tmp_path: Path) -> None:
     sites = checked(tmp_path, kind, formula, family, draws=draws)
     run = sites.fit()
     assert sites.method.finished(run.shared)
+
+
+@pytest.mark.slow
+@pytest.mark.cpu(30, "a fit of five sites with an exploration")
+@pytest.mark.parametrize("family", [case.family for case in MORE])
+def test_honest_fits_with_an_exploration_are_within_bounds(family: str, tmp_path: Path) -> None:
+    """Of few rows, which leave a student-t's degrees of freedom without an upper end."""
+    case = CASES[family]
+    rows = {key: value for key, value in case.how.items() if key == "event"}
+    federation, design = from_formula(case.table(5, 7, (25, 31)), case.formula, family=family, client="site", **rows)
+    method = MixedEffects(design, draws=100, **{k: v for k, v in case.how.items() if k not in rows})
+    options = {"rounds": 80, "evaluate_every": 80, "dtype": torch.float64, "splits": ("train",), "draws": 2}
+    run = Checked(method, federation, tmp_path, **options).checking().fit()
+    assert method.finished(run.shared)
+
+
+def test_a_scale_that_sites_would_refuse_is_not_asked_about_where_few_are(tmp_path: Path) -> None:
+    method = checked(tmp_path, "plain", SPREAD, "student-t", draws=10).method
+    points = torch.zeros(64, sum(method.sizes.values()), dtype=torch.float64)
+    place = sum([*method.sizes.values()][: [*method.sizes].index("log_scale")])
+    for many, kept in ((2, False), (3, True)):
+        points[:many, place] = -2.5
+        assert bool(too_narrow(method, points).any()) != kept
+        assert kept or too_narrow(method, points).tolist() == [k < many for k in range(64)]
+    gaussian = checked(tmp_path / "g", "plain", SPREAD, "gaussian", draws=10).method
+    assert not too_narrow(gaussian, torch.zeros(4, sum(gaussian.sizes.values()), dtype=torch.float64)).any()
 
 
 def test_covariates_that_separate_the_outcomes_end_the_fit_in_words(tmp_path: Path) -> None:

@@ -7,14 +7,16 @@ Rounds end once the weighted points are worth :data:`WORTH` independent draws; s
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
-from hierfl.inference.server.explored import Explored
+from hierfl.inference.server.explored import NOWHERE, Explored
 from hierfl.inference.state import State
 from hierfl.rng import key
 
 from ...model.equations import MixedModel
 from ..climb import Climb, spread
+from ..narrow import too_narrow
 from ..population_draws import draw_population
 from ..requests import HEIGHTS, Phase, between
 from .base import SearchPhase
@@ -66,7 +68,7 @@ class Explore(SearchPhase):
         """At the next points; and at the one of a test."""
         explored = Explored.read(self.search.memory)
         beside = Boundaries(self.search).ask() if Boundaries.wanted(self.search.method) else {}
-        return {**beside, "points": self.search.surface.of_coordinates(explored.asked)}
+        return {**beside, "points": self._points(explored)[0]}
 
     def tell(self, sums: State) -> None:
         """With heights at the points."""
@@ -78,8 +80,9 @@ class Explore(SearchPhase):
             first = (explored.done - 1) * explored.each
             memory["packed"][first : first + explored.each] = many
         known, coefficients = search.likelihood.known(memory, before=False), search.surface.coefficients("mixing")
-        numbers = search.surface.of_coordinates(explored.asked)
+        numbers, narrow = self._points(explored)
         heights = search.likelihood.heights(many, numbers, known, coefficients)
+        heights = torch.where(narrow, NOWHERE, heights)
         explored = explored.seen(heights + search.surface.log_prior(explored.asked))
         worth = explored.effective(self.light)
         self.done = worth >= WORTH or explored.done == len(explored.centres)
@@ -88,6 +91,14 @@ class Explore(SearchPhase):
         else:
             explored = explored.drawn(*explored.moments(self.light), self.light, self.seed)
         memory.update(explored.state())
+
+    def _points(self, explored: Explored) -> tuple[Tensor, Tensor]:
+        """What is asked about, (M, k), and which of them stand for points that are not, (M,)."""
+        surface = self.search.surface
+        points = surface.of_coordinates(explored.asked)
+        narrow = too_narrow(self.search.method, points)
+        centre = surface.of_coordinates(explored.centres[explored.done - 1])
+        return torch.where(narrow[:, None], centre, points), narrow
 
     def _draw(self, explored: Explored, worth: float) -> None:
         logs = explored.log_weights(self.light)

@@ -42,7 +42,7 @@ def table(n: int = 80) -> pd.DataFrame:
 
 def site(formula: str, df: pd.DataFrame, family: str = "gaussian", **given: Any) -> FormulaSite:
     """One site of a study of a formula."""
-    more = RowColumns(weights=given.pop("weights", ""))
+    more = RowColumns(weights=given.pop("weights", ""), event=given.pop("event", ""))
     dictionary = Dictionary(COLUMNS)
     study = FormulaData(StudyFormula(formula, dictionary, family, more), "trial", **given)
     return FormulaSite(study, "north", dictionary.read(df, sorted(study.formula.used)), 0, df)
@@ -136,6 +136,16 @@ def test_what_would_show_few_rows_is_refused(
     given = {"weights": "weight"} if rule == "largest weight" else {}
     own = change(table().assign(age=lambda df: df.age.clip(40, 78)))
     assert rule in broken(data_rules(site(formula, own, family, **given), Limits()))
+
+
+def test_counts_of_events_in_time_are_of_as_many_as_a_cell() -> None:
+    """Fewer than five are counted with the next ones; a site that asks for more refuses them."""
+    own = table(200).assign(y=lambda df: np.exp(df.y), flag=(np.arange(200) % 2))
+    study = site("y ~ age + (1 | site)", own, "cox", event="flag")
+    assert broken(data_rules(study, Limits())) == set()
+    assert "counts of the response" in broken(data_rules(study, Limits(least_cell=12)))
+    few = site("y ~ age + (1 | site)", own.assign(flag=(np.arange(200) < 4).astype(int)), "cox", event="flag")
+    assert {"counts of the response", "cells of event flag"} <= broken(data_rules(few, Limits()))
 
 
 def test_columns_for_each_row() -> None:
