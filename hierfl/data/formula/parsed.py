@@ -165,8 +165,8 @@ class Formula:
         own = {*outer, place}
         if any(not own <= set(term.path) and set(term.path) != {*longest[: len(term.path)]} for term in self.random):
             places = ", ".join(sorted({":".join(term.path) for term in self.random}))
-            inside = {name for term in self.random if len(term.path) > 1 for name in term.path} - {place}
-            if both := sorted(inside & {term.path[0] for term in self.random if len(term.path) == 1}):
+            joint = {name for term in self.random if len(term.path) > 1 for name in term.path} - {place}
+            if both := sorted(joint & {term.path[0] for term in self.random if len(term.path) == 1}):
                 raise UserError(
                     f"{both[0]!r} crosses the clients in one random term and lies inside them ({place!r}) in another: "
                     "one of the two is understood"
