@@ -1,4 +1,4 @@
-"""Skew and tail at sites and in a plate of many fits: the same posterior, and nothing undeclared that leaves."""
+"""Skew and tail on every engine: the same posterior, nothing undeclared that leaves, with kills and absent clients."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from hierfl.data.column_federation import column_federation
 from hierfl.inference import Run, fit
 from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
 from hierfl.inference.engines.remote.wire import decode
+from hierfl.models.any_model.by_rows import layout
 from hierfl.models.any_model.columns import checked
 from hierfl.models.any_model.method import AnyModel
-from hierfl.models.any_model.names import DRAWS, MEAN, OWN_DRAWS, PHASE, PRECISION, SHAPE, WORTH, Phase
+from hierfl.models.any_model.names import BOUND, DRAWS, MEAN, OWN_DRAWS, PHASE, PRECISION, SHAPE, WORTH, Phase
 from hierfl.models.any_model.sbc.replicates import Replicates
 
 HOW: dict[str, Any] = {"rounds": 60, "splits": (), "dtype": torch.float64}
@@ -57,9 +58,9 @@ def near(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], wit
 
 
 @pytest.mark.cpu(8, "fits on a plate and at every site")
-@pytest.mark.parametrize("masked", [False])
+@pytest.mark.parametrize("masked", [False, True])
 def test_sites_have_the_posterior_of_the_plate(masked: bool, tmp_path: Path) -> None:
-    """From the climb to the exploration and the clients' draws. Plates of any size agree."""
+    """From the climb to the exploration and the clients' draws; with masks to the bit. Plates of any size agree."""
     method, federation = made()
     one = fitted(method, federation, chunk=1, masked=masked)
     assert int(one.shared[PHASE]) == Phase.DONE
@@ -88,6 +89,30 @@ def test_sites_have_the_posterior_of_the_plate(masked: bool, tmp_path: Path) -> 
             near(one.shared, fitted(method, federation, chunk=chunk).shared, 1e-8)
 
 
+@pytest.mark.cpu(6, "three fits")
+def test_a_fit_goes_on_after_a_kill_with_the_same_bits(tmp_path: Path) -> None:
+    method, federation = made()
+    whole = fitted(method, federation)
+    first = next(k for k in range(1, whole.rounds) if fitted(method, federation, rounds=k).shared[SHAPE][2:].any())
+    for rounds in (first, whole.rounds - 1):
+        fitted(method, federation, rounds=rounds, folder=tmp_path / f"run-{rounds}")
+        again = fitted(method, federation, folder=tmp_path / f"run-{rounds}", resume=True)
+        near(whole.shared, again.shared, 0.0)
+        near(whole.fitted.personal, again.fitted.personal, 0.0)
+
+
+@pytest.mark.cpu(6, "a fit with all, and one with half of the clients")
+def test_absent_clients_count_as_they_were_last_counted() -> None:
+    method, federation = made(reweigh=False, fine_draws=128, draws=4000)
+    whole = fitted(method, federation)
+    part = fitted(method, federation, rounds=300, participation=0.6)
+    assert int(part.shared[PHASE]) == Phase.DONE
+    sd = whole.shared[DRAWS].std()
+    ends = torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)
+    apart = part.shared[DRAWS].quantile(ends, 0) - whole.shared[DRAWS].quantile(ends, 0)
+    assert float(apart.abs().max() / sd) < 0.08
+
+
 @pytest.mark.parametrize(("row", "value", "line"), [(1, 0.0, "scales"), (2, 9.0, "skews"), (3, -3.0, "tails")])
 def test_a_broadcast_that_no_fit_makes_is_refused(row: int, value: float, line: str, tmp_path: Path) -> None:
     method, federation = made()
@@ -101,7 +126,7 @@ def test_a_broadcast_that_no_fit_makes_is_refused(row: int, value: float, line: 
 
 
 @pytest.mark.cpu(6, "two fits one after the other beside the two together")
-@pytest.mark.parametrize("reweigh", [False])
+@pytest.mark.parametrize("reweigh", [True, False])
 def test_replicates_of_a_calibration_are_fits_of_their_data(reweigh: bool) -> None:
     each = [counts((4, 6, 3), seed) for seed in (1, 2)]
     each = [df.assign(site=[f"{k}/{name}" for name in df["site"]]) for k, df in enumerate(each)]
@@ -116,6 +141,30 @@ def test_replicates_of_a_calibration_are_fits_of_their_data(reweigh: bool) -> No
         assert one.shared[SHAPE][2:].any()
         for name in (MEAN, PRECISION, SHAPE, DRAWS, WORTH):
             torch.testing.assert_close(one.shared[name], run.shared[name], rtol=1e-7, atol=1e-7)
+
+
+def deviations(batch: ColumnBatch) -> None:
+    """Latents of rows."""
+    tau = pyro.sample("tau", dist.HalfNormal(1.0))
+    with batch.clients():
+        u = pyro.sample("u", dist.Normal(0.0, 0.5))
+        with batch.data():
+            e = pyro.sample("e", dist.Normal(u, tau))
+            pyro.sample("y", dist.Poisson(e.exp()), obs=batch["y"])
+
+
+@pytest.mark.cpu(12, "two fits")
+def test_latents_of_rows_in_the_form_of_an_arrow_have_the_same_skew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside full covariances."""
+    df, how = counts((6, 4, 5)), {"progress": False, "reweigh": False, "draws": 2000}
+    one = hierfl.fit_model(deviations, df, transforms="on", **how)
+    monkeypatch.setattr(layout, "MOST_BY_ROWS", 3)
+    other = hierfl.fit_model(deviations, df, **how)
+    assert other.method.layout is not None
+    assert other.run.shared[SHAPE][2:].any()
+    assert float(other.run.shared[BOUND]) == pytest.approx(float(one.run.shared[BOUND]), abs=0.1)
+    ends = [np.quantile(np.log(of.globals["tau"]), [0.05, 0.5, 0.95]) for of in (one, other)]
+    assert np.abs(ends[0] - ends[1]).max() < 0.15 * np.log(one.globals["tau"]).std()
 
 
 @pytest.mark.cpu(6, "a fit, and a client that learns")
