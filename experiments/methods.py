@@ -186,6 +186,11 @@ def _executed(path: Path, source: bytes) -> ModuleType:
     return module
 
 
+def forget() -> None:
+    """Runs files again where they are asked for: another command begins."""
+    _executed.cache_clear()
+
+
 def _from_file(path: Path, source: bytes, model: str | None = None) -> Loaded:
     from hierfl.inference import Method
 

@@ -39,6 +39,8 @@ def _root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
+    if (loaded := sys.modules.get("hierfl.experiments.methods")) is not None:
+        loaded.forget()
     if version:
         from hierfl import __version__
 

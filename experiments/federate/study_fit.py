@@ -20,9 +20,10 @@ from hierfl.inference.options import Options
 from hierfl.inference.run import checkpoint
 from hierfl.inference.run.arguments import initial_values
 from hierfl.inference.run.result import Run
-from hierfl.models.mixed_effects.after.histogram import CELLS, COUNTS
+from hierfl.models.mixed_effects.after.histogram import CELLS
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.model.names import RESIDUALS
 from hierfl.models.mixed_effects.report.predictions import Level
 from hierfl.models.mixed_effects.report.same_data import NO_ROWS
 from hierfl.models.mixed_effects.rowless_fit import RowlessMixedModel
@@ -151,8 +152,8 @@ def _restored(study: Study, folder: Path) -> tuple[Fitted, Options]:
 def counted(folder: Path) -> Population | None:
     """Sums over all sites that the report has kept: rows by their quantile residuals; None where none were counted."""
     held = read_summary(folder)
-    counts = [held[name] for k in range(1, CELLS + 1) if (name := f"{COUNTS}_{k}") in held]
-    return Population({}, {COUNTS: torch.tensor(counts, dtype=torch.float64)}) if len(counts) == CELLS else None
+    counts = [held[name] for k in range(1, CELLS + 1) if (name := f"{RESIDUALS}_{k}") in held]
+    return Population({}, {RESIDUALS: torch.tensor(counts, dtype=torch.float64)}) if len(counts) == CELLS else None
 
 
 def _at_site(member: Membership) -> FittedMixedModel:

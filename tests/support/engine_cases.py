@@ -152,7 +152,8 @@ def spoiled_messages() -> Iterator[None]:
         bad = [names[k] for k in SPOILED.get(chunk.round, ()) if k < len(names)]
         rows = [row for row, j in enumerate(chunk.clients) if chunk.federation.ids[j] in bad]
         for message in found.values():
-            for value in message.values():
+            for name, value in message.items():
+                message[name] = value = value.clone()  # (zeros may be one number, seen as many)
                 if value.is_floating_point():
                     value[rows] = torch.nan
                 elif value.dtype == torch.uint8:  # (bytes of a compressed message: no number is finite)

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...errors import UserError
-from .units import INTERCEPT
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,6 +134,8 @@ def smooth_basis(
     """
     if smooth is None:
         return None
+    from .units import INTERCEPT  # (which has torch: formulas are parsed without)
+
     if smooth.column not in fixed or smooth.column not in numbers:
         raise UserError(f"{smooth.label} is of a column of numbers, which {smooth.column!r} is not")
     if not ordered and not {*INTERCEPT} & {*fixed}:

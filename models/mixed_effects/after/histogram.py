@@ -21,7 +21,7 @@ from hierfl.inference.state import State
 from hierfl.rng import key
 
 from ..model.equations import MixedModel
-from ..model.names import short
+from ..model.names import RESIDUALS, short
 from ..report.estimates_only import at_nodes
 from ..report.same_data import NO_ROWS
 from .quantiles import quantiles
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("hierfl")
 #: cells of equal probability
 CELLS = 10
-#: name of the counts among a method's sums
-COUNTS = "residuals"
 
 
 def counts_of_rows(fitted: Fitted) -> Tensor:
@@ -93,7 +91,7 @@ def numbers_of(fitted: Fitted) -> dict[str, float]:
     assert isinstance(fitted.method, MixedModel)
     if not fitted.method.settings.residuals or not _known(fitted):
         return {}
-    counts = fitted.summary_sums[COUNTS]
+    counts = fitted.summary_sums[RESIDUALS]
     rows, statistic, p = uniformity(counts)
     cells = {f"residuals_{k}": float(count) for k, count in enumerate(counts, 1)}
     return {**cells, "residual_rows": rows, "residual_chi_squared": statistic, "residual_p": p}
@@ -119,7 +117,7 @@ def histogram(run: Run) -> pd.DataFrame:
         if fitted.federation.about.get(KEPT) is None:
             raise UserError("this study has counted no rows by their residuals: [settings] residuals = true")
         raise needs_rows("residual_histogram")
-    counts = counts_of_rows(fitted) if fitted.population is None else fitted.population.summary_sums[COUNTS]
+    counts = counts_of_rows(fitted) if fitted.population is None else fitted.population.summary_sums[RESIDUALS]
     rows, statistic, p = uniformity(counts)
     edges = torch.linspace(0, 1, CELLS + 1, dtype=torch.float64)
     table = pd.DataFrame({"lower": edges[:-1].numpy(), "upper": edges[1:].numpy(), "rows": counts.cpu().long().numpy()})
@@ -130,7 +128,7 @@ def histogram(run: Run) -> pd.DataFrame:
 
 def _known(fitted: Fitted) -> bool:
     """Whether counts are there, or the rows that they are of."""
-    if fitted.population is not None and COUNTS in fitted.population.summary_sums:
+    if fitted.population is not None and RESIDUALS in fitted.population.summary_sums:
         return True
     # (of a study one site's rows are here, and not everybody's)
     return fitted.population is None and not fitted.federation.outline and NO_ROWS not in fitted.federation.about

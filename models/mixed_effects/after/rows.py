@@ -28,7 +28,7 @@ from hierfl.inference.state import State
 from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
 from ..model.names import short
-from ..report.predictions import client_of_rows
+from ..report.client_of_rows import client_of_rows
 from ..report.same_data import NO_ROWS
 from ..report.shrinkage import passes
 

@@ -8,6 +8,9 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
+#: counts of rows by quantile residuals, among a method's sums
+RESIDUALS = "residuals"
+
 
 def short(shared: Mapping[str, Tensor]) -> State:
     """Shared values by their short names, learned or held."""

@@ -10,11 +10,10 @@ from torch import Tensor
 from hierfl.inference.state import State
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 
-from ..after.histogram import COUNTS, counts_of_rows, numbers_of
 from ..likelihood.moments import chains_of
 from ..model.effects import effects_of, in_table_units
 from ..model.equations import MixedModel
-from ..model.names import held
+from ..model.names import RESIDUALS, held
 from ..search.requests import Phase
 from .shrinkage import shrinkage_table
 from .summary import effects_table
@@ -71,14 +70,18 @@ class Answers(MixedModel):
         return values @ grouping.to_users(values).T
 
     #: sums that are counts of rows
-    row_counts = (COUNTS,)
+    row_counts = (RESIDUALS,)
 
     def summary_terms(self, fitted: Fitted) -> State:
         """Training rows counted by the quantiles of their responses, in ten cells of equal probability."""
-        return {COUNTS: counts_of_rows(fitted)} if self.settings.residuals else {}
+        from ..after.histogram import counts_of_rows
+
+        return {RESIDUALS: counts_of_rows(fitted)} if self.settings.residuals else {}
 
     def population_summary(self, fitted: Fitted) -> tuple[pd.DataFrame, dict[str, float]]:
         """See :func:`~hierfl.models.mixed_effects.report.summary.effects_table`."""
+        from ..after.histogram import numbers_of
+
         table, numbers = effects_table(fitted)
         return table, {**numbers, **numbers_of(fitted)}
 

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from hierfl.data.client_names import client_names
 from hierfl.data.formula.design import Columns
-from hierfl.data.spellings import as_known
-from hierfl.errors import UserError
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key, normals
@@ -19,6 +16,7 @@ from hierfl.rng import key, normals
 from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
 from ..model.names import held, short
+from .client_of_rows import client_of_rows
 from .estimates_only import at_nodes
 
 if TYPE_CHECKING:
@@ -111,28 +109,6 @@ def _of_new(method: MixedModel, columns: Columns, population: State, seed: int) 
         noise = normals(torch.Size(root.shape[:2]), seed, name, dtype=torch.float64)
         found = found + linear(columns.of(level.kind)[0][0], (root @ noise[..., None]).squeeze(-1)[:, None])
     return found
-
-
-def client_of_rows(run: Run, df: pd.DataFrame) -> Tensor:
-    """Which client each row belongs to, (n,)."""
-    reader = run.fitted.federation.about["reader"]
-    column = reader.places.levels.client
-    if column not in df.columns and len(run.fitted.federation.ids) == 1:
-        return torch.zeros(len(df), dtype=torch.long)  # (at a site)
-    if column not in df.columns:
-        raise UserError(
-            f"the table lacks column {column!r}: whose model? (level='new' is of a client that is not known)"
-        )
-    place = {name: j for j, name in enumerate(run.fitted.federation.ids)}
-    if not len(df):
-        return torch.zeros(1, dtype=torch.long)
-    names = client_names(df[column], f"column {column!r}")
-    names = as_known(names, place, reader.spellings[column], f"column {column!r}")
-    if strange := sorted(set(names) - place.keys()):
-        raise UserError(
-            f"client {str(strange[0])!r} is not among those fitted: level='new' predicts for one that is not known"
-        )
-    return torch.tensor([place[name] for name in names])
 
 
 def _draws(method: MixedModel, run: Run, number: int) -> tuple[State, State]:

@@ -191,6 +191,7 @@ def test_an_unknown_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     own = write_tables(visits(), tmp_path / "data")
     path = model_study(tmp_path, own, f"open({str(trap)!r}, 'w').close()\n{VISITS}")
     trap.unlink()
+    methods.forget()  # (as another command does)
     monkeypatch.setattr(methods.trust, "trusted", lambda source: False)
     with pytest.raises(UserError, match="which you have neither named nor run before: read it, then say --trust-code"):
         Study.read(path)

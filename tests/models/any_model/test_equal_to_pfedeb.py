@@ -93,8 +93,8 @@ def test_the_same_point_rho_and_the_same_gaussians() -> None:
     run = fitted(truth, 60, **how)
     method = run.fitted.method
     assert isinstance(method, PFedEB)
-    how = {"fine_draws": 512, "reweigh": False, "transforms": "off"}  # (PFedEB's guide is Gaussian)
-    found = fit_model(rho_is_a_point, frame(truth), progress=False, **how)
+    plain = {"fine_draws": 512, "reweigh": False, "transforms": "off"}  # (PFedEB's guide is Gaussian)
+    found = fit_model(rho_is_a_point, frame(truth), progress=False, **plain)
     assert found.arrived
     shared, back = found.run.shared, method.config.order.argsort()
     theirs = method.config.groups.unpacked(run.shared["w.covariance"])[0][back][:, back]

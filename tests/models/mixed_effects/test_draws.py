@@ -68,6 +68,7 @@ def is_near(draws: np.ndarray, mean: float, sd: float) -> None:
     assert draws.std() == pytest.approx(sd, rel=0.05)
 
 
+@pytest.mark.cpu(4, "6,000 draws, each the end of a chain")
 @pytest.mark.parametrize("case", of_all([*CASES.values()], CHEAP, lambda case: case.family))
 def test_clients_draws_are_of_their_posterior(case: Case) -> None:
     df = case.table(5, seed=3, rows=(2, 15))

@@ -273,7 +273,7 @@ def test_predictions_are_of_whom_a_row_says() -> None:
         (f"gaussian {CROSSED}", {"one_round": True}, "one_round is of clients without groups inside"),
         ("gaussian ~ x + (1 | site) + (1 | site:nurse) + (1 | item:nurse)", {}, "belong to one column, the client's"),
         ("gaussian ~ x + (1 | site:nurse) + (1 | site:item)", {}, "the clients have no random term"),
-        (f"gaussian {CROSSED}", {"client": "nurse"}, "belong to one column, the client's"),
+        (f"gaussian {CROSSED}", {"client": "nurse"}, "'site' crosses the clients in one random term"),
         ("gaussian ~ x + (1 | site/nurse/row)", {}, "no nurse:row has more rows than the 1 random effect"),
     ],
 )

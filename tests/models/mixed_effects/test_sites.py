@@ -20,7 +20,7 @@ from hierfl.inference import fit
 from hierfl.models import MixedEffects
 
 
-@pytest.mark.cpu(3, "a search of some sixty rounds, asked of eight sites through bytes")
+@pytest.mark.cpu(6, "a search of some sixty rounds, asked of eight sites through bytes")
 @pytest.mark.parametrize(
     ("family", "sites", "more"),
     [
