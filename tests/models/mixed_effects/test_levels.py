@@ -191,8 +191,10 @@ def _near(case: Case, fitted, df: pd.DataFrame, levels: tuple[str, ...]) -> None
 
 @over_families("poisson", "zero-inflated-poisson")
 def test_groups_inside_are_those_of_quadrature(case: Case) -> None:
-    # (four rows of counts that are zero in two ways leave a standard deviation of zero)
-    df = table(case, 1, 8, 3, 10 if case.family == "zero-inflated-negative-binomial" else 4, sds=(0, 0.8, 0.9))
+    # (four rows of counts that are zero in two ways leave a standard deviation of zero, and of a Student's t several
+    # modes of a patient's effect, which nodes around one of them see less well)
+    many = case.family in ("zero-inflated-negative-binomial", "student-t")
+    df = table(case, 1, 8, 3, 10 if many else 4, sds=(0, 0.8, 0.9))
     how = {"family": case.family, "population": "ml", "draws": 0, **case.how, **_nodes(case)}
     fitted = mixed_model(df, f"{case.response} ~ x + (1 | site/patient)", **how)  # type: ignore[arg-type]
     _near(case, fitted, df, ("site", "patient"))

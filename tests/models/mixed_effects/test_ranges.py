@@ -49,7 +49,7 @@ def checked(folder: Path, kind: str, formula: str, family: str, **settings: Any)
     return Checked(method, federation, folder, **options).checking()
 
 
-@pytest.mark.cpu(8, "a fit of four sites with an exploration")
+@pytest.mark.cpu(18, "a fit of four sites with an exploration")
 @pytest.mark.parametrize(
     ("kind", "formula", "family", "draws"),
     [
