@@ -105,8 +105,7 @@ class Correlation:
         """
         beside = f"a formula of {next(iter(own))}" if own else ""
         beside = beside or ("several levels inside the clients" if len(levels.inside) > 1 else "")
-        beside = beside or (f"a smooth term, {levels.smooth.label}" if levels.smooth else "")
-        if beside := beside or ("a factor that crosses the clients" if levels.crossed else ""):
+        if beside:
             raise UserError(f"residuals have no correlation beside {beside}: one of the two is fitted")
         innermost = levels.inner or levels.client
         if self.kind == "cs" and self.group in (innermost, levels.client):

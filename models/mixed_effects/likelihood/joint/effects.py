@@ -29,7 +29,11 @@ from .sums import Blocks, blocks_of
 def residual(method: MixedModel, blocks: Blocks, values: Mapping[str, Tensor]) -> Tensor:
     """a, (D, S, m, 1), at D points {name: (D, *shape)}."""
     beta = values["beta"][:, None].expand(-1, len(blocks.rows), -1)
-    above = [values[level.effects][:, blocks.rows[:, 2].long()] for level in method.above]
+    above = [
+        values[level.effects][:, 1:].flatten(1)[:, None].expand(-1, len(blocks.rows), -1) if level.crossed
+        else values[level.effects][:, blocks.rows[:, 2].long()]
+        for level in method.above
+    ]  # fmt: skip
     return torch.cat([*(-one for one in above), -beta, torch.ones_like(beta[..., :1])], -1)[..., None]
 
 

@@ -1,0 +1,130 @@
+"""Structures in one model as R fits them: curves, levels inside, items that cross the clients, formulas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.wards import wards
+
+from hierfl import mixed_model
+from hierfl.errors import UserError
+
+S, Z = "s(x, k=10, lower=0, upper=10)", "s(z, k=7, lower=0, upper=10)"
+
+
+def fitted(formula: str, **how: Any) -> tuple[Any, pd.DataFrame]:
+    """A fit without draws, and its table by effect."""
+    found = mixed_model(wards(), formula, draws=0, **how)
+    return found, found.summary().table.set_index("effect")
+
+
+def check(found: Any, table: pd.DataFrame, log_likelihood: float, beta: dict, sds: list[float]) -> None:
+    """Coefficients {name: (estimate, error)}, standard deviations in the table's order, and the height, as R says."""
+    assert found.log_likelihood == pytest.approx(log_likelihood, abs=1e-4)
+    for name, (estimate, error) in beta.items():
+        assert table.estimate[name] == pytest.approx(estimate, abs=0.002 * error)
+        assert table.standard_error[name] == pytest.approx(error, rel=0.01)
+    of_levels = [name for name in table.index if name.startswith("sd(")]
+    np.testing.assert_allclose(table.estimate[of_levels][: len(sds)], sds, rtol=1e-3)
+
+
+#: d <- wards(); d$w <- interaction(d$site, d$ward, drop = TRUE), mgcv 1.8.41:
+#: k <- list(x = 10 / 7 * (-3:10), z = 10 / 4 * (-3:7))
+#: m <- gam(y ~ s(x, bs = "ps", k = 10, m = c(2, 2)) + s(z, bs = "ps", k = 7, m = c(2, 2)) + arm + s(site, bs = "re"),
+#:          data = d, knots = k, method = "REML"), and without s(z), with s(w, bs = "re"):
+#: gam.vcomp(m, rescale = TRUE); coef(m)["armb"], its error; predict(m, new, exclude = c("s(site)", "s(w)"))
+CURVES = {
+    f"y ~ {S} + {Z} + arm + (1 | site)": (
+        {"sd(s(x))": 2.281677677, "sd(s(z))": 1.304716161, "sd(Intercept)": 1.171747168, "sd(residual)": 1.041568129},
+        (-0.05334551756, 0.143805658), [1.6750083949, 1.3653058731, -1.1812945938, 0.9071173263, 0.9239849147],
+    ),
+    f"y ~ {S} + arm + (1 | site/ward)": (
+        {"sd(s(x))": 2.2982540036, "sd(Intercept)": 1.1937581830, "sd(Intercept | ward)": 0.6584551037,
+         "sd(residual)": 1.1035682810},
+        (-0.00418192668, 0.1563364958), [1.1654574625, 1.6332736699, -0.2870628699, 1.4105681931, -0.2834650969],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("formula", CURVES)
+def test_curves_beside_curves_and_levels_inside_are_mgcvs(formula: str) -> None:
+    sds, (slope, error), curve = CURVES[formula]
+    found, table = fitted(formula, population="reml")
+    np.testing.assert_allclose(table.estimate[list(sds)], list(sds.values()), rtol=1e-4)
+    assert table.estimate["arm[b]"] == pytest.approx(slope, abs=1e-5)
+    assert table.standard_error["arm[b]"] == pytest.approx(error, rel=1e-4)
+    new = pd.DataFrame({"x": [0.5, 2, 4.5, 7, 9.9], "z": [1.0, 3, 5, 7, 9], "arm": "a"})
+    np.testing.assert_allclose(found.predict(new, level="population")["mean"], curve, atol=1e-4)
+
+
+#: lmer(y ~ x + (1 | site/ward) + (1 | item), d, REML = FALSE), and of site/ward/patient; lme4 1.1.31
+NESTED = {
+    "y ~ x + (1 | site/ward) + (1 | item)": (
+        -377.0507563, {"x": (-0.0197488081, 0.02994337145)},
+        [1.1260876930, 0.5948141865, 0.5297514200, 1.2478694860],
+    ),
+    "y ~ x + (1 | site/ward/patient) + (1 | item)": (
+        -373.6813658, {"x": (-0.01780946896, 0.02927211217)},
+        [1.1263494727, 0.4708678912, 0.5408114963, 0.5328592171, 1.1814934855],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("formula", NESTED)
+def test_items_beside_levels_inside_are_lme4s(formula: str) -> None:
+    check(*fitted(formula, population="ml"), *NESTED[formula])
+
+
+def test_items_beside_levels_inside_of_counts_are_glmmtmbs() -> None:
+    """glmmTMB(n ~ x + (1 | site/ward) + (1 | item), d, family = poisson), 1.1.5: Laplace's approximation of all."""
+    says = {"Intercept": (-0.267035640, 0.34300698218), "x": (-0.003329048, 0.02361610297)}
+    found, table = fitted("n ~ x + (1 | site/ward) + (1 | item)", family="poisson", population="ml")
+    check(found, table, -303.1923605, says, [0.59308264, 0.57066432, 0.30332700])
+
+
+@pytest.mark.parametrize(
+    ("formula", "log_likelihood", "says", "sds", "gamma"),
+    [
+        ("(1 | site) + (1 | item)", -382.9130992, (-0.03497854, 0.0316008666), [1.16336313, 0.54845003],
+         [0.4148122, 0.3372156]),
+        ("(1 | site/ward)", -384.5456537, (-0.02812751, 0.0313430490), [1.09457485, 0.63885158],
+         [0.3636866, 0.4028594]),
+    ],
+)  # fmt: skip
+def test_spreads_by_arm_beside_other_levels_are_glmmtmbs(
+    formula: str, log_likelihood: float, says: tuple[float, float], sds: list[float], gamma: list[float]
+) -> None:
+    """glmmTMB(y ~ x + ..., dispformula = ~arm, data = d), 1.1.5, whose formula is of the variance's logarithm."""
+    found, table = fitted(f"y ~ x + {formula}", dispersion="~ arm", population="ml")
+    check(found, table, log_likelihood, {"x": says}, sds)
+    of_arm = table.estimate[["dispersion:Intercept", "dispersion:arm[b]"]]
+    np.testing.assert_allclose(of_arm, np.array(gamma) / 2, atol=1e-5)
+
+
+@pytest.mark.cpu(3, "a search of other responses")
+def test_more_zeros_beside_a_level_inside_are_glmmtmbs() -> None:
+    """glmmTMB(n ~ x + (1 | site/ward), ziformula = ~1, family = poisson, data = d), 1.1.5."""
+    found, table = fitted("n ~ x + (1 | site/ward)", family="zero-inflated-poisson", nodes=1, population="ml")
+    says = {"Intercept": (0.2191211, 0.32030079322), "x": (-0.0101292, 0.02551548534)}
+    check(found, table, -286.8014236, says, [0.59484676, 0.49606549])
+    assert table.estimate["p(zero)"] == pytest.approx(1 / (1 + np.exp(0.7015909)), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("formula", "how", "says"),
+    [
+        ("y ~ s(x) + (1 | arm/site)", {"client": "site"}, r"s\(x\) is a curve of all clients"),
+        ("y ~ x + (1 | arm/site) + (1 | item)", {"client": "site"}, "lie in groups of 'arm'"),
+        ("y ~ x + (1 | site) + (1 | item) + (1 | t)", {}, "one factor that crosses the clients"),
+        ("n ~ s(x) + (1 | site/ward)", {"family": "poisson", "nodes": 9}, "leave nodes out"),
+        ("y ~ s(x) + s(x, k=5) + (1 | site)", {}, r"s\(x\) is there twice"),
+    ],
+)
+def test_what_does_not_go_together_is_one_line(formula: str, how: dict, says: str) -> None:
+    df = wards()
+    df["arm"] = df.site.map(lambda name: "a" if name in ("s0", "s1", "s2") else "b")
+    with pytest.raises(UserError, match=says):
+        mixed_model(df, formula, draws=0, **how)
