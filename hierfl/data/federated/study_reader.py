@@ -20,7 +20,7 @@ from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups, by_field
 from ..formula.literals import in_said_order
-from ..formula.parsed import CLIENT, INNER, OUTER, OWN
+from ..formula.parsed import CLIENT, OUTER, OWN
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
@@ -86,7 +86,8 @@ class StudyReader:
         check_numbers("the response", response.y)
         numbers = self.places(table).numbers(table)
         if study.more.correlated:
-            numbers |= study.more.correlated.numbers(table, np.zeros(len(table)), numbers.get(INNER))
+            inside = {columns: numbers[kind] for kind, columns in study.levels.inside.items()}
+            numbers |= study.more.correlated.numbers(table, np.zeros(len(table)), inside)
         rows = in_order({"offset": offset, "trials": response.trials, **study.more.numbers(table), **numbers})
         if offset is not None:
             check_numbers("the offset", offset)

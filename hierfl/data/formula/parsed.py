@@ -184,8 +184,6 @@ class Formula:
                 inside.setdefault(tail, []).append(term)
         if len(inside) > len(INSIDE):
             raise UserError(f"at most {len(INSIDE)} levels inside the clients are understood, not {len(inside)}")
-        if len(inside) > 1 and self.own:
-            raise UserError(f"{next(iter(self.own))} has no formula beside several levels inside the clients")
         tails = dict(zip(INSIDE, sorted(inside, key=len), strict=False))
         terms |= {kind: tuple(inside[tail]) for kind, tail in tails.items()}
         terms[OUTER] = tuple(t for t in self.random if outer and set(t.path) == set(outer))

@@ -22,7 +22,7 @@ from .design import Design
 from .groups import Groups, by_field
 from .groups_checked import check_groups
 from .own_numbers import check_formula_rank
-from .parsed import CLIENT, INNER, KINDS, OWN, Formula, Levels
+from .parsed import CLIENT, KINDS, OWN, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
@@ -123,7 +123,8 @@ class FormulaTable:
         rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
         if more.correlated:
             more.correlated.check_levels(levels, formula.own)
-            rows |= more.correlated.numbers(df, who, rows.get(INNER))
+            inside = {columns: rows[kind] for kind, columns in levels.inside.items()}
+            rows |= more.correlated.numbers(df, who, inside)
         types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
