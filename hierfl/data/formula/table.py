@@ -120,10 +120,11 @@ class FormulaTable:
         if offset is not None:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
-        rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
+        groups = places.numbers(df)
+        rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **groups}
         if more.correlated:
             more.correlated.check_levels(levels, formula.own)
-            inside = {columns: rows[kind] for kind, columns in levels.inside.items()}
+            inside = {columns: groups[kind] for kind, columns in levels.inside.items()}
             rows |= more.correlated.numbers(df, who, inside)
         types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(

@@ -125,8 +125,10 @@ class SerialSums:
         most = self.serial.most
         (own,) = Taylor.variables(z.clamp(-most, most)[None])
         found = self._around(own)
-        # (beyond that nothing changes any more)
-        return found if abs(float(z)) <= most else [found[0], *(tuple(0 * v for v in found[0]) for _ in range(2))]  # type: ignore[misc]
+        if abs(float(z)) <= most:
+            return found
+        apart, pairs, volume = found[0]  # (beyond that nothing changes any more)
+        return [found[0], *[(0 * apart, 0 * pairs, 0 * volume)] * 2]
 
     def _around(self, z: Taylor) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Of D and P, and log |C|'s parts, by how often they are derived."""

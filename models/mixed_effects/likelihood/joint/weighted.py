@@ -20,6 +20,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
+from ..gaussian.cross_products import in_groups
 from ..gaussian.row_sums import counts_of
 from .effects import Joint, conditional_of, joint_of, modes_of
 from .gaussian import JointGaussian
@@ -36,7 +37,11 @@ NUMBERS_PER_PASS = 20_000_000
 
 @dataclass(frozen=True)
 class SchurOfEach:
-    """As :class:`.schur.Schur`, of sums E (D, S, g, q, m) that differ between points."""
+    """As :class:`.schur.Schur`, of sums that differ between points.
+
+    Attributes:
+        across: E, (D, S, g, q, m).
+    """
 
     across: Tensor
 
@@ -48,7 +53,12 @@ class SchurOfEach:
 
 @dataclass(frozen=True)
 class AtPoints:
-    """Blocks of S clients at points, made of their rows."""
+    """Blocks of S clients at points, made of their rows.
+
+    Attributes:
+        method: whose model.
+        rows: of the clients.
+    """
 
     method: MixedModel
     rows: WeightedRows
@@ -159,8 +169,6 @@ class WeightedGaussian(JointGaussian):
         return {k: torch.cat([one[k] for one in found]) for k in found[0]}
 
     def _in_groups(self, found: Tensor, chunk: ClientChunk) -> Tensor:
-        from ..gaussian.cross_products import in_groups
-
         rows = torch.cat([counts_of(self.method, part.batch()) for part in _parts(chunk)])
         return in_groups(self.method, found, rows.mT, -1)
 

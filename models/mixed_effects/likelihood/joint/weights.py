@@ -70,7 +70,7 @@ class OfFormula:
         """See :class:`Weights`."""
         gamma, d = values[GAMMA], self.d.unbind(-1)
         w = self.weight * (-2 * (self.d * gamma).sum(-1)).exp()
-        weights, logs = {(): w}, {(): -2 * self.total @ gamma}
+        weights, logs = dict[Order, Tensor]({(): w}), dict[Order, Tensor]({(): -2 * self.total @ gamma})
         for order in orders(range(len(gamma))):
             part = w
             for a in order:
