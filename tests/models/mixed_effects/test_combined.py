@@ -19,7 +19,9 @@ S, Z = "s(x, k=10, lower=0, upper=10)", "s(z, k=7, lower=0, upper=10)"
 
 def fitted(formula: str, **how: Any) -> tuple[Any, pd.DataFrame]:
     """A fit without draws, and its table by effect."""
-    found = mixed_model(wards(), formula, draws=0, **how)
+    df = wards()
+    slopes = df.site.map(dict(zip(sorted(df.site.unique()), np.array([-3, 1, 2, -1, 3, -2]) / 10, strict=True)))
+    found = mixed_model(df.assign(slope=slopes), formula, draws=0, **how)
     return found, found.summary().table.set_index("effect")
 
 
@@ -37,6 +39,7 @@ def check(found: Any, table: pd.DataFrame, log_likelihood: float, beta: dict, sd
 #: k <- list(x = 10 / 7 * (-3:10), z = 10 / 4 * (-3:7))
 #: m <- gam(y ~ s(x, bs = "ps", k = 10, m = c(2, 2)) + s(z, bs = "ps", k = 7, m = c(2, 2)) + arm + s(site, bs = "re"),
 #:          data = d, knots = k, method = "REML"), and without s(z), with s(w, bs = "re"):
+#: with d$y <- d$y + c(-3, 1, 2, -1, 3, -2)[d$site] / 10 * (d$z - 5), z + s(site, z, bs = "re") in s(z)'s place;
 #: gam.vcomp(m, rescale = TRUE); coef(m)["armb"], its error; predict(m, new, exclude = c("s(site)", "s(w)"))
 CURVES = {
     f"y ~ {S} + {Z} + arm + (1 | site)": (
@@ -48,11 +51,15 @@ CURVES = {
          "sd(residual)": 1.1035682810},
         (-0.00418192668, 0.1563364958), [1.1654574625, 1.6332736699, -0.2870628699, 1.4105681931, -0.2834650969],
     ),
+    f"I(y + slope * (z - 5)) ~ {S} + z + arm + (1 + z || site)": (
+        {"sd(s(x))": 2.1710452577, "sd(Intercept)": 1.6001480882, "sd(z)": 0.1952461175, "sd(residual)": 1.2482910217},
+        (-0.06108355358, 0.1738742352), [1.1606584279, 1.6387124678, -0.2202779022, 1.3362184888, 0.0031421772],
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("formula", CURVES)
-def test_curves_beside_curves_and_levels_inside_are_mgcvs(formula: str) -> None:
+def test_curves_beside_curves_slopes_and_levels_inside_are_mgcvs(formula: str) -> None:
     sds, (slope, error), curve = CURVES[formula]
     found, table = fitted(formula, population="reml")
     np.testing.assert_allclose(table.estimate[list(sds)], list(sds.values()), rtol=1e-4)
@@ -62,7 +69,7 @@ def test_curves_beside_curves_and_levels_inside_are_mgcvs(formula: str) -> None:
     np.testing.assert_allclose(found.predict(new, level="population")["mean"], curve, atol=1e-4)
 
 
-#: lmer(y ~ x + (1 | site/ward) + (1 | item), d, REML = FALSE), and of site/ward/patient; lme4 1.1.31
+#: lmer(y ~ x + (1 | site/ward) + (1 | item), d, REML = FALSE), likewise of the others; lme4 1.1.31
 NESTED = {
     "y ~ x + (1 | site/ward) + (1 | item)": (
         -377.0507563, {"x": (-0.0197488081, 0.02994337145)},
@@ -71,6 +78,10 @@ NESTED = {
     "y ~ x + (1 | site/ward/patient) + (1 | item)": (
         -373.6813658, {"x": (-0.01780946896, 0.02927211217)},
         [1.1263494727, 0.4708678912, 0.5408114963, 0.5328592171, 1.1814934855],
+    ),
+    "y ~ x + (1 | site/ward) + (1 | site:item)": (
+        -382.8315998, {"x": (-0.02544702875, 0.03066372769)},
+        [1.0789810255, 0.6298145110, 0.5066942054, 1.2530467547],
     ),
 }  # fmt: skip
 
