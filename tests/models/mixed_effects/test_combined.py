@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, poisson
 from support.wards import wards
 
 from hierfl import mixed_model
@@ -203,3 +203,32 @@ def test_what_does_not_go_together_is_one_line(formula: str, how: dict, says: st
     df["arm"] = df.site.map(lambda name: "a" if name in ("s0", "s1", "s2") else "b")
     with pytest.raises(UserError, match=says):
         mixed_model(df, formula, draws=0, **how)
+
+
+def laplace(df: pd.DataFrame, table: pd.DataFrame, basis: np.ndarray) -> float:
+    """Of all effects at once, densely, of counts with a curve, sites and wards."""
+    found, parts = table.estimate, [table.estimate["sd(s(x))"] * basis]
+    for name, groups in {"sd(Intercept)": df.site, "sd(Intercept | ward)": df.site + df.ward}.items():
+        parts.append(found[name] * pd.get_dummies(groups).to_numpy(dtype=float))
+    z, y = np.hstack(parts), df.n.to_numpy(dtype=float)
+    fixed, u = (found["Intercept"] + found["x"] * df.x).to_numpy(), np.zeros(sum(part.shape[1] for part in parts))
+    for _ in range(50):
+        rate = np.exp(fixed + z @ u)
+        u += np.linalg.solve(np.eye(len(u)) + (z.T * rate) @ z, z.T @ (y - rate) - u)
+    curvature = np.eye(len(u)) + (z.T * np.exp(fixed + z @ u)) @ z
+    return float(poisson(np.exp(fixed + z @ u)).logpmf(y).sum() - u @ u / 2 - np.linalg.slogdet(curvature)[1] / 2)
+
+
+def test_a_curve_of_counts_beside_wards_is_laplaces_approximation_of_all_effects() -> None:
+    df = wards()
+    found = mixed_model(df, "n ~ s(x, k=5, lower=0, upper=10) + (1 | site/ward)", family="poisson", draws=0,
+                        population="ml")  # fmt: skip
+    table, basis = found.summary().table.set_index("effect"), Smooth("x", 5, (0.0, 10.0)).basis(5.0, 1.0)
+    columns = basis.columns(df.x.to_numpy())
+    top = laplace(df, table, columns)
+    assert found.log_likelihood == pytest.approx(top, abs=1e-5)
+    for name in table.index:
+        for step in (-0.05, 0.05):
+            moved = table.copy()
+            moved.loc[name, "estimate"] += step * table.standard_error[name]
+            assert laplace(df, moved, columns) < top + 1e-6
