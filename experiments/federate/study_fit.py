@@ -85,8 +85,7 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
         Raises:
             UserError: for these.
         """
-        outer = self.method.network.outer
-        if outer is None or level != outer.factor:
+        if level not in [of.grouping.factor for of in self.method.above]:
             raise _at_sites("ranef")
         return super().ranef(level)
 

@@ -14,17 +14,17 @@ from ..federation import Federation
 from ..formula import gate
 from ..formula.ambiguous import check_unambiguous
 from ..formula.column_types import ColumnTypes
-from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms
+from ..formula.columns import check_numbers, effects_and_offset, random_columns, random_terms, with_smooths
 from ..formula.correlation import SERIES, TIME
 from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups, by_field
 from ..formula.literals import in_said_order
-from ..formula.parsed import CLIENT, INNER, OUTER, OWN
+from ..formula.parsed import CLIENT, OUTER, OWN
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
-from ..formula.smooth import smooth_basis, smooth_columns
+from ..formula.smooth import smooth_bases
 from ..formula.units import INTERCEPT, Units
 from .design import StudyFormula
 from .design_checks import check_sums
@@ -86,7 +86,8 @@ class StudyReader:
         check_numbers("the response", response.y)
         numbers = self.places(table).numbers(table)
         if study.more.correlated:
-            numbers |= study.more.correlated.numbers(table, np.zeros(len(table)), numbers.get(INNER))
+            inside = {columns: numbers[kind] for kind, columns in study.levels.inside.items()}
+            numbers |= study.more.correlated.numbers(table, np.zeros(len(table)), inside)
         rows = in_order({"offset": offset, "trials": response.trials, **study.more.numbers(table), **numbers})
         if offset is not None:
             check_numbers("the offset", offset)
@@ -177,8 +178,8 @@ class StudyReader:
         """Of levels inside or above the sites, and of formulas. How many groups a site has inside only it knows."""
         of, groups, found = self.formula.levels, tuple(self.formula.places.outer), {}
         for level, (names, blocks) in self.levels.items():
-            if of.smooth and level == OUTER:
-                found[level] = Grouping.of_smooth(of.smooth)
+            if level in of.smooths:
+                found[level] = Grouping.of_smooth(of.smooths[level])
             elif level in of.inside:
                 found[level] = Grouping(names, blocks, units[level], of.factor(level), most=1)
             elif level == OUTER:
@@ -239,8 +240,8 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     random = {name: random_columns(of_level) for name, of_level in groups.items()}
     fixed, offset = effects_and_offset(read.common)
     numbers = dict(zip(formula.numbers, zip(moments.mean, moments.sd, strict=True), strict=True))
-    smooth = smooth_basis(formula.levels.smooth, list(fixed), numbers, formula.response.ordered)
-    random |= smooth_columns(smooth, table)
+    smooths = smooth_bases(formula.levels.smooths, list(fixed), numbers, formula.response.ordered)
+    random = with_smooths(random, smooths, table)
     rows = {"offset": offset, "trials": read.response.kind == "proportion" or None, **formula.more.names}
     rows |= {
         **{kind: formula.levels.factor(kind) for kind in formula.levels.inside},
@@ -252,7 +253,7 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
     reader = Reader(
         read, groups, extras, formula.more, formula.formula, formula.places,
-        types=ColumnTypes.of(table, formula.terms.predictors), spellings=formula.dictionary.spellings, smooth=smooth,
+        types=ColumnTypes.of(table, formula.terms.predictors), spellings=formula.dictionary.spellings, smooths=smooths,
     )  # fmt: skip
     levels = {k: (tuple(v), blocks) for k, (v, blocks) in random.items()}
     return StudyReader(formula, reader, tuple(fixed), _units_about(fixed), levels)

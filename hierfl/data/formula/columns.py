@@ -14,7 +14,8 @@ from .column_types import typed
 from .curves import check_curves
 from .hints import backquoted
 from .literals import check_levels_named, in_said_order
-from .parsed import CLIENT, OWN
+from .parsed import CLIENT, KINDS, OWN
+from .smooth import SmoothBasis
 from .units import INTERCEPT
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 #: columns whose largest number is above this, or below one over it, have squares and products that double precision
 #: cannot hold
 MAX_MAGNITUDE = 1e100
+#: random columns of a level, (n,) each, and how many each of its terms has
+Random = tuple[dict[str, np.ndarray], tuple[int, ...]]
 
 
 def used_columns(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> pd.DataFrame:
@@ -191,3 +194,18 @@ def random_columns(groups: Sequence[Any]) -> tuple[dict[str, np.ndarray], tuple[
         columns |= found
         blocks.append(len(found))
     return columns, tuple(blocks)
+
+
+def with_smooths(random: Mapping[str, Random], bases: Mapping[str, SmoothBasis], df: pd.DataFrame) -> dict[str, Random]:
+    """Random columns of each level with those of smooth terms, in the order of the design's columns.
+
+    Args:
+        random: of the levels that have groups, and of the formulas of own numbers.
+        bases: of smooth terms, by kind.
+        df: the rows.
+    """
+    found = dict(random)
+    for kind, basis in bases.items():
+        columns = basis.columns(df[basis.smooth.column].to_numpy(dtype=float))
+        found[kind] = dict(zip(basis.smooth.names, columns.T, strict=True)), (1,) * columns.shape[1]
+    return {kind: found[kind] for kind in (*KINDS, *OWN) if kind in found}

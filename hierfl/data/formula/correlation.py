@@ -103,13 +103,10 @@ class Correlation:
         Raises:
             UserError: for it.
         """
-        beside = f"a formula of {next(iter(own))}" if own else ""
-        beside = beside or ("several levels inside the clients" if len(levels.inside) > 1 else "")
-        beside = beside or (f"a smooth term, {levels.smooth.label}" if levels.smooth else "")
-        if beside := beside or ("a factor that crosses the clients" if levels.crossed else ""):
+        if own:
+            beside = f"a formula of {next(iter(own))}"
             raise UserError(f"residuals have no correlation beside {beside}: one of the two is fitted")
-        innermost = levels.inner or levels.client
-        if self.kind == "cs" and self.group in (innermost, levels.client):
+        if self.kind == "cs" and self.group in (levels.client, *(names[-1] for names in levels.inside.values())):
             raise UserError(
                 f"cs({self.group}) beside the random effects of {self.group!r} says the same twice: the intercept is "
                 "one, or leave its term out"
@@ -120,22 +117,29 @@ class Correlation:
                 f"{self.kind}({self.time} | {levels.inner})"
             )
 
-    def numbers(self, df: pd.DataFrame, who: np.ndarray, inner: np.ndarray | None) -> dict[str, np.ndarray]:
+    def numbers(
+        self, df: pd.DataFrame, who: np.ndarray, inside: Mapping[tuple[str, ...], np.ndarray]
+    ) -> dict[str, np.ndarray]:
         """The series of each row, a number from 1, and its time, (n,).
 
         Args:
             df: the table.
             who: client of each row, (n,).
-            inner: its group inside the client, (n,); None without.
+            inside: its group of each level inside the client, by the columns that say it, (n,) each.
 
         Raises:
             UserError: for times that are no such numbers or are twice in a series, or for series of one row.
         """
         names = who if not self.group else client_names(df[self.group], f"column {self.group!r}")
+        for (
+            columns,
+            group,
+        ) in inside.items():  # (patients of a ward, of whom another ward may have some of the same name)
+            names = group if len(columns) > 1 and columns[-1] == self.group else names
         pairs = [f"{client}\0{name}" for client, name in zip(who.tolist(), names.tolist(), strict=True)]
         _, series = np.unique(np.array(pairs), return_inverse=True)
         of_series = self.group or "client"
-        if inner is not None and len({*zip(series.tolist(), inner.tolist(), strict=True)}) > series.max() + 1:
+        if any(len({*zip(series.tolist(), of.tolist(), strict=True)}) > series.max() + 1 for of in inside.values()):
             raise UserError(
                 f"rows of one {of_series!r} are in several groups inside the client: residuals correlate in one"
             )

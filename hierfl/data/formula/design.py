@@ -17,7 +17,7 @@ from ...nn.head import LinearHead
 from ...responses.registry import check_columns, check_formulas, response_class
 from .correlation import SERIES, TIME, Correlation
 from .grouping import Grouping
-from .parsed import CLIENT, DISPERSION, INNER, INSIDE, OUTER, ZERO_INFLATION
+from .parsed import ABOVE, CLIENT, DISPERSION, INNER, INSIDE, OUTER, ZERO_INFLATION
 from .units import INTERCEPT, NO_UNITS, Units
 
 #: what a row may have beside the columns of effects, in the order of the inputs' columns
@@ -39,7 +39,8 @@ class Columns(NamedTuple):
         inner: which of its client's groups a row is of, from 1; 0 for one that is not among them.
         outer: which group of clients, likewise.
         z_inner, z_outer: of their random effects, (S, n, q).
-        further: of other levels inside a client, by kind: columns of their random effects, and each row's group.
+        further: of other levels inside a client and above, by kind: columns of their random effects, and each row's
+            group; None of a curve.
         dispersion, zero_inflation: of the formulas of own numbers, in the design's units, (S, n, m).
         series: which series of its client a row is of, from 1, where residuals correlate within series.
         time: its place there.
@@ -57,7 +58,7 @@ class Columns(NamedTuple):
     outer: Tensor | None = None
     z_inner: Tensor | None = None
     z_outer: Tensor | None = None
-    further: Mapping[str, tuple[Tensor, Tensor]] | None = None
+    further: Mapping[str, tuple[Tensor, Tensor | None]] | None = None
     dispersion: Tensor | None = None
     zero_inflation: Tensor | None = None
     series: Tensor | None = None
@@ -103,6 +104,7 @@ class Design(Architecture):
         further: those of other levels inside a client than the first, in the order of :data:`.parsed.INSIDE`.
         dispersion, zero_inflation: columns of the formulas of own numbers; None for none.
         correlation: of the residuals of a series; None for none.
+        above: curves beside ``outer``, in the order of :data:`.parsed.ABOVE`.
     """
 
     fixed: tuple[str, ...] = ()
@@ -124,6 +126,7 @@ class Design(Architecture):
     dispersion: Grouping | None = None
     zero_inflation: Grouping | None = None
     correlation: Correlation | None = None
+    above: tuple[Grouping, ...] = ()
 
     @classmethod
     def of(
@@ -133,7 +136,7 @@ class Design(Architecture):
         outer: Grouping | None = None, labels: Sequence[str | int | float] = (),
         fixed_correlation: np.ndarray | None = None, histogram: Sequence[float] = (),
         further: Sequence[Grouping] = (), dispersion: Grouping | None = None, zero_inflation: Grouping | None = None,
-        correlation: Correlation | None = None,
+        correlation: Correlation | None = None, above: Sequence[Grouping] = (),
     ) -> Design:  # fmt: skip
         """A design with these columns.
 
@@ -158,6 +161,7 @@ class Design(Architecture):
             labels=tuple(labels), histogram=tuple(histogram),
             fixed_correlation=() if fixed_correlation is None else tuple(map(tuple, fixed_correlation.tolist())),
             further=tuple(further), dispersion=dispersion, zero_inflation=zero_inflation, correlation=correlation,
+            above=tuple(above),
         )  # fmt: skip
 
     def split(self, inputs: Tensor) -> Columns:
@@ -172,7 +176,7 @@ class Design(Architecture):
         for name in ("trials", "known", "weight", "precision"):
             if name in more:  # (rows of a template have none)
                 more[name] = torch.where(more[name] > 0, more[name], 1.0)
-        further = {kind: (z[kind], more.pop(kind)) for kind in INSIDE[1:] if kind in z} or None
+        further = {kind: (z[kind], more.pop(kind, None)) for kind in (*INSIDE[1:], *ABOVE[1:]) if kind in z} or None
         own = {name: z[name] for name in self.own}
         return Columns(x, z[CLIENT], **more, z_inner=z.get(INNER), z_outer=z.get(OUTER), further=further, **own)
 
@@ -187,6 +191,7 @@ class Design(Architecture):
         """The random effects of each level that there is, the clients' first."""
         found = {CLIENT: Grouping(self.random, self.blocks, self.random_units), INNER: self.inner}
         found |= dict(zip(INSIDE[1:], self.further, strict=False)) | {OUTER: self.outer}
+        found |= dict(zip(ABOVE[1:], self.above, strict=False))
         return {name: level for name, level in found.items() if level is not None}
 
     def uncorrelated(self) -> Design:
@@ -196,6 +201,7 @@ class Design(Architecture):
         return replace(
             self, blocks=own.blocks, random_units=own.units, inner=found.get(INNER), outer=found.get(OUTER),
             further=tuple(found[kind] for kind in INSIDE[1:] if kind in found),
+            above=tuple(found[kind] for kind in ABOVE[1:] if kind in found),
         )  # fmt: skip
 
     def with_most(self, most: Mapping[str, int]) -> Design:

@@ -6,7 +6,7 @@ from math import comb
 
 from .arguments import ArgumentParser
 from .parsed import Formula, RandomTerm
-from .smooth import LEAST, MOST, USUAL, Smooth
+from .smooth import LEAST, MOST, MOST_EFFECTS, MOST_SMOOTHS, USUAL, Smooth
 from .tokens import MAX_EFFECTS, MAX_EXPONENT, MAX_OPERATORS, Refused, Token
 
 
@@ -31,7 +31,7 @@ class FormulaParser(ArgumentParser):
         selections = tuple(dict.fromkeys(self.selections))
         return Formula(
             self.text, safe, response, frozenset(self.found), tuple(self.random), selections, self.orders, self.share,
-            self.smooths[0] if self.smooths else None,
+            tuple(self.smooths),
         )  # fmt: skip
 
     def level_of_response(self) -> None:
@@ -156,14 +156,20 @@ class FormulaParser(ArgumentParser):
         before = self.tokens[first - 1] if first else Token("sign", "~")
         if self.depth or before.text not in ("~", "+") or self.at("*", "/", ":", "**", "|"):
             raise Refused(f"s({column}) is a term by itself, joined by +")
-        if self.smooths:
-            raise Refused("one smooth term is understood, not two; others are splines such as bs(x, df=5)")
+        if any(known.column == column for known in self.smooths):
+            raise Refused(f"s({column}) is there twice")
         size, limits = said.pop("k", USUAL), (said.get("lower"), said.get("upper"))
         if size != int(size) or not LEAST <= size <= MOST:
             raise Refused(f"s({column}) has k={size:g}, which is a whole number from {LEAST} to {MOST}")
         if said and (None in limits or not said["lower"] < said["upper"]):
             raise Refused(f"the knots of s({column}) have two limits: lower=0, upper=1")
         self.smooths.append(Smooth(column, int(size), (said["lower"], said["upper"]) if said else None))
+        effects = sum(len(known.groups) for known in self.smooths)
+        if len(self.smooths) > MOST_SMOOTHS or effects > MOST_EFFECTS:
+            raise Refused(
+                f"its {len(self.smooths)} smooth terms have {effects} effects: {MOST_SMOOTHS} terms and {MOST_EFFECTS} "
+                "effects of all together are understood"
+            )
         self.found.add(column)
         self.cut |= set(range(first, self.place)) - {kept}
 

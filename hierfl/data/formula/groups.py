@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import UserError
 from ..client_names import client_names
 from .grouping import Grouping
-from .parsed import BETWEEN, INNER, INSIDE, OUTER, OWN, Levels
+from .parsed import ABOVE, BETWEEN, INNER, INSIDE, OUTER, OWN, Levels
 from .units import Units
 
 if TYPE_CHECKING:
@@ -119,8 +119,8 @@ class Groups:
             level: which.
             names, blocks, units: of its columns.
         """
-        if self.levels.smooth and level == OUTER:
-            return Grouping.of_smooth(self.levels.smooth)
+        if level in self.levels.smooths:
+            return Grouping.of_smooth(self.levels.smooths[level])
         if level in OWN:
             return Grouping(names, blocks, units)
         if level in self.levels.inside:
@@ -130,8 +130,10 @@ class Groups:
 
 def by_field(groupings: Mapping[str, Grouping]) -> dict[str, Any]:
     """Levels inside and above, and formulas, as :meth:`.design.Design.of` takes them."""
-    found: dict[str, Any] = {kind: of for kind, of in groupings.items() if kind not in INSIDE[1:]}
-    return {**found, "further": tuple(of for kind, of in groupings.items() if kind in INSIDE[1:])}
+    found: dict[str, Any] = {kind: of for kind, of in groupings.items() if kind not in (*INSIDE[1:], *ABOVE[1:])}
+    for name, kinds in (("further", INSIDE[1:]), ("above", ABOVE[1:])):
+        found[name] = tuple(of for kind, of in groupings.items() if kind in kinds)
+    return found
 
 
 def group_names(df: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:

@@ -89,7 +89,7 @@ def read_formula(text: str) -> Formula:
     own, predictors, selections = dict[str, str](), formula.predictors, formula.selections
     for name in (known for known in OWN if known in parts):
         found = FormulaParser(parts[name]).formula()
-        if found.response is not None or found.random or found.smooth:
+        if found.response is not None or found.random or found.smooths:
             raise Refused(f"the formula of {name} has fixed effects alone, such as '~ arm'")
         if any(token.kind == "text" for token in tokens_of(found.safe)):
             raise Refused(f"the formula of {name} names columns, and no level of one: make it a column")

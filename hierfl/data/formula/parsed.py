@@ -17,8 +17,10 @@ OWN = DISPERSION, ZERO_INFLATION = "dispersion", "zero_inflation"
 INSIDE = (INNER, *(f"{INNER}_{k}" for k in range(2, 9)))
 #: how many groups of each there are, in a summary's numbers
 INSIDE_GROUPS = tuple(f"{kind}_groups" for kind in INSIDE)
+#: levels whose effects all clients share: groups of clients or that cross them, and curves, in the design's order
+ABOVE = (OUTER, *(f"{OUTER}_{k}" for k in range(2, 9)))
 #: all, in the order of the design's columns
-KINDS = (CLIENT, *INSIDE, OUTER)
+KINDS = (CLIENT, *INSIDE, *ABOVE)
 #: between names of a group that several columns say
 BETWEEN = ":"
 #: a category's, as a formula names it
@@ -51,7 +53,7 @@ class Levels:
             none.
         crossed: whether the groups of ``outer`` cross the clients: a client has rows of many of them.
         terms: the random terms of each level that has some, the clients' first.
-        smooth: whose effects stand in the place of a level above; None for none.
+        smooths: smooth terms, whose effects are levels above, by kind, of :data:`ABOVE`.
     """
 
     client: str
@@ -59,7 +61,7 @@ class Levels:
     outer: str = ""
     crossed: bool = False
     terms: Mapping[str, tuple[RandomTerm, ...]] = field(default_factory=dict)
-    smooth: Smooth | None = None
+    smooths: Mapping[str, Smooth] = field(default_factory=dict)
 
     def factor(self, kind: str) -> str:
         """What a level inside a client is called, such as school:class; empty where there is none."""
@@ -95,7 +97,7 @@ class Formula:
             functions such as ``clip`` and ``sign`` make.
         orders: of categories whose levels it lists, as in ``C(g, levels=['b', 'a'])``, the levels by column.
         share: of a response that is written ``k / n``, the column n, which has to be the weights.
-        smooth: its smooth term; None for none.
+        smooths: its smooth terms.
         own: right sides of the formulas of :data:`OWN`, tokens that were understood.
     """
 
@@ -107,7 +109,7 @@ class Formula:
     selections: tuple[str, ...] = ()
     orders: Mapping[str, tuple[Level, ...]] = field(default_factory=dict)
     share: str = ""
-    smooth: Smooth | None = None
+    smooths: tuple[Smooth, ...] = ()
     own: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -146,13 +148,9 @@ class Formula:
         """
         if not self.random:
             raise UserError(f"the formula {self.text!r} has no random term, such as (1 | {client or 'site'})")
-        if self.smooth and self.own:
-            raise UserError(f"{next(iter(self.own))} has no formula beside a smooth term, {self.smooth.label}")
-        if self.smooth:
-            return with_smooth(replace(self, smooth=None).levels(client), self.smooth)
+        if self.smooths:
+            return with_smooths(replace(self, smooths=()).levels(client), self.smooths)
         chain, beside = apart(self.random, client)
-        if beside and self.own:
-            raise UserError(f"{next(iter(self.own))} has no formula beside a factor that crosses the clients")
         if beside:
             return with_crossed(replace(self, random=chain).levels(client), beside)
         longest = tuple[str, ...]()  # (b:a is a:b where there is a random term of a)
@@ -186,8 +184,6 @@ class Formula:
                 inside.setdefault(tail, []).append(term)
         if len(inside) > len(INSIDE):
             raise UserError(f"at most {len(INSIDE)} levels inside the clients are understood, not {len(inside)}")
-        if len(inside) > 1 and self.own:
-            raise UserError(f"{next(iter(self.own))} has no formula beside several levels inside the clients")
         tails = dict(zip(INSIDE, sorted(inside, key=len), strict=False))
         terms |= {kind: tuple(inside[tail]) for kind, tail in tails.items()}
         terms[OUTER] = tuple(t for t in self.random if outer and set(t.path) == set(outer))
@@ -216,28 +212,28 @@ def with_crossed(levels: Levels, beside: tuple[RandomTerm, ...]) -> Levels:
     """Levels of grouping with those of a factor that crosses the clients.
 
     Raises:
-        UserError: for more than one such factor, or for one beside groups inside clients or of clients.
+        UserError: for more than one such factor, or for one beside groups of clients.
     """
     names = list(dict.fromkeys(term.path[0] for term in beside))
     if len(names) > 1:
         raise UserError(f"one factor that crosses the clients ({levels.client!r}) is understood, not {names}")
-    if levels.inner or levels.outer:
+    if levels.outer:
         raise UserError(
-            f"{names[0]!r} crosses the clients ({levels.client!r}), and {levels.inner or levels.outer!r} is another "
-            "level of groups: one of the two is understood"
+            f"{names[0]!r} crosses the clients ({levels.client!r}), which lie in groups of {levels.outer!r}: one "
+            "of the two is understood"
         )
     return replace(levels, outer=names[0], crossed=True, terms={**levels.terms, OUTER: beside})
 
 
-def with_smooth(levels: Levels, smooth: Smooth) -> Levels:
-    """Levels of grouping with the effects of a smooth term.
+def with_smooths(levels: Levels, smooths: tuple[Smooth, ...]) -> Levels:
+    """Levels of grouping with the effects of smooth terms, behind those of a factor that crosses the clients.
 
     Raises:
-        UserError: for one beside groups inside clients or of clients, or a factor that crosses them.
+        UserError: for one beside groups of clients.
     """
-    if levels.inner or levels.outer:
+    if levels.outer and not levels.crossed:
         raise UserError(
-            f"{smooth.label} stands beside random effects of the clients ({levels.client!r}) alone, not beside those "
-            f"of {levels.inner or levels.outer!r}"
+            f"{smooths[0].label} is a curve of all clients ({levels.client!r}), which lie in groups of "
+            f"{levels.outer!r}: one of the two is understood"
         )
-    return replace(levels, smooth=smooth)
+    return replace(levels, smooths=dict(zip(ABOVE[1:] if levels.outer else ABOVE, smooths, strict=False)))

@@ -16,13 +16,13 @@ from ..column_names import as_table, no_column, one_column
 from ..spellings import Spellings
 from . import gate
 from .column_types import ColumnTypes, typed
-from .columns import check_numbers, effects_and_offset, random_columns
+from .columns import check_numbers, effects_and_offset, random_columns, with_smooths
 from .correlation import SERIES, TIME
 from .groups import Groups
-from .parsed import KINDS, OWN, Formula
+from .parsed import Formula
 from .rank import IndependentColumns
 from .row_numbers import RowColumns, in_order
-from .smooth import SmoothBasis, smooth_columns
+from .smooth import SmoothBasis
 from .spelled import as_fitted
 from .trials import trials_of
 
@@ -53,7 +53,7 @@ class Reader:
         types: of the predictors.
         spellings: what became of names that are spelled alike.
         means: of the predictors that are numbers, over all rows; empty where rows are not in one place.
-        smooth: columns of the smooth term; None for none.
+        smooths: columns of the smooth terms, by kind of level.
     """
 
     read: Any
@@ -66,7 +66,7 @@ class Reader:
     types: ColumnTypes = field(default_factory=ColumnTypes)
     spellings: Spellings = field(default_factory=lambda: Spellings("keep"))
     means: Mapping[str, float] = field(default_factory=dict)
-    smooth: SmoothBasis | None = None
+    smooths: Mapping[str, SmoothBasis] = field(default_factory=dict)
 
     def prepared(self, df: pd.DataFrame) -> pd.DataFrame:
         """Rows with predictors of the fit's types, and with names in its spelling.
@@ -159,11 +159,12 @@ class Reader:
         try:
             with gate.quietly():
                 fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
-                random: list[np.ndarray] = []
-                for level in (*KINDS, *OWN):
-                    of_level = [group.evaluate_new_data(here) for group in self.groups.get(level, ())]
-                    random += random_columns(of_level)[0].values()
-                random += [c for columns, _ in smooth_columns(self.smooth, here).values() for c in columns.values()]
+                of_levels = {
+                    level: random_columns([group.evaluate_new_data(here) for group in groups])
+                    for level, groups in self.groups.items()
+                }
+                of_levels = with_smooths(of_levels, self.smooths, here)
+                random = [column for columns, _ in of_levels.values() for column in columns.values()]
         except Exception as fault:  # whatever formulae says
             if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
                 known = self.types.levels.get(strange[2], ())

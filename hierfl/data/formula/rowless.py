@@ -61,7 +61,7 @@ def written(reader: Reader, df: pd.DataFrame, client: str) -> dict[str, Any] | N
         "more": asdict(reader.more), "means": dict(reader.means), "spellings": asdict(reader.spellings),
         "places": {name: getattr(reader.places, name) for name in ("within", "outer", "homes")},
         "independent": _independent(reader.independent),
-        **({"limits": [reader.smooth.lower, reader.smooth.upper]} if reader.smooth else {}),
+        "limits": {kind: [of.lower, of.upper] for kind, of in reader.smooths.items()},
     }  # fmt: skip
     some = whole.iloc[:: max(1, len(whole) // ROWS)]
     try:
@@ -101,7 +101,7 @@ def read(record: Mapping[str, Any]) -> Reader:
         made, random_terms(terms, levels, made, table), tuple(record["extras"]), RowColumns(**record["more"]),
         record["formula"], Groups(levels, **record["places"]), independent, types,
         Spellings(**record["spellings"]), record["means"],
-        SmoothBasis(levels.smooth, *map(float, record["limits"])) if levels.smooth else None,
+        {kind: SmoothBasis(of, *map(float, record["limits"][kind])) for kind, of in levels.smooths.items()},
     )  # fmt: skip
 
 

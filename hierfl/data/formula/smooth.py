@@ -17,19 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import UserError
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 #: standard deviations from the mean to a limit
 REACH = 2.0
 #: B-splines, by default, at least and at most
 USUAL, LEAST, MOST = 10, 4, 40
+#: smooth terms of a formula, and effects of all of them together: sums are over pairs of these
+MOST_SMOOTHS, MOST_EFFECTS = 7, 200
 _DEGREE = 3
 
 
@@ -118,37 +116,25 @@ class SmoothBasis:
         return np.asarray(b @ np.linalg.solve(d @ d.T, d).T)
 
 
-def smooth_basis(
-    smooth: Smooth | None, fixed: Sequence[str], numbers: Mapping[str, tuple[float, float]], ordered: bool
-) -> SmoothBasis | None:
-    """The columns of a smooth term; None without one.
+def smooth_bases(
+    smooths: Mapping[str, Smooth], fixed: Sequence[str], numbers: Mapping[str, tuple[float, float]], ordered: bool
+) -> dict[str, SmoothBasis]:
+    """The columns of smooth terms, by kind of level.
 
     Args:
-        smooth: the term.
-        fixed: names of the fixed columns: the straight line is among them.
+        smooths: the terms.
+        fixed: names of the fixed columns: the straight lines are among them.
         numbers: of columns that are numbers, mean and standard deviation of all rows (dividing by n).
         ordered: whether thresholds stand for the intercept.
 
     Raises:
-        UserError: for fixed columns without the straight line or an intercept.
+        UserError: for fixed columns without a straight line or an intercept.
     """
-    if smooth is None:
-        return None
     from .units import INTERCEPT  # (which has torch: formulas are parsed without)
 
-    if smooth.column not in fixed or smooth.column not in numbers:
-        raise UserError(f"{smooth.label} is of a column of numbers, which {smooth.column!r} is not")
-    if not ordered and not {*INTERCEPT} & {*fixed}:
-        raise UserError(f"{smooth.label} needs an intercept beside it: write 1 + {smooth.label}")
-    mean, sd = numbers[smooth.column]
-    return smooth.basis(float(mean), float(sd))
-
-
-def smooth_columns(
-    basis: SmoothBasis | None, df: pd.DataFrame
-) -> dict[str, tuple[dict[str, np.ndarray], tuple[int, ...]]]:
-    """As random columns of the level above the clients; nothing without a smooth term."""
-    if basis is None:
-        return {}
-    columns = basis.columns(df[basis.smooth.column].to_numpy(dtype=float))
-    return {"outer": (dict(zip(basis.smooth.names, columns.T, strict=True)), (1,) * columns.shape[1])}
+    for smooth in smooths.values():
+        if smooth.column not in fixed or smooth.column not in numbers:
+            raise UserError(f"{smooth.label} is of a column of numbers, which {smooth.column!r} is not")
+        if not ordered and not {*INTERCEPT} & {*fixed}:
+            raise UserError(f"{smooth.label} needs an intercept beside it: write 1 + {smooth.label}")
+    return {kind: of.basis(*map(float, numbers[of.column])) for kind, of in smooths.items()}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,17 +16,17 @@ from ..spellings import Spellings
 from . import gate
 from .ambiguous import check_unambiguous
 from .column_types import ColumnTypes, truth_columns
-from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms
+from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms, with_smooths
 from .correlation import SERIES
 from .design import Design
 from .groups import Groups, by_field
 from .groups_checked import check_groups
 from .own_numbers import check_formula_rank
-from .parsed import CLIENT, INNER, KINDS, OWN, Formula, Levels
+from .parsed import CLIENT, KINDS, OWN, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
-from .smooth import Smooth, SmoothBasis, smooth_basis, smooth_columns
+from .smooth import Smooth, SmoothBasis, smooth_bases
 from .units import Units
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class FormulaTable:
         types: of the predictors.
         spellings: what became of names that are spelled alike.
         means: of the predictors that are numbers.
-        smooth: columns of the smooth term, for other rows; None for none.
+        smooths: columns of the smooth terms, for other rows, by kind of level.
     """
 
     family: str
@@ -73,7 +73,7 @@ class FormulaTable:
     types: ColumnTypes
     spellings: Spellings
     means: Mapping[str, float]
-    smooth: SmoothBasis | None = None
+    smooths: Mapping[str, SmoothBasis] = field(default_factory=dict)
 
     @classmethod
     def read_from(
@@ -100,10 +100,9 @@ class FormulaTable:
             check_unambiguous(read, terms, truths)
             fixed, offset = effects_and_offset(read.common)
             random = {name: random_columns(of_level) for name, of_level in terms.items()}
-            smooth = smooth_basis(
-                levels.smooth, list(fixed), _numbers(levels.smooth, typed), response_class(family).ordered
-            )
-            random |= smooth_columns(smooth, typed)
+            numbers = _numbers(levels.smooths.values(), typed)
+            smooths = smooth_bases(levels.smooths, list(fixed), numbers, response_class(family).ordered)
+            random = with_smooths(random, smooths, typed)
         except UserError:
             raise
         except Exception as fault:  # whatever formulae and pandas say of columns that do not fit together
@@ -121,14 +120,16 @@ class FormulaTable:
         if offset is not None:
             check_numbers("the offset", offset)
         places = Groups.of(df, levels)
-        rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **places.numbers(df)}
+        groups = places.numbers(df)
+        rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **groups}
         if more.correlated:
             more.correlated.check_levels(levels, formula.own)
-            rows |= more.correlated.numbers(df, who, rows.get(INNER))
+            inside = {columns: groups[kind] for kind, columns in levels.inside.items()}
+            rows |= more.correlated.numbers(df, who, inside)
         types = ColumnTypes.of(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
-            in_order(rows), who, places, types, spellings, _means(typed, types), smooth,
+            in_order(rows), who, places, types, spellings, _means(typed, types), smooths,
         )  # fmt: skip
 
     def check(self, *, needs_residual: bool) -> None:
@@ -180,7 +181,7 @@ class FormulaTable:
 
     def reader(self, formula: str) -> Reader:
         """What makes such columns of other rows."""
-        places = (self.places, self.independent, self.types, self.spellings, self.means, self.smooth)
+        places = (self.places, self.independent, self.types, self.spellings, self.means, self.smooths)
         return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, *places)
 
     def _centre(self) -> np.ndarray:
@@ -188,12 +189,11 @@ class FormulaTable:
         return response_class(self.family).centre_parts(self.response.y, self.rows)
 
 
-def _numbers(smooth: Smooth | None, df: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation of a smooth term's column, where it holds numbers."""
-    if smooth is None or df[smooth.column].dtype.kind not in "biuf":
-        return {}
-    x = df[smooth.column].to_numpy(dtype=float)
-    return {smooth.column: (float(x.mean()), float(x.std()))}
+def _numbers(smooths: Iterable[Smooth], df: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of smooth terms' columns, where they hold numbers."""
+    names = [of.column for of in smooths if df[of.column].dtype.kind in "biuf"]
+    columns = {name: df[name].to_numpy(dtype=float) for name in names}
+    return {name: (float(x.mean()), float(x.std())) for name, x in columns.items()}
 
 
 def _means(df: pd.DataFrame, types: ColumnTypes) -> dict[str, float]:

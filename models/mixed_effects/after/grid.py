@@ -73,9 +73,9 @@ def marginal(reader: Reader, coefficients: Coefficients, names: Sequence[str], a
     for name in names:
         if name not in levels and name not in at:
             raise UserError(f"{name!r} is a number: at={{{name!r}: [0, 1]}} says where its means are")
-    if reader.smooth and len(values.get(reader.smooth.smooth.column, ())) > 1:
-        of = reader.smooth.smooth
-        raise UserError(f"{of.column!r} has a curve, {of.label}: predict(df, level='population') has its values")
+    for of in (basis.smooth for basis in reader.smooths.values()):
+        if len(values.get(of.column, ())) > 1:
+            raise UserError(f"{of.column!r} has a curve, {of.label}: predict(df, level='population') has its values")
     if (rows := prod(map(len, values.values()))) > MOST_ROWS:
         raise UserError(f"the grid would have {rows:,} rows: at={{...}} puts some predictors at one value")
     index = pd.MultiIndex.from_product(values.values(), names=values.keys())

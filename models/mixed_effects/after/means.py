@@ -54,9 +54,9 @@ class Asked:
 
 def marginal_means(reader: Reader, coefficients: Coefficients, asked: Asked) -> pd.DataFrame:
     """See :meth:`.answers.AfterFit.means`."""
-    if reader.smooth:  # (contrasts are without it: it is the same on both sides)
+    for basis in reader.smooths.values():  # (contrasts are without it: it is the same on both sides)
         raise UserError(
-            f"means are of fixed effects, and {reader.smooth.smooth.label} is beside them: contrasts are without it, "
+            f"means are of fixed effects, and {basis.smooth.label} is beside them: contrasts are without it, "
             "and predict(df, level='population') has both"
         )
     found = marginal(reader, coefficients, [*asked.by, *asked.names], asked.at)

@@ -30,7 +30,7 @@ PLAIN = (
     "histogram",
 )  # fmt: skip
 #: of a design, what is written in a way of its own
-APART = ("fixed_units", "random_units", "further", "correlation")
+APART = ("fixed_units", "random_units", "further", "correlation", "above")
 #: of a federation, what notes are of
 ABOUT = ("left_out", "codes", "dropped")
 
@@ -48,6 +48,7 @@ def record_of(run: Run, df: Any) -> dict[str, Any]:
             **others,
             "units": units,
             "further": [asdict(of) for of in design.further],
+            "above": [asdict(of) for of in design.above],
             "correlation": None if design.correlation is None else asdict(design.correlation),
         },
         "sizes": [int(n) for n in federation.sizes()],
@@ -90,10 +91,10 @@ def design_of(record: Mapping[str, Any]) -> Design:
     said = record["design"]
     units = {f"{name}_units": _units(of) for name, of in said["units"].items()}
     others = {name: None if said[name] is None else _grouping(said[name]) for name in OTHERS}
-    further = [_grouping(of) for of in said["further"]]
+    lists = {name: [_grouping(of) for of in said.get(name, ())] for name in ("further", "above")}
     correlation = None if said["correlation"] is None else Correlation(**said["correlation"])
     given: dict[str, Any] = {name: said[name] for name in PLAIN} | units | others
-    given |= {"fixed_correlation": None, "further": further, "correlation": correlation}
+    given |= {"fixed_correlation": None, "correlation": correlation, **lists}
     made = Design.of(**given)
     return replace(made, fixed_correlation=tuple(map(tuple, said["fixed_correlation"])))
 

@@ -8,6 +8,7 @@ from ..model.equations import MixedModel
 from .gaussian.likelihood import Gaussian
 from .gaussian.row_variances import RowVariances
 from .joint.gaussian import JointGaussian
+from .joint.weighted import WeightedGaussian
 from .protocol import Likelihood
 from .quadrature.at_nodes import AtNodes
 from .quadrature.crossed_laplace import CrossedLaplace
@@ -17,9 +18,10 @@ from .quadrature.likelihood import Quadrature
 def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
     if RESPONSES[method.network.family].closed_form:
-        if method.network.own:
-            return RowVariances(method)
-        return JointGaussian(method) if len(method.inside) > 1 else Gaussian(method)
+        by_row = bool(method.network.own)
+        if len(method.inside) > 1:
+            return (WeightedGaussian if by_row or method.network.correlation else JointGaussian)(method)
+        return (RowVariances if by_row else Gaussian)(method)
     if any(level.crossed for level in method.above):
         return CrossedLaplace(method)
     return AtNodes(method) if method.above else Quadrature(method)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hierfl.data.formula.design import Design
 from hierfl.data.formula.grouping import Grouping
-from hierfl.data.formula.parsed import CLIENT, INNER, INSIDE, OUTER
+from hierfl.data.formula.parsed import ABOVE, CLIENT, INNER, INSIDE, OUTER
 
 from .covariance import Covariance
 
@@ -22,8 +22,10 @@ ABOUT: dict[str, tuple[str, str, Literal["site", "server"]]] = {
     CLIENT: ("root", "b", "site"), INNER: ("inner_root", "c", "site"), OUTER: ("outer_root", "regions", "server"),
     **{kind: (kind.replace(INNER, "inner_root"), kind.replace(INNER, "c"), "site") for kind in INSIDE[1:]},
 }  # fmt: skip
-#: the same of groups that cross the clients
-CROSSED: tuple[str, str, Literal["site", "server"]] = ("crossed_root", "crossed", "server")
+#: the same of groups that cross the clients, and of curves
+CROSSED: dict[str, tuple[str, str, Literal["site", "server"]]] = {
+    kind: (kind.replace(OUTER, "crossed_root"), kind.replace(OUTER, "crossed"), "server") for kind in ABOVE
+}
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,6 @@ def levels_of(design: Design) -> tuple[Level, ...]:
     """Levels that a design has, the clients' first: in the order of the population's numbers."""
     found = []
     for kind, grouping in design.groupings.items():
-        name, effects, where = CROSSED if grouping.crossed else ABOUT[kind]
+        name, effects, where = CROSSED[kind] if grouping.crossed else ABOUT[kind]
         found.append(Level(kind, name, effects, grouping, Covariance(grouping.blocks), where))
     return tuple(found)

@@ -158,7 +158,7 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
         found["laplace"] = 1.0
     for level in method.above:
         name = "smooth_effects" if level.smooth else "crossed_groups" if level.crossed else "outer_groups"
-        found[name] = float(level.groups)
+        found[name] = found.get(name, 0.0) + float(level.groups)
     if not bayes:
         height = float(estimates["height"])
         found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}

@@ -25,10 +25,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hierfl.data.formula.parsed import OUTER
 from hierfl.inference.state import State
 
+from ..likelihood.gaussian.crossed import by_level
 from ..model.equations import MixedModel
+from ..model.levels import Level
 from .requests import HEIGHTS, Phase, carried
 
 #: responses whose likelihood is quadratic in coefficients
@@ -108,14 +109,14 @@ class SiteRanges:
         method, rows = self.method, self._fixed
         found = [self._point(rows, values) for values in self.near(shared)]
         for level in method.above:
-            found.append(self._above(shared, shared[f"effects.{level.effects}"]))
-        return [*found, *(self._above(shared, each) for each in self._asked(shared, EFFECTS))]
+            found.append(self._above(shared, level, shared[f"effects.{level.effects}"]))
+        return [*found, *(self._above(shared, *each) for each in self._asked(shared, EFFECTS))]
 
     def explored(self, shared: State) -> list[Extent]:
         """Of points that are explored, and of draws."""
         found = [self._point(self._fixed, values) for values in self.far(shared)]
         if HEIGHTS in carried(self.method, shared):
-            found += [self._above(shared, each) for each in self._asked(shared, MANY_EFFECTS)]
+            found += [self._above(shared, *each) for each in self._asked(shared, MANY_EFFECTS)]
         return found
 
     def near(self, shared: State) -> list[State]:
@@ -154,13 +155,12 @@ class SiteRanges:
     def _estimates(self, shared: State) -> State:
         return {k: shared[f"effects.{k}"] for k in self.method.sizes if f"effects.{k}" in shared}
 
-    def _above(self, shared: State, effects: Tensor) -> Extent:
+    def _above(self, shared: State, level: Level, effects: Tensor) -> Extent:
         """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing.
 
         Of groups that cross the clients it moves those of one group: their effects reach.
         """
-        (level,) = self.method.above
-        columns = self.method.network.split(self.inputs[None]).of(OUTER)[0][0]
+        columns = self.method.network.split(self.inputs[None]).of(level.kind)[0][0]
         width = self.method.response_family.width(self._estimates(shared))
         effects = effects if width is None else effects / width
         if level.smooth:
@@ -169,14 +169,12 @@ class SiteRanges:
         extent = OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
         return extent._replace(reach=max(extent.reach, _most(effects.abs()))) if level.crossed else extent
 
-    def _asked(self, shared: State, names: Sequence[str]) -> list[Tensor]:
-        """Effects of groups at which clients answer, (..., q)."""
-        found = [shared[f"effects.{name}"] for name in names if f"effects.{name}" in shared]
-        return [
-            each.unflatten(-1, (-1, level.q)) if level.crossed else each
-            for each in found
-            for level in self.method.above
-        ]
+    def _asked(self, shared: State, names: Sequence[str]) -> list[tuple[Level, Tensor]]:
+        """Effects of groups at which clients answer, by level, (..., q)."""
+        found, above = [shared[f"effects.{name}"] for name in names if f"effects.{name}" in shared], self.method.above
+        if not all(level.crossed for level in above):
+            return [(level, each) for each in found for level in above]
+        return [pair for each in found for pair in by_level(self.method, each).items()]
 
     def _point(self, rows: OwnRows, values: Mapping[str, Tensor]) -> Extent:
         width = self.method.response_family.width(values)

@@ -98,8 +98,10 @@ def test_who_the_clients_are() -> None:
         levels = parse(formula).levels()
         assert (levels.client, levels.outer, levels.crossed) == (place, factor, True)
     assert not parse("y ~ (1 | a/b)").levels("b").crossed
-    with pytest.raises(UserError, match="another level of groups"):
-        parse("y ~ (1 | item) + (1 | a/b)").levels()
+    levels = parse("y ~ (1 | item) + (1 | a/b)").levels()
+    assert (levels.client, levels.inside, levels.outer) == ("a", {"inner": ("b",)}, "item")
+    with pytest.raises(UserError, match="lie in groups of 'a'"):
+        parse("y ~ (1 | item) + (1 | a/b)").levels("b")
 
 
 def test_weights_and_diagonal_covariances_are_the_dense_density() -> None:
@@ -149,7 +151,7 @@ def test_a_fit_is_saved_with_its_items(tmp_path: object) -> None:
     ("formula", "client", "says"),
     [
         ("y ~ x + (1 | site) + (1 | item) + (1 | rater)", "site", "one factor that crosses the clients"),
-        ("y ~ x + (1 | site/rater) + (1 | item)", None, "'item' crosses the clients .* another level of groups"),
+        ("y ~ x + (1 | half/site) + (1 | item)", "site", "'item' crosses the clients .* in groups of 'half'"),
         ("y ~ x + (1 | site) + (1 | own)", None, r"write \(1 \| site/own\)"),
         ("y ~ x + (1 | site) + (1 | half)", None, r"write \(1 \| half/site\)"),
         ("y ~ x + (1 | site) + (1 | row)", None, "200 effects are understood"),

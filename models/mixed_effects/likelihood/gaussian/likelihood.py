@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -69,8 +69,7 @@ class Gaussian(Likelihood):
     @cached_property
     def cells(self) -> int:
         """Of a quadratic in the coefficients, and of effects of groups of clients, for each of those groups."""
-        groups = math.prod(matrices(level) for level in self.method.above)
-        return packed_size(columns_of(self.method) - self.method.covariance.q - 1) * groups
+        return packed_size(columns_of(self.method) - self.method.covariance.q - 1) * matrices(self.method.above)
 
     def form(self, points: int) -> dict[str, tuple[int, ...]]:
         """See :func:`.cross_products.polynomial`."""
@@ -153,9 +152,9 @@ class Gaussian(Likelihood):
         """Coefficients, the sums themselves, and effects of groups of clients."""
         beta = self.beta(sums["cross"], numbers, coefficients)[0]
         found = {"beta": beta} | {name: sums[name] for name in self.kept_sums}
-        for level in self.method.above:
-            every = sums["cross"][None], numbers[None], beta[None]
-            found[level.effects] = region_draws(self.method, *every, None)[0]
+        if self.method.above:
+            every = region_draws(self.method, sums["cross"][None], numbers[None], beta[None], None)
+            found |= {name: effects[0] for name, effects in every.items()}
         return found
 
     def drawn(
@@ -170,8 +169,8 @@ class Gaussian(Likelihood):
         away = torch.linalg.solve_triangular(factor.mT[at], z[..., None], upper=True).squeeze(-1)
         beta = mean[at] + away
         draws, middle = torch.cat([numbers, beta], -1), torch.cat([middle, mean[at].mean(0)])
-        for level in self.method.above:
-            w = region_draws(self.method, many[at], numbers, beta, partial(normals, level.effects))
+        above = region_draws(self.method, many[at], numbers, beta, normals) if self.method.above else {}
+        for w in above.values():
             draws, middle = torch.cat([draws, w.flatten(1)], -1), torch.cat([middle, w.mean(0).flatten()])
         return Drawn(draws, middle)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...model.equations import MixedModel
 from .batched import Batched
-from .crossed import matrices, root_of_all
+from .crossed import by_level, matrices, root_above, root_of
 from .elimination import eliminate, symmetric
 
 
@@ -38,42 +38,48 @@ def without_regions(method: MixedModel, packed: Tensor, numbers: Tensor) -> Tens
 
 
 def region_draws(
-    method: MixedModel, packed: Tensor, numbers: Tensor, beta: Tensor, noise: Callable[[Tensor], Tensor] | None
-) -> Tensor:
-    """The regions' effects given the population, (D, R + 1, q): their means, or draws; first those of an unknown one.
+    method: MixedModel, packed: Tensor, numbers: Tensor, beta: Tensor, noise: Callable[[str, Tensor], Tensor] | None
+) -> dict[str, Tensor]:
+    """Effects above the clients given the population, by level (D, R + 1, q): their means, or draws; first those of a
+    group that is not known.
 
     Args:
         method: whose.
         packed: as for :func:`without_regions`, (D, R c_r).
         numbers: of the population, (D, k).
         beta: coefficients, (D, p).
-        noise: standard normals for the draws, of the shape of what it is given; None for means.
+        noise: standard normals for the draws, by name, of the shape of what it is given; None for means.
     """
     root, cross, _ = _read(method, packed, numbers)
-    (level,) = method.above
-    z = cross.new_zeros(len(cross), level.size, level.q)
-    z = z if noise is None else noise(z)
-    u = Batched(root, cross).effects(beta[:, None, :, None], z[:, 1:].reshape(len(z), matrices(level), -1))
-    both = torch.cat([z[:, :1, :, None], u.reshape(len(z), level.groups, -1, 1)], 1)
-    return (outer_root(method, numbers).unsqueeze(-3) @ both).squeeze(-1)
+    number, z = len(cross), {level: cross.new_zeros(len(cross), level.size, level.q) for level in method.above}
+    if noise is not None:
+        z = {level: noise(level.effects, one) for level, one in z.items()}
+    known = torch.cat([one[:, 1:].reshape(number, matrices(method.above), -1) for one in z.values()], -1)
+    u = Batched(root, cross).effects(beta[:, None, :, None], known).squeeze(-1)
+    u = u if len(z) == 1 else u.flatten(1)
+    found = {next(iter(z)): u.reshape(number, -1, method.above[0].q)} if len(z) == 1 else by_level(method, u)
+    return {
+        level.effects: (
+            root_of(method, level, numbers).unsqueeze(-3) @ torch.cat([z[level][:, :1], of], 1)[..., None]
+        ).squeeze(-1)
+        for level, of in found.items()
+    }
 
 
 def outer_root(method: MixedModel, numbers: Tensor) -> Tensor:
-    """L of the regions' effects, (..., q, q), learned or held.
+    """L of the effects of groups of clients, (..., q, q), learned or held.
 
     Args:
         method: whose.
         numbers: of the population, (..., k).
     """
     (level,) = method.above
-    parts = method.parts(numbers[..., : method.k])
-    return level.root(parts.get(level.name, method.first_roots()[level.name].to(numbers)))
+    return root_of(method, level, numbers)
 
 
 def _read(method: MixedModel, packed: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """L (..., 1, q, q), C (..., R, m, m) and log |V| (..., R)."""
-    (level,) = method.above
-    root = root_of_all(level, outer_root(method, numbers)).unsqueeze(-3)
-    packed = packed.unflatten(-1, (matrices(level), -1))
+    root = root_above(method, numbers).unsqueeze(-3)
+    packed = packed.unflatten(-1, (matrices(method.above), -1))
     m = root.shape[-1] + len(method.network.fixed) + 1
     return root, symmetric(packed[..., :-1], m), packed[..., -1]

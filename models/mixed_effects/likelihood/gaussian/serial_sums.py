@@ -111,13 +111,28 @@ class SerialSums:
             grams, volumes = ((v[0], 0 * v[0], 0 * v[0]) for v in fixed)
             return _through(z, *grams), _through(z, *volumes)
         (own,) = Taylor.variables(z.value[None])
-        apart, pairs, volume = self._weights(self._correlations(own))
-        parts = [
-            (self._sum(a, p), v.sum(-1))
-            for a, p, v in zip(_derivatives(apart), _derivatives(pairs), _derivatives(volume), strict=True)
-        ]
+        parts = [(self._sum(a, p), v.sum(-1)) for a, p, v in self._around(own)]
         grams, volumes = zip(*parts, strict=True)
         return _through(z, self.base + grams[0], *grams[1:]), _through(z, *volumes)
+
+    def weights(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of D and P, and log |C|'s parts, (..., U, K) at z (..., 1, 1)."""
+        apart, pairs, volume = self._weights(self._correlations(z))
+        return apart, pairs, volume
+
+    def derivatives(self, z: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The same (U, K) at z (), and their first and second derivatives."""
+        most = self.serial.most
+        (own,) = Taylor.variables(z.clamp(-most, most)[None])
+        found = self._around(own)
+        if abs(float(z)) <= most:
+            return found
+        apart, pairs, volume = found[0]  # (beyond that nothing changes any more)
+        return [found[0], *[(0 * apart, 0 * pairs, 0 * volume)] * 2]
+
+    def _around(self, z: Taylor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of D and P, and log |C|'s parts, by how often they are derived."""
+        return list(zip(*(_derivatives(one) for one in self._weights(self._correlations(z))), strict=True))
 
     def _correlations(self, z: Any) -> Any:
         """phi at each distance, or rho at each size."""

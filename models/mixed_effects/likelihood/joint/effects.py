@@ -8,7 +8,8 @@ With a = (-w, -beta, 1), the coefficients of Y = [Z_out X y] in the residual, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +30,11 @@ from .sums import Blocks, blocks_of
 def residual(method: MixedModel, blocks: Blocks, values: Mapping[str, Tensor]) -> Tensor:
     """a, (D, S, m, 1), at D points {name: (D, *shape)}."""
     beta = values["beta"][:, None].expand(-1, len(blocks.rows), -1)
-    above = [values[level.effects][:, blocks.rows[:, 2].long()] for level in method.above]
+    above = [
+        values[level.effects][:, 1:].flatten(1)[:, None].expand(-1, len(blocks.rows), -1) if level.crossed
+        else values[level.effects][:, blocks.rows[:, 2].long()]
+        for level in method.above
+    ]  # fmt: skip
     return torch.cat([*(-one for one in above), -beta, torch.ones_like(beta[..., :1])], -1)[..., None]
 
 
@@ -42,8 +47,12 @@ def drawn(
     rest = torch.linalg.solve_triangular(at.dense.mT, half + noise[1], upper=True)
     turned = layout.along_rest(rest.mT, [root.mT for k, root in enumerate(at.roots) if k != layout.eliminated])
     both = torch.cat([-turned.mT, a.expand(*a.shape[:-1], columns)], -2)  # (D, S, R + m, c)
-    flat = blocks.across.flatten(1, 2) @ both.permute(1, 2, 0, 3).flatten(2)  # (all points at once)
-    flat = flat.unflatten(-1, (-1, columns)).permute(2, 0, 1, 3).unflatten(-2, blocks.across.shape[1:3])
+    if blocks.across.dim() == 4:
+        flat = blocks.across.flatten(1, 2) @ both.permute(1, 2, 0, 3).flatten(2)  # (all points at once)
+        flat = flat.unflatten(-1, (-1, columns)).permute(2, 0, 1, 3)
+    else:
+        flat = blocks.across.flatten(-3, -2) @ both
+    flat = flat.unflatten(-2, blocks.across.shape[-3:-1])
     own = at.roots[layout.eliminated].unsqueeze(2)
     flat = flat * own if layout.first.level.q == 1 else own.mT @ flat
     first = lower_solve(at.small, flat * at.inverse[..., None, None, None])
@@ -64,38 +73,70 @@ def arrow_of(layout: Layout, blocks: Blocks, at: Reduced) -> Arrow:
 def modes(method: MixedModel, blocks: Blocks, shared: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """u of the clients themselves (S, q), and F of their marginal precision, at shared values {name: (*shape)}."""
     values = {k: v[None] for k, v in shared.items()}
-    at = Reduced.of(method, blocks, Schur(blocks.across), values)
+    return modes_of(method, blocks, Reduced.of(method, blocks, Schur(blocks.across), values), values)
+
+
+def modes_of(
+    method: MixedModel, blocks: Blocks, at: Reduced, values: Mapping[str, Tensor]
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The same of sums at one point."""
     u = torch.cholesky_solve(at.right @ residual(method, blocks, values), at.dense)
     return u[0, :, : method.covariance.q, 0], precision_root(method, at.dense)[0]
 
 
 def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     """Effects' means and roots of their covariances, {name: (S, 1, *shape)}."""
-    values, layout, parts = {k: v[None] for k, v in shared.items()}, Layout.of(method), list[State]()
+    values, parts = {k: v[None] for k, v in shared.items()}, list[State]()
     for blocks in passes(blocks_of(chunk), 2):
         at = Reduced.of(method, blocks, Schur(blocks.across), values)
-        nothing = torch.zeros_like(at.small[..., :1]), torch.zeros_like(at.dense[..., :1])
-        mean = of_levels(layout, drawn(layout, blocks, at, residual(method, blocks, values), nothing), values)
-        covariance = covariances_of(layout, arrow_of(layout, blocks, at), values)
-        found = {f"{name}_mean": value[0] for name, value in mean.items()}
-        parts.append({**found, **{f"{name}_root": cholesky(value[0]) for name, value in covariance.items()}})
+        parts.append(conditional_of(method, blocks, at, values))
     return {k: torch.cat([part[k] for part in parts]).unsqueeze(1) for k in parts[0]}
+
+
+def conditional_of(method: MixedModel, blocks: Blocks, at: Reduced, values: State) -> State:
+    """The same of sums at one point, {name: (S, *shape)}."""
+    layout = Layout.of(method)
+    nothing = torch.zeros_like(at.small[..., :1]), torch.zeros_like(at.dense[..., :1])
+    mean = of_levels(layout, drawn(layout, blocks, at, residual(method, blocks, values), nothing), values)
+    covariance = covariances_of(layout, arrow_of(layout, blocks, at), values)
+    found = {f"{name}_mean": value[0] for name, value in mean.items()}
+    return {**found, **{f"{name}_root": cholesky(value[0]) for name, value in covariance.items()}}
+
+
+class Joint(NamedTuple):
+    """What draws are made from.
+
+    Attributes:
+        points: of the population at a time.
+        reduced: at these, {name: (D, *shape)}, sums, and what is left of them.
+    """
+
+    points: int
+    reduced: Callable[[State], tuple[Blocks, Reduced]]
 
 
 def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
     """Effects at draws of the population {name: (D, *shape)}; moments are the mixture's own."""
+    whole = blocks_of(chunk)
+    schur = Schur.of(whole.across)
+    source = Joint(step_of(whole), lambda some: (whole, Reduced.of(method, whole, schur, some)))
+    return joint_of(method, chunk, draws, phase, source)
+
+
+def joint_of(method: MixedModel, chunk: ClientChunk, draws: State, phase: object, source: Joint) -> State:
+    """The same of sums that may differ between draws."""
     layout, number = Layout.of(method), len(draws["beta"])
-    z, whole = normals_of(layout, chunk, phase, number), blocks_of(chunk)
-    step, schur = step_of(whole), Schur.of(whole.across)
+    z, step = normals_of(layout, chunk, phase, number), source.points
     means, covariances, every = list[dict[str, Tensor]](), list[dict[str, Tensor]](), list[dict[str, Tensor]]()
     for first in range(0, number, step):
         some = {k: v[first : first + step] for k, v in draws.items()}
-        at, a = Reduced.of(method, whole, schur, some), residual(method, whole, some)
+        blocks, at = source.reduced(some)
+        a = residual(method, blocks, some)
         noise = layout.split(z[first : first + step])
         normal, rest = (torch.stack([torch.zeros_like(one), one], -1) for one in noise)
-        first_u, rest_u = drawn(layout, whole, at, a, (normal, rest))
+        first_u, rest_u = drawn(layout, blocks, at, a, (normal, rest))
         means.append(of_levels(layout, (first_u[..., :1], rest_u[..., :1]), some))
         every.append(of_levels(layout, (first_u[..., 1:], rest_u[..., 1:]), some))
         if layout.numbers <= EXACT:
-            covariances.append(covariances_of(layout, arrow_of(layout, whole, at), some))
+            covariances.append(covariances_of(layout, arrow_of(layout, blocks, at), some))
     return mixed(means, covariances, every)

@@ -13,7 +13,8 @@ Y = [Z_out X y] as in :mod:`..gaussian.cross_products`. Derivatives are exact, o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -44,7 +45,15 @@ def polynomial(method: MixedModel, blocks: Blocks, numbers: Tensor) -> dict[str,
 
 
 def _polynomial(method: MixedModel, blocks: Blocks, numbers: Tensor) -> dict[str, Tensor]:
-    cross, volume = jets(method, blocks, numbers)
+    parts = [Jet.constant(part) for part in blocks[:3]]
+    return polynomial_of(method, parts, blocks.rows, Jet.constant(torch.zeros_like(blocks.rows[:, 0])), numbers)
+
+
+def polynomial_of(
+    method: MixedModel, blocks: Sequence[Jet], rows: Tensor, log_w: Jet, numbers: Tensor
+) -> dict[str, Tensor]:
+    """The same of blocks that may be functions of the numbers, too; arguments as of :func:`jets`."""
+    cross, volume = jets(method, blocks, rows, log_w, numbers)
     k, m = len(numbers), cross.value.shape[-1]
     up, along = torch.triu_indices(m, m)
     packed = {order: torch.cat([_of(cross, order)[..., up, along], _of(volume, order)[..., None]], -1)
@@ -56,26 +65,37 @@ def _polynomial(method: MixedModel, blocks: Blocks, numbers: Tensor) -> dict[str
     value[:, -1] = torch.where(fine, value[:, -1], -2 * IMPOSSIBLE)
     found = {"cross": value, "cross_1": torch.where(fine[:, None, None], slope, 0.0)}
     found["cross_2"] = torch.where(fine[:, None, None, None], bend, 0.0)
-    return {name: in_groups(method, each, blocks.rows.mT, -1) for name, each in found.items()}
+    return {name: in_groups(method, each, rows.mT, -1) for name, each in found.items()}
 
 
 def _of(jet: Jet, order: tuple[int, ...]) -> Tensor:
     return jet.parts[order] if order in jet.parts else torch.zeros_like(jet.value)
 
 
-def jets(method: MixedModel, blocks: Blocks, numbers: Tensor) -> tuple[Jet, Jet]:
-    """Y^T V^-1 Y (S, m, m), and log |V| + n log 2 pi (S,), with derivatives in numbers (k,)."""
+def jets(
+    method: MixedModel, blocks: Sequence[Jet], rows: Tensor, log_w: Jet, numbers: Tensor
+) -> tuple[Jet, Jet]:  # fmt: skip
+    """Y^T V^-1 Y (S, m, m), and log |V| + n log 2 pi (S,), with derivatives in numbers (k,).
+
+    Args:
+        method: whose.
+        blocks: diagonal, across and gram of :class:`.sums.Blocks`.
+        rows: of clients, as there.
+        log_w: what log |W| has beside these rows' own, (S,).
+        numbers: of the population.
+    """
+    diagonal, across, gram = blocks
     layout = Layout.of(method)
     roots, log_s = _roots(method, layout, numbers)
     inverse = Jet.constant(numbers.new_ones(()))
-    volume = Jet.constant(blocks.rows[:, 0] * math.log(2 * math.pi) - blocks.rows[:, 1])
+    volume = Jet.constant(rows[:, 0] * math.log(2 * math.pi) - rows[:, 1]) - log_w
     if log_s is not None:
         t = (-2 * numbers[log_s]).exp()
         inverse = Jet({(): t, (log_s,): -2 * t, (log_s, log_s): 4 * t})
-        volume += Jet({(): 2 * numbers[log_s] * blocks.rows[:, 0], (log_s,): 2 * blocks.rows[:, 0]})
+        volume += Jet({(): 2 * numbers[log_s] * rows[:, 0], (log_s,): 2 * rows[:, 0]})
     own, others = roots[layout.eliminated], [root for k, root in enumerate(roots) if k != layout.eliminated]
     # K_g, and P_g
-    g_own = bilinear(lambda one, other: one.mT @ other, own, own.linear(lambda root: blocks.diagonal @ root))
+    g_own = bilinear(lambda one, other: one.mT @ other, own, bilinear(torch.matmul, diagonal, own))
     eye = torch.eye(own.value.shape[-1]).to(numbers)
     small = bilinear(torch.mul, inverse, g_own) + Jet.constant(eye)
     lower = torch.linalg.cholesky_ex(small.value).L
@@ -86,9 +106,10 @@ def jets(method: MixedModel, blocks: Blocks, numbers: Tensor) -> tuple[Jet, Jet]
     p = bilinear(torch.matmul, own, solved(small, lambda one: torch.cholesky_solve(one, lower), right))
     p = bilinear(torch.mul, bilinear(torch.mul, inverse, inverse), p)
     # S
-    flat = blocks.across.flatten(1, 2)
-    left = inverse.linear(lambda one: one * blocks.gram)
-    left -= p.linear(lambda one: flat.mT @ (one @ blocks.across).flatten(1, 2))
+    left = bilinear(torch.mul, inverse, gram)
+    left -= bilinear(
+        lambda one, other: one.flatten(1, 2).mT @ other.flatten(1, 2), across, bilinear(torch.matmul, p, across)
+    )
     # H and B
     dense = layout.dense
     z = _along(layout, left.linear(lambda one: one[:, :, :dense]), others)
@@ -139,26 +160,31 @@ def _roots(method: MixedModel, layout: Layout, numbers: Tensor) -> tuple[list[Je
             parts[(first + e,)] = slope
         found[name] = Jet(parts)
         first += covariance.entries
-    return [found[part.level.name] for part in layout.parts], first if len(numbers) > first else None
+    known = len(numbers) == first or bool(method.network.own) or "log_noise" not in method.sizes
+    return [found[part.level.name] for part in layout.parts], None if known else first
 
 
 def at_points(method: MixedModel, blocks: Blocks, points: Tensor) -> Tensor:
     """Each client's packed numbers at points (M, k): (S, M, c)."""
-    m = blocks.gram.shape[-1] - Layout.of(method).dense
-    up, along = torch.triu_indices(m, m)
     clients = []
     for part in passes(blocks, 1):
         found, schur = [], Schur.of(part.across)
         for some in points.split(step_of(part)):
-            at = Reduced.of(method, part, schur, values_of(method, some))
-            half = torch.linalg.solve_triangular(at.dense, at.right, upper=False)
-            cross = (at.yy - half.mT @ half)[..., up, along]
-            volume = at.volume
-            fine = (sound(cross).all(-1) & sound(volume))[..., None]
-            volume = torch.where(fine, volume[..., None], -2 * IMPOSSIBLE)
-            found.append(torch.cat([torch.where(fine, cross, 0.0), volume], -1))
+            found.append(packed_points(Reduced.of(method, part, schur, values_of(method, some))))
         clients.append(torch.cat(found).transpose(0, 1))
     return in_groups(method, torch.cat(clients), blocks.rows.mT, -1)
+
+
+def packed_points(at: Reduced) -> Tensor:
+    """Packed numbers at points, (M, S, c)."""
+    m = at.yy.shape[-1]
+    up, along = torch.triu_indices(m, m)
+    half = torch.linalg.solve_triangular(at.dense, at.right, upper=False)
+    cross = (at.yy - half.mT @ half)[..., up, along]
+    volume = at.volume
+    fine = (sound(cross).all(-1) & sound(volume))[..., None]
+    volume = torch.where(fine, volume[..., None], -2 * IMPOSSIBLE)
+    return torch.cat([torch.where(fine, cross, 0.0), volume], -1)
 
 
 def values_of(method: MixedModel, points: Tensor) -> dict[str, Tensor]:
@@ -190,7 +216,9 @@ class Reduced:
     volume: Tensor
 
     @classmethod
-    def of(cls, method: MixedModel, blocks: Blocks, schur: Schur, values: dict[str, Tensor]) -> Reduced:
+    def of(
+        cls, method: MixedModel, blocks: Blocks, schur: Callable[[Tensor], Tensor], values: Mapping[str, Tensor]
+    ) -> Reduced:  # fmt: skip
         """At the population's values {name: (D, *shape)}."""
         layout = Layout.of(method)
         roots = [part.level.root(values[part.level.name])[:, None] for part in layout.parts]
@@ -209,6 +237,10 @@ class Reduced:
         volume = volume + 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         volume = volume + 2 * small.diagonal(dim1=-2, dim2=-1).log().sum((-1, -2))
         return cls(roots, inverse, small, root, z[..., dense:, :].mT, left[..., dense:, dense:], volume)
+
+    def with_volume(self, volume: Tensor) -> Reduced:
+        """The same, of other sums of logarithms."""
+        return replace(self, volume=volume)
 
 
 def _eye(like: Tensor) -> Tensor:

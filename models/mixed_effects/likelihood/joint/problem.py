@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 
-from ...model.arithmetic import linear, of_groups
+from ...model.arithmetic import curve, linear, of_groups
 from ...model.equations import MixedModel
 from ..quadrature.newton import Factors, Problem
 from .arrow import Arrow
@@ -46,6 +46,9 @@ class JointProblem(Problem):
         fixed = method.predictor(columns, shared["beta"])
         for level in method.above:
             z, group = columns.of(level.kind)
+            if level.smooth:
+                fixed = fixed + curve(z, shared[level.effects])
+                continue
             assert group is not None
             fixed = fixed + linear(z, shared["w"] if "w" in shared else of_groups(shared[level.effects], group))
         each = []

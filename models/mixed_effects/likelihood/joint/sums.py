@@ -15,6 +15,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
+from ..gaussian.crossed import columns_above
 from ..gaussian.row_sums import counts_of, precisions, times_of
 from .layout import Layout
 from .products import products
@@ -75,14 +76,15 @@ def shapes(method: MixedModel) -> dict[str, tuple[int, ...]]:
 
 def more_columns(method: MixedModel) -> int:
     """m, columns of [Z_out X y]."""
-    return sum(level.q for level in method.above) + len(method.network.fixed) + 1
+    return sum(level.columns for level in method.above) + len(method.network.fixed) + 1
 
 
 def row_sums(method: MixedModel, batch: Batch) -> State:
     """Blocks of rows (S, n), each as often as its weight says."""
     columns, layout = method.network.split(batch.x), Layout.of(method)
     away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
-    more = torch.cat([c for c in (columns.z_outer, columns.x, away[..., None]) if c is not None], -1)
+    above = [columns_above(level, columns) for level in method.above]
+    more = torch.cat([*above, columns.x, away[..., None]], -1)
     found = products(layout, layout.columns(columns), times_of(columns, batch) * precisions(columns, batch), more)
     return dict(zip(Blocks._fields, (*found, counts_of(method, batch)), strict=True))
 

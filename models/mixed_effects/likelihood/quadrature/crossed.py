@@ -1,8 +1,8 @@
-"""What a client of another response says of effects w of groups that cross the clients, such as items.
+"""What a client of another response says of effects w that all clients share: of items that cross them, and of curves.
 
-Its log likelihood l_j(theta, w), its own effects integrated out, with two derivatives in w. A row has the effects of
-one group alone, so that with s and W the first and minus the second derivatives of log p(y | eta), and expectations
-over the client's effects u given theta, w and its rows,
+Its log likelihood l_j(theta, w), its own effects integrated out, with two derivatives in w. With s and W the first and
+minus the second derivatives of log p(y | eta), and expectations over the client's effects u given theta, w and its
+rows,
 
     dl_j/dw = E Z^T s,    -d2l_j/dw2 = E Z^T W Z - Cov(Z^T s)
 
@@ -10,12 +10,14 @@ by the nodes of its integral. With one node l_j is Laplace's approximation, and 
 at the mode, which follows w: together with the server's step that is Laplace's approximation of all effects at once,
 
     dh_j/dw = Z^T s,    -d2h_j/dw2 = Z^T W Z - Z^T W A (I + A^T W A)^-1 A^T W Z,    A = Z_u L
+
+With levels inside clients that is what is done, u the effects of all levels (:mod:`..joint.problem`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyro
 import torch
@@ -26,8 +28,12 @@ from hierfl.inference.clients.chunk import ClientChunk
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
 from ...model.levels import Level
-from ..gaussian.crossed import columns_above
+from ..gaussian.crossed import by_level, shared_columns
 from ..gaussian.elimination import symmetric
+from ..joint.arrow import Arrow
+from ..joint.layout import Layout
+from ..joint.problem import JointProblem
+from ..joint.products import own_sums
 from .integral import EXAMPLES_PER_PASS, passes
 from .newton import Problem
 from .nodes import away, log_volume, nodes_of, nodes_per_row
@@ -49,25 +55,45 @@ def cells_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tensor
         points: shared values, {name: (M, *shape)}.
         w: effects of the groups that have names, (M, I q).
     """
-    (level,) = method.above
-    effects = torch.nn.functional.pad(w.unflatten(-1, (level.groups, -1)), (0, 0, 1, 0))  # (0 of one that has none)
+    # (0 of a group that has none)
+    effects = {level: torch.nn.functional.pad(of, (0, 0, 1, 0)) for level, of in by_level(method, w).items()}
     parts = []
     for part in passes(method, chunk, 1):
         batch = part.batch()
-        columns = columns_above(level, method.network.split(batch.x))
-        each = len(part.clients) * max(batch.width * nodes_per_row(method), level.columns**2)
+        columns = shared_columns(method, method.network.split(batch.x))
+        inside = Layout.of(method).numbers + batch.width * w.shape[-1] if method.inside else 0
+        each = len(part.clients) * max(batch.width * nodes_per_row(method), w.shape[-1] ** 2, inside)
         size, found = max(1, EXAMPLES_PER_PASS // each), []
         for first in range(0, len(w), size):
             some = {k: v[first : first + size, None, None] for k, v in points.items()}
-            some[level.effects] = effects[first : first + size, None, None]
+            some |= {level.effects: of[first : first + size, None, None] for level, of in effects.items()}
+            start = part.values["u_mode"].squeeze(1)
             with pyro.validation_enabled(False):
-                problem = Problem.of(method, batch, some)
-                found.append(_cells(problem, level, columns, part.values["u_mode"].squeeze(1)))
+                if method.inside:
+                    found.append(_of_levels(JointProblem.of_levels(method, batch, some), columns, start))
+                else:
+                    found.append(_cells(Problem.of(method, batch, some), columns, start))
         parts.append(torch.cat(found).transpose(0, 1))
     return torch.cat(parts)
 
 
-def _cells(problem: Problem, level: Level, columns: Tensor, start: Tensor) -> Tensor:
+def _of_levels(problem: JointProblem, columns: Tensor, start: Tensor) -> Tensor:
+    """As :func:`_cells`, of clients with levels inside."""
+    layout = problem.layout
+    assert layout is not None
+    mode, factors = problem.mode(start)
+    slope, weight = problem.slope_and_weight(mode, safe=False)
+    weighted = columns * weight[..., None]
+    across = [
+        own_sums(zl, group, part.groups, weighted) for part, (zl, group) in zip(layout.parts, problem.each, strict=True)
+    ]  # A^T W Z, level by level
+    first = across.pop(layout.eliminated)
+    one, other = Arrow(*factors).forward(first, torch.cat([of.flatten(-3, -2) for of in across], -2))
+    half = torch.cat([one.flatten(-3, -2), other], -2)
+    return _sent(problem, problem.laplace(mode, factors), slope, weight, columns, half.mT @ half)
+
+
+def _cells(problem: Problem, columns: Tensor, start: Tensor) -> Tensor:
     """(M, S, cells), of columns (S, n, I q) of all groups."""
     mode, (factor, *_) = problem.mode(start)
     nodes = nodes_of(problem.method)
@@ -77,21 +103,29 @@ def _cells(problem: Problem, level: Level, columns: Tensor, start: Tensor) -> Te
         across = torch.linalg.solve_triangular(
             factor, (problem.zl * weight[..., None]).mT @ columns, upper=False
         )  # F^-1 A^T W Z, (M, S, q, I q)
-        first, less = (slope[..., None, :] @ columns).squeeze(-2), across.mT @ across
-    else:
-        far, log_weight = away(factor, nodes, mode)
-        u = mode + far.movedim(-1, 0)  # (K, M, S, q)
-        logs = problem.heights(u) + log_weight[:, None, None]
-        height = logs.logsumexp(0) - log_volume(factor)
-        height = height - 0.5 * factor.shape[-1] * math.log(2 * math.pi)
-        share = logs.softmax(0)[..., None]
-        slope, weight = problem.slope_and_weight(u, safe=False)
-        weight = (share * weight).sum(0)
-        each = (slope[..., None, :] @ columns).squeeze(-2)  # Z^T s at each node, (K, M, S, I q)
-        first = (share * each).sum(0)
-        gap = (share.sqrt() * (each - first)).movedim(0, -2)
-        less = gap.mT @ gap
-    bend = _blocks(level, columns, weight) - less
+        return _sent(problem, height, slope, weight, columns, across.mT @ across)
+    far, log_weight = away(factor, nodes, mode)
+    u = mode + far.movedim(-1, 0)  # (K, M, S, q)
+    logs = problem.heights(u) + log_weight[:, None, None]
+    height = logs.logsumexp(0) - log_volume(factor)
+    height = height - 0.5 * factor.shape[-1] * math.log(2 * math.pi)
+    share = logs.softmax(0)[..., None]
+    slope, weight = problem.slope_and_weight(u, safe=False)
+    weight = (share * weight).sum(0)
+    each = (slope[..., None, :] @ columns).squeeze(-2)  # Z^T s at each node, (K, M, S, I q)
+    first = (share * each).sum(0)
+    gap = (share.sqrt() * (each - first)).movedim(0, -2)
+    less = gap.mT @ gap
+    return _packed(height, first, _blocks(problem.method.above, columns, weight) - less)
+
+
+def _sent(problem: Problem, height: Tensor, slope: Tensor, weight: Tensor, columns: Tensor, less: Tensor) -> Tensor:
+    """Cells at a mode: derivatives of the height there, whose curvature is less by what the mode follows."""
+    first = (slope[..., None, :] @ columns).squeeze(-2)
+    return _packed(height, first, _blocks(problem.method.above, columns, weight) - less)
+
+
+def _packed(height: Tensor, first: Tensor, bend: Tensor) -> Tensor:
     up, over = torch.triu_indices(bend.shape[-1], bend.shape[-1], device=bend.device)
     found = torch.cat([height[..., None], first, bend[..., up, over]], -1)
     fine, nowhere = sound(found).all(-1, keepdim=True), torch.zeros_like(found)
@@ -99,10 +133,11 @@ def _cells(problem: Problem, level: Level, columns: Tensor, start: Tensor) -> Te
     return torch.where(fine, found, nowhere)
 
 
-def _blocks(level: Level, columns: Tensor, weight: Tensor) -> Tensor:
-    """Z^T W Z, (M, S, I q, I q): zero but for blocks of q, since a row is of one group. (Of a curve a row has all.)"""
-    if level.smooth:
+def _blocks(levels: Sequence[Level], columns: Tensor, weight: Tensor) -> Tensor:
+    """Z^T W Z, (M, S, I q, I q): of one factor zero but for blocks of q, since a row is of one group."""
+    if len(levels) > 1 or levels[0].smooth:  # (of a curve a row has all)
         return (columns.mT * weight[..., None, :]) @ columns
+    (level,) = levels
     apart = columns.unflatten(-1, (level.groups, level.q))  # (S, n, I, q)
     products = (apart[..., :, None] * apart[..., None, :]).flatten(-3)  # (S, n, I q q)
     block = (weight[..., None, :] @ products).squeeze(-2).unflatten(-1, (level.groups, level.q, level.q))

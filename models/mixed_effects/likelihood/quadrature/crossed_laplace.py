@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -26,11 +25,10 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
-from ...model.levels import Level
 from ...model.names import held
-from ..gaussian.crossed import root_of_all
+from ..gaussian.crossed import by_level, root_above, root_of
 from ..gaussian.elimination import symmetric
-from ..gaussian.regions import outer_root
+from ..joint.layout import Layout
 from ..protocol import Coefficients, Drawn, Normals
 from .crossed import cells, cells_at
 from .expected import Expected
@@ -77,10 +75,9 @@ def reached(method: MixedModel, many: Tensor, numbers: Tensor, w: Tensor) -> Rea
         numbers: of the population, (..., k).
         w: at which clients were, (..., I q).
     """
-    (level,) = method.above
-    m = level.columns
+    m = w.shape[-1]
     height, slope, upper = many.split([1, m, m * (m + 1) // 2], -1)
-    bend, root = symmetric(upper, m), root_of_all(level, outer_root(method, numbers))
+    bend, root = symmetric(upper, m), root_above(method, numbers)
     one = torch.eye(m, dtype=root.dtype, device=root.device)
     factor, failed = torch.linalg.cholesky_ex(one + root.mT @ bend @ root)
     if bool(failed.any()):  # (far from a maximum l_j bends both ways)
@@ -110,17 +107,22 @@ class CrossedLaplace(Quadrature):
         """Refuses what a factor that crosses the clients does not have with such a response."""
         super().check()
         if self.method.inside:
-            raise UserError("groups inside clients beside a factor that crosses them are not understood")
+            Layout.of(self.method)
+            if self.method.settings.nodes > 1:
+                raise UserError(
+                    "levels inside clients beside curves or a factor that crosses them are integrated by Laplace's "
+                    "approximation: leave nodes out"
+                )
 
     @property
-    def level(self) -> Level:
-        """The groups."""
-        return self.method.above[0]
+    def columns(self) -> int:
+        """All effects of groups that cross the clients and of curves."""
+        return sum(level.columns for level in self.method.above)
 
     @property
     def cells(self) -> int:
         """A height, its slope and its curvature in the groups' effects."""
-        return cells(self.level.columns)
+        return cells(self.columns)
 
     def form(self, points: int) -> dict[str, tuple[int, ...]]:
         """At the stencil's points, and at many."""
@@ -161,7 +163,8 @@ class CrossedLaplace(Quadrature):
     ) -> State:
         """Effects at their maximum; zero of a group that is not known."""
         w = reached(self.method, sums["crossed"][0], numbers, known.near(numbers)).w
-        return {self.level.effects: torch.nn.functional.pad(w.unflatten(-1, (self.level.groups, -1)), (0, 0, 1, 0))}
+        every = by_level(self.method, w).items()
+        return {level.effects: torch.nn.functional.pad(of, (0, 0, 1, 0)) for level, of in every}
 
     def drawn(
         self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: Expected,
@@ -169,15 +172,15 @@ class CrossedLaplace(Quadrature):
     ) -> Drawn:  # fmt: skip
         """Effects are drawn given the numbers, from the normal density around their maximum."""
         draws, middle = drawn
-        level = self.level
-        z = partial(normals, level.effects)(draws.new_zeros(len(at), level.size, level.q))
+        levels = self.method.above
+        z = [normals(level.effects, draws.new_zeros(len(at), level.size, level.q)) for level in levels]
         found = reached(self.method, many, points, known.effects(points))
-        u = found.u[at] + torch.linalg.solve_triangular(
-            found.factor.mT[at], z[:, 1:].flatten(1)[..., None], upper=True
-        ).squeeze(-1)
-        both = torch.cat([z[:, :1], u.unflatten(-1, (level.groups, -1))], 1)
-        w = both @ outer_root(self.method, points)[at].mT
-        return Drawn(torch.cat([draws, w.flatten(1)], -1), torch.cat([middle, w.mean(0).flatten()]))
+        noise = torch.cat([one[:, 1:].flatten(1) for one in z], -1)
+        u = found.u[at] + torch.linalg.solve_triangular(found.factor.mT[at], noise[..., None], upper=True).squeeze(-1)
+        for one, (level, of) in zip(z, by_level(self.method, u).items(), strict=True):
+            w = torch.cat([one[:, :1], of], 1) @ root_of(self.method, level, points)[at].mT
+            draws, middle = torch.cat([draws, w.flatten(1)], -1), torch.cat([middle, w.mean(0).flatten()])
+        return Drawn(draws, middle)
 
     # -- where the effects are expected -------------------------------------------------------------------------------
 
@@ -207,4 +210,4 @@ class CrossedLaplace(Quadrature):
     def known(self, memory: Mapping[str, Tensor], *, before: bool) -> Expected:
         """Where the effects were expected, or are."""
         kept = {k.removeprefix("before."): v for k, v in memory.items() if k.startswith("before.")}
-        return Expected.read(self.method.k, self.level.columns, kept if before else memory)
+        return Expected.read(self.method.k, self.columns, kept if before else memory)

@@ -72,8 +72,10 @@ def integral_at(heights: Tensor, u: Tensor, factor: Tensor, nodes: int) -> Tenso
 
 
 def nodes_of(method: MixedModel) -> int:
-    """Nodes along each random effect of a client, and of a group inside it; of several levels inside, Laplace's one."""
-    if len(method.inside) > 1:
+    """Nodes along each random effect of a client, and of a group inside it; Laplace's one of several levels inside, and
+    of any beside effects that all clients share.
+    """
+    if len(method.inside) > 1 or (method.inside and any(level.crossed for level in method.above)):
         return 1
     return int(method.settings.nodes or NODES.get(_effects(method), 1))
 

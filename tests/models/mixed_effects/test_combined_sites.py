@@ -1,0 +1,66 @@
+"""Sites find by sums alone what one table would, of structures beside each other."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from support.sites import Sites
+from support.wards import wards
+
+from hierfl.data.federated.design import StudyFormula
+from hierfl.data.federated.dictionary import Column, Dictionary
+from hierfl.data.federated.study_reader import study_reader
+from hierfl.data.formula.federate import from_formula
+from hierfl.data.formula.row_numbers import RowColumns
+from hierfl.inference import fit
+from hierfl.models import MixedEffects
+
+COLUMNS = {
+    "y": Column("number"), "n": Column("whole", least=0, most=99), "x": Column("number", least=0, most=10),
+    "t": Column("whole", least=0, most=9), "arm": Column("category", ("a", "b")), "ward": Column("name"),
+    "patient": Column("name"), "item": Column("category", ("i0", "i1", "i2", "i3", "i4")),
+}  # fmt: skip
+STUDIES = {
+    "curve, items and three levels, by arm": (
+        "y ~ s(x, k=5) + arm + (1 | site/ward/patient) + (1 | item); dispersion ~ arm", "gaussian", ""
+    ),
+    "series beside three levels": ("y ~ x + (1 | site/ward/patient)", "gaussian", "ar1(t | patient)"),
+    "counts of items and wards": ("n ~ x + (1 | site/ward) + (1 | item)", "poisson", ""),
+}  # fmt: skip
+
+
+@pytest.mark.cpu(6, "searches asked of three sites through bytes")
+@pytest.mark.parametrize(
+    "which", [next(iter(STUDIES)), *(pytest.param(name, marks=pytest.mark.slow) for name in [*STUDIES][1:])]
+)
+def test_sites_find_what_the_table_would(which: str, tmp_path: Path) -> None:
+    text, family, correlation = STUDIES[which]
+    df = wards()
+    df = df[(df.site < "s3") & ((df.site != "s1") | (df.index % 3 > 0))].reset_index(drop=True)
+    how = {"rounds": 90, "draws": 2, "dtype": torch.float64, "evaluate_every": 90, "splits": ("train",)}
+    settings: dict = {"draws": 0}
+    federation, design = from_formula(df, text, family=family, client="site", correlation=correlation or None)
+    whole = fit(MixedEffects(design, **settings), federation, progress=False, **how)
+
+    own_rows = {str(name): rows.drop(columns="site") for name, rows in df.groupby("site")}
+    formula = StudyFormula(text, Dictionary(COLUMNS), family, RowColumns(correlation=correlation))
+    reader = study_reader(formula, reduce(add, (formula.first(rows) for rows in own_rows.values())))
+    made = reader.design(reduce(add, (reader.second(rows) for rows in own_rows.values())))
+    own = {name: reader.federation(rows, name) for name, rows in own_rows.items()}
+    # (each site knows how many groups it has itself; here all run one method, which has room for them)
+    most = {k: max(of.about["reader"].places.most[k] for of in own.values()) for k in formula.levels.inside}
+    run = Sites(MixedEffects(made.with_most(most), **settings), own["s0"], tmp_path, own, **how).fit()
+
+    found, numbers = run.fitted.method.population_summary(run.fitted)
+    expected, pooled = whole.fitted.method.population_summary(whole.fitted)
+    assert found is not None
+    assert expected is not None
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-5, atol=1e-7)
+    assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-9)
+    for name in (key for key in whole.shared if key.startswith("effects.crossed") and whole.shared[key].dim() == 2):
+        torch.testing.assert_close(run.shared[name], whole.shared[name], rtol=1e-4, atol=1e-6)
