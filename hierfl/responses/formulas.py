@@ -18,7 +18,6 @@ from ..data.formula.parsed import DISPERSION
 from ..data.formula.units import INTERCEPT
 from .base import Response, Rows
 
-
 #: among the values of a response, what clients' own logarithms of the residual's standard deviation are more than the
 #: formula of dispersion says, broadcast beside rows (..., S, n)
 OWN_SPREAD = "own_spread"

@@ -18,8 +18,8 @@ from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
 from .report.elsewhere import ELSEWHERE
 from .report.fit_notes import fit_notes
-from .report.predictions import Level, predicted
 from .report.own_spreads import residual_sds
+from .report.predictions import Level, predicted
 from .report.printed import Summary, check_level
 from .report.ranef import random_effects
 from .report.shrinkage import shrinkage_table

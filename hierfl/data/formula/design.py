@@ -152,7 +152,9 @@ class Design(Architecture):
         own = {DISPERSION: dispersion, ZERO_INFLATION: zero_inflation}
         check_formulas(family, [name for name, of in own.items() if of is not None], extras)
         if SPREAD in random and response.formulas.get(DISPERSION) != RESIDUAL:
-            raise UserError(f"clients have a {DISPERSION} of their own where it is a residual's: not of a {family} response")
+            raise UserError(
+                f"clients have a {DISPERSION} of their own where it is a residual's: not of a {family} response"
+            )
         response.check_fixed(any(name in INTERCEPT for name in fixed))
         head, (p, q) = LinearHead(len(fixed) + len(random), 1), (len(fixed), len(random))
         return cls(

@@ -80,7 +80,9 @@ def residual_sds(run: Run, level: float) -> pd.DataFrame:
     method, federation = run.fitted.method, run.fitted.federation
     assert isinstance(method, MixedModel)
     if not method.network.spread:
-        raise UserError(f"clients have one residual deviation in this model: {DISPERSION}='~ (1 | site)' gives each its own")
+        raise UserError(
+            f"clients have one residual deviation in this model: {DISPERSION}='~ (1 | site)' gives each its own"
+        )
     table = pd.DataFrame({"client": list(federation.ids), "n": federation.sizes()})
     draws, (of, tails) = run.shared["effects.draws"], (method.network.dispersion, [(1 - level) / 2, (1 + level) / 2])
     assert of is not None

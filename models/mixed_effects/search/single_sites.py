@@ -44,7 +44,7 @@ from ..likelihood.quadrature.crossed import given_effects
 from ..model.effects import users_beta
 from ..model.equations import MixedModel
 from .single_moves import beside_others, moves_of
-from .single_rows import Rows, effects_out, rows_of, spread_out
+from .single_rows import Rows, effects_out, rows_of, spread_out, sure
 
 #: a site's information on a coefficient below this share of the others' is none, not a wrong one
 NEGATIVE = -1e-6
@@ -101,20 +101,11 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
     k = len(at)
     information = curvature[:, k - p : k, k - p : k]
     if method.network.spread:
-        information = _upright(information)
+        information = sure(information, rows)
     if "crossed" in message:  # (differences leave terms of second order in their steps, below zero, too)
         typical = information.diagonal(dim1=-2, dim2=-1).median(0).values.clamp_min(0)
         information = information + torch.diag(DIFFERENCES * typical)
     return Quadratics(slope[:, k - p : k] + information @ at[-p:], information, rows)
-
-
-def _upright(information: Tensor) -> Tensor:
-    """With the typical one in the place of a site's that bends upwards: where clients have residual deviations of their
-    own a site's likelihood does, far from its own estimate, and says nothing of its information.
-    """
-    bent = torch.linalg.eigvalsh(information)[:, 0] < 0
-    known = information[~bent] if bool((~bent).any()) else torch.zeros_like(information[:1])
-    return torch.where(bent[:, None, None], known.mean(0), information)
 
 
 def estimate(linear: Tensor, information: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class GivenSpread:
         first = sum(self.method.sizes[name] for name in names[: names.index(GAMMA)])
         gram, (n, log_w, *rest) = self.products.around(self.method.parts(numbers)[GAMMA], first, k)
         assert isinstance(log_w, Taylor)
-        variables = Taylor.variables(numbers[:-self.p])
+        variables = Taylor.variables(numbers[: -self.p])
         e = variables[self.of_omega] * (t / self.method.network.scale).flatten()
         shrink = tiled(tiled(e * -2.0, self.groups, 1, nodes * s).exp(), 1, 1, self.groups * nodes * s)
         whole = tiled(gram, self.groups, nodes, s) * shrink

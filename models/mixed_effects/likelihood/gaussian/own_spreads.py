@@ -36,7 +36,7 @@ from .draws import Effects, effects_at, joined
 from .effects import conditional_of, joint_of
 from .given_spread import GivenSpread
 from .row_variances import GAMMA, Products, parts_of, without_gamma
-from .spread_nodes import MOMENTS, derivatives, drawn_spreads, nodes_around, nodes_of
+from .spread_nodes import LEAST_NODES, MOMENTS, derivatives, drawn_spreads, nodes_around, nodes_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,13 @@ class OwnSpreads(Quadrature):
             if getattr(s, name):
                 raise UserError(f"{name} is of one residual deviation: no dispersion of each client beside it")
         if s.prior == "fixed":
-            raise UserError("prior=fixed holds standard deviations in the response's units: no dispersion of each client")
+            raise UserError(
+                "prior=fixed holds standard deviations in the response's units: no dispersion of each client"
+            )
+        if 0 < s.nodes < LEAST_NODES:
+            raise UserError(
+                f"a client's own dispersion is integrated out by at least {LEAST_NODES} nodes, not {s.nodes}"
+            )
         super().check()
 
     def personal(self) -> State:
@@ -127,10 +133,9 @@ class OwnSpreads(Quadrature):
         gram, _ = given.products.at(shared[GAMMA][None])
         first, second = dict[str, Tensor](), dict[str, Tensor]()
         for k, weight in enumerate(share):
-            own = conditional_of(
-                self.method, given.over(gram, omega * t[k])[0], rows, without_gamma(shared)
-            )
-            own["b_mean"][..., -1], own["b_root"][..., -1, :] = omega * self.method.network.scale * t[k, 0, :, None], 0.0
+            own = conditional_of(self.method, given.over(gram, omega * t[k])[0], rows, without_gamma(shared))
+            own["b_mean"][..., -1] = omega * self.method.network.scale * t[k, 0, :, None]
+            own["b_root"][..., -1, :] = 0.0
             for name in [name.removesuffix("_mean") for name in own if name.endswith("_mean")]:
                 mean, root = own[f"{name}_mean"], own[f"{name}_root"]
                 own_share = weight.view(-1, *[1] * (mean.dim() - 1))

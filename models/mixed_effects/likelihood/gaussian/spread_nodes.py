@@ -13,6 +13,8 @@ from .given_spread import GivenSpread
 
 #: nodes where nothing is said, and of means and covariances of effects
 NODES, MOMENTS = 25, 9
+#: derivatives are those of nodes that are held, which so many have
+LEAST_NODES = 11
 #: of Newton's method: steps at most, their length in e, where it ends in standard deviations, the least curvature in t
 STEPS, LONGEST, NEAR, LEAST = 40, 1.0, 0.02, 0.3
 #: of second differences, in standard deviations of the prior and of e
