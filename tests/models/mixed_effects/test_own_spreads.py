@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -211,6 +212,31 @@ def test_answers_know_each_client_s_spread(tmp_path: Path) -> None:
         fitted.shrinkage()
     with pytest.raises(UserError, match="gives each its own"):
         fitted.refit(dispersion="", draws=0).residual_sds()
+
+
+@pytest.mark.cpu(4, "a posterior with draws")
+def test_posterior_is_that_of_nuts() -> None:
+    # python tests/support/nuts/own_spreads.py 1000 2 > tests/support/own_spreads_nuts.json
+    rng = np.random.default_rng(52)
+    who = np.repeat(np.arange(15), 10)
+    x, u, e = rng.normal(size=150), 0.8 * rng.normal(size=15)[who], 0.5 * rng.normal(size=15)[who]
+    df = pd.DataFrame({"site": np.char.mod("s%02d", who), "x": x})
+    df["y"] = 1 + 0.5 * x + u + np.exp(e) * rng.normal(size=150)
+    fitted = mixed_model(
+        df, "y ~ x + (1 | site)", dispersion="~ (1 | site)", population="bayes", sd_prior="half-cauchy(2)",
+        residual_prior="half-cauchy(2)", intercept_prior="normal(0, 10)", beta_prior="normal(0, 10)",
+    )  # fmt: skip
+    found = fitted.summary()
+    rows = found.table.set_index("effect")
+    references = json.loads((Path(__file__).parents[2] / "support" / "own_spreads_nuts.json").read_text())
+    for name, of in references.items():
+        if name in rows.index:
+            error = of["sd"] * np.sqrt(1 / of["effective"] + 1 / found.numbers["effective_points"])
+            assert abs(rows.estimate[name] - of["mean"]) < 3 * error, name
+            assert rows.standard_error[name] == pytest.approx(of["sd"], rel=0.15), name
+    for site in (0, 1):  # (medians of skewed posteriors lie below their means)
+        of = references[f"sd of site {site}"]
+        assert of["mean"] - 0.3 * of["sd"] < fitted.residual_sds().sd[site] < of["mean"]
 
 
 def test_a_formula_keeps_its_fixed_effects() -> None:

@@ -1,6 +1,6 @@
 """Residual standard deviations of each client, beside NUTS: posteriors under the same priors, by Pyro.
 
-    python tests/support/nuts/own_spreads.py DRAWS CHAINS > tests/support/own_spreads_nuts.json
+    python tests/support/nuts/own_spreads.py 1000 2 > tests/support/own_spreads_nuts.json
 
     y_ij ~ N(beta_0 + beta_1 x_ij + u_j, exp(gamma + e_j)^2),    u_j ~ N(0, tau^2),    e_j ~ N(0, omega^2)
 
