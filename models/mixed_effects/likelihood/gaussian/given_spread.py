@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,7 +61,8 @@ class GivenSpread:
         e, columns = self.omega(numbers)[:, None] * t, numbers[:, : -self.p].T[..., None].unbind()
         found = []
         for each in e:
-            cross, volume = packed(self.method, self.over(gram, each), [n, log_w - 2 * n * each, *rest], columns)
+            counts: Any = [n, log_w - 2 * n * each, *rest]
+            cross, volume = packed(self.method, self.over(gram, each), counts, columns)
             found.append(-0.5 * (volume + self._square(cross, numbers)))
         return torch.stack(found) - 0.5 * t.square()
 
@@ -81,11 +83,12 @@ class GivenSpread:
         first = sum(self.method.sizes[name] for name in names[: names.index(GAMMA)])
         gram, (n, log_w, *rest) = self.products.around(self.method.parts(numbers)[GAMMA], first, k)
         assert isinstance(log_w, Taylor)
+        assert isinstance(n, Tensor)
         variables = Taylor.variables(numbers[: -self.p])
         e = variables[self.of_omega] * (t / self.method.network.scale).flatten()
         shrink = tiled(tiled(e * -2.0, self.groups, 1, nodes * s).exp(), 1, 1, self.groups * nodes * s)
         whole = tiled(gram, self.groups, nodes, s) * shrink
-        counts = [n.repeat(nodes), tiled(log_w, 1, nodes, s) + e * (-2.0 * n.repeat(nodes)), *rest]
+        counts: Any = [n.repeat(nodes), tiled(log_w, 1, nodes, s) + e * (-2.0 * n.repeat(nodes)), *rest]
         cross, volume = packed(self.method, whole, counts, variables)
         return self._with_beta(cross, volume, numbers[-self.p :], t)
 
