@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierfl.data.formula.parsed import INSIDE_GROUPS
+from hierfl.data.formula.parsed import INSIDE_GROUPS, SPREAD
 from hierfl.files import shown_lines
 
 if TYPE_CHECKING:
@@ -131,7 +131,10 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         config = read_config(folder)
         population = config.settings.get("population")
         response = RESPONSES.get(config.run.family or "")
-        exact = response is not None and response.closed_form
+        # (of clients' own residual deviations it is maximum likelihood)
+        effects = read_effects(folder) if (folder / "effects.csv").is_file() else []
+        own = any(row[0] == f"sd({SPREAD})" for row in effects)
+        exact = response is not None and response.closed_form and not own
         restricted = population == "reml" or (population == "auto" and exact)
         name = "REML criterion" if restricted else "log likelihood"
         numbers = [f"{name} {summary['log_likelihood']:.3f}"]

@@ -47,6 +47,8 @@ on validation data (`calibration`): of likelihoods at a temperature, and of scor
 
 [Formulas](mixed-effects.md#spread-and-zeros-by-formulas) of dispersion and zero inflation make the messages of
 mixed-effects longer, by derivatives in their coefficients. Sums before the first round have their columns, too.
+With `dispersion ~ (1 | site)` messages of a gaussian response are those of others, too: `height`, `slope` and
+`curvature` of a log likelihood from which the site's own deviation is integrated out. That deviation stays.
 
 A sum of one site is that site's own: whoever sees a single answer sees that site's message.
 

@@ -89,6 +89,10 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
             raise _at_sites("ranef")
         return super().ranef(level)
 
+    def residual_sds(self, level: float = 0.9) -> pd.DataFrame:
+        """Refused: sites' own deviations stay there."""
+        raise _at_sites("residual_sds")
+
     def influence(self) -> pd.DataFrame:
         """Refused: single sites' rows are not counted here."""
         raise _at_sites("influence")

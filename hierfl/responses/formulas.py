@@ -14,8 +14,13 @@ import torch
 from torch import Tensor
 
 from ..data.formula.grouping import Grouping
+from ..data.formula.parsed import DISPERSION
 from ..data.formula.units import INTERCEPT
 from .base import Response, Rows
+
+#: among the values of a response, what clients' own logarithms of the residual's standard deviation are more than the
+#: formula of dispersion says, broadcast beside rows (..., S, n)
+OWN_SPREAD = "own_spread"
 
 
 class ByRow(dict[str, Tensor]):
@@ -69,7 +74,7 @@ class WithFormulas(Response):
             total, gamma = columns[..., 0] * values[value][..., 0], values[value]
             for k in range(1, columns.shape[-1]):
                 total = total + columns[..., k] * gamma[..., k]
-            found[value] = total
+            found[value] = total + values[OWN_SPREAD] if name == DISPERSION and OWN_SPREAD in values else total
         return found
 
     def for_means(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

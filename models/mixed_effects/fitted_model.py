@@ -18,6 +18,7 @@ from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
 from .report.elsewhere import ELSEWHERE
 from .report.fit_notes import fit_notes
+from .report.own_spreads import residual_sds
 from .report.predictions import Level, predicted
 from .report.printed import Summary, check_level
 from .report.ranef import random_effects
@@ -127,6 +128,21 @@ class FittedMixedModel(AfterFit):
             UserError: for another level.
         """
         return random_effects(self.run, level)
+
+    def residual_sds(self, level: float = 0.9) -> pd.DataFrame:
+        """The residual's standard deviation of each client, of a model with ``dispersion="~ (1 | site)"``.
+
+        A row for each client: n, its rows; sd, the posterior's median; lower and upper. Where the formula has
+        covariates it is where these are zero, and categories at their first level. Of a lognormal response it is that
+        of log y. Without draws intervals are given the estimates.
+
+        Args:
+            level: of the intervals.
+
+        Raises:
+            UserError: for a model in which clients share it.
+        """
+        return residual_sds(self.run, level)
 
     def shrinkage(self) -> pd.DataFrame:
         """Each client's coefficients by its own rows alone, by this model, and by all rows as if they were of one.

@@ -95,6 +95,13 @@ def two_spreads(rng: Random) -> pd.DataFrame:
     return df.assign(arm=arm, y=df.eta + np.exp(0.5 * (arm == "b")) * rng.normal(size=len(df)))
 
 
+def own_spreads(rng: Random) -> pd.DataFrame:
+    """Thirty sites, log standard deviations of whose residuals have one of 0.4."""
+    df = _eta(rng, 30, 12)
+    spread = effects(rng, 0.4, df.site.to_numpy())
+    return df.assign(y=df.eta + np.exp(spread) * rng.normal(size=len(df)))
+
+
 def zeros_by_arm(rng: Random) -> pd.DataFrame:
     """Poisson counts, and p(zero) of 0.2 and 0.4 in two arms."""
     df = _eta(rng, 20, 15)
@@ -144,6 +151,8 @@ CELLS = [
          {**COMMON, "sd(Intercept | item)": 0.6, "sd(residual)": 1.0}, {"client": "site"}),
     Cell("dispersion", "y ~ x + (1 | site)", two_spreads,
          {**COMMON, "dispersion:Intercept": 0.0, "dispersion:arm[b]": 0.5}, {"dispersion": "~ arm"}),
+    Cell("own spreads", "y ~ x + (1 | site)", own_spreads,
+         {**COMMON, "sd(dispersion:Intercept)": 0.4, "dispersion:Intercept": 0.0}, {"dispersion": "~ (1 | site)"}),
     Cell("zeros by arm", "y ~ x + (1 | site)", zeros_by_arm,
          {**COMMON, "zero_inflation:Intercept": float(logit(0.2)),
           "zero_inflation:arm[b]": float(logit(0.4) - logit(0.2))},

@@ -190,7 +190,7 @@ class StudyReader:
 
     def columns_only(self) -> Design:
         """The study's design before anything is known of the response: its columns, which say all shapes."""
-        (random, blocks), formula = self.levels[CLIENT], self.formula
+        (random, blocks), formula = self.formula.levels.of_clients(*self.levels[CLIENT]), self.formula
         units = {level: Units((0.0,) * len(names), (1.0,) * len(names)) for level, (names, _) in self.levels.items()}
         return Design.of(
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,

@@ -17,9 +17,11 @@ from ...nn.head import LinearHead
 from ...responses.registry import check_columns, check_formulas, response_class
 from .correlation import SERIES, TIME, Correlation
 from .grouping import Grouping
-from .parsed import ABOVE, CLIENT, DISPERSION, INNER, INSIDE, OUTER, ZERO_INFLATION
+from .parsed import ABOVE, CLIENT, DISPERSION, INNER, INSIDE, OUTER, SPREAD, ZERO_INFLATION
 from .units import INTERCEPT, NO_UNITS, Units
 
+#: the number of a response that is the logarithm of a residual's standard deviation
+RESIDUAL = "log_noise"
 #: what a row may have beside the columns of effects, in the order of the inputs' columns
 EXTRAS = ("offset", "trials", "known", "event", "weight", "precision", INNER, OUTER, *INSIDE[1:], SERIES, TIME)
 
@@ -89,7 +91,8 @@ class Design(Architecture):
 
     Attributes:
         fixed: names of the columns of x_ij.
-        random: names of the columns of z_ij.
+        random: names of the columns of z_ij; last :data:`.parsed.SPREAD`, where clients have standard deviations of
+            their own: of the inputs that is no column, and of z zeros.
         family: of the response.
         extras: what rows have beside effects, of :data:`EXTRAS` and in their order.
         levels: of an ordinal response, else 0.
@@ -151,6 +154,10 @@ class Design(Architecture):
         check_columns(family, extras)
         own = {DISPERSION: dispersion, ZERO_INFLATION: zero_inflation}
         check_formulas(family, [name for name, of in own.items() if of is not None], extras)
+        if SPREAD in random and response.formulas.get(DISPERSION) != RESIDUAL:
+            raise UserError(
+                f"clients have a {DISPERSION} of their own where it is a residual's: not of a {family} response"
+            )
         response.check_fixed(any(name in INTERCEPT for name in fixed))
         head, (p, q) = LinearHead(len(fixed) + len(random), 1), (len(fixed), len(random))
         return cls(
@@ -170,6 +177,11 @@ class Design(Architecture):
         x, rest = self.fixed_units.of_columns(inputs[..., :p]), inputs[..., p:]
         z: dict[str, Tensor] = {}
         for level, of in {**self.groupings, **self.own}.items():
+            if level == CLIENT and self.spread:
+                columns = rest[..., : of.width - 1]
+                z[level] = nn.functional.pad(of.units.without_last.of_columns(columns), (0, 1))
+                rest = rest[..., of.width - 1 :]
+                continue
             z[level] = of.units.of_columns(rest[..., : of.width])
             rest = rest[..., of.width :]
         more = dict(zip(self.extras, rest.unbind(-1), strict=True))
@@ -181,6 +193,11 @@ class Design(Architecture):
         return Columns(x, z[CLIENT], **more, z_inner=z.get(INNER), z_outer=z.get(OUTER), further=further, **own)
 
     @property
+    def spread(self) -> bool:
+        """Whether each client has a standard deviation of residuals of its own."""
+        return SPREAD in self.random
+
+    @property
     def own(self) -> dict[str, Grouping]:
         """Columns of the formulas of own numbers that there are, behind those of the levels."""
         found = {DISPERSION: self.dispersion, ZERO_INFLATION: self.zero_inflation}
@@ -189,7 +206,11 @@ class Design(Architecture):
     @property
     def groupings(self) -> dict[str, Grouping]:
         """The random effects of each level that there is, the clients' first."""
-        found = {CLIENT: Grouping(self.random, self.blocks, self.random_units), INNER: self.inner}
+        units = self.random_units
+        if self.spread:  # (in the units of the response, as the other effects are)
+            q = len(self.random) - 1
+            units = Units((*units.centre[:q], 0.0), (*units.scale[:q], self.scale))
+        found = {CLIENT: Grouping(self.random, self.blocks, units), INNER: self.inner}
         found |= dict(zip(INSIDE[1:], self.further, strict=False)) | {OUTER: self.outer}
         found |= dict(zip(ABOVE[1:], self.above, strict=False))
         return {name: level for name, level in found.items() if level is not None}
@@ -218,7 +239,7 @@ class Design(Architecture):
     def width(self) -> int:
         """Columns of the inputs."""
         groups = {**self.groupings, **self.own}.values()
-        return len(self.fixed) + sum(of.width for of in groups) + len(self.extras)
+        return len(self.fixed) + sum(of.width for of in groups) + len(self.extras) - self.spread
 
     @property
     def offset(self) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import UserError
 from .effects import FormulaParser
-from .parsed import OWN, Formula
+from .parsed import DISPERSION, OWN, Formula
 from .tokens import Refused, tokens_of
 
 _PARTS = re.compile(r"(`[^`]*`|'[^'\"]*'|\"[^'\"]*\")|(;)")
@@ -78,6 +78,22 @@ def check_formula_rank(name: str, columns: Mapping[str, np.ndarray]) -> None:
             raise UserError(f"in the formula of {name} {column!r} is a combination of other columns: leave it out")
 
 
+def without_clients(formula: Formula) -> tuple[Formula, str]:
+    """The fixed effects of a formula of dispersion, and the column whose effects it has beside them.
+
+    Raises:
+        Refused: for other random effects than one intercept.
+    """
+    term, *more = formula.random
+    if more or term.effects.replace(" ", "") not in {f"({one}|{term.path[-1]})" for one in ("1", "0+1")}:
+        raise Refused(f"the formula of {DISPERSION} has fixed effects and an intercept of clients, such as (1 | site)")
+    left, _, right = formula.safe.partition(term.effects)
+    sides = [side for side in (left.strip().removesuffix("+").strip(), right.strip().removeprefix("+").strip()) if side]
+    if any(side.startswith("-") or side.endswith(("*", "/", ":", "-")) for side in sides):
+        raise Refused(f"the formula of {DISPERSION} has (1 | {term.path[0]}) as a term by itself, joined by +")
+    return replace(formula, safe=" + ".join(sides) or "1", random=()), term.path[0]
+
+
 def read_formula(text: str) -> Formula:
     """A formula, with those of own numbers.
 
@@ -86,9 +102,11 @@ def read_formula(text: str) -> Formula:
     """
     main, parts = parted(text)
     formula = FormulaParser(main).formula()
-    own, predictors, selections = dict[str, str](), formula.predictors, formula.selections
+    own, predictors, selections, spread = dict[str, str](), formula.predictors, formula.selections, ""
     for name in (known for known in OWN if known in parts):
         found = FormulaParser(parts[name]).formula()
+        if name == DISPERSION and found.random and found.response is None:
+            found, spread = without_clients(found)
         if found.response is not None or found.random or found.smooths:
             raise Refused(f"the formula of {name} has fixed effects alone, such as '~ arm'")
         if any(token.kind == "text" for token in tokens_of(found.safe)):
@@ -103,4 +121,4 @@ def read_formula(text: str) -> Formula:
         return formula
     if not formula.random:
         raise Refused("formulas of own numbers stand beside a random term, such as (1 | site)")
-    return replace(formula, text=text, predictors=predictors, selections=selections, own=own)
+    return replace(formula, text=text, predictors=predictors, selections=selections, own=own, spread=spread)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ...errors import UserError
@@ -13,6 +13,8 @@ from .smooth import Smooth
 CLIENT, INNER, OUTER = "client", "inner", "outer"
 #: numbers of a response that have formulas of their own: the logarithm of its spread or size, the logit of p(zero)
 OWN = DISPERSION, ZERO_INFLATION = "dispersion", "zero_inflation"
+#: the effect of each client on the logarithm of its residual's standard deviation, of ``dispersion ~ (1 | site)``
+SPREAD = f"{DISPERSION}:Intercept"
 #: levels inside a client, in the formula's order
 INSIDE = (INNER, *(f"{INNER}_{k}" for k in range(2, 9)))
 #: how many groups of each there are, in a summary's numbers
@@ -54,6 +56,7 @@ class Levels:
         crossed: whether the groups of ``outer`` cross the clients: a client has rows of many of them.
         terms: the random terms of each level that has some, the clients' first.
         smooths: smooth terms, whose effects are levels above, by kind, of :data:`ABOVE`.
+        spread: whether each client has an effect on its residual's standard deviation, :data:`SPREAD`.
     """
 
     client: str
@@ -62,6 +65,7 @@ class Levels:
     crossed: bool = False
     terms: Mapping[str, tuple[RandomTerm, ...]] = field(default_factory=dict)
     smooths: Mapping[str, Smooth] = field(default_factory=dict)
+    spread: bool = False
 
     def factor(self, kind: str) -> str:
         """What a level inside a client is called, such as school:class; empty where there is none."""
@@ -76,6 +80,11 @@ class Levels:
     def inner_columns(self) -> tuple[str, ...]:
         """All columns that say groups inside a client."""
         return tuple(dict.fromkeys(name for names in self.inside.values() for name in names))
+
+    def of_clients(self, names: Iterable[str], blocks: Iterable[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """A client's effects, and how many each term has: those of columns, and that on its own spread."""
+        more = int(self.spread)
+        return (*names, *[SPREAD] * more), (*blocks, *[1] * more)
 
     def parents(self, kind: str) -> tuple[str, ...]:
         """The levels inside a client whose groups this one's lie in: school of school:class."""
@@ -99,6 +108,7 @@ class Formula:
         share: of a response that is written ``k / n``, the column n, which has to be the weights.
         smooths: its smooth terms.
         own: right sides of the formulas of :data:`OWN`, tokens that were understood.
+        spread: whose effects the formula of dispersion has, as in ``dispersion ~ (1 | site)``; empty for nobody's.
     """
 
     text: str
@@ -111,6 +121,7 @@ class Formula:
     share: str = ""
     smooths: tuple[Smooth, ...] = ()
     own: Mapping[str, str] = field(default_factory=dict)
+    spread: str = ""
 
     @property
     def calls(self) -> str:
@@ -160,6 +171,8 @@ class Formula:
         if place not in longest:
             raise UserError(f"random terms belong to {':'.join(longest)!r}, and the clients are {client!r}")
         outer = longest[: longest.index(place)]
+        if self.spread and self.spread != place:
+            raise UserError(f"{DISPERSION} has effects of the clients alone: (1 | {place}), not (1 | {self.spread})")
         own = {*outer, place}
         if any(not own <= set(term.path) and set(term.path) != {*longest[: len(term.path)]} for term in self.random):
             places = ", ".join(sorted({":".join(term.path) for term in self.random}))
@@ -190,7 +203,9 @@ class Formula:
         terms |= {name: (RandomTerm(f"({right} | `{place}`)", (place,)),) for name, right in self.own.items()}
         # (a level without terms of its own is no level: in (1 | region:site) regions only name the sites)
         kept = {k: v for k, v in terms.items() if v}
-        return Levels(place, tails, "".join(outer) if terms[OUTER] else "", terms=kept)
+        if self.spread and OUTER in kept:
+            raise UserError(f"{DISPERSION} has no effects of clients, (1 | {place}), beside a level above them")
+        return Levels(place, tails, "".join(outer) if terms[OUTER] else "", terms=kept, spread=bool(self.spread))
 
 
 def apart(terms: tuple[RandomTerm, ...], client: str | None) -> tuple[tuple[RandomTerm, ...], tuple[RandomTerm, ...]]:

@@ -163,10 +163,10 @@ class FormulaTable:
         """What the columns of the inputs are."""
         parts, of, correlated = self._centre(), response_class(self.family), self.more.correlated
         fixed = {name: self.fixed[name].to_numpy() for name in self.fixed}
-        random, blocks = self.random[CLIENT]
+        random, blocks = self.levels.of_clients(*self.random[CLIENT])
         units = {level: _units(*found) for level, found in self.random.items()}
         return Design.of(
-            list(fixed), list(random), self.family, tuple(self.rows), self.response.levels,
+            list(fixed), random, self.family, tuple(self.rows), self.response.levels,
             centre=of.centre(float(parts[:, 0].sum()), float(parts[:, 1].sum())),
             scale=(float(np.std(parts[:, 0])) or 1.0) if of.residual else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),

@@ -49,6 +49,11 @@ class Units:
             first += size
         return cls(tuple(centre), tuple(scale))
 
+    @property
+    def without_last(self) -> Units:
+        """Of all columns but the last."""
+        return Units(self.centre[:-1], self.scale[:-1])
+
     def of_columns(self, columns: Tensor) -> Tensor:
         """Columns (..., k) in these units."""
         centre, scale = (columns.new_tensor(v) for v in (self.centre, self.scale))

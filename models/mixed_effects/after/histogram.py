@@ -23,6 +23,7 @@ from hierfl.rng import key
 from ..model.equations import MixedModel
 from ..model.names import RESIDUALS, short
 from ..report.estimates_only import at_nodes
+from ..report.own_spreads import beside_nodes
 from ..report.same_data import NO_ROWS
 from .quantiles import quantiles
 from .rowless import needs_rows
@@ -75,11 +76,12 @@ def client_quantiles(fitted: Fitted, own: State, j: int) -> Tensor:
     owner = torch.full((len(chosen),), j)
     columns = Rows(inputs, None, owner, y).columns(method)
     eta, population = method.predictor(columns, estimates["beta"]), {k: v[None] for k, v in estimates.items()}
-    nodes, weights = at_nodes(method, eta, columns, population, own, owner, "client")
+    found = at_nodes(method, eta, columns, population, own, owner, "client")
+    nodes, weights, spread = beside_nodes(method, found, population, own, owner, "client")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(fitted.seed, "residual histogram", federation.ids[j]) % 2**63)
         noise = torch.rand(len(y), dtype=torch.float64)
-        fn = method.response(nodes, estimates, here(columns))
+        fn = method.response(nodes, {**estimates, **spread}, here(columns))
         event = None if columns.event is None else columns.event[0]
         return quantiles(method.response_family, fn, y, weights, event, noise)
 

@@ -15,6 +15,7 @@ from hierfl.rng import key
 from ..model.equations import MixedModel
 from ..model.names import short
 from ..report.estimates_only import at_nodes
+from ..report.own_spreads import beside_nodes
 from .quantiles import quantiles
 from .rows import RowLevel, Rows, effects_at_estimates, here, predictor, rows_of
 
@@ -78,17 +79,17 @@ def _normal_quantiles(run: Run, method: MixedModel, rows: Rows, estimates: State
     population = {k: v[None] for k, v in estimates.items()}
     eta = method.predictor(columns, estimates["beta"])
     own = _own(run, level) or {}
-    nodes, weights = at_nodes(
-        method, eta, columns, population, own, rows.owner if level == "client" else None, level
-    )  # fmt: skip
+    owner = rows.owner if level == "client" else None
+    found = at_nodes(method, eta, columns, population, own, owner, level)
+    nodes, weights, spread = beside_nodes(method, found, population, own, owner, level)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "quantile residuals") % 2**63)
         noise = torch.rand(len(rows.y), dtype=torch.float64)
-        fn = method.response(nodes, estimates, here(columns))
+        fn = method.response(nodes, {**estimates, **spread}, here(columns))
         event = None if columns.event is None else columns.event[0]
-        found = quantiles(method.response_family, fn, rows.y, weights, event, noise)
+        u = quantiles(method.response_family, fn, rows.y, weights, event, noise)
     edge = torch.finfo(torch.float64).eps
-    return torch.special.ndtri(found.clamp(edge, 1 - edge))
+    return torch.special.ndtri(u.clamp(edge, 1 - edge))
 
 
 def _of(run: Run) -> tuple[MixedModel, State]:
@@ -112,4 +113,5 @@ def _own(run: Run, level: RowLevel) -> State | None:
 def _distribution(method: MixedModel, rows: Rows, estimates: State, own: State | None) -> Any:
     """p(y | eta) of rows at the estimates, (N,)."""
     eta = predictor(method, rows, estimates, own)
-    return method.response(eta, estimates, here(rows.columns(method)))
+    spread = {} if own is None or rows.owner is None else method.spread(own["b_mean"][rows.owner])
+    return method.response(eta, {**estimates, **spread}, here(rows.columns(method)))

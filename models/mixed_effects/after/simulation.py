@@ -39,7 +39,10 @@ def simulations(run: Run, df: pd.DataFrame | None, n: int, seed: int, level: Row
         drawn = [simulated(run, k, seed, places) for k in range(n)]
     else:
         estimates = {k: v.cpu() for k, v in short(run.shared).items()}
-        eta = predictor(method, rows, estimates, effects_at_estimates(run.fitted) if level == "client" else None)
+        own = effects_at_estimates(run.fitted) if level == "client" else None
+        eta = predictor(method, rows, estimates, own)
+        if own is not None and rows.owner is not None:
+            estimates |= method.spread(own["b_mean"][rows.owner])
         columns = here(rows.columns(method))
         drawn = [responses(method, eta, estimates, columns, key(seed, k, "rows")) for k in range(n)]
     return pd.DataFrame({k: _in_table(method, y) for k, y in enumerate(drawn)}, rows.index)

@@ -6,6 +6,7 @@ from hierfl.responses.registry import RESPONSES
 
 from ..model.equations import MixedModel
 from .gaussian.likelihood import Gaussian
+from .gaussian.own_spreads import OwnSpreads
 from .gaussian.row_variances import RowVariances
 from .joint.gaussian import JointGaussian
 from .joint.weighted import WeightedGaussian
@@ -17,6 +18,8 @@ from .quadrature.likelihood import Quadrature
 
 def likelihood_of(method: MixedModel) -> Likelihood:
     """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
+    if method.network.spread:
+        return OwnSpreads(method)
     if RESPONSES[method.network.family].closed_form:
         by_row = bool(method.network.own)
         if len(method.inside) > 1:

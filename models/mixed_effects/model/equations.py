@@ -4,6 +4,9 @@
     eta_ij  = c + x_ij^T beta + z_ij^T b_j     beta the fixed effects, p numbers; c about where eta lies    (4)
     y_ij    ~ p(y | eta_ij)                    N(eta_ij, sigma^2), Poisson(exp(eta_ij)), ...: the family    (5)
 
+Clients may have standard deviations of residuals of their own, log sigma_ij = d_ij^T gamma + e_j: e_j is the last of
+b_j, in units of the response's spread, and its column of z is zero.
+
 Groups inside a client (patients of a hospital) and groups of clients (regions of hospitals) have random effects, too:
 
     c_jg    ~ N(0, L_in L_in^T)                eta_ij gains z_in^T c_jg of its group g                      (2)
@@ -27,11 +30,13 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.formula.design import Columns
+from hierfl.data.formula.parsed import CLIENT
 from hierfl.errors import UserError
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.state import State
 from hierfl.ppl.normal_of_root import NormalOfRoot
 from hierfl.ppl.plates import clients, data, param, sample
+from hierfl.responses.formulas import OWN_SPREAD
 
 from .arithmetic import curve, each, linear, of_groups, positive
 from .population import Population
@@ -80,12 +85,19 @@ class MixedModel(Population):
                     z, group = columns.of(kind)
                     eta = eta + linear(z, values if group is None else of_groups(values, group))
                 with poutine.scale(scale=1.0 if columns.weight is None else columns.weight):
-                    sample("y", self.response(eta, self.values(), columns), obs=batch.y)
+                    values = {**self.values(), **self.spread(effects[CLIENT])}
+                    sample("y", self.response(eta, values, columns), obs=batch.y)
 
     def predictor(self, columns: Columns, beta: Tensor) -> Tensor:
         """What the linear predictor is without random effects, (..., S, n)."""
         base = linear(columns.x, beta) + self.network.offset
         return base if columns.offset is None else base + columns.offset
+
+    def spread(self, effects: Tensor) -> State:
+        """Of clients' effects (..., q) what their residuals' log standard deviations are more than their formula says,
+        e_j (...), as :meth:`response` takes it; nothing where clients have none of their own.
+        """
+        return {OWN_SPREAD: effects[..., -1] / self.network.scale} if self.network.spread else {}
 
     def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
         """p(y | eta)."""

@@ -83,6 +83,11 @@ class Population(Method):
         raise NotImplementedError
 
     @property
+    def unit(self) -> float:
+        """How far the linear predictor spreads, where coefficients are searched; see :class:`.base.Response`."""
+        return self.network.scale if self.network.spread else self.response_family.unit
+
+    @property
     def inside(self) -> tuple[Level, ...]:
         """Levels inside a client."""
         return tuple(level for level in self.levels if level.inside)

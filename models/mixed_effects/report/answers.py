@@ -89,6 +89,6 @@ class Answers(MixedModel):
         """See :func:`~hierfl.models.mixed_effects.report.shrinkage.shrinkage_table`; None at a site.
 
         One site's rows say neither what all rows together would, nor which fixed effects go with a random one: there
-        a column may be the same in every row.
+        a column may be the same in every row. None where clients have residual deviations of their own.
         """
-        return shrinkage_table(fitted) if fitted.federation.clients > 1 else None
+        return shrinkage_table(fitted) if fitted.federation.clients > 1 and not self.network.spread else None

@@ -11,6 +11,7 @@ from torch import Tensor
 from hierfl.data.formula.design import Columns
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
+from hierfl.responses.formulas import OWN_SPREAD
 from hierfl.rng import key, normals
 
 from ..model.arithmetic import linear, of_smooth
@@ -18,6 +19,7 @@ from ..model.equations import MixedModel
 from ..model.names import held, short
 from .client_of_rows import client_of_rows
 from .estimates_only import at_nodes
+from .own_spreads import at_draws, beside_nodes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,9 +69,11 @@ def predicted(
         eta = method.predictor(columns, population["beta"][:, None, None])[:, 0]  # (D, n)
         whose = None if owner is None else owner[first : first + size]
         if not kept:
-            eta, weights = at_nodes(method, eta, columns, population, own, whose, level)
+            nodes = at_nodes(method, eta, columns, population, own, whose, level)
+            eta, weights, spread = beside_nodes(method, nodes, population, own, whose, level)
         else:
             weights = eta.new_full((len(eta),), 1 / len(eta))
+            spread = at_draws(method, population, own, whose, level, run.options.seed)
             if whose is not None:
                 eta = eta + _of_clients(method, columns, own, whose)
             elif level == "new":
@@ -83,7 +87,7 @@ def predicted(
                 assert group is not None
                 eta = eta + linear(z[0], population[above.effects][:, group[0].long()])
         seed = key(run.options.seed, "response", first)
-        parts.append(_summary(method, eta, weights, population, columns, interval, seed))
+        parts.append(_summary(method, eta, weights, {**population, **spread}, columns, interval, seed))
     table = pd.concat(parts).set_axis(df.index)
     if owner is not None:
         table.insert(0, "client", [run.fitted.federation.ids[j] for j in owner.tolist()])
@@ -138,6 +142,7 @@ def _summary(
     import pandas as pd
 
     values = {name: population[name][:, None] for name in method.response_family.starts}
+    values |= {name: population[name] for name in (OWN_SPREAD,) if name in population}
     here = columns.of_one
     fn, family = method.response(eta, values, here), method.response_family
     levels = family.level_names

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hierfl.data.formula.design import Design
+from hierfl.data.formula.parsed import SPREAD
 from hierfl.errors import UserError
 from hierfl.inference.run.result import Run
 
@@ -53,7 +54,9 @@ def _effects(run: Run) -> dict[tuple[str, str], Tensor]:
     """Columns of rows, (N,), by level ("" of fixed effects) and name."""
     design = _design(run)
     names = [("", name) for name in design.fixed]
-    names += [(level, name) for level, of in {**design.groupings, **design.own}.items() for name in of.names]
+    levels = {**design.groupings, **design.own}.items()
+    # (a client's effect on its own residuals has no column)
+    names += [(level, name) for level, of in levels for name in of.names if name != SPREAD]
     return dict(zip(names, run.fitted.federation.x.unbind(1), strict=False))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
+from hierfl.errors import UserError
 
 from ..likelihood.moments import triangle
 from ..likelihood.quadrature.newton import NEWTON_TOLERANCE
@@ -48,6 +49,8 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
 
     method, federation = fitted.method, fitted.federation
     assert isinstance(method, MixedModel)
+    if method.network.spread:
+        raise UserError("shrinkage is of clients with one residual deviation: ranef() and residual_sds() say theirs")
     design, q, shared = method.network, method.covariance.q, short(fitted.shared)
     width = FLAT_PRIOR_WIDTH * design.scale * torch.ones(q, dtype=torch.float64, device=federation.device)
     turn = method.groupings["root"].to_users(width)

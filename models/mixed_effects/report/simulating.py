@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hierfl.data.formula.design import Columns
+from hierfl.data.formula.parsed import CLIENT
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key, normals
@@ -70,8 +71,8 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
         for kind, drawn in {**effects, **above}.items():
             z, group = columns.of(kind)
             eta = eta + linear(z[0], drawn if group is None else drawn[group[0].long()])
-        here = columns.of_one
-        y[rows] = responses(method, eta, values, here, key(own, "rows")).to(y)
+        here, spread = columns.of_one, method.spread(effects[CLIENT])
+        y[rows] = responses(method, eta, {**values, **spread}, here, key(own, "rows")).to(y)
     return y
 
 

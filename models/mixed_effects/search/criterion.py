@@ -77,7 +77,7 @@ class Surface:
     def longest(self, criterion: Criterion) -> Tensor:
         """How far each number, or coordinate, goes in a round, (k,)."""
         of_root = LONGEST if criterion == "mixing" else LONGEST * self.method.network.scale
-        far = {**dict.fromkeys(self.method.covariances, of_root), "beta": FAR * self.method.response_family.unit}
+        far = {**dict.fromkeys(self.method.covariances, of_root), "beta": FAR * self.method.unit}
         return torch.cat([torch.full((n,), far.get(k, LONGEST)).double() for k, n in self.method.sizes.items()] or [
             torch.zeros(0).double()
         ])  # fmt: skip

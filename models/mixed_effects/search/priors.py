@@ -49,7 +49,7 @@ class Priors:
         s, d = self.method.settings, self.method.network
         if not self.bayes:
             # (where they are not searched, the sums say where coefficients are; others may be at infinity)
-            wide = WIDE_BETA * self.method.response_family.unit
+            wide = WIDE_BETA * self.method.unit
             flat = torch.full((len(d.fixed),), wide, dtype=torch.float64)
             return (torch.zeros_like(flat), flat) if self.method.likelihood.searches_beta else None
         scale = torch.tensor(d.fixed_units.scale, dtype=torch.float64)

@@ -32,7 +32,7 @@ def directions(method: MixedModel, estimates: Mapping[str, Tensor]) -> tuple[Ten
         # beta = R^-T gamma, where R R^T is the correlation of the columns: x^T beta has the variance |gamma|^2
         root = torch.linalg.cholesky(numbers.new_tensor(method.network.fixed_correlation))
         turn[-p:, -p:] = torch.linalg.inv(root).mT
-    if (unit := method.response_family.unit) != 1.0:
+    if (unit := method.unit) != 1.0:
         of_eta = [name in method.covariances or name == "beta" for name, n in method.sizes.items() for _ in range(n)]
         turn = turn * torch.where(torch.tensor(of_eta), unit, 1.0).to(turn)
     values, vectors = torch.linalg.eigh(turn.mT @ estimates["curvature"] @ turn)

@@ -25,6 +25,8 @@ from ..model.equations import MixedModel
 
 #: a sum of squares below this share of the response's is no honest one
 IMPOSSIBLE = -1e-6
+#: a row with less than this share of the typical one's information is where its site's likelihood is flat
+FLAT = 0.3
 #: below this share a site's information determines a coefficient not at all
 DETERMINED = 0.99
 
@@ -93,6 +95,20 @@ def _random(method: MixedModel, shared: Mapping[str, Tensor]) -> tuple[list[int]
     variances, sizes = (root @ root.mT).diagonal(), (net.fixed_units.scale, net.random_units.scale)
     same = [variances[r] * float(sizes[0][k] == sizes[1][r]) for k, r in pairs]
     return [k for k, _ in pairs], torch.stack(same) if same else at.new_zeros(0)
+
+
+def sure(information: Tensor, rows: Tensor) -> Tensor:
+    """With the typical row's in the place of sites' that have far less: where clients have residual deviations of their
+    own a site's likelihood is flat or bends upwards far from its own estimate, and says nothing of its information.
+    """
+    each = information / rows.clamp_min(1)[:, None, None]
+    upright = torch.linalg.eigvalsh(each)[:, 0] > 0
+    factor, failed = torch.linalg.cholesky_ex(each[upright].mean(0))
+    if not bool(upright.any()) or int(failed):
+        return information
+    half = torch.linalg.solve_triangular(factor, each, upper=False)
+    least = torch.linalg.eigvalsh(torch.linalg.solve_triangular(factor, half.mT, upper=False))[:, 0]
+    return torch.where((least < FLAT)[:, None, None], each[upright].mean(0), each) * rows[:, None, None]
 
 
 def spread_out(found: Rows, index: Tensor, least: float) -> Tensor:

@@ -44,7 +44,7 @@ from ..likelihood.quadrature.crossed import given_effects
 from ..model.effects import users_beta
 from ..model.equations import MixedModel
 from .single_moves import beside_others, moves_of
-from .single_rows import Rows, effects_out, rows_of, spread_out
+from .single_rows import Rows, effects_out, rows_of, spread_out, sure
 
 #: a site's information on a coefficient below this share of the others' is none, not a wrong one
 NEGATIVE = -1e-6
@@ -100,6 +100,8 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
         curvature = curvature.unflatten(1, (groups, -1)).sum(1).mean(1)
     k = len(at)
     information = curvature[:, k - p : k, k - p : k]
+    if method.network.spread:
+        information = sure(information, rows)
     if "crossed" in message:  # (differences leave terms of second order in their steps, below zero, too)
         typical = information.diagonal(dim1=-2, dim2=-1).median(0).values.clamp_min(0)
         information = information + torch.diag(DIFFERENCES * typical)

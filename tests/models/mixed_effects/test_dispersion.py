@@ -183,7 +183,7 @@ def test_rows_are_drawn_and_predicted_with_spreads_of_their_own() -> None:
         ("count ~ x + (1 | site)", {"family": "poisson", "precision_weights": "w"}, "weights= counts rows"),
         ("y ~ x + (1 | site)", {"dispersion": "~ arm", "known_se": "w"}, "leave no formula"),
         ("y ~ x + (1 | site)", {"precision_weights": "w", "known_se": "e"}, "one of the two"),
-        ("y ~ x + (1 | site)", {"dispersion": "~ (1 | site)"}, "fixed effects alone"),
+        ("zi ~ x + (1 | site)", {"family": "hurdle-poisson", "zero_inflation": "~ (1 | site)"}, "fixed effects alone"),
         ("y ~ x + (1 | site)", {"dispersion": "arm"}, "right side"),
         ("y ~ x + (1 | site)", {"dispersion": "~ x + I(2 * x)"}, "combination"),
         ("y ~ x + (1 | site)", {"dispersion": "~ I(arm == 'b')"}, "no level of one"),

@@ -48,7 +48,7 @@ def test_a_fit_without_its_table_answers_as_with_it(formula: str, how: dict[str,
         pd.testing.assert_frame_equal(ask(again), ask(fit), rtol=1e-9)
 
 
-@pytest.mark.cpu(6, "five structures, each fitted once")
+@pytest.mark.cpu(6, "six structures, each fitted once")
 @pytest.mark.parametrize(
     ("formula", "how"),
     [
@@ -56,6 +56,7 @@ def test_a_fit_without_its_table_answers_as_with_it(formula: str, how: dict[str,
         ("y ~ arm + (1 | site) + (1 | site:nurse) + (1 | site:dose)", {}),
         ("y ~ arm + (1 | site) + (1 | nurse)", {"client": "site"}),
         ("y ~ arm + (1 | site)", {"dispersion": "~ arm"}),
+        ("y ~ arm + (1 | site)", {"dispersion": "~ (1 | site)"}),
         ("y ~ arm + (1 | site)", {"correlation": "ar1(visit)"}),
     ],
 )
