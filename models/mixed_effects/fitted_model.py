@@ -118,7 +118,8 @@ class FittedMixedModel(AfterFit):
     def ranef(self, level: str = "client") -> pd.DataFrame:
         """Random effects: a row for each group and effect, their posterior mean, sd and 90 % interval.
 
-        The sd has what is not known of the population in it (without draws it is conditional on the estimates).
+        The sd has what is not known of the population in it. Without draws it is conditional on the estimates, of
+        clients on those of groups that cross them too; such groups of other responses than gaussian have none then.
 
         Args:
             level: "client", or the column of the groups inside clients, or of clients.
