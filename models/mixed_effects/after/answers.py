@@ -256,7 +256,8 @@ class AfterFit(OfRows, MadeAgain):
         """What each client does to the coefficients: a row for each client, no row is read again.
 
         Columns: client, rows, cooks_distance (over the number of coefficients), and each coefficient's estimate without
-        the client: of a gaussian response exact given the variances of all, of others by one Newton step.
+        the client: of a gaussian response exact given the variances of all, of others by one Newton step; note, where
+        the others know nothing of a coefficient, as of a level that one client alone has.
 
         Raises:
             UserError: of a fit with groups of clients, or in which single clients' messages were not seen.
