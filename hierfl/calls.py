@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .errors import UserError
 
@@ -23,7 +23,6 @@ def checked_call(function: Callable[P, R]) -> Callable[P, R]:
         UserError: on such a call, instead of Python's TypeError.
     """
     signature = inspect.signature(function)
-    shown = ", ".join(_shown(p) for p in signature.parameters.values() if p.name not in ("self", "cls"))
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -33,10 +32,21 @@ def checked_call(function: Callable[P, R]) -> Callable[P, R]:
             name, call = function.__qualname__, function.__name__
             if call == "__init__":  # of an object whose class is the one that is called
                 name = call = type(args[0]).__name__
-            raise UserError(f"{name}: {error}; it is called as {call}({shown})") from None
+            raise UserError(f"{name}: {error}; it is called as {shown_call(function, call)}") from None
         return function(*args, **kwargs)
 
     return called
+
+
+def shown_call(function: Callable[..., Any], name: str = "") -> str:
+    """How a function is called, in one line.
+
+    Args:
+        function: which.
+        name: by which it is called; its own, if empty.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    return f"{name or function.__name__}({', '.join(_shown(p) for p in parameters if p.name not in ('self', 'cls'))})"
 
 
 def _shown(parameter: inspect.Parameter) -> str:

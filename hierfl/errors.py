@@ -26,6 +26,21 @@ class NoAttribute(UserError, AttributeError):
     """An attribute that is not there, with the way to what it would be."""
 
 
+#: characters of a value that a line of an error has at most
+SHORT = 80
+
+
+def in_short(value: object) -> str:
+    """A value in one line: as it is written, or by its type where that is long, as of a table.
+
+    A name that is not known is of the user, and whole however long.
+    """
+    if isinstance(value, str):
+        return repr(value)
+    text = repr(value)
+    return text if len(text) <= SHORT and "\n" not in text and " at 0x" not in text else f"a {type(value).__name__}"
+
+
 def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
     """The error for a name that is not known, with the list of those that are."""
-    return UserError(f"unknown {kind} {name!r}; known: {', '.join(known)}")
+    return UserError(f"unknown {kind} {in_short(name)}; known: {', '.join(known)}")

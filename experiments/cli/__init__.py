@@ -25,6 +25,9 @@ from .sbc import sbc
 from .search import search, tune
 from .table import table
 
+#: the exit code of an error that is none of the user's
+DEFECT = 1
+
 app = typer.Typer(
     help="Hierarchical-Bayesian personalised federated learning.",
     add_completion=False,
@@ -101,8 +104,19 @@ def main() -> NoReturn:
             _fail(error.format_message())
         if type(error).__name__ == "Abort":
             sys.exit(130)
-        raise
+        _fail(f"{type(error).__name__}: {str(error) or 'no message'}; this is a defect, see {_traced(error)}", DEFECT)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _traced(error: Exception) -> str:
+    """A file with the traceback that its owner alone can read: errors may quote rows."""
+    import tempfile
+    import traceback
+
+    handle, name = tempfile.mkstemp(".txt", "hierfl-traceback-")
+    with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write("".join(traceback.format_exception(error)))
+    return name
 
 
 def _fail(message: str, status: int = UserError.status) -> NoReturn:

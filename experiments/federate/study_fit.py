@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hierfl.calls import checked_call
+from hierfl.argument_types import typed_call
 from hierfl.data.federated.formula_data import FormulaData
 from hierfl.errors import UserError
 from hierfl.files import user_path
@@ -46,18 +46,22 @@ SHARED = "server/shared/"
 class OfStudy:
     """What no fit of a study answers, since it needs all rows, and they are at their sites."""
 
+    @typed_call
     def refit(self, update: str = "~ .", df: pd.DataFrame | None = None, **changes: Any) -> Any:
         """Refused."""
         raise UserError("refit needs all rows, and they are at their sites: another formula is another study")
 
+    @typed_call
     def save(self, folder: str | Path) -> None:
         """Refused."""
         raise UserError("a study is kept by its folder: copy that, and load_study(FOLDER) loads it")
 
+    @typed_call
     def shrinkage(self) -> pd.DataFrame:
         """Refused."""
         raise UserError("shrinkage needs all rows, and they are at their sites: load_study(FOLDER).ranef() at a site")
 
+    @typed_call
     def compare(self, other: FittedMixedModel, *_: Any, **__: Any) -> pd.DataFrame:
         """Refused: nobody sees that two studies are of the same rows, and REML's are fitted again."""
         raise UserError(
@@ -72,6 +76,7 @@ class SiteMixedModel(OfStudy, FittedMixedModel):
 class StudyMixedModel(OfStudy, RowlessMixedModel):
     """A study's fit at its coordinator: answers from sums; what is of single sites is at the sites."""
 
+    @typed_call
     def posterior(self, **how: Any) -> Any:
         """Refused: what ArviZ is given has rows."""
         raise UserError(
@@ -79,6 +84,7 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
             "load_study(FOLDER) at a site its own posterior()"
         )
 
+    @typed_call
     def ranef(self, level: str = "client") -> pd.DataFrame:
         """As of any fit, of groups of sites; a site's own effects stay there.
 
@@ -89,14 +95,17 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
             raise _at_sites("ranef")
         return super().ranef(level)
 
+    @typed_call
     def residual_sds(self, level: float = 0.9) -> pd.DataFrame:
         """Refused: sites' own deviations stay there."""
         raise _at_sites("residual_sds")
 
+    @typed_call
     def influence(self) -> pd.DataFrame:
         """Refused: single sites' rows are not counted here."""
         raise _at_sites("influence")
 
+    @typed_call
     def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:
         """As of any fit, for levels "population" and "new".
 
@@ -108,7 +117,7 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
         return super().predict(df, level, interval)
 
 
-@checked_call
+@typed_call
 def load_study(folder: str | Path) -> FittedMixedModel:
     """A study's mixed model as it has ended.
 

@@ -13,6 +13,7 @@ from pyro.distributions import ImproperUniform
 from hierfl.arviz_io import to_inference_data
 from hierfl.errors import UserError
 
+from ..checks import check_number, check_whole
 from ..evaluation.fitted import Fitted
 from ..evaluation.keyed_draws import has_rows
 from ..evaluation.personal import BUDGET, pieces
@@ -33,6 +34,11 @@ def inference_data(
     by_row: bool = True,
 ) -> Any:  # fmt: skip
     """See :meth:`hierfl.inference.run.result.Run.posterior`; ``rows`` are the clients' places, ``by_row`` its rows."""
+    if draws is not None:
+        check_whole("draws", draws, 2)
+    check_number("limit", limit)
+    if not 0 < limit < float("inf"):
+        raise UserError(f"limit is a number of bytes, not {limit}")
     if (joint := joint_posterior(fitted.method, fitted)) is not None:
         if draws is not None and draws > joint.kept:
             raise UserError(f"{joint.kept} draws were kept: a fit with draws={draws} (--set draws={draws}) keeps more")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
+from hierfl.argument_types import typed_call
 from hierfl.calls import checked_call
 from hierfl.errors import UserError
 
@@ -263,7 +264,7 @@ class Run:
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 
-    @checked_call
+    @typed_call
     def posterior(
         self, draws: int | None = None, clients: int | str | Sequence[int | str] | None = None, *,
         float32: bool = False, limit: float = 100e6, observed: bool = True, rows: bool = True,
@@ -290,10 +291,8 @@ class Run:
             NotFinite: for a model that has diverged.
             UserError: for a client that does not exist, or is named twice.
         """
-        if draws is not None:
-            check_whole("draws", draws, 2)
         everyone, federation = list(range(self.fitted.federation.clients)), self.fitted.federation
-        named = [clients] if isinstance(clients, int | str) else clients
+        named = [clients] if isinstance(clients, int | np.integer | str) else clients
         places = everyone if named is None else [client_row(federation, client) for client in named]
         if not places or len(set(places)) < len(places):
             raise UserError("posterior takes at least one client, and each once")

@@ -66,7 +66,7 @@ class Watched:
         return f"{self._words(row)}{self._moved(row.client)}"
 
     def _words(self, row: StandsOut) -> str:
-        far = "" if np.isnan(row.distance) else f", {row.distance:.0f} spreads from the others'"
+        far = "" if not np.isfinite(row.distance) else f", {row.distance:.0f} spreads from the others'"
         return f"{self.names[row.client]} stands out by {row.words} (round {row.round}){far}"
 
     def _moved(self, row: int) -> str:

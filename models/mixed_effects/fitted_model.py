@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hierfl.calls import checked_call
-from hierfl.errors import NoAttribute, UserError, unknown
+from hierfl.argument_types import typed_call
+from hierfl.errors import NoAttribute, UserError
 from hierfl.inference.run.result import Run
 
 from .after.again import Origin
@@ -54,6 +54,7 @@ class FittedMixedModel(AfterFit):
         """Rows of each client that lacked a value and were dropped; clients that have lost all of theirs included."""
         return dict(self.run.fitted.federation.about.get("left_out") or {})
 
+    @typed_call
     def summary(self, level: float = 0.95) -> Summary:
         """Estimates, standard errors, intervals and tests, and what the fit as a whole is worth.
 
@@ -87,7 +88,7 @@ class FittedMixedModel(AfterFit):
         """At the estimates, of REML its criterion; not a number for a posterior."""
         return self._numbers.get("log_likelihood", float("nan"))
 
-    @checked_call
+    @typed_call
     def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:
         """What the model says of rows of such a table: the mean, and intervals of it and of a new response.
 
@@ -110,16 +111,16 @@ class FittedMixedModel(AfterFit):
             UserError: for a client that was not fitted, a table that lacks a column or holds one of another type than
                 in the fit, or rows in which a column that was dropped is not the combination of others that it was.
         """
-        if level not in get_args(Level):
-            raise unknown("level", level, get_args(Level))
         if interval is not None:
             check_level(interval)
         return predicted(self.run, df, level, interval)
 
+    @typed_call
     def ranef(self, level: str = "client") -> pd.DataFrame:
         """Random effects: a row for each group and effect, their posterior mean, sd and 90 % interval.
 
-        The sd has what is not known of the population in it (without draws it is conditional on the estimates).
+        The sd has what is not known of the population in it. Without draws it is conditional on the estimates, of
+        clients on those of groups that cross them too; such groups of other responses than gaussian have none then.
 
         Args:
             level: "client", or the column of the groups inside clients, or of clients.
@@ -129,6 +130,7 @@ class FittedMixedModel(AfterFit):
         """
         return random_effects(self.run, level)
 
+    @typed_call
     def residual_sds(self, level: float = 0.9) -> pd.DataFrame:
         """The residual's standard deviation of each client, of a model with ``dispersion="~ (1 | site)"``.
 
@@ -144,6 +146,7 @@ class FittedMixedModel(AfterFit):
         """
         return residual_sds(self.run, level)
 
+    @typed_call
     def shrinkage(self) -> pd.DataFrame:
         """Each client's coefficients by its own rows alone, by this model, and by all rows as if they were of one.
 
@@ -151,7 +154,7 @@ class FittedMixedModel(AfterFit):
         """
         return shrinkage_table(self.run.fitted)
 
-    @checked_call
+    @typed_call
     def compare(self, other: FittedMixedModel, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
         """A test of two nested models of one table, beside their AIC and BIC.
 
@@ -178,6 +181,7 @@ class FittedMixedModel(AfterFit):
             raise UserError(f"compare takes another fitted mixed model, not {type(other).__name__}")
         return compared((self.run, self.formula), (other.run, other.formula), test, replicates)
 
+    @typed_call
     def posterior(self, **how: Any) -> Any:
         """The joint posterior for ArviZ; see :meth:`hierfl.inference.run.result.Run.posterior`."""
         if self.method.network.correlation is not None and how.setdefault("rows", False):

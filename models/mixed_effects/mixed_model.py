@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hierfl.argument_types import typed_call
 from hierfl.calls import checked_call
 from hierfl.data.federation import Federation
 from hierfl.data.formula.federate import from_formula
@@ -108,7 +109,7 @@ def mixed_model(
     return FittedMixedModel(fitted(method, federation, seed, device, rounds), formula, origin)
 
 
-@checked_call
+@typed_call
 def load_mixed_model(folder: str | Path, df: pd.DataFrame | None = None) -> FittedMixedModel:
     """A fit that :meth:`FittedMixedModel.save` has written.
 

@@ -25,11 +25,19 @@ def column_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
     for name, values in {**own.numbers, **own.design}.items():
         for part, rows in own.parts():
             apart = own.count(rows & apart_rows(values, rows))
-            margin = f"{apart} {own.unit} differ from all others, none or at least {limits.least_cell}"
+            margin = _apart_in_words(apart, own.count(rows), own.unit, limits.least_cell)
             holds = apart == 0 or apart >= limits.least_cell
             tried.append((apart or np.inf, Rule(f"{name}, {part}", holds, margin)))
     if tried:
         yield worst("rows that stand alone in a column", tried)
+
+
+def _apart_in_words(apart: int, every: int, unit: str, least: int) -> str:
+    """How many are away from where most lie in a column, and what may be."""
+    words = f"{apart} of {every} {unit} are away from where most lie, which none may be, or {least} and more"
+    if unit == "groups" and 0 < apart < least and every < 2 * least:
+        words += f"; with so few groups that is so of most numbers that a group has once: use levels of {least} groups"
+    return words
 
 
 def apart_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:

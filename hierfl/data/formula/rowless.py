@@ -71,7 +71,7 @@ def written(reader: Reader, df: pd.DataFrame, client: str) -> dict[str, Any] | N
             for make in ("effects", "all_fixed")
             for one, other in zip(getattr(reader, make)(some), getattr(again, make)(some), strict=True)
         )
-    except Exception:  # (whatever formulae says of numbers that such a table has and the fitted one has not)
+    except UserError:  # (of numbers that such a table has and the fitted one has not)
         return None
     return record if same else None
 

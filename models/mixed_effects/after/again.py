@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hierfl.calls import checked_call
+from hierfl.argument_types import typed_call
 from hierfl.errors import UserError
 from hierfl.files import user_path
 from hierfl.inference.run.result import Run
@@ -41,7 +41,7 @@ class MadeAgain:
     formula: str
     origin: Origin | None
 
-    @checked_call
+    @typed_call
     def refit(self, update: str = "~ .", df: pd.DataFrame | None = None, **changes: Any) -> Any:
         """The same model fitted again, with another formula, table or setting.
 
@@ -62,7 +62,7 @@ class MadeAgain:
         table = self.origin.df if df is None else df
         return self.origin.fit(table, formula, **{**self.origin.how, **changes})
 
-    @checked_call
+    @typed_call
     def save(self, folder: str | Path) -> None:
         """Writes the fit without its rows: :func:`hierfl.load_mixed_model` reads it, with or without its table.
 

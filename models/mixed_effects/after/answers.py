@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hierfl.calls import checked_call
+from hierfl.argument_types import typed_call
 from hierfl.data.formula.reader import Reader
 from hierfl.errors import UserError
 from hierfl.inference.run.result import Run
@@ -59,6 +59,7 @@ class AfterFit(OfRows, MadeAgain):
         found = self._coefficients
         return pd.Series(found.values, pd.Index(found.names, name="effect"), name="estimate")
 
+    @typed_call
     def vcov(self) -> pd.DataFrame:
         """The coefficients' covariance, of which the summary's standard errors are the roots of the diagonal.
 
@@ -70,6 +71,7 @@ class AfterFit(OfRows, MadeAgain):
         found = self._coefficients
         return pd.DataFrame(found.covariance, list(found.names), list(found.names))
 
+    @typed_call
     def confint(self, level: float = 0.95) -> pd.DataFrame:
         """Intervals of all effects, lower and upper, as the summary has them.
 
@@ -99,7 +101,7 @@ class AfterFit(OfRows, MadeAgain):
 
     # -- tests --------------------------------------------------------------------------------------------------------
 
-    @checked_call
+    @typed_call
     def test(self, hypothesis: str) -> pd.DataFrame:
         """A Wald test of linear hypotheses about the coefficients, all together.
 
@@ -126,7 +128,7 @@ class AfterFit(OfRows, MadeAgain):
             "df_residual": found.df, "p": found.p, "reference": found.reference,
         }])  # fmt: skip
 
-    @checked_call
+    @typed_call
     def anova(self, type: Literal[3] = 3) -> pd.DataFrame:
         """A Wald test of each term beside all others, as :meth:`test` makes it, whatever the coding.
 
@@ -162,7 +164,7 @@ class AfterFit(OfRows, MadeAgain):
 
     # -- marginal means -----------------------------------------------------------------------------------------------
 
-    @checked_call
+    @typed_call
     def means(
         self, of: str | Sequence[str], *, by: str | Sequence[str] = (), at: At | None = None, scale: Scale = "link",
         level: float = 0.95, adjust: Adjust = "none",
@@ -172,7 +174,7 @@ class AfterFit(OfRows, MadeAgain):
         Numbers are at their means over all rows, each once whatever its weight, random effects at zero.
 
         Args:
-            of: one or several predictors; numbers among them have values in ``at``.
+            of: one or several predictors, none for the mean over all; numbers among them have values in ``at``.
             by: others within whose levels means are listed.
             at: where predictors are: a number, a level, or several, as in ``{"dose": 2, "arm": ["a", "b"]}``.
             scale: "link", of the linear predictor; "response", the mean of a response at these (of one trial): of a
@@ -196,7 +198,7 @@ class AfterFit(OfRows, MadeAgain):
         asked = Asked(_names(of), _names(by), at or {}, scale, level, adjust)
         return marginal_means(self._reader, self._coefficients, asked)
 
-    @checked_call
+    @typed_call
     def contrast(
         self, of: str | Sequence[str], *, by: str | Sequence[str] = (), kind: Kind = "pairwise", at: At | None = None,
         scale: Scale = "link", level: float = 0.95, adjust: Adjust = "auto",
@@ -226,6 +228,7 @@ class AfterFit(OfRows, MadeAgain):
 
     # -- variance, clients --------------------------------------------------------------------------------------------
 
+    @typed_call
     def icc(self) -> pd.DataFrame:
         """The partition of variance: a row for each level of random effects, the residual and the fixed effects.
 
@@ -239,6 +242,7 @@ class AfterFit(OfRows, MadeAgain):
         """
         return partition(self.run, self._coefficients).table()
 
+    @typed_call
     def r2(self) -> pd.Series:
         """Shares of variance: marginal, of fixed effects; conditional, of fixed and random effects; see :meth:`icc`.
 
@@ -247,11 +251,13 @@ class AfterFit(OfRows, MadeAgain):
         """
         return partition(self.run, self._coefficients).r2()
 
+    @typed_call
     def influence(self) -> pd.DataFrame:
         """What each client does to the coefficients: a row for each client, no row is read again.
 
         Columns: client, rows, cooks_distance (over the number of coefficients), and each coefficient's estimate without
-        the client: of a gaussian response exact given the variances of all, of others by one Newton step.
+        the client: of a gaussian response exact given the variances of all, of others by one Newton step; note, where
+        the others know nothing of a coefficient, as of a level that one client alone has.
 
         Raises:
             UserError: of a fit with groups of clients, or in which single clients' messages were not seen.

@@ -18,6 +18,7 @@ from hierfl.data.formula.ambiguous import bare_truths
 from hierfl.data.formula.reader import Reader
 from hierfl.data.formula.units import INTERCEPT
 from hierfl.errors import UserError, unknown
+from hierfl.natural_order import natural
 
 from .coefficients import Coefficients
 
@@ -112,7 +113,7 @@ def check_no_truths(reader: Reader, what: str) -> None:
 
 def _levels(reader: Reader) -> dict[str, list[Any]]:
     """The levels of each predictor that is a category, in the order of the fit's coding."""
-    found: dict[str, list[Any]] = {name: sorted(levels, key=str) for name, levels in reader.types.levels.items()}
+    found: dict[str, list[Any]] = {name: sorted(levels, key=natural) for name, levels in reader.types.levels.items()}
     for term in reader.read.common.terms.values():
         for component in getattr(term, "components", ()):
             names = component.var_names - {""}

@@ -54,6 +54,8 @@ def hypotheses(text: str, names: Sequence[str]) -> tuple[list[str], np.ndarray, 
     for words, row in zip(said, found, strict=True):
         if not row[:-1].any():
             raise UserError(f"the hypothesis {words!r} is of no coefficient: known: {', '.join(names)}")
+        if not np.isfinite(row).all():
+            raise UserError(f"the hypothesis {words!r} has a number that is too large")
     return said, found[:, :-1], -found[:, -1]
 
 

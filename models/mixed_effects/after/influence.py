@@ -6,6 +6,7 @@ variances, of others those of one Newton step (:mod:`..search.single_sites`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,4 +41,10 @@ def influences(run: Run, coefficients: Coefficients) -> pd.DataFrame:
     found["rows"] = [sizes[name] for name in watched.names]
     found["cooks_distance"] = np.einsum("jp,pq,jq->j", away, inverse, away) / max(1, int(known.sum()))
     found[list(coefficients.names)] = coefficients.values + moved
+    found["note"] = [_note([coefficients.names[k] for k in np.flatnonzero(lost)]) for lost in np.isnan(moved) & known]
     return found
+
+
+def _note(names: Sequence[str]) -> str:
+    """Why a row has numbers that are none."""
+    return f"without it nothing is known of {', '.join(names)}" if names else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hierfl.calls import checked_call
+from hierfl.argument_types import typed_call
 from hierfl.inference.run.result import Run
 
 from .histogram import histogram
@@ -21,7 +21,7 @@ class OfRows:
 
     run: Run
 
-    @checked_call
+    @typed_call
     def fitted(self, df: pd.DataFrame | None = None, level: RowLevel = "client") -> pd.Series:
         """Means of responses at the estimates, without draws and intervals (:meth:`predict` has them).
 
@@ -37,7 +37,7 @@ class OfRows:
         """
         return fitted_values(self.run, df, level)
 
-    @checked_call
+    @typed_call
     def residuals(
         self, kind: Residual = "response", df: pd.DataFrame | None = None, *, level: RowLevel | None = None,
         seed: int = 0,
@@ -62,6 +62,7 @@ class OfRows:
         """
         return residual_values(self.run, df, kind, level, seed)
 
+    @typed_call
     def residual_histogram(self) -> pd.DataFrame:
         """The rows of all clients by the quantile of their response, given each client's effects, in ten cells.
 
@@ -77,7 +78,7 @@ class OfRows:
         """
         return histogram(self.run)
 
-    @checked_call
+    @typed_call
     def simulate(
         self, df: pd.DataFrame | None = None, n: int = 1, *, seed: int = 0, level: RowLevel = "new"
     ) -> pd.DataFrame:

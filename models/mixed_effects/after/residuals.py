@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hierfl.errors import UserError, unknown
+from hierfl.inference.checks import check_whole
 from hierfl.inference.run.result import Run
 from hierfl.inference.state import State
 from hierfl.rng import key
@@ -42,8 +43,7 @@ def residual_values(
     """See :meth:`.of_rows.OfRows.residuals`."""
     import pandas as pd
 
-    if kind not in get_args(Residual):
-        raise unknown("kind of residual", kind, get_args(Residual))
+    check_whole("seed", seed, 0)
     level = level or ("new" if kind == "quantile" else "client")
     rows = rows_of(run, df, level, response=True)
     assert rows.y is not None

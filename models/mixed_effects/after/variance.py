@@ -4,22 +4,23 @@ Of a row's linear predictor eta there are the variance of x^T beta over rows, th
 level (Johnson, Methods in Ecology and Evolution 5:944, 2014), and that of an observation beside them, on eta's scale
 (Nakagawa, Johnson and Schielzeth, Journal of the Royal Society Interface 14:20170213, 2017):
 
-    gaussian, lognormal     sigma^2
-    binomial, ordinal       pi^2 / 3, the logistic distribution's
-    poisson                 log(1 + 1 / lambda)
-    negative-binomial       log(1 + 1 / lambda + 1 / size)
-    gamma                   log(1 + 1 / shape)
-    exponential, weibull    pi^2 / 6, of log H_0(t), a Gumbel's
+    gaussian, lognormal          sigma^2
+    student-t                    scale^2 df / (df - 2)
+    binomial, ordinal            pi^2 / 3, the logistic distribution's
+    binomial-probit, -cloglog    1, a normal's, and pi^2 / 6, a Gumbel's
+    poisson, negative-binomial, nbinom1, generalised-poisson    log(1 + v / lambda^2), v their variance at mean lambda
+    gamma                        log(1 + 1 / shape)
+    exponential, weibull, cox    pi^2 / 6, of log H_0(t), a Gumbel's whatever the baseline hazard
 
 lambda is the mean of a response over rows and random effects, exp(mean of eta + half the variance of eta), in place of
-what a second fit without covariates would say.
+what a second fit without covariates would say. Others are refused: docs/mixed-after.md has their list.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import pi
+from math import log1p, pi
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -156,30 +157,58 @@ def _observation(run: Run, coefficients: Coefficients, mean: float, variance: fl
     Raises:
         UserError: for a response of which the source has none.
     """
-    method, values = coefficients.method, coefficients.estimates
-    family = method.response_family.name
+    method, family = coefficients.method, coefficients.method.response_family
     if method.network.own:
         raise UserError("rows have variances of their own by a formula: no R2, no ICC of them all")
-    plain = not ("steps" in values or method.network.known)
-    if family in ("gaussian", "lognormal") and plain:
-        return float((2 * values["log_noise"]).exp())
-    if family in ("binomial", "ordinal"):
-        return pi**2 / 3
-    if family in ("exponential", "weibull") and plain:
-        return pi**2 / 6
-    if family == "gamma":
-        return float(torch.log1p((-values["log_shape"]).exp()))
-    if family in ("poisson", "negative-binomial"):
-        more = 0.0
-        if "offset" in method.network.extras:
-            offset = fitted_rows(run).columns(method).offset
-            assert offset is not None
-            more = float(offset.mean())
-        intercept = [coefficients.values[k] for k, name in enumerate(coefficients.names) if name in INTERCEPT]
-        rate = float(np.exp(sum(intercept) + mean + more + variance / 2))
-        spread = float((-values["log_size"]).exp()) if family == "negative-binomial" else 0.0
-        return float(np.log1p(1 / rate + spread))
-    steps = " with known standard errors or cuts" if not plain else ""
+    learned = family.own(*_first(method, coefficients)).items()
+    own = {"df": getattr(family, "known_df", 0.0)} | {k: float(v) for k, v in learned if v.numel() == 1}
+    if family.name in CONSTANT and not method.network.known:
+        return CONSTANT[family.name](own)
+    if family.name in OF_COUNTS:
+        rate = _rate(run, coefficients, mean, variance)
+        return float(np.log1p(OF_COUNTS[family.name](rate, own) / rate**2))
+    known = " with known standard errors" if method.network.known else ""
     raise UserError(
-        f"a {family} response{steps} has no variance of an observation on its predictor's scale: no R2, no ICC"
+        f"a {family.name} response{known} has no variance of an observation on its predictor's scale: no R2, no ICC"
     )
+
+
+def _first(method: MixedModel, coefficients: Coefficients) -> tuple[Sequence[str], Tensor, dict[str, Tensor]]:
+    """What a response's own numbers are made of."""
+    values = {name: value[None] for name, value in coefficients.estimates.items()}
+    return method.network.fixed, values["beta"], values
+
+
+def _rate(run: Run, coefficients: Coefficients, mean: float, variance: float) -> float:
+    """The mean count over rows and random effects: the exp of eta's mean and half its variance."""
+    method, more = coefficients.method, 0.0
+    if "offset" in method.network.extras:
+        offset = fitted_rows(run).columns(method).offset
+        assert offset is not None
+        more = float(offset.mean())
+    intercept = [coefficients.values[k] for k, name in enumerate(coefficients.names) if name in INTERCEPT]
+    return float(np.exp(sum(intercept) + mean + more + variance / 2))
+
+
+def _of_students(own: Mapping[str, float]) -> float:
+    """Of scale t(df), where there is one."""
+    if own["df"] <= 2:
+        raise UserError(f"Student's t with {own['df']:.3g} degrees of freedom has no variance: no R2, no ICC")
+    return own["scale"] ** 2 / (1 - 2 / own["df"])
+
+
+#: responses whose observations' variance has no mean in it, of their own numbers
+CONSTANT: dict[str, Callable[[Mapping[str, float]], float]] = {
+    **dict.fromkeys(("gaussian", "lognormal"), lambda own: own["sd(residual)"] ** 2),
+    **dict.fromkeys(("binomial", "ordinal"), lambda own: pi**2 / 3),
+    **dict.fromkeys(("binomial-cloglog", "exponential", "weibull", "cox"), lambda own: pi**2 / 6),
+    "binomial-probit": lambda own: 1.0,
+    "gamma": lambda own: log1p(1 / own["shape"]),
+    "student-t": _of_students,
+}
+#: counts' variances given their mean
+OF_COUNTS: dict[str, Callable[[float, Mapping[str, float]], float]] = {
+    "poisson": lambda mean, own: mean,
+    "negative-binomial": lambda mean, own: mean + mean**2 / own["size"],
+    **dict.fromkeys(("nbinom1", "generalised-poisson"), lambda mean, own: mean * (1 + own["dispersion"])),
+}

@@ -63,7 +63,7 @@ def belonging(
     if label.startswith("sd(") and p > 1 - level:
         end = 0.0
     if end is not None:
-        side = int(end > 0)
+        side = int(end > value or (end == value and end > 0))
         ends[side] = ends[side] if np.isnan(ends[side]) else end
     for side, sign in enumerate((-1.0, 1.0)):
         if sign * (value - ends[side]) > 0:

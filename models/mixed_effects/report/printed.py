@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hierfl.data.formula.parsed import INSIDE_GROUPS
-from hierfl.errors import UserError
+from hierfl.errors import UserError, in_short
 
 from .summary import p_value
 
@@ -79,4 +79,4 @@ def check_level(level: float) -> None:
         UserError: for it.
     """
     if not isinstance(level, int | float) or not 0 < level < 1:
-        raise UserError(f"an interval's level lies between 0 and 1, not {level!r}")
+        raise UserError(f"an interval's level lies between 0 and 1, not {in_short(level)}")

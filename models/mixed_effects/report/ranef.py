@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,19 @@ from torch import Tensor
 from hierfl.data.formula.grouping import Grouping
 from hierfl.errors import unknown
 from hierfl.inference.run.result import Run
+from hierfl.natural_order import natural
 
+from ..likelihood.gaussian.likelihood import Gaussian
+from ..likelihood.gaussian.regions import region_covariances
 from ..model.effects import in_table_units
 from ..model.equations import MixedModel
 from ..model.levels import Level
+from ..model.names import short
 
 if TYPE_CHECKING:
     import pandas as pd
 
+log = logging.getLogger("hierfl")
 #: of the intervals
 LEVEL = 0.9
 
@@ -52,19 +58,25 @@ def random_effects(run: Run, level: str) -> pd.DataFrame:
 
 
 def _of_server(run: Run, level: Level) -> tuple[Tensor, Tensor]:
-    """The same of groups of clients, (R, q): by draws; without them there are no standard deviations."""
+    """The same of groups of clients, (R, q): by draws, or given the estimates. Of other responses than gaussian what
+    that needs is not kept: without draws there are no standard deviations.
+    """
     method, effects = run.fitted.method, run.shared[f"effects.{level.effects}"]
     assert isinstance(method, MixedModel)
     turn = level.grouping.to_users(effects)
     if not len(run.shared["effects.draws"]):
-        mean = effects[1:] @ turn.T
+        mean, estimates = effects[1:] @ turn.T, short(run.shared)
+        if isinstance(method.likelihood, Gaussian):
+            covariance = region_covariances(method, estimates["cross"], method.numbers(estimates))
+            return mean, (turn @ covariance @ turn.T).diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
+        log.warning("this fit has no draws, and the groups' effects no standard deviations: draws=1000 makes them")
         return mean, torch.full_like(mean, torch.nan)
     draws = method.parts(run.shared["effects.draws"])[level.effects][:, 1:] @ turn.T
     return draws.mean(0), draws.std(0)
 
 
 def _table(whose: Mapping[str, Sequence[Any]], of: Grouping, mean: Tensor, sd: Tensor) -> pd.DataFrame:
-    """A row for each group and effect, effect after effect."""
+    """A row for each group and effect, effect after effect; groups in the order in which people count."""
     import pandas as pd
 
     parts, reach = [], float(stats.norm.ppf((1 + LEVEL) / 2))
@@ -72,4 +84,6 @@ def _table(whose: Mapping[str, Sequence[Any]], of: Grouping, mean: Tensor, sd: T
         m, s = mean[:, k].cpu().numpy(), sd[:, k].cpu().numpy()
         columns = {**whose, "effect": name, "mean": m, "sd": s, "lower": m - reach * s, "upper": m + reach * s}
         parts.append(pd.DataFrame(columns))
-    return pd.concat(parts, ignore_index=True)
+    places = [name for name in whose if name != "n"]
+    order = sorted(range(len(whose[places[0]])), key=lambda row: [natural(whose[name][row]) for name in places])
+    return pd.concat([part.iloc[order] for part in parts], ignore_index=True)

@@ -21,7 +21,7 @@ from ..model.effects import effects_of
 from ..model.equations import MixedModel
 from ..model.names import held, short
 from ..search.bounds import Bound, at_bounds
-from ..search.profile import UNKNOWN
+from ..search.profile import INFINITE, UNKNOWN
 from ..search.requests import Phase
 from ..search.separation import directions
 from .coefficients import coefficient_tests, coefficients_covariance, inverse_of
@@ -54,7 +54,7 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         inner_groups, inner_2_groups, ..., outer_groups and crossed_groups (those inside clients, of clients, and that
         cross them), laplace (1 where effects of several levels inside, or of groups that cross clients, are integrated
         out so), effective_points (what the explored points are worth), population_draws (0 where there are none),
-        left_out (rows that lacked a value).
+        profile_unknown (ends of profile intervals that were not found), left_out (rows that lacked a value).
     """
     import pandas as pd
 
@@ -83,6 +83,8 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         coefficient_tests(table, method, estimates, level)
     table["note"] = notes_of(method, table, bounds, infinite)
     numbers = _numbers(method, estimates, bayes)
+    if level == method.settings.profile and (unknown := int((estimates["profile"] == UNKNOWN).sum())):
+        numbers["profile_unknown"] = float(unknown)
     if lost := fitted.federation.about.get("left_out"):
         numbers["left_out"] = float(sum(lost.values()))
     return table, numbers
@@ -135,7 +137,8 @@ def _profiled(table: pd.DataFrame, method: MixedModel, shared: Mapping[str, Tens
     bounds = shared["effects.profile"].cpu().numpy()
     for k, name in enumerate(("lower", "upper")):
         found = table[name].to_numpy().copy()
-        found[rows] = np.where(bounds[:, k] == UNKNOWN, np.nan, bounds[:, k])
+        ends = np.where(bounds[:, k] == UNKNOWN, np.nan, bounds[:, k])
+        found[rows] = np.where(ends == INFINITE, np.inf, ends)
         table[name] = found
 
 

@@ -12,8 +12,9 @@ psi's gradient a, parabolas have their bound at the step
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
@@ -32,8 +33,12 @@ TRIES, NEAR, SHORT = 40, 1e-5, 1e-3
 TOO_LOW = 3.0
 #: a standard deviation below this share of the one that the search began at is zero
 NOTHING = 1e-3
-#: what stands for a bound that was not found: shared values are numbers
-UNKNOWN = -1e300
+#: what stands for a bound that was not found, and for one without end: shared values are numbers
+UNKNOWN, INFINITE = -1e300, 1e300
+#: how much lower, in log sd, a search may begin whose first point is too low
+DEEP = 8.0
+#: a correlation so near to one is one
+ONE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class Profile:
     """Where a search for bounds is.
 
     Attributes:
-        best: coordinates of the maximum, (k,).
+        best: coordinates of the maximum, (k,), standard deviations of zero by very small ones.
+        start: the same, with standard deviations that are well above zero: where each search begins, (k,).
         least: l*, ().
         longest: how far a coordinate goes in one step at most, (k,).
         good: the last point that was not too low, (k,).
@@ -52,6 +58,7 @@ class Profile:
     """
 
     best: Tensor
+    start: Tensor
     least: Tensor
     longest: Tensor
     good: Tensor
@@ -61,15 +68,18 @@ class Profile:
     bounds: Tensor
 
     @classmethod
-    def begin(cls, at: Tensor, height: Tensor, level: float, longest: Tensor, effects: int) -> Profile:
-        """From the maximum, ``at`` in coordinates."""
-        nothing = at.new_zeros(())
+    def begin(
+        cls, at: Tensor, start: Tensor, height: Tensor, level: float, longest: Tensor, effects: int
+    ) -> Profile:  # fmt: skip
+        """From the maximum, ``at`` in coordinates, or from ``start``, where no standard deviation is zero."""
+        nothing, best = at.new_zeros(()), at.maximum(start - DEEP).minimum(at.maximum(start))
         least = height - 0.5 * float(stats.chi2.ppf(level, 1))
-        return cls(at, least, longest, at, at, nothing, nothing, at.new_full((effects, 2), UNKNOWN))
+        return cls(best, start, least, longest, best, start, nothing, nothing, at.new_full((effects, 2), UNKNOWN))
 
     @classmethod
     def read(cls, state: State) -> Profile:
         """What :meth:`state` has written."""
+        state = {"profile.start": state["profile.best"], **state}  # (an earlier version had one for both)
         return cls(**{f.name: state[f"profile.{f.name}"] for f in fields(cls)})
 
     def state(self) -> State:
@@ -90,11 +100,13 @@ class Profile:
                 return self._ended(effect, upper, UNKNOWN)
             return self._on(self.good, 0.5 * (self.good + self.next))
         value, slope, bend = _with_derivatives(method, effect, self.next)
-        zero = profiled(method)[effect].startswith("sd(") and value < NOTHING * _value(method, effect, self.best)
+        zero = profiled(method)[effect].startswith("sd(") and value < NOTHING * _value(method, effect, self.start)
         if not bool(slope.abs().any()):  # (held)
             return self._ended(effect, upper, value)
         if zero and not upper:
             return self._ended(effect, upper, 0.0)
+        if bool(height >= self.least) and (end := _end(method, effect, value)) is not None and (end > value) == upper:
+            return self._ended(effect, upper, end)
         side = 1.0 if upper else -1.0
         step = self._step(height, gradient, curvature, side * slope, side * bend)
         values, vectors, scale = eigen(curvature)
@@ -126,15 +138,13 @@ class Profile:
         return step
 
     def _on(self, good: Tensor, after: Tensor) -> Profile:
-        return Profile(
-            self.best, self.least, self.longest, good, after, self.number, self.tries + 1, self.bounds
-        )  # fmt: skip
+        return replace(self, good=good, next=after, tries=self.tries + 1)
 
     def _ended(self, effect: int, upper: int, value: float) -> Profile:
         bounds = self.bounds.clone()
-        bounds[effect, upper] = value
-        return Profile(
-            self.best, self.least, self.longest, self.best, self.best, self.number + 1, 0 * self.tries, bounds
+        bounds[effect, upper] = min(max(value, UNKNOWN), INFINITE)
+        return replace(
+            self, good=self.best, next=self.start, number=self.number + 1, tries=0 * self.tries, bounds=bounds
         )  # fmt: skip
 
 
@@ -158,6 +168,16 @@ def _value(method: MixedModel, effect: int, at: Tensor) -> float:
     """An effect's value."""
     labels, values = _effects(method, at)
     return float(values[labels.index(profiled(method)[effect])])
+
+
+def _end(method: MixedModel, effect: int, value: float) -> float | None:
+    """Where an effect is that is at its bound, or as good as without end; None of others."""
+    name, family = profiled(method)[effect], method.response_family
+    if name.startswith("corr(") and abs(value) > 1 - ONE:
+        return float(np.copysign(1.0, value))
+    if name.startswith(("sd(", "corr(")) or not family.at_bound(name, value):
+        return None
+    return family.end(name, value)
 
 
 def _with_derivatives(method: MixedModel, effect: int, at: Tensor) -> tuple[float, Tensor, Tensor]:

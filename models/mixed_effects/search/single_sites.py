@@ -45,6 +45,7 @@ from ..model.effects import users_beta
 from ..model.equations import MixedModel
 from .single_moves import beside_others, moves_of
 from .single_rows import Rows, effects_out, rows_of, spread_out, sure
+from .without_one import known_alone
 
 #: a site's information on a coefficient below this share of the others' is none, not a wrong one
 NEGATIVE = -1e-6
@@ -72,12 +73,14 @@ class Quadratics(NamedTuple):
         information: A_j, (R, p, p).
         rows: n_j as declared, (R,).
         square: y_j' V_j^-1 y_j of a gaussian response, (R,); None of others.
+        concave: whether no honest site's likelihood bends upwards.
     """
 
     linear: Tensor
     information: Tensor
     rows: Tensor
     square: Tensor | None = None
+    concave: bool = True
 
 
 def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mapping[str, Tensor]) -> Quadratics:
@@ -105,7 +108,8 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
     if "crossed" in message:  # (differences leave terms of second order in their steps, below zero, too)
         typical = information.diagonal(dim1=-2, dim2=-1).median(0).values.clamp_min(0)
         information = information + torch.diag(DIFFERENCES * typical)
-    return Quadratics(slope[:, k - p : k] + information @ at[-p:], information, rows)
+    concave = method.response_family.concave
+    return Quadratics(slope[:, k - p : k] + information @ at[-p:], information, rows, concave=concave)
 
 
 def estimate(linear: Tensor, information: Tensor) -> Tensor:
@@ -194,7 +198,7 @@ def _informed(found: Quadratics, left: Tensor, index: Tensor, least: float) -> T
     values = np.zeros((1, len(index), 3))
     values[0, :, 0] = size.abs().log().cpu().numpy()
     far = torch.from_numpy(np.nan_to_num(distances(values)[0, :, 0])).to(size)
-    return torch.where(size < 0, torch.inf, far)  # (no honest likelihood bends upwards)
+    return torch.where(size < 0, torch.inf, far) if found.concave else far
 
 
 def _estimated(found: Quadratics, left: Tensor, index: Tensor, least: float) -> Tensor:
@@ -246,7 +250,7 @@ def judged(
     moves = torch.zeros_like(found.rows)
     # (far from the estimates, and with other variances, sites differ by more than they do)
     near, count = bool(shared["effects.to_go"] < NEAR), (most - 1) // 2
-    about = rows_of(method, shared, message, *found) if near or rule is not None else None
+    about = rows_of(method, shared, message, *found[:4]) if near or rule is not None else None
     left = there.clone()
     if rule is not None and about is not None:
         out = memory.get("out", torch.zeros_like(there)).to(there.device)
@@ -279,7 +283,9 @@ def judged(
     spread = torch.linalg.inv_ex(whole).inverse
     users = method.network.fixed_units.to_users(method.network.fixed, (len(unit),), total)
     errors = (users @ spread @ users.mT).diagonal().sqrt()
-    without = Without(users_beta(method, beside), users_beta(method, others), errors)
+    mended, unknown = known_alone(others, whole - a, total - b, unit, users)
+    alone = torch.where(unknown, torch.nan, users_beta(method, mended))
+    without = Without(users_beta(method, beside), alone, errors)
     return Judged(torch.where(there[:, None], measured, torch.nan), weights, named, without)
 
 

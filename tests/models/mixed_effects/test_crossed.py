@@ -47,6 +47,23 @@ def test_penicillin_as_lmer_says(population: str) -> None:
     assert "24 clients x 6 groups that cross them" in str(fitted.summary())
 
 
+def test_codes_are_in_the_order_of_numbers_and_deviations_that_are_not_known_are_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"site": np.repeat(range(8, 12), 24), "item": np.tile(range(1, 13), 8)})
+    df["y"] = rng.normal(size=12)[df["item"] - 1] + rng.normal(size=96)
+    fit = mixed_model(df, "y ~ 1 + (1 | site) + (1 | item)", draws=0)
+    assert fit.ranef("item")["item"].tolist() == [str(k) for k in range(1, 13)]
+    assert fit.ranef().client.tolist() == ["8", "9", "10", "11"]
+    assert fit.ranef("item")["sd"].notna().all()
+    assert not caplog.text
+    counts = df.assign(y=rng.poisson(np.exp(df.y)))
+    fit = mixed_model(counts, "y ~ 1 + (1 | site) + (1 | item)", family="poisson", nodes=1, draws=0)
+    assert fit.ranef("item")["sd"].isna().all()
+    assert "no standard deviations: draws=1000 makes them" in caplog.text
+
+
 def test_effects_of_samples_as_lmer_says() -> None:
     """ranef(m)$sample with condVar = TRUE: that the population is not known makes ours wider."""
     fitted = mixed_model(penicillin(), PLATES, client="plate", draws=1000)
@@ -57,6 +74,8 @@ def test_effects_of_samples_as_lmer_says() -> None:
     assert found.index.tolist() == list("ABCDEF")
     np.testing.assert_allclose(found["mean"], modes, atol=0.2)
     assert (found["sd"] > 0.2021708).all()
+    given = mixed_model(penicillin(), PLATES, client="plate", draws=0).ranef("sample")
+    np.testing.assert_allclose(given["sd"], 0.2021706851, rtol=1e-5)
     # beside an intercept that moves with them effects are as well known as lmer's
     draws = fitted.method.parts(fitted.run.shared["effects.draws"])
     sums = draws["crossed"][:, 1:, 0] - draws["crossed"][:, 1:, 0].mean(1, keepdim=True)

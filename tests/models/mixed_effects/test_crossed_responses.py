@@ -163,3 +163,17 @@ def test_draws_and_what_follows() -> None:
     assert len(fitted.predict(rows, level="new")) == 2
     with pytest.raises(UserError, match="or that cross them"):
         mixed_model(df, FORMULA, population="reml", **how)
+
+
+@pytest.mark.cpu(6, "a fit with draws")
+def test_draws_are_of_points_that_were_reached() -> None:
+    """Of items that hardly differ: far from the mode a parabola of their effects says any height."""
+    rng = np.random.default_rng(3)
+    df = pd.DataFrame({"site": np.repeat([f"s{k}" for k in range(6)], 40), "x": rng.normal(size=240)})
+    df["k"] = rng.poisson(np.exp(0.3 + 0.4 * df.x + np.repeat(rng.normal(size=6) * 0.5, 40)))
+    df["item"] = rng.integers(1, 13, 240)
+    fit = mixed_model(df, "k ~ x + (1 | site) + (1 | item)", family="poisson", draws=20, nodes=1)
+    table, numbers = fit.summary().table.set_index("effect"), fit.summary().numbers
+    assert table.upper["sd(Intercept | item)"] < 1
+    assert numbers["effective_points"] > 100
+    assert fit.ranef("item")["mean"].abs().max() < 1

@@ -66,6 +66,25 @@ def region_draws(
     }
 
 
+def region_covariances(method: MixedModel, packed: Tensor, numbers: Tensor) -> Tensor:
+    """Of each region's effects given the population and the coefficients, (R, q, q): L (I + L^T C_zz L)^-1 L^T.
+
+    Args:
+        method: whose.
+        packed: as for :func:`without_regions`, (R c_r,).
+        numbers: of the population, (k,).
+    """
+    root, cross, _ = _read(method, packed[None], numbers[None])
+    (level,) = method.above
+    factor = Batched(root, cross).factor()
+    half = torch.linalg.solve_triangular(factor, root.mT.expand_as(factor), upper=False)[0]
+    every = half.mT @ half  # (R, q, q), or (1, I q, I q) of groups that cross the clients
+    if not level.crossed:
+        return every
+    apart = every[0].unflatten(-1, (level.groups, -1)).unflatten(0, (level.groups, -1))
+    return apart.diagonal(dim1=0, dim2=2).movedim(-1, 0)
+
+
 def outer_root(method: MixedModel, numbers: Tensor) -> Tensor:
     """L of the effects of groups of clients, (..., q, q), learned or held.
 

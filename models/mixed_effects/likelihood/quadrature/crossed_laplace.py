@@ -24,6 +24,7 @@ from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
+from ...model.arithmetic import IMPOSSIBLE
 from ...model.equations import MixedModel
 from ...model.names import held
 from ..gaussian.crossed import by_level, root_above, root_of
@@ -42,6 +43,8 @@ NEAR = 1e-5
 SAME = 0.25
 #: how far it was before it was asked for
 FAR = 1e9
+#: beyond so many standard deviations a step of Newton's says nothing of the height at its end
+LOST = 5.0
 #: how often clients are asked about the same point
 TRIES = 30
 #: to which heights at different points can be compared, relative to them
@@ -93,6 +96,11 @@ def reached(method: MixedModel, many: Tensor, numbers: Tensor, w: Tensor) -> Rea
     top = top - 0.5 * u.square().sum(-1) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     far = (step.abs() * bend.diagonal(dim1=-2, dim2=-1).clamp_min(1.0).sqrt()).amax(-1)
     return Reached(top, u, new, factor, far)
+
+
+def _where_reached(found: Reached) -> Tensor:
+    """Heights, impossible where the maximum over the effects is far from where clients were."""
+    return torch.where(found.far <= LOST, found.height, IMPOSSIBLE)
 
 
 @dataclass(frozen=True)
@@ -151,12 +159,12 @@ class CrossedLaplace(Quadrature):
         with torch.no_grad():
             points = here.detach() + stencil(len(here))
             found = reached(self.method, sums["crossed"], points, known.near(points))
-            height, slope, bend = derivatives(found.height, len(here))
+            height, slope, bend = derivatives(_where_reached(found), len(here))
         return height + step @ slope + 0.5 * step @ bend @ step
 
     def heights(self, many: Tensor, numbers: Tensor, known: Expected, coefficients: Coefficients) -> Tensor:
         """By Laplace's approximation at each point."""
-        return reached(self.method, many, numbers, known.effects(numbers)).height
+        return _where_reached(reached(self.method, many, numbers, known.effects(numbers)))
 
     def estimated(
         self, sums: Mapping[str, Tensor], numbers: Tensor, known: Expected, coefficients: Coefficients

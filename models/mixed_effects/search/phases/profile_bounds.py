@@ -31,7 +31,7 @@ class ProfileBounds(SearchPhase):
         start = torch.where(at_zero(search.method, search.values), inside, at)
         level, effects = search.method.settings.profile, len(search.values["profile"])
         height = Climb.read(search.memory).height
-        search.memory.update(Profile.begin(start, height, level, surface.longest("mixing"), effects).state())
+        search.memory.update(Profile.begin(at, start, height, level, surface.longest("mixing"), effects).state())
 
     def ask(self) -> State:
         """At the next point."""

@@ -129,6 +129,14 @@ SHOWN = [
 ]  # fmt: skip
 
 
+def test_few_groups_that_stand_alone_are_said_with_what_to_do() -> None:
+    df = table(24).assign(age=lambda df: 50.0 + 7 * df.index.map(lambda k: min(k // 5, 3)))
+    rules = data_rules(site("y ~ age + (1 | site/patient)", df), Limits())
+    (margin,) = (rule.margin for rule in rules if rule.name == "rows that stand alone in a column")
+    assert margin.startswith("age, all rows: 3 of 5 groups are away from where most lie, which none may be, or 5 and")
+    assert "use levels of 5 groups" in margin
+
+
 @pytest.mark.parametrize(("formula", "family", "change", "rule"), SHOWN, ids=[f"{f}-{r}" for f, _, _, r in SHOWN])
 def test_what_would_show_few_rows_is_refused(
     formula: str, family: str, change: Callable[[pd.DataFrame], pd.DataFrame], rule: str

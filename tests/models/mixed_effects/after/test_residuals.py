@@ -160,7 +160,7 @@ def test_rows_that_were_left_out_have_no_residual_and_others_theirs() -> None:
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda f: f.residuals("deviance"), "unknown kind of residual 'deviance'"),
+        (lambda f: f.residuals("deviance"), "unknown kind 'deviance'"),
         (lambda f: f.residuals(level="site"), "unknown level 'site'"),
         (lambda f: f.fitted(DF.assign(site="new")), "'new' is not among those fitted"),
         (lambda f: f.simulate(DF.drop(columns="site")), "lacks column 'site'"),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from support.after_fit import arms, dense
+from support.paths import ROOT
 
 from hierfl import UserError, mixed_model
 from hierfl.models.mixed_effects.after.updated import updated
+from hierfl.models.mixed_effects.after.variance import CONSTANT, OF_COUNTS
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
+from hierfl.responses.registry import RESPONSES
 
 DF = arms()
 
@@ -57,6 +61,39 @@ def test_other_responses_have_the_variance_of_an_observation_on_their_scale() ->
     zeros = mixed_model(DF, "k ~ x + (1 | site)", family="zero-inflated-poisson", draws=0)
     with pytest.raises(UserError, match="zero-inflated-poisson response has no variance"):
         zeros.icc()
+
+
+def test_every_response_has_a_variance_or_is_in_the_list_of_those_that_have_none() -> None:
+    text = (ROOT / "docs/mixed-after.md").read_text()
+    refused = re.findall(r"`([a-z-]+)`", text.partition("Refused are the responses")[2].partition(".")[0])
+    assert {*CONSTANT, *OF_COUNTS, *refused} == set(RESPONSES)
+    assert len(refused) + len(CONSTANT) + len(OF_COUNTS) == len(RESPONSES)
+
+
+@pytest.mark.parametrize("family", ["student-t", "nbinom1", "generalised-poisson", "binomial-probit", "cox", "beta"])
+def test_newer_responses_by_hand(family: str) -> None:
+    """As insight::get_variance_distribution has them where it has, with lambda of this fit."""
+    df = DF.assign(b=(DF.y > 1).astype(int), t=np.exp(-DF.y / 4), share=1 / (1 + np.exp(-DF.y / 9)))[::3]
+    response = {"student-t": "y", "binomial-probit": "b", "cox": "t", "beta": "share"}.get(family, "k")
+    more = {"student-t": {"degrees_of_freedom": "5"}, "cox": {"intervals": "2"}}.get(family, {})
+    fit = mixed_model(df, f"{response} ~ x + (1 | site)", family=family, draws=0, **more)  # type: ignore[arg-type]
+    if family == "beta":
+        with pytest.raises(UserError, match="a beta response has no variance of an observation"):
+            fit.r2()
+        return
+    own, found = fit.summary().table.set_index("effect").estimate, fit.icc().variance
+    eta = fit.params.sum() - fit.params["x"] * (1 - df.x.mean()) + (found["site"] + found["fixed effects"]) / 2
+    expected = {
+        "binomial-probit": lambda: 1.0, "cox": lambda: np.pi**2 / 6, "student-t": lambda: own["scale"] ** 2 * 5 / 3,
+    }.get(family, lambda: np.log(1 + (1 + own["dispersion"]) / np.exp(eta)))  # fmt: skip
+    assert found["residual"] == pytest.approx(expected(), rel=1e-6)
+    assert fit.r2()["marginal"] < fit.r2()["conditional"] < 1
+
+
+def test_a_students_t_without_a_variance_says_so() -> None:
+    fit = mixed_model(DF[::3], "y ~ x + (1 | site)", family="student-t", degrees_of_freedom="2", draws=0)
+    with pytest.raises(UserError, match="with 2 degrees of freedom has no variance"):
+        fit.icc()
 
 
 def test_the_estimates_without_a_client_are_exact_given_the_variances() -> None:
