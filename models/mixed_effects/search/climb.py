@@ -75,7 +75,9 @@ class Climb:
         """All of it by name."""
         return {f"climb.{f.name}": getattr(self, f.name) for f in fields(self)}
 
-    def seen(self, height: Tensor, gradient: Tensor, curvature: Tensor, digits: float = ROUNDING, *, trusted: bool = False) -> Climb:
+    def seen(
+        self, height: Tensor, gradient: Tensor, curvature: Tensor, digits: float = ROUNDING, *, trusted: bool = False
+    ) -> Climb:
         """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves.
 
         The radius is that of a beginning after a point that was ``trusted`` to go up, by other steps than these, and has.

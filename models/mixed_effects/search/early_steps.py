@@ -43,8 +43,9 @@ def early(method: MixedModel, climb: Climb, counts: Tensor) -> Climb:
     number = int(climb.rounds)
     if number > ROUNDS or bool(climb.to_go < NEAR) or not fits(method):
         return climb
-    at = None if number == 1 else log_point(method, climb)
-    at = em_point(method, climb, counts) if at is None else at
+    moments = has_moments(method)
+    at = None if number == 1 and moments else log_point(method, climb)
+    at = em_point(method, climb, counts) if at is None and moments else at
     return climb if at is None or not bool(at.isfinite().all()) else replace(climb, next=at)
 
 
@@ -54,8 +55,20 @@ def trusted(method: MixedModel, climb: Climb) -> bool:
 
 
 def fits(method: MixedModel) -> bool:
+    """Whether they were found to be shorter: where there are moments, and of deviations and coefficients alone."""
+    if method.private or set(method.covariances).isdisjoint(method.sizes):
+        return False
+    return has_moments(method) or (independent(method) and set(method.sizes) <= {*method.covariances, "beta"})
+
+
+def independent(method: MixedModel) -> bool:
+    """Whether no effects are correlated."""
+    return all(max(covariance.blocks) == 1 for covariance in method.covariances.values())
+
+
+def has_moments(method: MixedModel) -> bool:
     """Whether numbers are L's entries and log s alone, of rows that count the same."""
-    if method.likelihood.searches_beta or method.private or not set(method.sizes) <= {*method.covariances, "log_noise"}:
+    if method.likelihood.searches_beta or not set(method.sizes) <= {*method.covariances, "log_noise"}:
         return False
     design = method.network
     return "weight" not in design.extras and not design.own and design.correlation is None
@@ -91,7 +104,9 @@ def log_point(method: MixedModel, climb: Climb) -> Tensor | None:
     """Numbers (k,) after Newton's step in x; None where no maximum is near."""
     sizes = list(method.sizes.values())
     own = dict(zip(method.sizes, climb.best.split(sizes), strict=True))
-    turns = [turn(method.covariances[k], v) if k in method.covariances else torch.eye(len(v)).to(v) for k, v in own.items()]
+    turns = [
+        turn(method.covariances[k], v) if k in method.covariances else torch.eye(len(v)).to(v) for k, v in own.items()
+    ]
     on_diagonal = [
         own[k].new_tensor([i == j for i, j in method.covariances[k].places]) if k in method.covariances else 0 * own[k]
         for k in own
@@ -100,13 +115,17 @@ def log_point(method: MixedModel, climb: Climb) -> Tensor | None:
     slope = jacobian.mT @ climb.gradient
     curvature = jacobian.mT @ climb.curvature @ jacobian - torch.diag(slope * diagonal)
     x, to_go = newton_step(slope, curvature, climb.radius.new_tensor(LARGEST_RADIUS))
-    down = x * diagonal
-    if bool(to_go == FAR) or bool((x - down.clamp(max=0.0)).abs().max() > LONGEST_NEWTON):
+    down, others = (
+        x * diagonal,
+        torch.cat([own[k].new_full((n,), k not in method.covariances) for k, n in method.sizes.items()]),
+    )
+    up = (x - down.clamp(max=0.0)) * (1 - others)
+    if bool(to_go == FAR) or bool(up.abs().max() > LONGEST_NEWTON):
         return None
-    alone = all(max(covariance.blocks) == 1 for covariance in method.covariances.values())
-    if int(climb.rounds) > 2 and alone and bool(down.min() < TO_ZERO):
+    if int(climb.rounds) > 2 and independent(method) and bool(down.min() < TO_ZERO):
         return climb.next
     x = x * (FURTHEST_DOWN / down.min().clamp(max=FURTHEST_DOWN))
+    x = x / (x.abs() * others / climb.longest).max().clamp_min(1.0)
     found = []
     for name, step in zip(method.sizes, x.split(sizes), strict=True):
         if name not in method.covariances:
@@ -114,7 +133,9 @@ def log_point(method: MixedModel, climb: Climb) -> Tensor | None:
             continue
         covariance = method.covariances[name]
         change = covariance.matrix(step)
-        found.append(covariance.of_matrix(covariance.matrix(own[name]) @ (change.tril(-1) + change.diagonal().exp().diag())))
+        found.append(
+            covariance.of_matrix(covariance.matrix(own[name]) @ (change.tril(-1) + change.diagonal().exp().diag()))
+        )
     return torch.cat(found)
 
 

@@ -37,7 +37,9 @@ class ToEstimates(SearchPhase):
         """With derivatives of the log likelihood, or of a gaussian response's quadratic."""
         search, surface, climb = self.search, self.search.surface, self.climb
         at, known = climb.next, search.known
-        climb = climb.seen(*surface.expansion(sums, at, search.criterion, known), search.digits, trusted=trusted(search.method, climb))
+        climb = climb.seen(
+            *surface.expansion(sums, at, search.criterion, known), search.digits, trusted=trusted(search.method, climb)
+        )
         if torch.equal(climb.best, at):
             found = {**search.method.parts(climb.best), "height": climb.height + search.constant}
             coefficients = surface.coefficients(search.criterion)
