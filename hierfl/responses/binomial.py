@@ -16,7 +16,6 @@ from .proportions import ProportionResponse
 from .reading import Cells
 from .words import no_zeros_and_ones, not_binary
 
-
 #: numbers below 2 whose product is one that a computer has, below 2^1024
 FACTORS = 1000
 

@@ -80,7 +80,7 @@ class Climb:
     ) -> Climb:
         """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves.
 
-        The radius is that of a beginning after a point that was ``trusted`` to go up, by other steps than these, and has.
+        After a point of other steps than these, ``trusted`` to go up, which has, the radius is that of a beginning.
         """
         found = bool((height > 0.5 * IMPOSSIBLE) & gradient.isfinite().all() & curvature.isfinite().all())
         first = bool(self.height == NOWHERE)

@@ -1,13 +1,14 @@
-"""The first steps of a gaussian climb, from the derivatives that clients' sums have anyway.
+"""The first steps of a climb, from the derivatives that clients' sums have anyway.
 
-The first is one of the EM algorithm. With D = dl/dL at L, and J groups of a level, the posterior's second moments of its
-effects are J times L (I + N / J) L^T, where
+Of a gaussian response the first is a step of the EM algorithm (Laird and Ware, 1982). With D = dl/dL at L, and J groups
+of a level, the posterior's second moments of a group's effects are on average L (I + N / J) L^T, where
 
-    N = L^T D    (symmetric: its lower triangle is of D's entries in L's places),    s^2  <-  s^2 (1 + l'(log s) / n)
+    N = L^T D    (symmetric: D's entries in L's places say its lower triangle),    s^2  <-  s^2 (1 + l'(log s) / n)
 
-(Laird and Ware, 1982). From deviations that are too large, as the first values are, that is most of the way, where
-Newton's method takes a step of a third and then many small ones. Two more are Newton's in x where L is L T(x), T's
-diagonal exp(x_ii) and x_ik below it: in logarithms likelihoods of deviations are nearly parabolas.
+From deviations that are too large, as the first values are, that is most of the way; Newton's method takes a step of a
+third, and then many small ones. After it come steps of Newton's in x where L becomes L T(x), T lower triangular with a
+diagonal exp(x_ii): in logarithms of deviations likelihoods are nearly parabolas. Where these bend both ways it is EM
+again. Other responses without correlations, and without numbers of their own, have the steps in x alone.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from .climb import FAR, LARGEST_RADIUS, Climb, newton_step
 
 #: how many rounds have a next point of these; a climb that is nearer than so many standard errors has none
 ROUNDS, NEAR = 5, 0.2
-#: a logarithm moves by so much at most: in a step of EM, and in Newton's
-LONGEST, LONGEST_NEWTON, FURTHEST_DOWN = 3.0, 0.6, -1.5
-
-
+#: log s moves by so much at most in a step of EM
+LONGEST = 3.0
+#: x of a step of Newton's in x: at most, or it is none; and down along the diagonal, to where it is shortened
+LONGEST_NEWTON, FURTHEST_DOWN = 0.6, -1.5
 #: without correlations, a logarithm that falls by so much again may be a zero's, to where Newton's own way is shorter
 TO_ZERO = -0.3
 
@@ -55,7 +56,7 @@ def trusted(method: MixedModel, climb: Climb) -> bool:
 
 
 def fits(method: MixedModel) -> bool:
-    """Whether they were found to be shorter: where there are moments, and of deviations and coefficients alone."""
+    """Whether these steps save rounds: where there are moments, and of deviations and coefficients alone."""
     if method.private or set(method.covariances).isdisjoint(method.sizes):
         return False
     return has_moments(method) or (independent(method) and set(method.sizes) <= {*method.covariances, "beta"})
