@@ -22,7 +22,7 @@ from ...model.equations import MixedModel
 from ..moments import cholesky, kept, sample_moments, triangle
 from .groups import Groups
 from .nested import followed, group_heights, marginal_heights
-from .newton import NEAR, NEWTON_TOLERANCE, Factors, Problem
+from .newton import NEAR_PROPOSALS, NEWTON_TOLERANCE, Factors, Problem
 from .nodes import nodes_of
 
 #: of a Metropolis chain, the share of proposals that are the prior's, and how much wider the others are
@@ -65,7 +65,7 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
         # (noise of groups inside is by pass; else numbers that stay in a processor's cache are quicker)
         most = EXAMPLES_PER_PASS if method.inside or batch.y.device.type != "cpu" else EXAMPLES_IN_CACHE
         size = max(1, most // (batch.width * len(part.clients) * _nodes(method)))
-        tolerance = NEWTON_TOLERANCE if method.inside else NEAR
+        tolerance = NEWTON_TOLERANCE if method.inside else NEAR_PROPOSALS
         pieces, inner_pieces = list[Tensor](), list[Tensor]()
         for first in range(0, number, size):
             some = {k: v[first : first + size, None, None] for k, v in draws.items()}

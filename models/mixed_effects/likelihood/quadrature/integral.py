@@ -22,7 +22,7 @@ from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
 from ..joint.problem import JointProblem, numbers_of, problem_of
 from .nested import marginal_heights
-from .newton import NEAR, NEWTON_TOLERANCE, Factors, Problem
+from .newton import NEAR_NODES, NEWTON_TOLERANCE, Factors, Problem
 from .nodes import integral, nodes_of, nodes_per_row
 
 #: nodes x points x examples of a pass: with second derivatives some fifty numbers are held for each
@@ -93,7 +93,7 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
     """
     parts = []
     number = max(len(value) for value in points.values())
-    tolerance = NEAR if nodes_of(method) >= ENOUGH and not method.inside else NEWTON_TOLERANCE
+    tolerance = NEAR_NODES if nodes_of(method) >= ENOUGH and not method.inside else NEWTON_TOLERANCE
     for part in passes(method, chunk, 1):
         batch = part.batch()
         each = max(batch.width * nodes_per_row(method), numbers_of(method)) * len(part.clients)
