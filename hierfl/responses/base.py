@@ -223,6 +223,15 @@ class Response:
         """
         raise NotImplementedError
 
+    def log_total(
+        self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows, mask: Tensor | None
+    ) -> Tensor | None:
+        """The sum of log p(y | eta) over rows, (..., S) of eta (..., S, n), where that is quicker than term by term.
+
+        Without derivatives. None where :meth:`distribution` says it.
+        """
+        return None
+
     def slope_and_weight(
         self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows
     ) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from pyro.distributions import Bernoulli, Binomial
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from .base import Rows
 from .proportions import ProportionResponse
 from .reading import Cells
 from .words import no_zeros_and_ones, not_binary
+
+#: numbers below 2 whose product is one that a computer has, below 2^1024
+FACTORS = 1000
 
 
 class BinomialResponse(ProportionResponse):
@@ -41,10 +45,25 @@ class BinomialResponse(ProportionResponse):
             return Bernoulli(logits=eta)
         return Binomial(rows.trials.expand_as(eta), logits=eta)
 
+    def log_total(
+        self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows, mask: Tensor | None
+    ) -> Tensor | None:
+        """y eta - max(eta, 0) - log(1 + exp -|eta|): of a product of numbers below 2 one logarithm is taken."""
+        if rows.trials is not None:
+            return None
+        linear, beyond = y * eta - eta.clamp_min(0.0), eta.abs().neg_().exp_().add_(1.0)
+        if mask is not None:
+            linear, beyond = torch.where(mask, linear, 0.0), torch.where(mask, beyond, 1.0)
+        total = linear.sum(-1)
+        for part in beyond.split(FACTORS, -1):
+            total = total - part.prod(-1).log()
+        return total
+
     def slope_and_weight(
         self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows
     ) -> tuple[Tensor, Tensor]:
         """See :class:`.base.Response`."""
-        trials = 1.0 if rows.trials is None else rows.trials
-        p = eta.sigmoid()
-        return y - trials * p, trials * p * (-eta).sigmoid()
+        p, rest = eta.sigmoid(), (-eta).sigmoid()
+        if rows.trials is None:
+            return y - p, p * rest
+        return y - rows.trials * p, rows.trials * p * rest

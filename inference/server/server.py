@@ -239,4 +239,6 @@ def _kept(new: Tensor, before: Tensor | None, sound: Tensor) -> Tensor:
         before = torch.zeros_like(new)
     if before.shape != new.shape:  # (nothing is broadcast: a search may go on with another number of unknowns)
         return new if bool(sound) else before
+    if sound.device.type == "cpu":  # (nothing is waited for, and nothing is copied)
+        return new if bool(sound) else before
     return torch.where(sound.to(new.device), new, before)

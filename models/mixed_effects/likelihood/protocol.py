@@ -133,6 +133,15 @@ class Likelihood(Protocol):
         """
         ...
 
+    def derivatives(
+        self, sums: Mapping[str, Tensor], coefficients: Coefficients
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Of :meth:`height` where clients were, in closed form: itself (), gradient (k,) and curvature (k, k).
+
+        None where it has none, and :meth:`height` is derived.
+        """
+        return None
+
     def heights(self, many: Tensor, numbers: Tensor, known: Any, coefficients: Coefficients) -> Tensor:
         """The criterion at points (M, k), of sums there, (M,); others as of :meth:`height`."""
         ...

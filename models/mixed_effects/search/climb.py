@@ -75,15 +75,22 @@ class Climb:
         """All of it by name."""
         return {f"climb.{f.name}": getattr(self, f.name) for f in fields(self)}
 
-    def seen(self, height: Tensor, gradient: Tensor, curvature: Tensor, digits: float = ROUNDING) -> Climb:
-        """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves."""
+    def seen(
+        self, height: Tensor, gradient: Tensor, curvature: Tensor, digits: float = ROUNDING, *, trusted: bool = False
+    ) -> Climb:
+        """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves.
+
+        After a point of other steps than these, ``trusted`` to go up, which has, the radius is that of a beginning.
+        """
         found = bool((height > 0.5 * IMPOSSIBLE) & gradient.isfinite().all() & curvature.isfinite().all())
         first = bool(self.height == NOWHERE)
         gained = height - self.height
         least = digits * (1 + self.height.abs())
         kept = found and (first or bool(gained >= -least))
         radius = self.radius
-        if not first:
+        if trusted and kept:
+            radius = torch.full_like(radius, FIRST_RADIUS)
+        elif not first:
             step = self.next - self.best
             promised = self.gradient @ step - 0.5 * step @ self.curvature @ step
             ratio = float(gained / promised) if found and bool(promised > least) else 1.0 if kept else -1.0

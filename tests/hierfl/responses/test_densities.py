@@ -55,6 +55,21 @@ def test_densities_are_scipys(case: Case) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("family", ["binomial", "poisson"])
+def test_a_total_is_the_sum_of_log_densities(family: str) -> None:
+    """Of more rows than are one product, some of which are filled up."""
+    case = next(case for case in CASES.values() if case.family == family)
+    response, y, columns, values = rows_of(case, case.table(8))
+    y = y.clamp(max=1.0) if family == "binomial" else y
+    y, columns = y.repeat(1, 3000 // y.shape[1]), SimpleNamespace(trials=None)
+    eta = 20 * torch.randn(4, *y.shape, generator=generator("eta"), dtype=torch.float64)
+    eta = eta.clamp(-300, 5)
+    mask = torch.rand(y.shape, generator=generator("mask")) < 0.8
+    wanted = response.distribution(eta, values, columns).log_prob(y)
+    for some, terms in ((None, wanted), (mask, torch.where(mask, wanted, 0.0))):
+        torch.testing.assert_close(response.log_total(eta, y, values, columns, some), terms.sum(-1))
+
+
 @ALL
 def test_slopes_and_weights_are_the_densitys_derivatives(case: Case) -> None:
     response, y, columns, values = rows_of(case, case.table(8))

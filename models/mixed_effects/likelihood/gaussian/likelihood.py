@@ -28,6 +28,7 @@ from ...model.equations import MixedModel
 from ..protocol import Coefficients, Drawn, Likelihood, Normals
 from .cross_products import at_points, packed_size, polynomial
 from .crossed import matrices
+from .derivatives import quadratic
 from .draws import gaussian_mode
 from .effects import conditional, joint
 from .elimination import symmetric
@@ -143,6 +144,14 @@ class Gaussian(Likelihood):
         c = sums["cross"] + step @ sums["cross_1"]
         c = c + 0.5 * torch.einsum("a,abc,b->c", step, sums["cross_2"], step)
         return self.beta(c, here + step, coefficients)[2]
+
+    def derivatives(
+        self, sums: Mapping[str, Tensor], coefficients: Coefficients
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Where the server eliminates nothing but coefficients, from sums without noise."""
+        if self.method.above or self.method.private or coefficients.prior is not None:
+            return None
+        return quadratic(sums, len(self.method.network.fixed), coefficients.integrated)
 
     def heights(self, many: Tensor, numbers: Tensor, known: None, coefficients: Coefficients) -> Tensor:
         """Of the sums at each point."""

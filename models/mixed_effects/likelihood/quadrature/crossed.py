@@ -100,9 +100,8 @@ def _cells(problem: Problem, columns: Tensor, start: Tensor) -> Tensor:
     if nodes == 1:
         slope, weight = problem.slope_and_weight(mode, safe=False)
         height = problem.heights(mode) - log_volume(factor)
-        across = torch.linalg.solve_triangular(
-            factor, (problem.zl * weight[..., None]).mT @ columns, upper=False
-        )  # F^-1 A^T W Z, (M, S, q, I q)
+        turned = over_rows((problem.zl * weight[..., None]).movedim(-1, 0), columns).movedim(0, -2)
+        across = torch.linalg.solve_triangular(factor, turned, upper=False)  # F^-1 A^T W Z, (M, S, q, I q)
         return _sent(problem, height, slope, weight, columns, across.mT @ across)
     far, log_weight = away(factor, nodes, mode)
     u = mode + far.movedim(-1, 0)  # (K, M, S, q)
@@ -112,7 +111,7 @@ def _cells(problem: Problem, columns: Tensor, start: Tensor) -> Tensor:
     share = logs.softmax(0)[..., None]
     slope, weight = problem.slope_and_weight(u, safe=False)
     weight = (share * weight).sum(0)
-    each = (slope[..., None, :] @ columns).squeeze(-2)  # Z^T s at each node, (K, M, S, I q)
+    each = over_rows(slope, columns)  # Z^T s at each node, (K, M, S, I q)
     first = (share * each).sum(0)
     gap = (share.sqrt() * (each - first)).movedim(0, -2)
     less = gap.mT @ gap
@@ -121,7 +120,7 @@ def _cells(problem: Problem, columns: Tensor, start: Tensor) -> Tensor:
 
 def _sent(problem: Problem, height: Tensor, slope: Tensor, weight: Tensor, columns: Tensor, less: Tensor) -> Tensor:
     """Cells at a mode: derivatives of the height there, whose curvature is less by what the mode follows."""
-    first = (slope[..., None, :] @ columns).squeeze(-2)
+    first = over_rows(slope, columns)
     return _packed(height, first, _blocks(problem.method.above, columns, weight) - less)
 
 
@@ -140,9 +139,15 @@ def _blocks(levels: Sequence[Level], columns: Tensor, weight: Tensor) -> Tensor:
     (level,) = levels
     apart = columns.unflatten(-1, (level.groups, level.q))  # (S, n, I, q)
     products = (apart[..., :, None] * apart[..., None, :]).flatten(-3)  # (S, n, I q q)
-    block = (weight[..., None, :] @ products).squeeze(-2).unflatten(-1, (level.groups, level.q, level.q))
+    block = over_rows(weight, products).unflatten(-1, (level.groups, level.q, level.q))
     one = torch.eye(level.groups, dtype=block.dtype, device=block.device)
     return (one[:, None, :, None] * block[..., :, :, None, :]).flatten(-2).flatten(-3, -2)
+
+
+def over_rows(values: Tensor, columns: Tensor) -> Tensor:
+    """Sums over rows of values (..., S, n) times columns (S, n, c), (..., S, c): columns are not copied for each."""
+    lead = values.shape[:-2]
+    return (values.flatten(0, -3).transpose(0, 1) @ columns).transpose(0, 1).unflatten(0, lead)
 
 
 def given_effects(many: Tensor, w: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -22,13 +22,13 @@ from ...model.equations import MixedModel
 from ..moments import cholesky, kept, sample_moments, triangle
 from .groups import Groups
 from .nested import followed, group_heights, marginal_heights
-from .newton import Factors, Problem
+from .newton import NEAR_PROPOSALS, NEWTON_TOLERANCE, Factors, Problem
 from .nodes import nodes_of
 
 #: of a Metropolis chain, the share of proposals that are the prior's, and how much wider the others are
 FROM_PRIOR, WIDER = 0.1, 1.1
 #: draws x examples that are held at a time
-EXAMPLES_PER_PASS = 2_000_000
+EXAMPLES_PER_PASS, EXAMPLES_IN_CACHE = 2_000_000, 65_536
 
 
 def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
@@ -62,13 +62,16 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
             .normal("u", None, torch.Size((method.response_family.chain_steps + 1, q + 2)))
             .squeeze(2)
         )
-        size = max(1, EXAMPLES_PER_PASS // (batch.width * len(part.clients) * _nodes(method)))
+        # (noise of groups inside is by pass; else numbers that stay in a processor's cache are quicker)
+        most = EXAMPLES_PER_PASS if method.inside or batch.y.device.type != "cpu" else EXAMPLES_IN_CACHE
+        size = max(1, most // (batch.width * len(part.clients) * _nodes(method)))
+        tolerance = NEWTON_TOLERANCE if method.inside else NEAR_PROPOSALS
         pieces, inner_pieces = list[Tensor](), list[Tensor]()
         for first in range(0, number, size):
             some = {k: v[first : first + size, None, None] for k, v in draws.items()}
             with pyro.validation_enabled(False):
                 problem = Problem.of(method, batch, some)
-                mode, factors = problem.mode(part.values["u_mode"].squeeze(1))
+                mode, factors = problem.mode(part.values["u_mode"].squeeze(1), tolerance)
                 heights = partial(marginal_heights, problem, mode=mode, factors=factors)
                 u = metropolis(heights, mode[..., :q], factors[0], noise[first : first + size])
                 if problem.groups is not None:

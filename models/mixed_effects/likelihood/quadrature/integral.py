@@ -22,11 +22,13 @@ from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
 from ..joint.problem import JointProblem, numbers_of, problem_of
 from .nested import marginal_heights
-from .newton import Factors, Problem
+from .newton import NEAR_NODES, NEWTON_TOLERANCE, Factors, Problem
 from .nodes import integral, nodes_of, nodes_per_row
 
 #: nodes x points x examples of a pass: with second derivatives some fifty numbers are held for each
 EXAMPLES_PER_PASS = 1_000_000
+#: of so many nodes it does not matter for the integral whether they are precisely around the mode
+ENOUGH = 9
 
 
 def log_marginals(problem: Problem, mode: Tensor, factors: Factors) -> Tensor:
@@ -91,6 +93,7 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
     """
     parts = []
     number = max(len(value) for value in points.values())
+    tolerance = NEAR_NODES if nodes_of(method) >= ENOUGH and not method.inside else NEWTON_TOLERANCE
     for part in passes(method, chunk, 1):
         batch = part.batch()
         each = max(batch.width * nodes_per_row(method), numbers_of(method)) * len(part.clients)
@@ -101,7 +104,7 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
                 some["w"] = part.values["many"][:, 0, first : first + size].transpose(0, 1).unsqueeze(-2)
             with pyro.validation_enabled(False):
                 problem = problem_of(method, batch, some)
-                found.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1))))
+                found.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1), tolerance)))
         parts.append(torch.cat(found).mT)
     heights = torch.cat(parts)
     return torch.where(sound(heights), heights, IMPOSSIBLE)

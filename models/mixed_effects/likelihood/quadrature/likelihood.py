@@ -111,6 +111,14 @@ class Quadrature(Likelihood):
         """Of a parabola."""
         return sums["height"] + step @ sums["slope"] - 0.5 * step @ sums["curvature"] @ step
 
+    def derivatives(
+        self, sums: Mapping[str, Tensor], coefficients: Coefficients
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
+        """As they were sent, where no groups are above clients."""
+        if self.method.above:
+            return None
+        return sums["height"], sums["slope"], 0.5 * (sums["curvature"] + sums["curvature"].mT)
+
     def heights(self, many: Tensor, numbers: Tensor, known: Any, coefficients: Coefficients) -> Tensor:
         """As they were sent."""
         return many

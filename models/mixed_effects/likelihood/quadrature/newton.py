@@ -29,6 +29,8 @@ from .groups import Groups, root_of
 
 #: Newton steps to a mode, at most, and the length of the last one on the scale of eta
 NEWTON_STEPS, NEWTON_TOLERANCE = 100, 1e-8
+#: likewise where a mode only says where nodes are, or proposals: a step so long leaves an error of about its square
+NEAR_NODES, NEAR_PROPOSALS = 1e-4, 1e-2
 #: steps of a search on what bends both ways, and the height that the last one has gained
 CLIMBING_STEPS, CLIMBED = 50, 1e-6
 #: what describes the curvature at a mode: F of a client's effects first
@@ -106,7 +108,11 @@ class Problem:
 
     def heights(self, u: Tensor) -> Tensor:
         """log p(D_j | u) + log N(u | 0, I) but for its constant, (..., S)."""
-        return self.terms(self.eta(u)).sum(-1) - 0.5 * u.square().sum(-1)
+        eta, columns = self.eta(u), self.columns
+        total = None
+        if columns.weight is None and not eta.requires_grad:
+            total = self.method.response_family.log_total(eta, self.y, self.values, columns, self.mask)
+        return (self.terms(eta).sum(-1) if total is None else total) - 0.5 * u.square().sum(-1)
 
     def slope_and_weight(self, u: Tensor, *, safe: bool) -> tuple[Tensor, Tensor]:
         """Of the rows' log densities in eta, (..., S, n): a safe weight is of a concave function that touches in u."""
@@ -140,8 +146,13 @@ class Problem:
         return torch.cat([move, inner.follow(move).flatten(-2)], -1), (factor, inner.factor, inner.m)
 
     @torch.no_grad()
-    def mode(self, start: Tensor) -> tuple[Tensor, Factors]:
-        """u (..., S, q), and F (..., S, q, q) first; a row that has arrived stays where it is."""
+    def mode(self, start: Tensor, tolerance: float = NEWTON_TOLERANCE) -> tuple[Tensor, Factors]:
+        """u (..., S, q), and F (..., S, q, q) first; a row that has arrived stays where it is.
+
+        Args:
+            start: (S, q).
+            tolerance: the length of the last step on the scale of eta.
+        """
         u = start.expand(*self.fixed.shape[:-1], start.shape[-1])
         if not self.method.response_family.concave:
             u = self._climbed(u)
@@ -150,7 +161,7 @@ class Problem:
         for _ in range(NEWTON_STEPS):
             far = self.far(move)
             u = torch.where(moving[..., None], u + damping(far)[..., None] * move, u)
-            moving = moving & (far >= NEWTON_TOLERANCE)  # (not where it is not a number)
+            moving = moving & (far >= tolerance)  # (not where it is not a number)
             # a GPU takes steps that change nothing rather than being waited for at each
             if u.device.type == "cpu" and not moving.any():
                 break

@@ -24,6 +24,8 @@ from .boundaries import Boundaries
 
 #: points in all, at most; and how many independent draws they shall be worth
 MOST_POINTS, WORTH = 4096, 500
+#: a server's memory has each round's sums by this name and the round's number
+PACKED = "packed."
 
 
 class Explore(SearchPhase):
@@ -58,9 +60,6 @@ class Explore(SearchPhase):
         explored = Explored.begin(method.k, each, -(-MOST_POINTS // each), mode.best)
         explored = explored.drawn(mode.best, spread(mode.curvature), self.light, self.seed)
         search.memory.update(explored.state())
-        if search.likelihood.keeps_points:
-            cells = HEIGHTS.reply(method)["many"][-1]
-            search.memory["packed"] = mode.best.new_zeros(len(explored.points), cells)
         if Boundaries.wanted(method):
             Boundaries(search).begin()
 
@@ -76,9 +75,8 @@ class Explore(SearchPhase):
         explored = Explored.read(memory)
         if between(search.method, search.shared):
             Boundaries(search).tell(sums)
-        if "packed" in memory:
-            first = (explored.done - 1) * explored.each
-            memory["packed"][first : first + explored.each] = many
+        if search.likelihood.keeps_points:
+            memory[f"{PACKED}{explored.done:04d}"] = many
         known, coefficients = search.likelihood.known(memory, before=False), search.surface.coefficients("mixing")
         numbers, narrow = self._points(explored)
         heights = search.likelihood.heights(many, numbers, known, coefficients)
@@ -103,6 +101,7 @@ class Explore(SearchPhase):
     def _draw(self, explored: Explored, worth: float) -> None:
         logs = explored.log_weights(self.light)
         memory = self.search.memory
-        packed: Tensor = memory["packed"][: len(logs)] if "packed" in memory else logs
+        kept = [memory[name] for name in sorted(memory) if name.startswith(PACKED)]
+        packed = torch.cat(kept) if kept else logs
         self.search.values["worth"] = logs.new_tensor(worth)
         draw_population(self.search, packed, explored.points[: len(logs)], logs)

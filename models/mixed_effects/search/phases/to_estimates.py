@@ -11,6 +11,7 @@ from hierfl.inference.state import State
 
 from ..climb import Climb
 from ..criterion import upright
+from ..early_steps import early, trusted
 from ..requests import EXPANSION, Phase
 from .base import SearchPhase
 
@@ -36,11 +37,14 @@ class ToEstimates(SearchPhase):
         """With derivatives of the log likelihood, or of a gaussian response's quadratic."""
         search, surface, climb = self.search, self.search.surface, self.climb
         at, known = climb.next, search.known
-        climb = climb.seen(*surface.expansion(sums, at, search.criterion, known), search.digits)
+        climb = climb.seen(
+            *surface.expansion(sums, at, search.criterion, known), search.digits, trusted=trusted(search.method, climb)
+        )
         if torch.equal(climb.best, at):
             found = {**search.method.parts(climb.best), "height": climb.height + search.constant}
             coefficients = surface.coefficients(search.criterion)
             search.values.update(found | search.likelihood.estimated(sums, climb.best, known, coefficients))
+            climb = early(search.method, climb, search.values["counts"])
         search.values.update({"slope": climb.gradient, "curvature": climb.curvature, "to_go": climb.to_go})
         search.memory.update(climb.state())
         self.done = climb.arrived(search.method.settings.tol)
