@@ -89,7 +89,7 @@ def test_columns_that_lack_are_named_with_the_nearest(fitted: FittedMixedModel) 
         (new.rename(columns={"x": "x "}), "the table lacks column 'x'; did you mean 'x '?"),
         (new.drop(columns="x"), "the table lacks column 'x'; known: 'y', 'g'"),
         (pd.concat([new, new[["x"]]], axis=1), "the table has two columns called 'x'"),
-        (new.to_dict("list"), "a table is a pandas.DataFrame, not dict"),
+        (new.to_dict("list"), "df is a table (pandas.DataFrame), not a dict"),
     ):
         with pytest.raises(UserError, match=re.escape(words)):
             fitted.predict(changed)

@@ -87,21 +87,28 @@ def test_a_spread_that_may_be_none_begins_at_zero() -> None:
     assert found["sd(residual)"][0] < df.y.std(ddof=0) < found["sd(residual)"][1]
 
 
-@pytest.mark.cpu(5, "two fits with profiles")
+FEW = pd.DataFrame({"y": np.random.default_rng(2).normal(size=40), "site": np.repeat([f"s{j}" for j in range(4)], 10)})
+
+
+@pytest.mark.cpu(4, "a fit with profiles")
 def test_what_has_no_end_is_infinite_or_at_its_bound() -> None:
-    """Degrees of freedom of which the likelihood stays high to the end; and standard deviations of zero
-    beside a response with far outliers, from which a search begins too high.
-    """
-    rng = np.random.default_rng(2)
-    df = pd.DataFrame({"y": rng.normal(size=40), "site": np.repeat([f"s{j}" for j in range(4)], 10)})
+    """Degrees of freedom of which the likelihood stays high to the end."""
+    df = FEW
     fit = mixed_model(df, "y ~ 1 + (1 | site)", family="student-t", profile=0.95, draws=0)
     found = bounds(fit)
     assert found["df"][1] == np.inf
     assert 1 < found["df"][0] < 20
     assert found["sd(Intercept)"][0] == 0
     assert found["scale"][0] < 1 < found["scale"][1]
+
+
+@pytest.mark.slow
+def test_ends_are_found_beside_far_outliers() -> None:
+    """Standard deviations of zero beside outliers from which a search would begin too high."""
+    rng = np.random.default_rng(2)
+    rng.normal(size=40)
     fit = mixed_model(
-        df.assign(y=rng.standard_cauchy(40)), "y ~ 1 + (1 | site)", family="student-t", profile=0.95, draws=0
+        FEW.assign(y=rng.standard_cauchy(40)), "y ~ 1 + (1 | site)", family="student-t", profile=0.95, draws=0
     )
     found = bounds(fit)
     assert found["df"][0] == 1 < found["df"][1] < 5
