@@ -1,0 +1,129 @@
+"""PFedHB: what differs between clients is said by the prior.
+
+A method of this project. One network for all, and for each kind of difference between clients a latent of its own:
+
+    w, theta      ~ flat                                             trained as FedAvg trains them
+    |A_j|         ~ kappa,   pi_j | A_j ~ Dirichlet(beta C m, A_j)   which classes client j has, and how often
+    y_ij | pi_j   ~ Categorical(pi_j)                                labels
+    x_ij | y_ij   ~ p(x | y), the same for all clients               so that, with f = w^T h_theta trained on pooled data,
+    y_ij | x_ij   ~ Categorical(softmax(f(x_ij) + log pi_j - log m)) m the pooled shares of the classes (site y)
+
+A label says how often its class comes, and the network what it looks like: given its counts a client's shares have a
+posterior in closed form (:mod:`hierfl.ppl.label_shares`), and nothing flows back from site y to w and theta, which are
+trained on the likelihood without shares (site y_pooled). The global model is FedAvg's: a client of which nothing is
+known has the pooled shares, E[pi_j] = m.
+
+With a share ``floor`` of labels drawn from the pooled shares, a class that a client has never had keeps a probability.
+
+A round: a client counts its labels and trains copies of w and theta. Those who take part send n_j w_j, n_j theta_j and
+n_j, and 2 C + 2 numbers on the population of shares; the server divides, and takes a step of EM on kappa and beta.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.errors import UserError
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.class_counts import ClassCounts
+from hierfl.inference.local.label_shares import DrawShares
+from hierfl.inference.method.about import About
+from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.method.settings import setting
+from hierfl.inference.server.rules.base import AggregationRule
+from hierfl.inference.server.rules.label_shares import LabelSharePopulation
+from hierfl.inference.state import State
+from hierfl.nn.architecture import Architecture
+from hierfl.ppl.label_shares import LabelShares, SharesGiven
+from hierfl.ppl.plates import clients, data, flat, param, sample
+
+from ..baselines.fedavg import FedAvg
+
+
+class PFedHB(FedAvg):
+    """FedAvg's network under a hierarchical population of label shares."""
+
+    about = About(
+        name="pfedhb",
+        what="label shares with a population (this project)",
+        family="hierarchical",
+        stays="label shares",
+        sent="all, sums of label counts",
+        message_size=1.01,
+        order=71,
+    )
+    independent_draws = True
+    shares: ClassVar = LabelSharePopulation("shares", "class_counts")
+
+    @dataclass(frozen=True)
+    class Settings(FedAvg.Settings):
+        """FedAvg's, and those of the populations."""
+
+        floor: float = setting(
+            1e-4, "share of a client's labels that come as in the pooled data, whatever its own shares", above=0, below=1
+        )
+        draws: int = setting(100, "draws of each client's shares that are kept at the end", at_least=2)
+
+    settings: Settings
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        if network.noise is not None:
+            raise UserError("pfedhb has a population of label shares: data with labels, not a regression")
+        super().__init__(network, **settings)
+
+    def shared(self, start: InitialWeights) -> State:
+        pooled = start.head.new_full((self.network.head.outputs,), 1 / self.network.head.outputs)
+        population = {"log_kappa": pooled.log(), "log_beta": pooled.new_zeros(1), "pooled": pooled}
+        return {**super().shared(start), **{f"shares.{key}": value for key, value in population.items()}}
+
+    def personal(self, start: InitialWeights) -> State:
+        counts = start.head.new_zeros(self.network.head.outputs)
+        return {"class_counts": counts, "pi_j_draws": (counts + 1 / len(counts)).expand(1, 1, -1)}
+
+    def model(self, batch: Batch) -> None:
+        net = self.network
+        w = sample("w", flat(net.head.d))
+        with clients(batch):
+            pi_j = sample("pi_j", self.population())
+            with data(batch):
+                f = net.head(w, net.base(batch.x))
+                sample("y_pooled", net.likelihood(f), obs=batch.y)
+                sample("y", net.likelihood(f.detach() + self.offset(pi_j)), obs=batch.y)
+
+    def guide(self, batch: Batch) -> None:
+        with clients(batch):
+            sample("pi_j", SharesGiven(param("pi_j_draws"), self.population(param("class_counts")).mean))
+
+    def population(self, counts: Tensor | None = None) -> LabelShares:
+        """p(pi_j), and p(pi_j | n_j)."""
+        return LabelShares(param("shares.log_kappa"), param("shares.log_beta"), param("shares.pooled"), counts)
+
+    def offset(self, pi_j: Tensor) -> Tensor:
+        """log of how much more often each class comes at the client than in the pooled data, (..., C)."""
+        floor = self.settings.floor
+        return torch.log1p((1 - floor) * (pi_j / param("shares.pooled") - 1))
+
+    def local(self) -> list[LocalStep]:
+        return [self.sgd("w", "base"), ClassCounts("class_counts")]  # (minibatches are those of FedAvg)
+
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {**super().exchange(), "shares": self.shares}
+
+    def schedule(self) -> Schedule:
+        draws = DrawShares("pi_j_draws", self.shares, self.settings.draws)
+        return Schedule(absent="freeze", final_steps=[ClassCounts("class_counts"), draws], final_when="evaluation")
+
+    def new_client_terms(self, personal: State) -> State:
+        return {}  # (a client of which nothing is known has no counts, and so the pooled shares)
+
+    def client_summary(self, values: State) -> State:
+        """Expected number of classes, and how far a client's shares are from the pooled ones, in nats."""
+        counts, population = values["class_counts"].squeeze(1), self.shares.population(values)
+        given = self.shares.population(values, counts)
+        ratio = given.mean / population.pooled
+        classes = (given.sizes_given * given.sizes).sum(-1)
+        return {"classes": classes, "label_skew": torch.special.xlogy(given.mean, ratio).sum(-1)}
