@@ -35,7 +35,7 @@ class LabelShares(TorchDistribution):
     Args:
         log_kappa: log probabilities of 1..C classes, (C,).
         log_beta: the logarithm of the concentration, (1,).
-        pooled: m, the shares of the classes in the population, (C,), all above zero.
+        log_pooled: log m, m the shares of the classes in the population, (C,), up to a constant.
         counts: examples of each class that a client has, (*batch, C); None for the population itself.
     """
 
@@ -46,13 +46,13 @@ class LabelShares(TorchDistribution):
         self,
         log_kappa: Tensor,
         log_beta: Tensor,
-        pooled: Tensor,
+        log_pooled: Tensor,
         counts: Tensor | None = None,
         validate_args: bool | None = None,
     ) -> None:
-        self.log_kappa, self.log_beta, self.pooled = log_kappa, log_beta, pooled
-        self.counts = torch.zeros_like(pooled) if counts is None else counts
-        self.classes = pooled.shape[-1]
+        self.log_kappa, self.log_beta, self.log_pooled = log_kappa, log_beta, log_pooled
+        self.counts = torch.zeros_like(log_pooled) if counts is None else counts
+        self.classes = log_pooled.shape[-1]
         batch = self.counts.shape[:-1]
         super().__init__(batch, self.counts.shape[-1:], validate_args=validate_args)
 
@@ -64,14 +64,19 @@ class LabelShares(TorchDistribution):
     def expand(self, batch_shape: torch.Size, _instance: object = None) -> LabelShares:
         """The same distribution over a larger batch shape."""
         counts = self.counts.expand((*batch_shape, self.classes))
-        return LabelShares(self.log_kappa, self.log_beta, self.pooled, counts, validate_args=False)
+        return LabelShares(self.log_kappa, self.log_beta, self.log_pooled, counts, validate_args=False)
 
     # -- posterior ------------------------------------------------------------------------------------------------
 
     @cached_property
     def n(self) -> Tensor:
         """The counts in double precision, (*batch, C)."""
-        return self.counts.double()
+        return self.counts.double().clamp_min(0)
+
+    @property
+    def pooled(self) -> Tensor:
+        """m, (C,)."""
+        return self.log_pooled.softmax(-1)
 
     @cached_property
     def seen(self) -> Tensor:
@@ -81,8 +86,7 @@ class LabelShares(TorchDistribution):
     @cached_property
     def alpha(self) -> Tensor:
         """beta C m_c, (C,)."""
-        m = self.pooled.double()
-        return self.log_beta.double().exp() * self.classes * (m / m.sum(-1, keepdim=True))
+        return self.log_beta.double().exp() * self.classes * self.log_pooled.double().softmax(-1)
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -139,7 +143,7 @@ class LabelShares(TorchDistribution):
         total = self.n.sum(-1, keepdim=True)
         given = inside * ((self.n + self.alpha)[..., None, :] / (total + s)[..., None])
         found = (self.sizes_given[..., None] * given).sum(-2)
-        return torch.where(total > 0, found.to(self.pooled.dtype), self.pooled)
+        return torch.where(total > 0, found.to(self.log_pooled.dtype), self.pooled)
 
     # -- draws ----------------------------------------------------------------------------------------------------
 
@@ -176,7 +180,7 @@ class LabelShares(TorchDistribution):
         """Draws by torch's global generator, (*sample_shape, *batch, C)."""
         shape = (*sample_shape, *self.batch_shape, 3 * self.classes + 2)
         u = torch.rand(shape, dtype=torch.float64, device=self.counts.device).clamp(1e-12, 1 - 1e-12)
-        return self.draws(u).to(self.pooled.dtype)
+        return self.draws(u).to(self.log_pooled.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log density of the population on the face of the simplex that a value lies on, (*batch,)."""
@@ -189,7 +193,7 @@ class LabelShares(TorchDistribution):
         log_sets = (self.log_kappa.double() - whole).expand(*size.shape[:-1], self.classes).gather(-1, size - 1)
         each = torch.where(inside, (self.alpha - 1) * value.clamp_min(1e-300).log() - torch.lgamma(self.alpha), 0.0)
         density = torch.lgamma(alpha.sum(-1)) + each.sum(-1)
-        return (of_set + log_sets.squeeze(-1) + density).to(self.pooled.dtype)
+        return (of_set + log_sets.squeeze(-1) + density).to(self.log_pooled.dtype)
 
 
 class SharesGiven(EmpiricalDraws):
@@ -203,6 +207,11 @@ class SharesGiven(EmpiricalDraws):
     def __init__(self, draws: Tensor, mean: Tensor, validate_args: bool | None = None) -> None:
         super().__init__(draws, 1, validate_args=validate_args)
         self._mean = mean
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Shares that sum to one, some of which may be zero."""
+        return constraints.simplex
 
     @property
     def mean(self) -> Tensor:

@@ -76,13 +76,13 @@ class PFedHB(FedAvg):
         super().__init__(network, **settings)
 
     def shared(self, start: InitialWeights) -> State:
-        pooled = start.head.new_full((self.network.head.outputs,), 1 / self.network.head.outputs)
-        population = {"log_kappa": pooled.log(), "log_beta": pooled.new_zeros(1), "pooled": pooled}
+        equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
+        population = {"log_kappa": equal, "log_beta": equal.new_zeros(1), "log_pooled": equal}
         return {**super().shared(start), **{f"shares.{key}": value for key, value in population.items()}}
 
     def personal(self, start: InitialWeights) -> State:
         counts = start.head.new_zeros(self.network.head.outputs)
-        return {"class_counts": counts, "pi_j_draws": (counts + 1 / len(counts)).expand(1, 1, -1)}
+        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1)}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -96,16 +96,17 @@ class PFedHB(FedAvg):
 
     def guide(self, batch: Batch) -> None:
         with clients(batch):
-            sample("pi_j", SharesGiven(param("pi_j_draws"), self.population(param("class_counts")).mean))
+            draws = param("log_pi_j_draws").softmax(-1)
+            sample("pi_j", SharesGiven(draws, self.population(param("class_counts")).mean))
 
     def population(self, counts: Tensor | None = None) -> LabelShares:
         """p(pi_j), and p(pi_j | n_j)."""
-        return LabelShares(param("shares.log_kappa"), param("shares.log_beta"), param("shares.pooled"), counts)
+        return LabelShares(param("shares.log_kappa"), param("shares.log_beta"), param("shares.log_pooled"), counts)
 
     def offset(self, pi_j: Tensor) -> Tensor:
         """log of how much more often each class comes at the client than in the pooled data, (..., C)."""
         floor = self.settings.floor
-        return torch.log1p((1 - floor) * (pi_j / param("shares.pooled") - 1))
+        return torch.log1p((1 - floor) * (pi_j / param("shares.log_pooled").softmax(-1) - 1))
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("w", "base"), ClassCounts("class_counts")]  # (minibatches are those of FedAvg)
@@ -114,7 +115,7 @@ class PFedHB(FedAvg):
         return {**super().exchange(), "shares": self.shares}
 
     def schedule(self) -> Schedule:
-        draws = DrawShares("pi_j_draws", self.shares, self.settings.draws)
+        draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)
         return Schedule(absent="freeze", final_steps=[ClassCounts("class_counts"), draws], final_when="evaluation")
 
     def new_client_terms(self, personal: State) -> State:
