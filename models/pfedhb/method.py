@@ -36,6 +36,7 @@ from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.label_shares import LabelSharePopulation
+from hierfl.inference.server.rules.running import Averaged
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.label_shares import LabelShares, SharesGiven
@@ -66,6 +67,9 @@ class PFedHB(FedAvg):
         floor: float = setting(
             1e-4, "share of a client's labels that come as in the pooled data, whatever its own shares", above=0, below=1
         )
+        average: int = setting(
+            1, "rounds over which w and theta are averaged for predictions, with exponential weights; 1: none", at_least=1
+        )
         draws: int = setting(100, "draws of each client's shares that are kept at the end", at_least=2)
 
     settings: Settings
@@ -78,7 +82,9 @@ class PFedHB(FedAvg):
     def shared(self, start: InitialWeights) -> State:
         equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
         population = {"log_kappa": equal, "log_beta": equal.new_zeros(1), "log_pooled": equal}
-        return {**super().shared(start), **{f"shares.{key}": value for key, value in population.items()}}
+        network = super().shared(start)
+        averaged = {f"averaged.{key}": value for key, value in network.items()} if self.settings.average > 1 else {}
+        return {**network, **averaged, **{f"shares.{key}": value for key, value in population.items()}}
 
     def personal(self, start: InitialWeights) -> State:
         counts = start.head.new_zeros(self.network.head.outputs)
@@ -112,7 +118,13 @@ class PFedHB(FedAvg):
         return [self.sgd("w", "base"), ClassCounts("class_counts")]  # (minibatches are those of FedAvg)
 
     def exchange(self) -> dict[str, AggregationRule]:
-        return {**super().exchange(), "shares": self.shares}
+        average = self.settings.average
+        rules: dict[str, AggregationRule] = {"averaged": Averaged("averaged", average)} if average > 1 else {}
+        return {**super().exchange(), **rules, "shares": self.shares}
+
+    def prediction_params(self, shared: State) -> State:
+        averaged = {k.removeprefix("averaged."): v for k, v in shared.items() if k.startswith("averaged.")}
+        return {**shared, **averaged}
 
     def schedule(self) -> Schedule:
         draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)
