@@ -20,13 +20,15 @@ n_j, and 2 C + 2 numbers on the population of shares; the server divides, and ta
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
+from pyro.distributions import Normal
 from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
+from hierfl.inference.local.at_prediction import AtPrediction
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.class_counts import ClassCounts
 from hierfl.inference.local.label_shares import DrawShares
@@ -39,10 +41,13 @@ from hierfl.inference.server.rules.label_shares import LabelSharePopulation
 from hierfl.inference.server.rules.running import Averaged
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
+from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.label_shares import LabelShares, SharesGiven
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
+from ..pfedeb.population import of_numbers
+from .heads import Heads
 
 
 class PFedHB(FedAvg):
@@ -67,6 +72,11 @@ class PFedHB(FedAvg):
         floor: float = setting(
             1e-4, "share of a client's labels that come as in the pooled data, whatever its own shares", above=0, below=1
         )
+        heads: Literal["on", "off"] = setting("off", "whether clients have heads of their own around w")
+        sigma_0: float = setting(0.1, "initial rho of every block", above=0)
+        rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0)
+        rank: int = setting(50, "rank of a large head's covariance", at_least=1)
+        points: int = setting(16, "points of each example's predictor over which its likelihood is averaged", at_least=1)
         average: int = setting(
             1, "rounds over which w and theta are averaged for predictions, with exponential weights; 1: none", at_least=1
         )
@@ -78,32 +88,50 @@ class PFedHB(FedAvg):
         if network.noise is not None:
             raise UserError("pfedhb has a population of label shares: data with labels, not a regression")
         super().__init__(network, **settings)
+        s = self.settings
+        parts = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws)
+        self.heads = parts if s.heads == "on" else None
 
     def shared(self, start: InitialWeights) -> State:
         equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
         population = {"log_kappa": equal, "log_beta": equal.new_zeros(1), "log_pooled": equal}
         network = super().shared(start)
         averaged = {f"averaged.{key}": value for key, value in network.items()} if self.settings.average > 1 else {}
-        return {**network, **averaged, **{f"shares.{key}": value for key, value in population.items()}}
+        heads = self.heads.shared() if self.heads else {}
+        return {**network, **averaged, **heads, **{f"shares.{key}": value for key, value in population.items()}}
 
     def personal(self, start: InitialWeights) -> State:
         counts = start.head.new_zeros(self.network.head.outputs)
-        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1)}
+        heads = self.heads.personal(self.settings.init_scale * start.head) if self.heads else {}
+        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads}
 
     def model(self, batch: Batch) -> None:
         net = self.network
         w = sample("w", flat(net.head.d))
         with clients(batch):
             pi_j = sample("pi_j", self.population())
+            w_j = self.own_head(w)
             with data(batch):
-                f = net.head(w, net.base(batch.x))
+                z = net.base(batch.x)
+                f = net.head(w, z)
                 sample("y_pooled", net.likelihood(f), obs=batch.y)
-                sample("y", net.likelihood(f.detach() + self.offset(pi_j)), obs=batch.y)
+                own = f.detach() if w_j is None else net.head(w_j, z.detach())
+                sample("y", net.likelihood(own + self.offset(pi_j)), obs=batch.y)
+
+    def own_head(self, w: Tensor) -> Tensor | None:
+        """w_j, where heads are on."""
+        if self.heads is None:
+            return None
+        rho = of_numbers(param("heads.log_rho"), self.heads.blocks).to(w)
+        found: Tensor = sample("w_j", Normal(w.detach(), rho).to_event(1))
+        return found
 
     def guide(self, batch: Batch) -> None:
         with clients(batch):
             draws = param("log_pi_j_draws").softmax(-1)
             sample("pi_j", SharesGiven(draws, self.population(param("class_counts")).mean))
+            if self.heads is not None:
+                sample("w_j", EmpiricalDraws(param("w_j_draws"), 1))
 
     def population(self, counts: Tensor | None = None) -> LabelShares:
         """p(pi_j), and p(pi_j | n_j)."""
@@ -115,11 +143,14 @@ class PFedHB(FedAvg):
         return torch.log1p((1 - floor) * (pi_j / param("shares.log_pooled").softmax(-1) - 1))
 
     def local(self) -> list[LocalStep]:
-        return [self.sgd("w", "base"), ClassCounts("class_counts")]  # (minibatches are those of FedAvg)
+        heads = [AtPrediction(self.heads.step())] if self.heads else []
+        return [self.sgd("w", "base"), ClassCounts("class_counts"), *heads]  # (minibatches are those of FedAvg)
 
     def exchange(self) -> dict[str, AggregationRule]:
         average = self.settings.average
         rules: dict[str, AggregationRule] = {"averaged": Averaged("averaged", average)} if average > 1 else {}
+        if self.heads:
+            rules["heads"] = self.heads.rule()
         return {**super().exchange(), **rules, "shares": self.shares}
 
     def prediction_params(self, shared: State) -> State:
@@ -128,7 +159,9 @@ class PFedHB(FedAvg):
 
     def schedule(self) -> Schedule:
         draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)
-        return Schedule(absent="freeze", final_steps=[ClassCounts("class_counts"), draws], final_when="evaluation")
+        heads = [AtPrediction(self.heads.step(final=True))] if self.heads else []
+        steps = [ClassCounts("class_counts"), draws, *heads]
+        return Schedule(absent="freeze", final_steps=steps, final_when="evaluation")
 
     def new_client_terms(self, personal: State) -> State:
         return {}  # (a client of which nothing is known has no counts, and so the pooled shares)
