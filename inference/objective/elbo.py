@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from pyro.distributions import Delta
+from pyro.distributions import Delta, Normal
 from pyro.distributions.util import scale_and_mask
 from torch import Tensor
-from torch.distributions import Distribution, Independent, TransformedDistribution, kl_divergence
+from torch.distributions import Independent, TransformedDistribution, kl_divergence
 
 from hierfl.data.batch import Batch
 from hierfl.nn.layers.batch_norm import Norms
@@ -33,8 +33,6 @@ from .sites import guide_latents, model_sites
 
 #: of an ELBO: all, those of the data plate alone, or the others
 Terms = Literal["all", "data", "prior"]
-#: what a distribution may be made of beside tensors and distributions, none of which has a gradient
-PLAIN = (bool, int, float, str, torch.Size, type(None))
 
 
 def elbo(
@@ -105,18 +103,10 @@ def elbo(
 
 def _moves(site: Site) -> bool:
     """Whether a site's term may have a gradient: its value or one of its distribution's tensors has one."""
-    return site.value.requires_grad or _has_gradient(site.fn)
-
-
-def _has_gradient(fn: Distribution) -> bool:
-    """Whether a distribution is made of a tensor with a gradient, or of what may hide one."""
-    for value in vars(fn).values():
-        if isinstance(value, Tensor | Distribution):
-            if value.requires_grad if isinstance(value, Tensor) else _has_gradient(value):
-                return True
-        elif not isinstance(value, PLAIN):
-            return True
-    return False
+    if site.value.requires_grad or not isinstance(site.fn, Independent):
+        return True
+    base = site.fn.base_dist
+    return type(base) is not Normal or base.loc.requires_grad or base.scale.requires_grad
 
 
 def _exact(fn: Any) -> bool:

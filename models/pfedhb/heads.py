@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -18,8 +19,10 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.scoring import scored
 from hierfl.inference.state import State
 from hierfl.nn.head import LinearHead
+from hierfl.ppl.plates import param
 
 from ..pfedeb.config import block_numbers
+from ..pfedeb.population import of_numbers
 
 #: log rho is known no better than of so many clients' numbers where none has reported
 LARGEST = 1e30
@@ -92,10 +95,14 @@ class Heads:
     points: int
     draws: int
 
-    @property
+    @cached_property
     def blocks(self) -> Tensor:
         """Weights 0, biases 1: (d,)."""
         return block_numbers(self.head, apart=True)
+
+    def rho(self, like: Tensor) -> Tensor:
+        """The spread of each of the head's numbers, (d,)."""
+        return of_numbers(param("heads.log_rho"), self.blocks).to(like)
 
     def shared(self) -> State:
         """log rho and its information."""
@@ -117,7 +124,7 @@ class Heads:
         turns, newton = (2, 5) if final else (1, 1)
         return GaussianHead(
             "w_j", "mu", covariance="full" if small else "low_rank", newton=newton, turns=turns, rank=self.rank,
-            terms=None if final else terms, final=self.draws if final else 0, points=self.points, response="y",
+            terms=None if final else terms, final=self.draws if final else 0, points=self.points,
             centred=("pi_j",),
         )  # fmt: skip
 

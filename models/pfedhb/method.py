@@ -2,21 +2,24 @@
 
 A method of this project. One network for all, and for each kind of difference between clients a latent of its own:
 
-    w, theta      ~ flat                                             trained as FedAvg trains them
-    |A_j|         ~ kappa,   pi_j | A_j ~ Dirichlet(beta C m, A_j)   which classes client j has, and how often
-    y_ij | pi_j   ~ Categorical(pi_j)                                labels
-    x_ij | y_ij   ~ p(x | y), the same for all clients               so that, with f = w^T h_theta trained on pooled data,
-    y_ij | x_ij   ~ Categorical(softmax(f(x_ij) + log pi_j - log m)) m the pooled shares of the classes (site y)
+    w, theta      ~ flat                                               f = w^T h_theta, of the pooled data: FedAvg's
+    |A_j|         ~ kappa,   pi_j | A_j ~ Dirichlet(beta C m, A_j)     which classes client j has, and how often
+    w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
+    y_ij | x_ij   ~ Categorical(softmax(w_j^T h_theta(x_ij) + log pi_j - log m))         m pooled shares of the classes
 
-A label says how often its class comes, and the network what it looks like: given its counts a client's shares have a
-posterior in closed form (:mod:`hierfl.ppl.label_shares`), and nothing flows back from site y to w and theta, which are
-trained on the likelihood without shares (site y_pooled). The global model is FedAvg's: a client of which nothing is
-known has the pooled shares, E[pi_j] = m.
+Where p(x | y) is the same for all clients, f says p(y | x) of the pooled data, and log pi_j - log m turns that into
+p(y | x) at client j. A label says how often its class comes, and the network what it looks like: given its counts a
+client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes as
+in the pooled data, so that a class that it never had keeps a probability.
 
-With a share ``floor`` of labels drawn from the pooled shares, a class that a client has never had keeps a probability.
+Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
+global model is a point worse. Shares are learned from counts alone, and heads given the shares' mean. Each population is
+at the maximum of its marginal likelihood, a sum over clients. A client of which nothing is known has E[pi_j] = m and
+w_j = w: the global model is FedAvg's, number by number, or with ``average`` that of its averaged weights.
 
-A round: a client counts its labels and trains copies of w and theta. Those who take part send n_j w_j, n_j theta_j and
-n_j, and 2 C + 2 numbers on the population of shares; the server divides, and takes a step of EM on kappa and beta.
+A round: a client trains copies of w and theta, counts its labels, and moves its head's Gaussian posterior. Those who take
+part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 numbers of shares and 6 of rho. The server divides,
+takes a step of EM on kappa and beta, and a scoring step on log rho.
 """
 
 from dataclasses import dataclass
@@ -31,6 +34,7 @@ from hierfl.errors import UserError
 from hierfl.inference.local.at_prediction import AtPrediction
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.class_counts import ClassCounts
+from hierfl.inference.local.cut import Cut
 from hierfl.inference.local.label_shares import DrawShares
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
@@ -46,19 +50,21 @@ from hierfl.ppl.label_shares import LabelShares, SharesGiven
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
-from ..pfedeb.population import of_numbers
 from .heads import Heads
+
+#: settings that heads alone have
+NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
 
 
 class PFedHB(FedAvg):
-    """FedAvg's network under a hierarchical population of label shares."""
+    """FedAvg's network under hierarchical populations of label shares and of heads."""
 
     about = About(
         name="pfedhb",
-        what="label shares with a population (this project)",
+        what="label shares and heads, each with a population (this project)",
         family="hierarchical",
-        stays="label shares",
-        sent="all, sums of label counts",
+        stays="label shares, q(head)",
+        sent="all, sums of label counts, score of rho",
         message_size=1.01,
         order=71,
     )
@@ -69,18 +75,28 @@ class PFedHB(FedAvg):
     class Settings(FedAvg.Settings):
         """FedAvg's, and those of the populations."""
 
-        floor: float = setting(
-            1e-4, "share of a client's labels that come as in the pooled data, whatever its own shares", above=0, below=1
-        )
-        heads: Literal["on", "off"] = setting("off", "whether clients have heads of their own around w")
-        sigma_0: float = setting(0.1, "initial rho of every block", above=0)
-        rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0)
-        rank: int = setting(50, "rank of a large head's covariance", at_least=1)
-        points: int = setting(16, "points of each example's predictor over which its likelihood is averaged", at_least=1)
         average: int = setting(
-            1, "rounds over which w and theta are averaged for predictions, with exponential weights; 1: none", at_least=1
+            1,
+            "rounds over which w and theta are averaged for predictions, with exponential weights; 1: none",
+            at_least=1,
         )
-        draws: int = setting(100, "draws of each client's shares that are kept at the end", at_least=2)
+        floor: float = setting(
+            1e-4,
+            "share of a client's labels that come as in the pooled data, whatever its own shares",
+            above=0,
+            below=1,
+        )
+        heads: Literal["on", "off"] = setting("on", "whether clients have heads of their own around w")
+        sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
+        rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_HEADS)
+        rank: int = setting(
+            50, "rank of a head's covariance where it has more than 600 numbers", at_least=1, unless=NO_HEADS
+        )
+        points: int = setting(
+            16, "points of each example's predictor over which its likelihood is averaged; 1: at the mode (Laplace)",
+            at_least=1, unless=NO_HEADS,
+        )  # fmt: skip
+        draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2)
 
     settings: Settings
 
@@ -89,16 +105,16 @@ class PFedHB(FedAvg):
             raise UserError("pfedhb has a population of label shares: data with labels, not a regression")
         super().__init__(network, **settings)
         s = self.settings
-        parts = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws)
-        self.heads = parts if s.heads == "on" else None
+        self.pooled = FedAvg(network, **{k: v for k, v in vars(s).items() if k in FedAvg.Settings.__dataclass_fields__})
+        own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws)
+        self.heads = own if s.heads == "on" else None
 
     def shared(self, start: InitialWeights) -> State:
-        equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
-        population = {"log_kappa": equal, "log_beta": equal.new_zeros(1), "log_pooled": equal}
         network = super().shared(start)
         averaged = {f"averaged.{key}": value for key, value in network.items()} if self.settings.average > 1 else {}
-        heads = self.heads.shared() if self.heads else {}
-        return {**network, **averaged, **heads, **{f"shares.{key}": value for key, value in population.items()}}
+        equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
+        population = {"shares.log_kappa": equal, "shares.log_beta": equal.new_zeros(1), "shares.log_pooled": equal}
+        return {**network, **averaged, **population, **(self.heads.shared() if self.heads else {})}
 
     def personal(self, start: InitialWeights) -> State:
         counts = start.head.new_zeros(self.network.head.outputs)
@@ -110,27 +126,16 @@ class PFedHB(FedAvg):
         w = sample("w", flat(net.head.d))
         with clients(batch):
             pi_j = sample("pi_j", self.population())
-            w_j = self.own_head(w)
+            w_j = sample("w_j", Normal(w, self.heads.rho(w)).to_event(1)) if self.heads else w
             with data(batch):
-                z = net.base(batch.x)
-                f = net.head(w, z)
-                sample("y_pooled", net.likelihood(f), obs=batch.y)
-                own = f.detach() if w_j is None else net.head(w_j, z.detach())
-                sample("y", net.likelihood(own + self.offset(pi_j)), obs=batch.y)
-
-    def own_head(self, w: Tensor) -> Tensor | None:
-        """w_j, where heads are on."""
-        if self.heads is None:
-            return None
-        rho = of_numbers(param("heads.log_rho"), self.heads.blocks).to(w)
-        found: Tensor = sample("w_j", Normal(w.detach(), rho).to_event(1))
-        return found
+                f = net.head(w_j, net.base(batch.x))
+                sample("y", net.likelihood(f + self.offset(pi_j)), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
         with clients(batch):
             draws = param("log_pi_j_draws").softmax(-1)
             sample("pi_j", SharesGiven(draws, self.population(param("class_counts")).mean))
-            if self.heads is not None:
+            if self.heads:
                 sample("w_j", EmpiricalDraws(param("w_j_draws"), 1))
 
     def population(self, counts: Tensor | None = None) -> LabelShares:
@@ -144,14 +149,13 @@ class PFedHB(FedAvg):
 
     def local(self) -> list[LocalStep]:
         heads = [AtPrediction(self.heads.step())] if self.heads else []
-        return [self.sgd("w", "base"), ClassCounts("class_counts"), *heads]  # (minibatches are those of FedAvg)
+        return [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts"), *heads]
 
     def exchange(self) -> dict[str, AggregationRule]:
-        average = self.settings.average
-        rules: dict[str, AggregationRule] = {"averaged": Averaged("averaged", average)} if average > 1 else {}
-        if self.heads:
-            rules["heads"] = self.heads.rule()
-        return {**super().exchange(), **rules, "shares": self.shares}
+        rules: dict[str, AggregationRule] = {**super().exchange(), "shares": self.shares}
+        if self.settings.average > 1:
+            rules["averaged"] = Averaged("averaged", self.settings.average)
+        return {**rules, "heads": self.heads.rule()} if self.heads else rules
 
     def prediction_params(self, shared: State) -> State:
         averaged = {k.removeprefix("averaged."): v for k, v in shared.items() if k.startswith("averaged.")}
@@ -170,6 +174,8 @@ class PFedHB(FedAvg):
         """Expected number of classes, and how far a client's shares are from the pooled ones, in nats."""
         counts, population = values["class_counts"].squeeze(1), self.shares.population(values)
         given = self.shares.population(values, counts)
-        ratio = given.mean / population.pooled
         classes = (given.sizes_given * given.sizes).sum(-1)
-        return {"classes": classes, "label_skew": torch.special.xlogy(given.mean, ratio).sum(-1)}
+        return {
+            "classes": classes,
+            "label_skew": torch.special.xlogy(given.mean, given.mean / population.pooled).sum(-1),
+        }

@@ -42,7 +42,7 @@ def test_the_global_model_is_fedavgs_and_personal_ones_know_their_classes(skewed
 
 
 def test_a_client_without_examples_has_the_global_model_and_labels_alone_move_it(skewed: Federation) -> None:
-    run = fitted(PFedHB(architecture("mlp:5", skewed), **COMMON, floor=0.01), skewed, 4)
+    run = fitted(PFedHB(architecture("mlp:5", skewed), **COMMON, heads="off", floor=0.01), skewed, 4)
     x, y = skewed.examples(skewed.train[0][None])
     x, y = x[0], y[0]
     unknown, own = run.predict_new_client(x, draws=0), run.predict(x, client=0, draws=0)
@@ -57,12 +57,33 @@ def test_a_client_without_examples_has_the_global_model_and_labels_alone_move_it
 
 
 def test_draws_average_predictions_over_the_shares(skewed: Federation) -> None:
-    run = fitted(PFedHB(architecture("mlp:5", skewed), **COMMON, draws=400), skewed, 2)
+    run = fitted(PFedHB(architecture("mlp:5", skewed), **COMMON, heads="off", draws=400), skewed, 2)
     x = skewed.examples(skewed.train[3][None])[0][0]
     drawn, f = run.personal["log_pi_j_draws"][3, 0].exp(), run.predict_new_client(x, draws=0)
     share = (1 - 1e-4) * drawn[:, None] / run.shared["shares.log_pooled"].exp() + 1e-4
     averaged = (f * share / (f * share).sum(-1, keepdim=True)).mean(0)
     torch.testing.assert_close(run.predict(x, client=3, draws=400), averaged)
+
+
+def test_heads_spread_where_clients_differ_in_more_than_shares_and_not_where_they_do_not() -> None:
+    """All classes at every client: in one federation centres differ between clients, in the other examples are dealt."""
+    fed = blobs([80] * 12)  # (whose test files have other centres)
+    pooled = torch.cat(list(fed.train))
+    dealt = pooled[torch.randperm(len(pooled), generator=torch.Generator().manual_seed(0))].split(80)
+    differs, alike = (
+        dataclasses.replace(fed, train=[t[:40] for t in index], test=[t[40:] for t in index])
+        for index in (fed.train, dealt)
+    )
+    found = {}
+    for name, fed in (("differs", differs), ("alike", alike)):
+        net = architecture("linear", fed)
+        runs = [fitted(PFedHB(net, **COMMON, average=5, heads=heads), fed, 25) for heads in ("on", "off")]
+        assert all(torch.equal(runs[0].shared[k], v) for k, v in runs[1].shared.items())  # nothing flows back
+        rho = runs[0].shared["heads.log_rho"].exp()
+        found[name] = rho.max(), [run.evaluations[-1]["pm_draws_nll"] for run in runs]
+    rho, (own, none) = found["differs"]
+    assert rho > 0.3 and own < none - 0.05
+    assert found["alike"][0] < 0.1
 
 
 def test_a_regression_is_refused_in_one_line() -> None:

@@ -73,7 +73,6 @@ class GaussianHead:
         refit: whether the likelihood is expanded anew where those differ in more than w.
         own: the personal value of a client's own log rho_j, drawn from N(., NAME_sd^2) with those; "" for none.
         points: of each example's predictor, over which likelihoods are averaged, at least; 1 for its mean.
-        response: the site of the response that the head explains; "" where there is one.
         centred: other latents of the clients, which are put at the centre of their guide.
     """
 
@@ -91,7 +90,6 @@ class GaussianHead:
     own: str = ""
     refit: bool = False
     points: int = 16
-    response: str = ""
     centred: tuple[str, ...] = ()
 
     @property
@@ -150,7 +148,7 @@ class GaussianHead:
 
     def _rows(self, chunk: ClientChunk, phase: object, root: Tensor | None) -> State:
         dtype = chunk.n.dtype if self.covariance == "low_rank" else torch.float64
-        target = Target(chunk, self.latent, dtype, self.response, self.centred)
+        target = Target(chunk, self.latent, dtype, self.centred)
         mu, away = chunk.values[self.mean].squeeze(1).to(dtype)[:, target.order], None
         if self.points > 1:
             away = chunk.values[self.away].squeeze(1).transpose(0, 1).to(dtype)[..., target.order]

@@ -98,7 +98,6 @@ class Target:
         chunk: the rows.
         latent: the head's site, whose prior is Normal.
         dtype: of everything else.
-        response: the site of the response that the head explains; "" where there is one.
         centred: other latents of the clients, which are put at the centre of their guide.
     """
 
@@ -107,10 +106,9 @@ class Target:
         chunk: ClientChunk,
         latent: str,
         dtype: torch.dtype = torch.float64,
-        response: str = "",
         centred: Sequence[str] = (),
     ) -> None:
-        self.chunk, self.latent, self.dtype, self.response = chunk, latent, dtype, response
+        self.chunk, self.latent, self.dtype = chunk, latent, dtype
         batch = chunk.batch()
         self.batch = replace(batch, y=self.cast(batch.y))
         self.head = chunk.method.network.head
@@ -220,8 +218,7 @@ class Target:
         with Restrict(self.values, latents=latents, frozen=self.frozen) as seen:
             self.chunk.method.model(self.batch)
         prior = seen.sites.get(self.latent)
-        observed = {name: s for name, s in seen.sites.items() if s.kind == "observed" and s.per_example}
-        responses = [s for name, s in observed.items() if name == (self.response or name)]
+        responses = [s for s in seen.sites.values() if s.kind == "observed" and s.per_example]
         if prior is None or len(responses) != 1:
             raise UserError(f"Laplace is of a head {self.latent!r} of the model and of one response")
         return prior, responses[0]

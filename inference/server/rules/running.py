@@ -133,7 +133,8 @@ class Averaged(Unsent):
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """A step towards the values, as they were before the round's update."""
-        seen = context.rule_state.get("seen", torch.zeros((), dtype=torch.float64)) + 1
+        zero = torch.zeros((), dtype=torch.float64, device=next(iter(old.values())).device)
+        seen = context.rule_state.get("seen", zero) + 1
         context.rule_state["seen"] = seen
         step = 1 / seen.clamp(max=self.rounds)
         return {k: v + step.to(v) * (context.shared[k.removeprefix(f"{self.prefix}.")] - v) for k, v in old.items()}
