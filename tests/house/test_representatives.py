@@ -81,7 +81,7 @@ def test_each_set_of_representatives_uses_what_all_of_its_cases_do() -> None:
     rules = {name: of_messages(make()[0]) for name, make in CASES.items()}
     assert union(*(rules[name] for name in quick_messages())) == union(*rules.values())
     assert len(representatives(METHODS)) < len(METHODS) / 2
-    assert len(quick()) < len(CASES) / 2
+    assert len(quick()) <= len(CASES) / 2
     assert names(QUICK[0]) == "pfedvem"
 
 

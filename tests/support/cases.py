@@ -36,6 +36,7 @@ from hierfl.models import (
     PFedBreD,
     PFedEB,
     PFedGP,
+    PFedHB,
     PFedMe,
     PFedV,
     PFedVEM,
@@ -65,10 +66,10 @@ BASELINES: list[tuple[type[Method], dict]] = [
     (IFCA, {"scope": "all"}),
     (QLSD, {"levels": 0, "batch": 0}),
 ]
-POSTERIORS: list[tuple[type[Method], dict]] = [(PFedEB, {})]
+POSTERIORS: list[tuple[type[Method], dict]] = [(PFedEB, {}), (PFedHB, {"heads": "on", "average": 4})]
 METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POSTERIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]
 #: settings with which those that take many steps take few
 FEW_STEPS: dict[type[Method], dict] = {
-    FedPop: {"steps": 4, "burn": 2, "final_steps": 8, "final_keep": 3}, PFedEB: {"draws": 6, "base_epochs": 1},
+    FedPop: {"steps": 4, "burn": 2, "final_steps": 8, "final_keep": 3}, PFedEB: {"draws": 6, "base_epochs": 1}, PFedHB: {"draws": 6},
     PFedMe: {"rounds": 4}, PFedBreD: {"rounds": 4},
 }  # fmt: skip

@@ -28,6 +28,7 @@ class Split:
         names: of the clients, by what each is given; numbers without it.
         clients: the names of the clients where the data have them, of the pool and the number that is asked for.
         options: names of numbers that may follow the parameter.
+        flags: names of options without a number.
     """
 
     about: str
@@ -38,6 +39,7 @@ class Split:
     names: Callable[[PooledDataset, list[Index]], list[str]] | None = None
     clients: Callable[[PooledDataset, int], list[str]] | None = None
     options: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 #: every split, in the order in which it is listed
@@ -48,11 +50,12 @@ def split(
     name: str, about: str, parameter: str | None = None, *, whole: bool = True, needs_labels: bool = True,
     names: Callable[[PooledDataset, list[Index]], list[str]] | None = None,
     clients: Callable[[PooledDataset, int], list[str]] | None = None, options: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
 ) -> Callable[[Make], Make]:  # fmt: skip
     """Registers a function as a way of cutting; see :class:`Split`."""
 
     def registered(make: Make) -> Make:
-        SPLITS[name] = Split(about, parameter, make, whole, needs_labels, names, clients, options)
+        SPLITS[name] = Split(about, parameter, make, whole, needs_labels, names, clients, options, flags)
         return make
 
     return registered

@@ -19,11 +19,14 @@ def parse(name: str) -> tuple[str, float, dict[str, float]]:
     options: dict[str, float] = {}
     for option in said:
         key, equals, number = option.partition("=")
-        if key not in ("redraw", "keep", *SPLITS[kind].options):
-            raise unknown("split option", option, ["redraw", "keep=SHARE", *(f"{k}=N" for k in SPLITS[kind].options)])
+        flags = ("redraw", *SPLITS[kind].flags)
+        if key not in (*flags, "keep", *SPLITS[kind].options):
+            raise unknown("split option", option, [*flags, "keep=SHARE", *(f"{k}=N" for k in SPLITS[kind].options)])
         if key in options:
             raise UserError(f"split {name} says {key} twice")
-        options[key] = _option(name, key, equals, number)
+        options[key] = 1.0 if key in flags else _option(name, key, number)
+        if key in flags and equals:
+            raise UserError(f"{key} is an option without a number; got {name}")
     wanted = SPLITS[kind].parameter
     if wanted is None:
         if colon:
@@ -41,12 +44,8 @@ def parse(name: str) -> tuple[str, float, dict[str, float]]:
     return kind, value, options
 
 
-def _option(split: str, key: str, equals: str, text: str) -> float:
-    """The number of a split's option; 1 for one that has none."""
-    if key == "redraw":
-        if equals:
-            raise UserError(f"redraw is an option without a number; got {split}")
-        return 1.0
+def _option(split: str, key: str, text: str) -> float:
+    """The number of a split's option."""
     try:
         value = float(text)
     except ValueError:

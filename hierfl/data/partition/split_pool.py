@@ -81,7 +81,7 @@ def _split(
     least, attempts = 2 if pool.task == "classification" else 1, 1000 if "redraw" in options else 1
     for attempt in range(attempts):
         rng = np.random.default_rng([seed, *kind.encode(), attempt])
-        own = {k: v for k, v in options.items() if k in how.options}
+        own = {k: v for k, v in options.items() if k in (*how.options, *how.flags)}
         train, test = how.make(pool, clients, parameter, rng, **own)
         short = [j for j in range(clients) if len(train[j]) < least or not len(test[j])]
         if not short:

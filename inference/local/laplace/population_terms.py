@@ -84,7 +84,7 @@ class PopulationTerms:
     Args:
         blocks: to which block of spreads each of the head's numbers belongs, (d,), in the order of the weight matrix.
         groups: what of A_j is sent.
-        covariance: the shared value that has S, packed as A_j is.
+        covariance: the shared value that has S, packed as A_j is; "" where w is a point.
         summary: the personal value for gamma_jb and, after them, tr(S A_j) / d, the client's weight in w: (B + 1,).
         own: the personal value of a client's own log rho_j, (B,), and NAME_sd, its posterior standard deviation; ""
             where one is shared.
@@ -126,7 +126,7 @@ class PopulationTerms:
         gamma = seen.diagonal(dim1=-2, dim2=-1).flatten(-2)
         r = groups.split(at.r)
         a = seen / (r[..., :, None] * r[..., None, :])
-        s = groups.unpacked(values[self.covariance])
+        s = groups.unpacked(values[self.covariance]) if self.covariance else torch.zeros_like(a[:1])
         inner = ((a @ s) * a).sum(-1).flatten(-2) * at.r.square()  # (the diagonal of A S A)
         inside = groups.split(member.mT).movedim(0, -1)  # (G, p, B)
         information = 2 * (inside.mT @ (seen.square() @ inside)).sum(-3)

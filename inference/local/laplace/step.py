@@ -73,6 +73,7 @@ class GaussianHead:
         refit: whether the likelihood is expanded anew where those differ in more than w.
         own: the personal value of a client's own log rho_j, drawn from N(., NAME_sd^2) with those; "" for none.
         points: of each example's predictor, over which likelihoods are averaged, at least; 1 for its mean.
+        centred: other latents of the clients, which are put at the centre of their guide.
     """
 
     latent: str
@@ -89,6 +90,7 @@ class GaussianHead:
     own: str = ""
     refit: bool = False
     points: int = 16
+    centred: tuple[str, ...] = ()
 
     @property
     def drawn(self) -> str:
@@ -146,7 +148,7 @@ class GaussianHead:
 
     def _rows(self, chunk: ClientChunk, phase: object, root: Tensor | None) -> State:
         dtype = chunk.n.dtype if self.covariance == "low_rank" else torch.float64
-        target, kept = Target(chunk, self.latent, dtype), chunk.values[self.drawn].shape[3]
+        target = Target(chunk, self.latent, dtype, self.centred)
         mu, away = chunk.values[self.mean].squeeze(1).to(dtype)[:, target.order], None
         if self.points > 1:
             away = chunk.values[self.away].squeeze(1).transpose(0, 1).to(dtype)[..., target.order]
@@ -166,10 +168,10 @@ class GaussianHead:
             found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
         if self.final:
             return found | self._final(target, self._places(target, posterior, root))
-        noise = self._noise(target, kept, (chunk.round, phase))
-        away = at.r * scaled.root(noise)
+        kept, when = chunk.values[self.drawn].shape[3], (chunk.round, phase)
+        away = at.r * scaled.root(self._noise(target, kept, when))
         if root is not None:
-            away = away + self._of_population(at, scaled, root, self._noise(target, kept, (chunk.round, phase, "w")))
+            away = away + self._of_population(at, scaled, root, self._noise(target, kept, (*when, "w")))
         return found | self._kept(target, posterior.mu + away)
 
     def _of_population(self, at: Expansion, scaled: Scaled, root: Tensor, noise: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,6 +19,7 @@ from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.ppl.restrict import Restrict, Site
 
 from ...clients.chunk import ClientChunk
+from ...objective.sites import guide_latents
 from ...state import State
 from .forms import Curvature, Scaled
 from .points import predictor_points
@@ -97,9 +98,16 @@ class Target:
         chunk: the rows.
         latent: the head's site, whose prior is Normal.
         dtype: of everything else.
+        centred: other latents of the clients, which are put at the centre of their guide.
     """
 
-    def __init__(self, chunk: ClientChunk, latent: str, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(
+        self,
+        chunk: ClientChunk,
+        latent: str,
+        dtype: torch.dtype = torch.float64,
+        centred: Sequence[str] = (),
+    ) -> None:
         self.chunk, self.latent, self.dtype = chunk, latent, dtype
         batch = chunk.batch()
         self.batch = replace(batch, y=self.cast(batch.y))
@@ -114,6 +122,8 @@ class Target:
         if not self.frozen.serves(base, x):
             raise UserError("a head's Gaussian posterior needs a base whose features do not depend on the batch")
         self.z = self._there(self.head.design(features))
+        guide = guide_latents(chunk.method, self.batch, self.values, None) if centred else {}
+        self.centred = {name: guide[name].value for name in centred}
 
     @property
     def values(self) -> State:
@@ -204,7 +214,7 @@ class Target:
         return torch.where(self.batch.mask.view(*self.batch.mask.shape, *[1] * (value.dim() - 2)), value, 0.0)
 
     def _sites(self, heads: Tensor) -> tuple[Site, Site]:
-        latents = {self.latent: heads[..., None, self.back]}
+        latents = {**self.centred, self.latent: heads[..., None, self.back]}
         with Restrict(self.values, latents=latents, frozen=self.frozen) as seen:
             self.chunk.method.model(self.batch)
         prior = seen.sites.get(self.latent)

@@ -115,3 +115,26 @@ class EstimatedTotal:
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Scale."""
         return {name: total[name] * (context.num_clients / context.reported) for name in old}
+
+
+@dataclass(frozen=True)
+class Averaged(Unsent):
+    """Other shared values averaged over rounds, with exponential weights; no client sends anything.
+
+    A value is called PREFIX.X where X is the other's name. Of the first K rounds it is the plain mean.
+
+    Args:
+        prefix: PREFIX.
+        rounds: K, how many rounds the average remembers; 1 follows the other values, a round later.
+    """
+
+    prefix: str
+    rounds: int
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """A step towards the values, as they were before the round's update."""
+        zero = torch.zeros((), dtype=torch.float64, device=next(iter(old.values())).device)
+        seen = context.rule_state.get("seen", zero) + 1
+        context.rule_state["seen"] = seen
+        step = 1 / seen.clamp(max=self.rounds)
+        return {k: v + step.to(v) * (context.shared[k.removeprefix(f"{self.prefix}.")] - v) for k, v in old.items()}

@@ -28,7 +28,7 @@ from hierfl.inference import Method, Run, fit
 from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.run.fit import Fit
 from hierfl.inference.server.rules.gradient import Gradient
-from hierfl.models import L2GD, QLSD, FedPAC, FedPop, MixedEffects, PFedEB, PFedGP, PFedV, PFedVEM, PFedVMP
+from hierfl.models import L2GD, QLSD, FedPAC, FedPop, MixedEffects, PFedEB, PFedGP, PFedHB, PFedV, PFedVEM, PFedVMP
 from hierfl.nn.networks.build import architecture
 
 HOW = {"rounds": 2, "participation": 0.6, "draws": 3, "dtype": torch.float64, "progress": False}
@@ -37,8 +37,8 @@ SHORT = FEW_STEPS[FedPop]
 RECORDED = [60, 50, 23]
 Case = tuple[type[Method], dict]
 TABLES = [("gaussian", "1"), ("binomial", "1"), ("binomial", "1 + x"), ("poisson", "1"), ("poisson", "1 + x")]
-#: pFedEB takes five times as long as the others, and is in the slow set
-ON_HOST = [case for case in representatives(METHODS, of_state) if case[0] is not PFedEB]
+#: those with Newton steps take five times as long as the others, and are in the slow set
+ON_HOST = [case for case in representatives(METHODS, of_state) if case[0] not in (PFedEB, PFedHB)]
 #: FedPop's kernels, populations and codecs
 CHAINS: list[dict[str, Any]] = [
     {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4},
@@ -141,7 +141,7 @@ def test_every_method(case: Case) -> None:
         assert sum(waits.pop(key) for key in known) == HOW["rounds"]
     if cls is FedPAC:
         combinations_wait(waits)
-    if cls is not PFedEB:  # (whose Newton steps ask whether they have arrived)
+    if cls not in (PFedEB, PFedHB):  # (whose Newton steps ask whether they have arrived)
         only_one_word(waits)
 
 

@@ -124,8 +124,10 @@ def test_the_largest_numbers_let_in_leave_state_and_memory_finite(case: tuple, d
     server.max_message_ratio = 0.0
     for group, message in messages.items():
         for key, value in message.items():
-            largest = 0.999 * server.receiver.ceiling(server.forms[group][key].dtype)
-            value[:] = server.filled(group, key, value, largest)
+            field = server.forms[group][key]
+            value[:] = server.filled(group, key, value, 0.999 * server.receiver.ceiling(field.dtype))
+            if field.holds is not None and not field.holds(value).all():  # (a probability)
+                value[:] = server.filled(group, key, value, 1.0)
     for _ in range(3):
         server.begin()
         assert server.receive(messages, clients).all()
@@ -162,6 +164,7 @@ def test_only_gradients_and_counts_have_no_scale() -> None:
     bounded = {type(server.rules[group]).__name__ for server in servers for group, _ in scaled(server)}
     rules = {type(rule).__name__ for server in servers for rule in server.rules.values()}
     free = {"Gradient", "LangevinStep", "PopulationSearch", "CountSum", "RunningMean", "KeptDraws", *HEADS}
+    free |= {"LabelSharePopulation", "HeadSpreads"}  # (probabilities and counts; a score)
     free |= set(CHANGES)
     assert rules - bounded == free
 

@@ -16,7 +16,7 @@ from hierfl.data.partition.spec import parse
 from hierfl.data.partition.split_pool import split_pool
 
 CASES = [
-    ("label-skew:5", 8), ("label-skew-equal:5", 8), ("label-skew-unbalanced:3", 9), ("dirichlet:0.5,redraw", 6),
+    ("label-skew:5", 8), ("label-skew-equal:5", 8), ("label-skew-unbalanced:3", 9), ("dirichlet:0.5,redraw", 6), ("dirichlet:0.3,capped", 6),
     ("classes:2", 10), ("shards:2", 10), ("random-slicing,redraw", 7), ("equal", 7), ("iid", 7),
     ("pathological:3,each=9", 6), ("concept-drift", 6), ("concept-drift-equal", 6), ("concept-drift-unbalanced", 5),
 ]  # fmt: skip
@@ -131,6 +131,24 @@ def test_small_beta_is_more_unequal_than_large() -> None:
         return float((shares**2).sum(1).mean())
 
     assert concentration(0.1) > concentration(1.0) > concentration(100.0) >= 0.1
+
+
+def test_a_capped_client_gets_no_later_class() -> None:
+    """Dealt class by class: only the class that has taken a client past N / J may do so."""
+    pool = image_pool(3000)
+    y, clients = np.concatenate([pool.y_train, pool.y_test]), 6
+    parts = split_pool(pool, clients, "dirichlet:0.3,capped", 1)
+    counts = np.array([np.bincount(y[np.concatenate(own)], minlength=10) for own in zip(parts.train, parts.test)])
+    before = counts.cumsum(1) - counts  # examples of earlier classes
+    most = len(y) / clients
+    assert counts.sum() == len(y) and counts.sum(1).min() >= 10
+    assert not counts[before >= most].any() and (before >= most).any()
+    with pytest.raises(UserError, match="after 1000 draws some client of 60 still has fewer than 10"):
+        split_pool(image_pool(200), 60, "dirichlet:0.3,capped", 0)
+    with pytest.raises(UserError, match="capped is an option without a number"):
+        split_pool(pool, 6, "dirichlet:0.3,capped=2", 0)
+    with pytest.raises(UserError, match="unknown split option 'capped'"):
+        split_pool(pool, 6, "iid,capped", 0)
 
 
 def test_redraws_happen_only_on_request_and_are_counted() -> None:

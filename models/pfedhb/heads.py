@@ -1,0 +1,133 @@
+"""Heads around the global one, with spreads by marginal likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.local.laplace.points import deviations
+from hierfl.inference.local.laplace.population_terms import Groups, PopulationTerms
+from hierfl.inference.local.laplace.step import GaussianHead
+from hierfl.inference.messages.form import Field, Form, not_negative
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.server.rules.scoring import scored
+from hierfl.inference.state import State
+from hierfl.nn.head import LinearHead
+from hierfl.ppl.plates import param
+
+from ..pfedeb.config import block_numbers
+from ..pfedeb.population import of_numbers
+
+#: log rho is known no better than of so many clients' numbers where none has reported
+LARGEST = 1e30
+
+
+@dataclass(frozen=True)
+class HeadSpreads:
+    """Scoring steps on log rho, of heads w_j ~ N(w, diag(rho)^2) around a point w.
+
+    A client sends d l_j / d log rho (B,) and the expected information (B, B) of its marginal likelihood, its head
+    integrated out (:mod:`hierfl.inference.local.laplace.population_terms`). The shared values are NAME.log_rho (B,) and
+    NAME.information (B, B). Each rho has a half-normal prior.
+
+    Args:
+        name: NAME.
+        latent: the heads' site, whose step leaves the terms.
+        rho_scale: scale of the prior.
+    """
+
+    name: str
+    latent: str
+    rho_scale: float
+    sends_gradients: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """A score of any sign and an information."""
+        log_rho = old[f"{self.name}.log_rho"]
+        blocks = tuple(log_rho.shape)
+        return {
+            "score": Field(blocks, log_rho.dtype),
+            "information": Field((*blocks, *blocks), log_rho.dtype, not_negative),
+        }
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """What the local step has left."""
+        like = chunk.shared[f"{self.name}.log_rho"]
+        return {key: chunk.values[f"{self.latent}/{key}"].squeeze(1).to(like) for key in ("score", "information")}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """A step, of what those who have reported say for all."""
+        log_rho = old[f"{self.name}.log_rho"].double()
+        all_clients = context.num_clients / context.reported
+        said = {k: (v.double() * all_clients).clamp(-LARGEST, LARGEST) for k, v in total.items()}
+        penalty = (2 * log_rho).exp() / self.rho_scale**2
+        information = said["information"] + torch.diag(2 * penalty)
+        context.rule_state.setdefault("tries", torch.zeros(1, dtype=torch.float64, device=log_rho.device))
+        whole = torch.ones((), dtype=torch.float64, device=log_rho.device)
+        moved = scored("log_rho", log_rho, said["score"] - penalty, information, whole, context)
+        found = {"log_rho": moved, "information": information}
+        return {k: found[k.removeprefix(f"{self.name}.")].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What heads of their own need beside the network.
+
+    Args:
+        head: of the network.
+        sigma_0: where rho begins.
+        rho_scale: of its prior.
+        rank: of a head's covariance where d x d numbers are too many.
+        points: of each example's predictor, over which its likelihood is averaged.
+        draws: of each client's posterior in the end.
+    """
+
+    head: LinearHead
+    sigma_0: float
+    rho_scale: float
+    rank: int
+    points: int
+    draws: int
+
+    @cached_property
+    def blocks(self) -> Tensor:
+        """Weights 0, biases 1: (d,)."""
+        return block_numbers(self.head, apart=True)
+
+    def rho(self, like: Tensor) -> Tensor:
+        """The spread of each of the head's numbers, (d,)."""
+        return of_numbers(param("heads.log_rho"), self.blocks).to(like)
+
+    def shared(self) -> State:
+        """log rho and its information."""
+        log_rho = torch.full((int(self.blocks.max()) + 1,), self.sigma_0, dtype=torch.float64).log()
+        return {"heads.log_rho": log_rho, "heads.information": torch.eye(len(log_rho), dtype=torch.float64)}
+
+    def personal(self, w: Tensor) -> State:
+        """A posterior at w, of no width."""
+        found = {"mu": w, "w_j_draws": w.expand(1, 1, -1), "seen": w.new_zeros(int(self.blocks.max()) + 2)}
+        return found | ({"w_j_away": w.new_zeros(deviations(len(w)), len(w))} if self.points > 1 else {})
+
+    def step(self, final: bool = False) -> GaussianHead:
+        """A step on q(w_j), given the mean of the client's other latents."""
+        order = self.head.matrix_order
+        terms = PopulationTerms(
+            blocks=self.blocks[order], groups=Groups(self.head.d, 1), covariance="", summary="seen"
+        )  # fmt: skip
+        small = self.head.d <= 600
+        turns, newton = (2, 5) if final else (1, 1)
+        return GaussianHead(
+            "w_j", "mu", covariance="full" if small else "low_rank", newton=newton, turns=turns, rank=self.rank,
+            terms=None if final else terms, final=self.draws if final else 0, points=self.points,
+            centred=("pi_j",),
+        )  # fmt: skip
+
+    def rule(self) -> HeadSpreads:
+        """How spreads are learned."""
+        return HeadSpreads("heads", "w_j", self.rho_scale)
