@@ -5,15 +5,17 @@
     pi_j | A_j   ~ Dirichlet(beta C m_c, c in A_j),   zero elsewhere
     n_j | pi_j   ~ Multinomial(N_j, pi_j)
 
-The weights of the sets make E[pi_j] = m whatever kappa and beta are: P(A | a) m_c / m_A summed over the sets that have c
-is m_c. Given counts the posterior of a, of A_j and of pi_j has closed forms, O the classes that were seen, U the others:
+The weights of the sets make E[pi_j] = m whatever kappa and beta are: P(A | a) m_c / m_A summed over the sets that have
+c is m_c. Given counts the posterior of a, of A_j and of pi_j has closed forms, O the classes that were seen, U the
+others:
 
     P(A > O | a)     = (m_O binomial(|U|, k) + m_U binomial(|U| - 1, k - 1)) / binomial(C - 1, a - 1),   k = a - |O|
-    p(n_j | a)       = P(A > O | a) Gamma(s_a) / Gamma(N_j + s_a) prod_{c in O} Gamma(n_c + beta C m_c) / Gamma(beta C m_c)
-    E[pi_jc | n_j]   = sum_a p(a | n_j) P(c in A | a, O) (n_c + beta C m_c) / (N_j + s_a)
+    p(n_j | a)       = P(A > O | a) Gamma(s_a) / Gamma(N_j + s_a) prod_{c in O} Gamma(n_c + alpha_c) / Gamma(alpha_c)
+    E[pi_jc | n_j]   = sum_a p(a | n_j) P(c in A | a, O) (n_c + alpha_c) / (N_j + s_a)
 
-with s_a the mean of sum_{c in A} beta C m_c over the sets of a classes that have those seen. That is exact where classes
-are equally frequent, and where the set is known; elsewhere it replaces a sum over sets with its value at their mean.
+with alpha_c = beta C m_c, and s_a the mean of sum_{c in A} alpha_c over the sets of a classes that have those seen.
+That is exact where classes are equally frequent, and where the set is known; elsewhere it replaces a sum over sets with
+its value at their mean.
 """
 
 from __future__ import annotations
@@ -162,7 +164,7 @@ class LabelShares(TorchDistribution):
         at = (self.sizes_given.cumsum(-1) < which[..., None]).sum(-1).clamp_max(c - 1)
         missing = at + 1 - self.seen.sum(-1)  # (K, *batch): classes of the set that were not seen
         m = self.alpha / self.alpha.sum(-1, keepdim=True)
-        # a set with a probability in proportion to its pooled shares: any set, or any with a class that is drawn by share
+        # a set with a probability in proportion to its pooled shares: any, or any with a class that is drawn by share
         weight = torch.where(self.seen, m, 0.0).sum(-1)
         unseen = (~self.seen).sum(-1).double()
         anyone = weight * binomial(unseen, missing.double())

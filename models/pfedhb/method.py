@@ -9,17 +9,17 @@ A method of this project. One network for all, and for each kind of difference b
 
 Where p(x | y) is the same for all clients, f says p(y | x) of the pooled data, and log pi_j - log m turns that into
 p(y | x) at client j. A label says how often its class comes, and the network what it looks like: given its counts a
-client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes as
-in the pooled data, so that a class that it never had keeps a probability.
+client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
+as in the pooled data, so that a class that it never had keeps a probability.
 
 Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
-global model is a point worse. Shares are learned from counts alone, and heads given the shares' mean. Each population is
-at the maximum of its marginal likelihood, a sum over clients. A client of which nothing is known has E[pi_j] = m and
+global model is a point worse. Shares are learned from counts alone, and heads given the shares' mean. Each population
+is at the maximum of its marginal likelihood, a sum over clients. A client of which nothing is known has E[pi_j] = m and
 w_j = w: the global model is FedAvg's, number by number, or with ``average`` that of its averaged weights.
 
-A round: a client trains copies of w and theta, counts its labels, and moves its head's Gaussian posterior. Those who take
-part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 numbers of shares and 6 of rho. The server divides,
-takes a step of EM on kappa and beta, and a scoring step on log rho.
+A round: a client trains copies of w and theta, counts its labels, and moves its head's Gaussian posterior. Those who
+take part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 numbers of shares and 6 of rho. The server
+divides, takes a step of EM on kappa and beta, and a scoring step on log rho.
 """
 
 from dataclasses import dataclass

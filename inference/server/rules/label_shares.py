@@ -28,8 +28,8 @@ LOG_BETA = 5.0
 class LabelSharePopulation:
     """EM on kappa and beta of :class:`hierfl.ppl.label_shares.LabelShares`, and the pooled shares m.
 
-    The shared values are NAME.log_kappa (C,), NAME.log_beta (1,) and NAME.log_pooled (C,). A client sends 2 C + 2 numbers:
-    p(|A_j| = a | n_j) for each a, its counts, and of log beta two sums whose ratio is Minka's fixed point,
+    The shared values are NAME.log_kappa (C,), NAME.log_beta (1,) and NAME.log_pooled (C,). A client sends 2 C + 2
+    numbers: p(|A_j| = a | n_j) for each a, its counts, and of log beta two sums whose ratio is Minka's fixed point,
 
         up = sum_{c seen} alpha_c (psi(n_c + alpha_c) - psi(alpha_c)),    down = E[s_a (psi(N_j + s_a) - psi(s_a))]
 
@@ -69,7 +69,9 @@ class LabelSharePopulation:
 
     def population(self, shared: Mapping[str, Tensor], counts: Tensor | None = None) -> LabelShares:
         """What shared values say, and given counts."""
-        return LabelShares(*(shared[f"{self.name}.{k}"] for k in ("log_kappa", "log_beta", "log_pooled")), counts=counts)
+        return LabelShares(
+            *(shared[f"{self.name}.{k}"] for k in ("log_kappa", "log_beta", "log_pooled")), counts=counts
+        )
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """One step of EM."""
@@ -83,7 +85,11 @@ class LabelSharePopulation:
         up, down = (kept[key] * context.num_clients for key in ("up", "down"))
         log_beta = old[f"{self.name}.log_beta"].double()
         log_beta = (log_beta + OVER_RELAXED * step(up, down, log_beta)).clamp(-LOG_BETA, LOG_BETA)
-        found = {"log_kappa": (kappa / kappa.sum()).log(), "log_beta": log_beta, "log_pooled": (pooled / pooled.sum()).log()}
+        found = {
+            "log_kappa": (kappa / kappa.sum()).log(),
+            "log_beta": log_beta,
+            "log_pooled": (pooled / pooled.sum()).log(),
+        }
         return {name: found[name.removeprefix(f"{self.name}.")].to(value) for name, value in old.items()}
 
 

@@ -138,11 +138,13 @@ def test_a_capped_client_gets_no_later_class() -> None:
     pool = image_pool(3000)
     y, clients = np.concatenate([pool.y_train, pool.y_test]), 6
     parts = split_pool(pool, clients, "dirichlet:0.3,capped", 1)
-    counts = np.array([np.bincount(y[np.concatenate(own)], minlength=10) for own in zip(parts.train, parts.test)])
+    counts = np.array([np.bincount(y[np.concatenate(own)], minlength=10) for own in zip(parts.train, parts.test, strict=False)])
     before = counts.cumsum(1) - counts  # examples of earlier classes
     most = len(y) / clients
-    assert counts.sum() == len(y) and counts.sum(1).min() >= 10
-    assert not counts[before >= most].any() and (before >= most).any()
+    assert counts.sum() == len(y)
+    assert counts.sum(1).min() >= 10
+    assert not counts[before >= most].any()
+    assert (before >= most).any()
     with pytest.raises(UserError, match="after 1000 draws some client of 60 still has fewer than 10"):
         split_pool(image_pool(200), 60, "dirichlet:0.3,capped", 0)
     with pytest.raises(UserError, match="capped is an option without a number"):

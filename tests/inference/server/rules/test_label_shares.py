@@ -27,7 +27,8 @@ def learned(counts: torch.Tensor, rounds: int, reporting: int = 0) -> dict[str, 
         message = RULE.message(list(shared), chunk)  # type: ignore[arg-type]
         form = RULE.form(shared)
         for key, field in form.items():
-            assert message[key].shape[1:] == field.shape and message[key].dtype == field.dtype
+            assert message[key].shape[1:] == field.shape
+            assert message[key].dtype == field.dtype
             assert field.holds is None or bool(field.holds(message[key]).all())
         context = AggregationContext(clients, torch.tensor(float(each)), number + 1, lambda names: {}, kept)
         shared = RULE.update(shared, {k: v.sum(0) for k, v in message.items()}, context)
