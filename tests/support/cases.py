@@ -70,6 +70,7 @@ POSTERIORS: list[tuple[type[Method], dict]] = [(PFedEB, {}), (PFedHB, {"heads": 
 METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POSTERIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]
 #: settings with which those that take many steps take few
 FEW_STEPS: dict[type[Method], dict] = {
-    FedPop: {"steps": 4, "burn": 2, "final_steps": 8, "final_keep": 3}, PFedEB: {"draws": 6, "base_epochs": 1}, PFedHB: {"draws": 6},
+    FedPop: {"steps": 4, "burn": 2, "final_steps": 8, "final_keep": 3}, PFedEB: {"draws": 6, "base_epochs": 1},
+    PFedHB: {"draws": 6},
     PFedMe: {"rounds": 4}, PFedBreD: {"rounds": 4},
 }  # fmt: skip

@@ -16,7 +16,8 @@ from hierfl.data.partition.spec import parse
 from hierfl.data.partition.split_pool import split_pool
 
 CASES = [
-    ("label-skew:5", 8), ("label-skew-equal:5", 8), ("label-skew-unbalanced:3", 9), ("dirichlet:0.5,redraw", 6), ("dirichlet:0.3,capped", 6),
+    ("label-skew:5", 8), ("label-skew-equal:5", 8), ("label-skew-unbalanced:3", 9), ("dirichlet:0.5,redraw", 6),
+    ("dirichlet:0.3,capped", 6),
     ("classes:2", 10), ("shards:2", 10), ("random-slicing,redraw", 7), ("equal", 7), ("iid", 7),
     ("pathological:3,each=9", 6), ("concept-drift", 6), ("concept-drift-equal", 6), ("concept-drift-unbalanced", 5),
 ]  # fmt: skip
@@ -138,7 +139,8 @@ def test_a_capped_client_gets_no_later_class() -> None:
     pool = image_pool(3000)
     y, clients = np.concatenate([pool.y_train, pool.y_test]), 6
     parts = split_pool(pool, clients, "dirichlet:0.3,capped", 1)
-    counts = np.array([np.bincount(y[np.concatenate(own)], minlength=10) for own in zip(parts.train, parts.test, strict=False)])
+    own = [np.concatenate(both) for both in zip(parts.train, parts.test, strict=True)]
+    counts = np.array([np.bincount(y[index], minlength=10) for index in own])
     before = counts.cumsum(1) - counts  # examples of earlier classes
     most = len(y) / clients
     assert counts.sum() == len(y)
