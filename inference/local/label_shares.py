@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from hierfl.devices import send
 from hierfl.rng import ClientNoise
 
@@ -39,6 +41,6 @@ class DrawShares:
         counts = chunk.values[self.population.counts].squeeze(1)
         given = self.population.population(chunk.shared, counts)
         noise = ClientNoise(send(chunk.keys, counts.device), (chunk.seed, self.name), self.number, dtype=given.n.dtype)
-        u = noise.uniform(self.name, 1, (3 * given.classes + 2,)).squeeze(2)  # (K, S, 3 C + 2)
+        u = noise.uniform(self.name, 1, torch.Size([3 * given.classes + 2])).squeeze(2)  # (K, S, 3 C + 2)
         drawn = given.draws(u.clamp(1e-12, 1 - 1e-12)).log().clamp_min(ABSENT).to(chunk.values[self.name])
         return chunk.put({self.name: drawn.transpose(0, 1)[:, None, None]})

@@ -164,7 +164,7 @@ class PFedHB(FedAvg):
     def schedule(self) -> Schedule:
         draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)
         heads = [AtPrediction(self.heads.step(final=True))] if self.heads else []
-        steps = [ClassCounts("class_counts"), draws, *heads]
+        steps: list[LocalStep] = [ClassCounts("class_counts"), draws, *heads]
         return Schedule(absent="freeze", final_steps=steps, final_when="evaluation")
 
     def new_client_terms(self, personal: State) -> State:

@@ -69,9 +69,8 @@ class LabelSharePopulation:
 
     def population(self, shared: Mapping[str, Tensor], counts: Tensor | None = None) -> LabelShares:
         """What shared values say, and given counts."""
-        return LabelShares(
-            *(shared[f"{self.name}.{k}"] for k in ("log_kappa", "log_beta", "log_pooled")), counts=counts
-        )
+        kappa, beta, pooled = (shared[f"{self.name}.{k}"] for k in ("log_kappa", "log_beta", "log_pooled"))
+        return LabelShares(kappa, beta, pooled, counts)
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """One step of EM."""
