@@ -82,6 +82,12 @@ class Response:
 
     # -- what y may be ------------------------------------------------------------------------------------------------
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """A total is of the density that its class has: of another one there is none until it is defined."""
+        super().__init_subclass__(**kwargs)
+        if "distribution" in vars(cls) and "log_total" not in vars(cls):
+            cls.log_total = Response.log_total  # type: ignore[method-assign]
+
     @classmethod
     def read(cls, cells: Cells) -> Observed:
         """A table's response, as numbers.
@@ -228,7 +234,7 @@ class Response:
     ) -> Tensor | None:
         """The sum of log p(y | eta) over rows, (..., S) of eta (..., S, n), where that is quicker than term by term.
 
-        Without derivatives. None where :meth:`distribution` says it.
+        Without derivatives. None where :meth:`distribution` says it. A class with another density does not inherit it.
         """
         return None
 
