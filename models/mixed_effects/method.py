@@ -35,6 +35,7 @@ from hierfl.inference.noise.accounting import Mechanism
 from hierfl.inference.options import Options
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.state import State
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.normal_of_root import NormalOfRoot
 from hierfl.ppl.plates import clients, param, sample
@@ -42,6 +43,7 @@ from hierfl.ppl.plates import clients, param, sample
 from .likelihood.choice import likelihood_of
 from .likelihood.posterior import Conditional, JointDraws
 from .likelihood.protocol import Likelihood
+from .model.effects import check_names
 from .private.noisy_likelihood import NoisyGaussian
 from .private.private_fit import mechanisms, private_fit, refuse
 from .private.rule import NoisyProducts, NoisyRounds
@@ -69,6 +71,11 @@ class MixedEffects(Answers):
     global_draws = 200
     needs_everyone = True
     independent_draws = True
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        begun = super().shared(InitialWeights.of(self.network, 0))
+        check_names(self, {k.partition(".")[2]: v[None] for k, v in begun.items()})
 
     @cached_property
     def likelihood(self) -> Likelihood:

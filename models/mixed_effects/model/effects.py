@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from hierfl.data.formula.grouping import Grouping
 from hierfl.data.formula.units import INTERCEPT
+from hierfl.errors import UserError
 
 from .equations import MixedModel
 
@@ -37,6 +39,24 @@ def effects_of(method: MixedModel, values: Mapping[str, Tensor]) -> tuple[list[s
         labels.append(name)
         parts.append(own[:, None])
     return labels, torch.cat([part.expand(len(beta), part.shape[-1]) for part in parts], -1)
+
+
+def check_names(method: MixedModel, values: Mapping[str, Tensor]) -> None:
+    """Refuses a column whose coefficient would be called like another number of the model.
+
+    Args:
+        method, values: as of :func:`effects_of`; values of any numbers.
+
+    Raises:
+        UserError: for the first.
+    """
+    labels, _ = effects_of(method, values)
+    twice = [name for name, times in Counter(labels).items() if times > 1]
+    if twice and twice[0] in method.network.fixed:
+        raise UserError(
+            f"{twice[0]!r} is a number of a {method.network.family} response, and a column has the same name: rename "
+            f"the column, as in df.rename(columns={{{twice[0]!r}: {'my_' + twice[0]!r}}})"
+        )
 
 
 def in_table_units(of: Grouping, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
