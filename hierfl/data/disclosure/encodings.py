@@ -1,7 +1,9 @@
 """Columns of a formula that write single rows into the digits of a sum.
 
 The sum of ``exp2(4 * (clip(age, 60, 72) - 60))`` has, as a hexadecimal number, how many rows have each age: each age is
-a digit. A function that does so stretches the distances of its column's values over many magnitudes.
+a digit. A function that does so stretches the distances of its column's values over many magnitudes. Columns of a smooth
+term are none of these: they are cubic between few knots at equal distances, and straight beyond. Only near a turning
+point do two rows come near each other, by chance: a column of whole numbers has equal ones, but for rounding.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def encoding_rules(own: OwnRows, raw: Mapping[str, np.ndarray]) -> Iterator[Rule
     """
     tried = []
     for name, values in {**own.numbers, **own.design}.items():
-        if name in raw or not raw:
+        if name in raw or not raw or name in own.curves:
             continue
         # (of an offset or a response nothing says what it is made of: any number of the study)
         sources = [raw[number] for number in raw if re.search(rf"(?<!\w){re.escape(number)}(?!\w)", name)]
