@@ -32,8 +32,9 @@ STRUCTURES = [
     ("gaussian", "x + (1 + x | site); dispersion ~ g + (1 | site)"), ("poisson", "s(x, k=5) + (1 | site)"),
     ("lognormal", "x + (1 | site); dispersion ~ (1 | site)"), ("student-t", "x + (1 | site) + (1 | item)"),
     ("gaussian", "x + (1 | site/ward); dispersion ~ (1 | site)"), ("gamma", "s(x, k=5) + (1 | site)"),
-    ("gaussian", "s(x, k=5) + (1 | site/ward/patient) + (1 | item); dispersion ~ g"),
-    ("gaussian", "x + (1 + x | site/ward) + (1 | item)"), ("binomial", "x + (1 | site/ward) + (1 | item)"), ("ordinal", "x + (1 | site) + (1 | item)"),
+    ("gaussian", "s(x, k=5) + (1 | site/ward) + (1 | item); dispersion ~ g"),
+    ("gaussian", "x + (1 + x | site/ward) + (1 | item)"), ("ordinal", "x + (1 | site) + (1 | item)"),
+    ("binomial", "x + (1 | site/ward) + (1 | item)"),
 ]  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Columns of a formula that write single rows into the digits of a sum.
 
 The sum of ``exp2(4 * (clip(age, 60, 72) - 60))`` has, as a hexadecimal number, how many rows have each age: each age is
-a digit. A function that does so stretches the distances of its column's values over many magnitudes. Columns of a smooth
-term are none of these: they are cubic between few knots at equal distances, and straight beyond. Only near a turning
-point do two rows come near each other, by chance: a column of whole numbers has equal ones, but for rounding.
+a digit. A function that does so stretches the distances of its column's values over many magnitudes.
+
+Columns of a smooth term are none of these: they are cubic between knots at equal distances, and straight beyond. Only
+near a turning point do rows come near each other, by chance; whole numbers on both sides of it differ by rounding.
 """
 
 from __future__ import annotations
