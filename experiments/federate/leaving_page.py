@@ -67,7 +67,8 @@ site's training rows counted by the quantile of their response at the estimates.
 
 Effects of a smooth term, `s(x, k=10)`, are k - 2 such columns, which every row has. Its knots lie between limits that
 the formula says, or those of the mean and spread of x that sites have said before: no knot is a row's. Columns of
-several such terms, and of a factor that crosses the sites, stand beside each other: m counts all of them.
+several such terms, and of a factor that crosses the sites, stand beside each other: m counts all of them. With k numbers
+of the population the stencil of `crossed` has 1 + k + k^2 points, whatever levels, dispersion or correlation are beside.
 
 In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
 round, metrics, calibration or `sums`.
