@@ -33,6 +33,7 @@ STUDIES = {
         "y ~ s(x, k=5) + arm + (1 | site/ward/patient) + (1 | item); dispersion ~ arm", "gaussian", ""
     ),
     "series beside three levels": ("y ~ x + (1 | site/ward/patient)", "gaussian", "ar1(t | patient)"),
+    "deviations of their own beside wards": ("y ~ x + (1 | site/ward); dispersion ~ (1 | site)", "gaussian", ""),
     "counts of items and wards": ("n ~ x + (1 | site/ward) + (1 | item)", "poisson", ""),
 }  # fmt: skip
 
@@ -42,11 +43,14 @@ def message(method: MixedEffects) -> dict[str, tuple[int, ...]]:
     k, p, m = method.k, len(method.network.fixed), sum(level.columns for level in method.above)
     levels, form = len(method.inside), method.likelihood.form(most_points(method))
     cells = 1 + m + m * (m + 1) // 2 if method.likelihood.searches_beta else (m + p + 1) * (m + p + 2) // 2 + 1
+    contained = containment.sizes(method) if method.restricted else {}
+    if method.network.spread:
+        assert form == {"height": (), "slope": (k,), "curvature": (k, k), "many": form["many"]}
+        return {**form, **contained, "counts": (2 + levels,)}
     names = {"crossed", "many"} if method.likelihood.searches_beta else {"cross", "cross_1", "cross_2", "many"}
     assert form.keys() == names
     assert {shape[-1] for shape in form.values()} == {cells}
     assert "crossed" not in form or form["crossed"] == (1 + k + k * k, cells)
-    contained = containment.sizes(method) if method.restricted else {}
     return {**form, **contained, "counts": (2 + levels,)}
 
 
