@@ -38,8 +38,8 @@ log = logging.getLogger("hierfl")
 #: entries of a study with noise that say what it hides, and how surely
 PROMISE = {"site": ("epsilon", "delta", "patient_rows"), "client": ("epsilon", "delta")}
 DEFAULTS = {option.name: option.default for option in fields(RunConfig)}
-#: of a formula, where nothing is said
-FORMULA_ROUNDS = 80
+#: of a formula, where nothing is said: at most, as of a table, since a study ends where its fit is done
+FORMULA_ROUNDS = tables.ROUNDS
 #: said above each part of the file
 COMMENTS = {
     "head": "What all sites of this study agree on. Edit it, then send the same file to every site: all of it is\n"

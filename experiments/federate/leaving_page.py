@@ -67,7 +67,13 @@ site's training rows counted by the quantile of their response at the estimates.
 
 Effects of a smooth term, `s(x, k=10)`, are k - 2 such columns, which every row has. Its knots lie between limits that
 the formula says, or those of the mean and spread of x that sites have said before: no knot is a row's. Columns of
-several such terms, and of a factor that crosses the sites, stand beside each other: m counts all of them.
+several such terms, and of a factor that crosses the sites, stand beside each other: m counts all of them. With k
+numbers of the population the stencil of `crossed` has 1 + k + k^2 points, whatever is beside.
+
+Restricted estimates have sums for degrees of freedom, too: `squares` of the p fixed columns, and in `left` what a
+site's random columns leave of them, in `left_inner` and others what those of each level inside do. `by_region` says of
+each region its sites, and sums of their means and of the squares of these. Of a factor that crosses the sites it says
+of each group its rows, and their sums and sums of squares of the fixed columns.
 
 In a study with [noise](privacy.md) the messages below have noise, and nothing else leaves: no sums before the first
 round, metrics, calibration or `sums`.

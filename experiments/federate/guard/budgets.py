@@ -1,7 +1,8 @@
 """How many points a study may ask about one site's rows, where the site's policy says no other number.
 
 Of mixed models that is what honest fits have been measured to need, by family (``budgets.toml``, written by
-tests/support/honest_points.py), plus a quarter. Of other methods the study says how many rounds and evaluations there
+tests/support/honest_points.py) and by structure (``structures.toml``, tests/support/honest_structures.py), plus a
+quarter. Of other methods the study says how many rounds and evaluations there
 are, and it is these, plus a quarter. A plain model's settings say how many points it explores.
 """
 
@@ -14,7 +15,8 @@ from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.inference.method.base import Method
-from hierfl.inference.method.capabilities import has_fixed_sums, is_tabular, most_explored
+from hierfl.inference.method.capabilities import evaluated_points, has_fixed_sums, is_tabular, most_explored
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.options import Options
 from hierfl.schema import read_toml
 
@@ -27,6 +29,8 @@ SUMS, QUESTIONS = 2, 64
 #: rounds for each bound of a profile-likelihood interval
 PROFILE_ROUNDS = 8
 BUDGETS = Path(__file__).parent / "budgets.toml"
+#: of structures that no family's fits have
+STRUCTURES = Path(__file__).parent / "structures.toml"
 
 
 def default_budget(method: Method, options: Options, *, exploration: bool = False) -> int:
@@ -93,19 +97,32 @@ def _measured(method: Any) -> dict[str, Any]:
     table, family = _table(), method.network.family
     if family not in table:
         raise UserError(f"no budget is known for the family {family}: give one in policy.toml, [budget] {family} = ...")
-    if any(level.crossed for level in method.above) and not has_fixed_sums(method):
-        raise UserError(
-            f"no budget is known for the family {family} with a factor that crosses the sites, or a smooth term: give "
-            f"one in policy.toml, [budget] {family} = ..."
-        )
-    held: dict[str, Any] = table[family]
-    # (nodes of groups of clients count)
-    return held["regions"] if method.above and not has_fixed_sums(method) else held
+    own: dict[str, Any] = table[family]
+    if method.network.spread:  # (a search, whatever the response)
+        return _largest(own, _table(STRUCTURES)["own-spreads"])
+    if not method.likelihood.searches_beta:  # (in closed form a round is one point, whatever is above)
+        combined = method.inside or method.above or method.network.own or method.network.correlation
+        return _largest(own, _table(STRUCTURES)["combined"]) if combined else own
+    if not method.above:
+        return own
+    if not any(level.crossed for level in method.above):
+        nodes: dict[str, Any] = own["regions"]  # (nodes of groups of clients count)
+        return nodes
+    # each round asks at all points of a stencil, of which there are more with more parameters; the family alone may
+    # need more rounds than were measured with a factor that crosses the sites
+    shared = method.shared(InitialWeights.of(method.network, 0))
+    rounds, each = _largest(own, _table(STRUCTURES)["crossed"]), evaluated_points(method, shared)
+    return {**rounds, **{name: rounds[name] * each for name in ("points", "points_95")}, "nodes": each}
+
+
+def _largest(family: dict[str, Any], structure: dict[str, Any]) -> dict[str, Any]:
+    """The larger of each number: not every family has been measured with every structure."""
+    return {name: max(number, family.get(name, number)) for name, number in structure.items()}
 
 
 @cache
-def _table() -> dict[str, Any]:
-    return read_toml(BUDGETS, {"*": dict})
+def _table(path: Path = BUDGETS) -> dict[str, Any]:
+    return read_toml(path, {"*": dict})
 
 
 def _ends(method: Any) -> int:

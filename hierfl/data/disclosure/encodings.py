@@ -2,6 +2,9 @@
 
 The sum of ``exp2(4 * (clip(age, 60, 72) - 60))`` has, as a hexadecimal number, how many rows have each age: each age is
 a digit. A function that does so stretches the distances of its column's values over many magnitudes.
+
+Columns of a smooth term are none of these: they are cubic between knots at equal distances, and straight beyond. Only
+near a turning point do rows come near each other, by chance; whole numbers on both sides of it differ by rounding.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ def encoding_rules(own: OwnRows, raw: Mapping[str, np.ndarray]) -> Iterator[Rule
     """
     tried = []
     for name, values in {**own.numbers, **own.design}.items():
-        if name in raw or not raw:
+        if name in raw or not raw or name in own.curves:
             continue
         # (of an offset or a response nothing says what it is made of: any number of the study)
         sources = [raw[number] for number in raw if re.search(rf"(?<!\w){re.escape(number)}(?!\w)", name)]

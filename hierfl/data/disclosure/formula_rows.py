@@ -38,6 +38,9 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     columns, rows, response = reader.arrays(site.df)
     names = [*reader.columns, *(f"{name} (random, {level})" for level, (of, _) in reader.levels.items() for name in of)]
     design = dict(zip(names, columns.T, strict=True))
+    curves = frozenset(
+        f"{name} (random, {level})" for level in reader.reader.smooths for name in reader.levels[level][0]
+    )
     crossed = _crossed(reader, design, rows)
     more = {name: rows[name] for name in ("offset",) if name in rows}
     weights: dict[str, np.ndarray] = {name: rows[name] for name in ("trials", "weight", "precision") if name in rows}
@@ -53,7 +56,7 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     return OwnRows(
         len(table), _held_out(site, first), {**categories, **made}, numbers, interactions, {**design, **crossed, **y},
         len(reader.columns), len(design) + len(crossed) - len(reader.columns), calls.selections(), weights,
-        _groups(reader, table), closed=True,
+        _groups(reader, table), closed=True, curves=curves,
     )  # fmt: skip
 
 

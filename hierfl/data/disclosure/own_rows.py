@@ -28,6 +28,7 @@ class OwnRows:
         groups: of each row, whole numbers from 0, (n,), or (n, levels) of several levels; None where rows are in no
             groups inside the site.
         closed: whether sums over parts of the rows can be worked out from what leaves, as for a formula's.
+        curves: names of columns of the design that are a smooth term's.
     """
 
     n: int
@@ -42,6 +43,7 @@ class OwnRows:
     weights: Mapping[str, np.ndarray] = field(default_factory=dict)
     groups: np.ndarray | None = None
     closed: bool = False
+    curves: frozenset[str] = frozenset()
 
     def parts(self) -> Iterator[tuple[str, np.ndarray]]:
         """Sets of rows whose sums leave, or follow from what leaves: all, and of a formula those of each part."""

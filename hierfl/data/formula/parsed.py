@@ -205,6 +205,8 @@ class Formula:
         kept = {k: v for k, v in terms.items() if v}
         if self.spread and OUTER in kept:
             raise UserError(f"{DISPERSION} has no effects of clients, (1 | {place}), beside a level above them")
+        if self.spread and len(tails) > 1:
+            raise UserError(f"{DISPERSION} has no effects of clients, (1 | {place}), beside several levels inside them")
         return Levels(place, tails, "".join(outer) if terms[OUTER] else "", terms=kept, spread=bool(self.spread))
 
 
@@ -230,6 +232,8 @@ def with_crossed(levels: Levels, beside: tuple[RandomTerm, ...]) -> Levels:
         UserError: for more than one such factor, or for one beside groups of clients.
     """
     names = list(dict.fromkeys(term.path[0] for term in beside))
+    if levels.spread:
+        raise UserError(f"{DISPERSION} has no effects of clients beside a factor that crosses them, {names[0]!r}")
     if len(names) > 1:
         raise UserError(f"one factor that crosses the clients ({levels.client!r}) is understood, not {names}")
     if levels.outer:
@@ -246,6 +250,8 @@ def with_smooths(levels: Levels, smooths: tuple[Smooth, ...]) -> Levels:
     Raises:
         UserError: for one beside groups of clients.
     """
+    if levels.spread:
+        raise UserError(f"{DISPERSION} has no effects of clients beside a curve, {smooths[0].label}")
     if levels.outer and not levels.crossed:
         raise UserError(
             f"{smooths[0].label} is a curve of all clients ({levels.client!r}), which lie in groups of "

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from support.declared_bytes import declared_only
 from support.sites import Sites
 from support.wards import wards
 
@@ -19,6 +20,8 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.inference import fit
 from hierfl.models import MixedEffects
+from hierfl.models.mixed_effects.likelihood import containment
+from hierfl.models.mixed_effects.search.requests import most_points
 
 COLUMNS = {
     "y": Column("number"), "n": Column("whole", least=0, most=99), "x": Column("number", least=0, most=10),
@@ -30,8 +33,25 @@ STUDIES = {
         "y ~ s(x, k=5) + arm + (1 | site/ward/patient) + (1 | item); dispersion ~ arm", "gaussian", ""
     ),
     "series beside three levels": ("y ~ x + (1 | site/ward/patient)", "gaussian", "ar1(t | patient)"),
+    "deviations of their own beside wards": ("y ~ x + (1 | site/ward); dispersion ~ (1 | site)", "gaussian", ""),
     "counts of items and wards": ("n ~ x + (1 | site/ward) + (1 | item)", "poisson", ""),
 }  # fmt: skip
+
+
+def message(method: MixedEffects) -> dict[str, tuple[int, ...]]:
+    """One site's, by name: as docs/leaves.md says."""
+    k, p, m = method.k, len(method.network.fixed), sum(level.columns for level in method.above)
+    levels, form = len(method.inside), method.likelihood.form(most_points(method))
+    cells = 1 + m + m * (m + 1) // 2 if method.likelihood.searches_beta else (m + p + 1) * (m + p + 2) // 2 + 1
+    contained = containment.sizes(method) if method.restricted else {}
+    if method.network.spread:
+        assert form == {"height": (), "slope": (k,), "curvature": (k, k), "many": form["many"]}
+        return {**form, **contained, "counts": (2 + levels,)}
+    names = {"crossed", "many"} if method.likelihood.searches_beta else {"cross", "cross_1", "cross_2", "many"}
+    assert form.keys() == names
+    assert {shape[-1] for shape in form.values()} == {cells}
+    assert "crossed" not in form or form["crossed"] == (1 + k + k * k, cells)
+    return {**form, **contained, "counts": (2 + levels,)}
 
 
 @pytest.mark.cpu(6, "searches asked of three sites through bytes")
@@ -54,7 +74,11 @@ def test_sites_find_what_the_table_would(which: str, tmp_path: Path) -> None:
     own = {name: reader.federation(rows, name) for name, rows in own_rows.items()}
     # (each site knows how many groups it has itself; here all run one method, which has room for them)
     most = {k: max(of.about["reader"].places.most[k] for of in own.values()) for k in formula.levels.inside}
-    run = Sites(MixedEffects(made.with_most(most), **settings), own["s0"], tmp_path, own, **how).fit()
+    method = MixedEffects(made.with_most(most), **settings)
+    sites = Sites(method, own["s0"], tmp_path, own, **how)
+    response = {name: torch.tensor([*rows[text[0]]], dtype=torch.float64) for name, rows in own_rows.items()}
+    groups = set(df.ward) | set(df.patient)
+    run = sites.fit(declared_only(sites, message(method), groups, response))
 
     found, numbers = run.fitted.method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)

@@ -13,6 +13,7 @@ import torch
 from support.sites import Sites
 from support.smooth import waves
 
+from hierfl.data.disclosure.encodings import encoding_rules
 from hierfl.data.disclosure.formula_rows import formula_rows
 from hierfl.data.federated.design import StudyFormula
 from hierfl.data.federated.dictionary import Column, Dictionary
@@ -68,9 +69,12 @@ def test_sites_find_what_the_table_would(tmp_path: Path) -> None:
 
 
 def test_rules_see_the_columns_of_a_curve(tmp_path: Path) -> None:
-    tables(waves())["s0"].to_csv(tmp_path / "s0.csv", index=False)
+    """A column of whole numbers has equal distances on both sides of a turning point, but for rounding."""
+    tables(waves().assign(x=waves().x.round()))["s0"].to_csv(tmp_path / "s0.csv", index=False)
     rows = formula_rows(FormulaData(study(), "s").site(tmp_path / "s0.csv", "s0"))
     assert sum(name.startswith("s(x).") for name in rows.design) == 5
+    assert rows.curves == {name for name in rows.design if name.startswith(("s(x).", "s(z)."))}
+    assert all(rule.holds for rule in encoding_rules(rows, {"x": rows.numbers["x"], "z": rows.numbers["z"]}))
     assert rows.random == 9
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from hierfl.data.disclosure.encodings import encoding_rules, spread
 from hierfl.data.disclosure.own_rows import OwnRows
+from hierfl.data.formula.smooth import Smooth
 
 AGE = np.random.default_rng(1).integers(20, 95, 400).astype(float)
 BMI = np.random.default_rng(2).lognormal(3.2, 0.2, 400)
@@ -43,3 +44,18 @@ def test_what_a_table_has_by_itself_is_no_encoding() -> None:
     assert not list(encoding_rules(OwnRows(40, {}, {}, {"dose": powers}), {"dose": powers}))
     (rule,) = encoding_rules(OwnRows(40, {}, {}, {"offset": powers}), {"age": np.arange(40.0)})
     assert not rule.holds
+
+
+@pytest.mark.parametrize("k", [5, 10, 20, 200])
+def test_columns_of_curves_have_no_magnitudes_by_row(k: int) -> None:
+    """Near a turning point two rows are close by chance; a digit of each row would put most rows close."""
+    made = Smooth("age", k).basis(57.0, 22.0).columns(AGE)
+    names = {f"s(age).{j + 1}": column for j, column in enumerate(made.T)}
+    own = OwnRows(len(AGE), {}, {}, {}, design={**names, "log(age)": np.log(AGE)}, curves=frozenset(names))
+    (rule,) = encoding_rules(own, {"age": AGE})
+    assert rule.holds
+    for column in names.values():
+        apart = np.abs(column - column.max())
+        assert np.quantile(apart, 0.1) > 1e-3 * apart.max()
+    digits = np.exp2(2 * np.arange(16.0))
+    assert np.quantile(digits - digits.min(), 0.5) < 1e-3 * digits.max()
