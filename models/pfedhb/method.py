@@ -65,7 +65,7 @@ class PFedHB(FedAvg):
         family="hierarchical",
         stays="label shares, q(head)",
         sent="all, sums of label counts, score of rho",
-        message_size=1.01,
+        message_size=1.0,
         order=71,
     )
     independent_draws = True

@@ -66,9 +66,9 @@ def test_single_precision_is_that_of_the_chunk_and_not_of_the_steps(covariance, 
     seen = []
 
     class Seen(Target):
-        def __init__(self, chunk, latent, dtype):
+        def __init__(self, chunk, latent, dtype, *others):
             seen.append(dtype)
-            super().__init__(chunk, latent, dtype)
+            super().__init__(chunk, latent, dtype, *others)
 
     monkeypatch.setattr("hierfl.inference.local.laplace.step.Target", Seen)
     method, single = method_of(fed), replace(fed, dtype=torch.float32)
