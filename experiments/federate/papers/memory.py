@@ -23,7 +23,8 @@ UNLESS = f"{ANEW}; a part that no other site has stays as it is"
 #: what becomes of a message under each rule once its site has left, by the rule's class
 FADES = {
     "SampleWeighted": ANEW, "SampleWeightedMeanOf": ANEW, "UniformMean": ANEW, "PrecisionWeightedMean": ANEW,
-    "GibbsDraw": ANEW, "PooledResponseSd": ANEW, "EstimatedTotal": ANEW, "HeadPopulation": ANEW, "Gradient": ANEW,
+    "GibbsDraw": ANEW, "PooledResponseSd": ANEW, "EstimatedTotal": ANEW, "HeadPopulation": ANEW, "HeadSpreads": ANEW,
+    "LabelSharePopulation": ANEW, "Gradient": ANEW,
     "OwnCombination": UNLESS, "ClassMeans": UNLESS, "ClusterMeans": UNLESS, "CountSum": UNLESS,
     "GaussianProduct": UNLESS,
     "PopulationSearch": "searched anew with those who take part, as long as the search has not ended; then it stays",
@@ -35,6 +36,7 @@ STAYS = {
     "GaussianIncrements": "a sum of increments: this site's stay in it",
     "KeptDraws": "draws from earlier rounds: those stay until later ones take their places",
     "RunningMean": "a mean over rounds: those that this site was part of stay in it",
+    "Averaged": "a mean over rounds: those that this site was part of stay in it, and fade",
     "CrossProducts": "one sum of one round: it stays",
     "NaturalGradient": "a sum of what every site has last sent: this site's part stays in it, and in the draws that "
     "the server keeps",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -16,7 +18,7 @@ from ..method import MixedEffects
 from ..model.names import short
 from ..search.requests import Phase
 from .coefficients import degrees_of_freedom, satterthwaite_f
-from .fitting import fitted
+from .fitting import fitted_quietly
 from .kenward_roger import KenwardRoger
 from .same_data import check_same_columns, check_same_data
 from .simulating import simulated
@@ -32,6 +34,9 @@ Model = tuple[Run, str]
 Test = Literal["auto", "f", "bootstrap", "likelihood-ratio"]
 #: simulated tables of a bootstrap
 REPLICATES = 199
+#: seconds from which a bootstrap is announced
+LONG = 10.0
+log = logging.getLogger("hierfl")
 
 
 def compared(one: Model, other: Model, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
@@ -158,11 +163,17 @@ def _bootstrapped(small: Model, large: Model, ratio: float, replicates: int) -> 
         UserError: where fewer than half of the simulated tables could be fitted.
     """
     above = fits = 0
+    begun = time.monotonic()
     for number in range(replicates):
+        if number == 1 and (seconds := (time.monotonic() - begun) * replicates) > LONG:
+            log.warning(
+                f"the test fits both models to {replicates} simulated tables, for about {seconds:.0f} s: "
+                "test='likelihood-ratio' needs none, and replicates= says how many"
+            )
         y = simulated(small[0], number, small[0].options.seed)
         heights = []
         for model in (small, large):
-            again = fitted(_quick(model), replace(model[0].fitted.federation, y=y))
+            again = fitted_quietly(_quick(model), replace(model[0].fitted.federation, y=y))
             heights.append(float(again.shared["effects.height"]))
             if int(again.shared["effects.phase"]) != Phase.DONE:
                 heights[-1] = np.nan
@@ -206,4 +217,4 @@ def _refitted(model: Model, population: str) -> Model:
     settings = {**vars(method.settings), "population": population, "draws": 0, "profile": 0.0}
     settings["kenward_roger"] = method.settings.kenward_roger and population == "reml"
     again = MixedEffects(method.network, **settings)
-    return fitted(again, model[0].fitted.federation), model[1]
+    return fitted_quietly(again, model[0].fitted.federation), model[1]  # (of these clients it has been said)

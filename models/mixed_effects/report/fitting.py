@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -16,6 +17,7 @@ from hierfl.inference.run.result import Run
 from ..method import MixedEffects
 from ..search.requests import most_points
 
+log = logging.getLogger("hierfl")
 #: clients at a time; and numbers of their messages, where a factor crosses them
 CLIENTS, NUMBERS = 1000, 20_000_000
 
@@ -25,6 +27,15 @@ def fitted(
 ) -> Run:
     """With all clients in this process."""
     return fit(method, federation, rounds, progress=False, **_how(method, seed, device, rounds))
+
+
+def fitted_quietly(method: MixedEffects, federation: Federation) -> Run:
+    """The same, of which nothing is logged: of simulated clients, or of some of which it has been said."""
+    disabled, log.disabled = log.disabled, True
+    try:
+        return fitted(method, federation)
+    finally:
+        log.disabled = disabled
 
 
 def options_of(method: MixedEffects, seed: int, device: str, rounds: int) -> Options:

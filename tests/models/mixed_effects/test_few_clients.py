@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +15,7 @@ from support.mixed_families import counts
 from hierfl import mixed_model
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 from hierfl.models.mixed_effects.likelihood import containment
+from hierfl.models.mixed_effects.report import compare
 
 
 def clients(seed: int, sizes: list[int]) -> pd.DataFrame:
@@ -209,3 +212,19 @@ def test_a_covariate_of_clients_is_compared_by_a_bootstrap() -> None:
     assert found.p == small.compare(large, replicates=9).p.iloc[1]
     rows = mixed_model(df, "y ~ 1 + (1 | site)", **how)
     assert small.compare(rows).reference.iloc[1] == "chi-squared(1)"
+
+
+@pytest.mark.cpu(3, "two fits, and two tables simulated")
+def test_a_long_bootstrap_says_so_and_nothing_of_simulated_clients(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    df = counts("binomial", 8).assign(u=lambda d: d.site.astype("category").cat.codes % 2)
+    how: dict = {"family": "binomial", "draws": 0, "nodes": 1, "population": "ml"}
+    small, large = (mixed_model(df, f"y ~ x{more} + (1 | site)", **how) for more in ("", " + u"))
+    monkeypatch.setattr(compare, "LONG", 0.0)
+    monkeypatch.setattr("hierfl.inference.run.watched.Watched.lines", property(lambda self: ["s1 stands out"]))
+    caplog.clear()
+    large.compare(small, replicates=2)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("the test fits both models to 2 simulated tables, for about ")
+    assert not logging.getLogger("hierfl").disabled
