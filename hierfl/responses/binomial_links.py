@@ -43,6 +43,11 @@ class LinkedBinomial(CountDistribution):
         """Of the successes."""
         return (self.trials * self.log_success.exp()).expand(self.batch_shape)
 
+    @property
+    def variance(self) -> Tensor:
+        """n p (1 - p)."""
+        return (self.trials * (self.log_success + self.log_failure).exp()).expand(self.batch_shape)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """log C(trials, y) + y log p + (trials - y) log(1 - p)."""
         missed = self.trials - value

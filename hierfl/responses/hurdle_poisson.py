@@ -33,6 +33,11 @@ class HurdlePoisson(CountDistribution):
         """(1 - pi) mu / (1 - exp(-mu)), mu = exp(eta)."""
         return (-self.gate).sigmoid() * (self.eta.exp() + ratio_to_expm1(self.eta)[0])
 
+    @property
+    def variance(self) -> Tensor:
+        """E(y) (1 + mu) - E(y)^2: a Poisson's second moment over the probability of a count above 0."""
+        return self.mean * (1 + self.eta.exp() - self.mean)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """log pi, or log(1 - pi) + y eta - mu - log y! - log(1 - exp(-mu))."""
         rate = self.eta.clamp(LOWEST, HIGHEST).exp()

@@ -37,6 +37,11 @@ class NegativeBinomial1(CountDistribution):
         """exp(eta)."""
         return self.eta.exp().expand(self.batch_shape)
 
+    @property
+    def variance(self) -> Tensor:
+        """exp(eta) (1 + dispersion)."""
+        return self.mean * (1 + self.dispersion)
+
     def log_prob(self, value: Tensor) -> Tensor:
         """With log Gamma(y + size) - log Gamma(size) - y log size + y eta - (y + size) log(1 + dispersion)."""
         size, over = self.eta.exp() / self.dispersion, torch.log1p(self.dispersion)

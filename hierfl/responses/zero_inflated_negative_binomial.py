@@ -32,6 +32,11 @@ class ZeroInflatedNegativeBinomial(CountDistribution):
         """(1 - pi) exp(eta)."""
         return (-self.gate).sigmoid() * self.counts.mean
 
+    @property
+    def variance(self) -> Tensor:
+        """(1 - pi) (exp(eta) + exp(2 eta) / size + pi exp(2 eta))."""
+        return (-self.gate).sigmoid() * (self.counts.variance + self.gate.sigmoid() * self.counts.mean.square())
+
     def log_prob(self, value: Tensor) -> Tensor:
         """log((1 - pi) p(y) + pi [y = 0])."""
         counted = logsigmoid(-self.gate) + self.counts.log_prob(value)

@@ -190,7 +190,10 @@ class Formula:
             raise UserError(f"one level above the clients ({place!r}) is understood, not {len(outer)}: {outer}")
         terms = {CLIENT: tuple(t for t in self.random if set(t.path) == own)}
         if not terms[CLIENT]:
-            raise UserError(f"the clients have no random term: write (1 | {'/'.join(longest)})")
+            raise UserError(
+                f"the clients have no random term: (1 | {'/'.join(longest)}) is a model with one; for groups inside "
+                f"them alone, (1 | {':'.join(longest)}), make a column of pairs and write (1 | pair)"
+            )
         inside: dict[tuple[str, ...], list[RandomTerm]] = {}
         for term in self.random:
             if tail := tuple(name for name in longest if name in term.path and name not in own):

@@ -16,8 +16,13 @@ from torch import Tensor
 
 from hierfl.data.formula.design import Columns
 from hierfl.data.formula.federate import from_formula
+from hierfl.responses.binomial_links import LinkedBinomial
+from hierfl.responses.counts import CountDistribution
 from hierfl.responses.gamma_ratios import rising
+from hierfl.responses.hurdle_poisson import HurdlePoisson
+from hierfl.responses.nbinom1 import NegativeBinomial1
 from hierfl.responses.registry import response_of
+from hierfl.responses.zero_inflated_negative_binomial import ZeroInflatedNegativeBinomial
 from hierfl.rng import generator
 
 ALL = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -167,3 +172,23 @@ def test_without_an_end_of_df_a_t_is_a_normal() -> None:
     torch.testing.assert_close(height, expected, rtol=0, atol=1e-11)
     (slope,) = torch.autograd.grad(height.sum(), df)
     assert abs(float(slope)) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        LinkedBinomial(torch.tensor(0.3).double().log(), torch.tensor(0.7).double().log(), torch.tensor(5.0).double()),
+        NegativeBinomial1(torch.tensor(0.8).double(), torch.tensor(1.4).double()),
+        ZeroInflatedNegativeBinomial(*torch.tensor([0.9, 1.7, -0.4]).double()),
+        HurdlePoisson(*torch.tensor([0.6, -0.3]).double()),
+    ],
+    ids=lambda fn: type(fn).__name__,
+)
+def test_variances_are_sums_over_counts(fn: CountDistribution) -> None:
+    """Pearson residuals divide by their roots."""
+    y = torch.arange(400.0, dtype=torch.float64)[: 6 if isinstance(fn, LinkedBinomial) else None]
+    p = fn.log_prob(y).exp()
+    mean = (p * y).sum()
+    torch.testing.assert_close(p.sum(), torch.ones(()).double())
+    torch.testing.assert_close(fn.mean, mean)
+    torch.testing.assert_close(fn.variance, (p * (y - mean).square()).sum())

@@ -141,7 +141,12 @@ def test_a_posterior_is_the_pyro_models() -> None:
         ({"region": None}, "y ~ x + (1 | region/site)", {"client": "site"}, "no region has more than one site"),
         ({}, "y ~ x + (1 | patient/site)", {"client": "site"}, "site 's000' is in two of 'patient', 'p0' and 'p1'"),
         ({"row": None}, "y ~ x + (1 | site/row)", {}, "no row has more rows than the 1 random effect"),
-        ({}, "y ~ x + (1 | site:patient)", {}, "the clients have no random term: write \\(1 \\| site/patient\\)"),
+        (
+            {},
+            "y ~ x + (1 | site:patient)",
+            {},
+            "the clients have no random term: \\(1 \\| site/patient\\)",
+        ),
         (
             {},
             "y ~ x + (1 | region/patient/site)",

@@ -84,7 +84,7 @@ REFUSED = [
     ("y ~ x + (x + 1*z | site)", "1 is no factor of an effect"),
     ("y ~ x:1 + (1 | site)", "1 is no factor of an effect"),
     ("y ~ x + (1 | 3)", "belong to a column of the table, not to '3'"),
-    ("y ~ x + (1 | site:g)", "the clients have no random term: write (1 | site/g)"),
+    ("y ~ x + (1 | site:g)", "the clients have no random term: (1 | site/g) is a model with one"),
     ("y ~ x + (1 | site/g:z)", "written a/b or a:b, not 'site / g : z'"),
     ("y ~ x + (1 | site/site)", "written a/b or a:b, not 'site / site'"),
     ("y ~ x + (1 | site/3)", "belong to a column of the table, not to 'site / 3'"),
