@@ -189,6 +189,8 @@ class FormulaParser(ArgumentParser):
         """Columns right of a bar, a, a:b or a/b; and whether each has effects of its own."""
         start, names, signs = self.place, list[str](), set[str]()
         while True:
+            if self.here.kind in ("name", "quoted") and self.tokens[self.place + 1].kind == "end":
+                raise Refused("a parenthesis is not closed: ')' is missing at the end")
             if self.here.kind not in ("name", "quoted") or self.tokens[self.place + 1].text not in (")", "/", ":"):
                 raise Refused(f"random terms belong to a column of the table, not to {self._until(')', start)}")
             names.append(self.column())

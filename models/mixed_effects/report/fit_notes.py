@@ -38,7 +38,8 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
     elif numbers.get("population_draws") == 0:
         lines.append("draws=0: standard deviations and predictions have no intervals; draws=1000 makes them")
     if unknown := numbers.get("profile_unknown"):
-        lines.append(f"{unknown:.0f} ends of profile intervals were not found, for want of rounds or of an end")
+        which = "an end of a profile interval was" if unknown == 1 else f"{unknown:.0f} ends of profile intervals were"
+        lines.append(f"{which} not found, for want of rounds or of an end")
     if numbers.get("laplace"):
         lines.append(
             "random effects are integrated out by Laplace's approximation (lme4's nAGQ=1): where groups have few rows, "

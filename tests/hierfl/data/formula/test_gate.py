@@ -80,6 +80,7 @@ REFUSED = [
     ("y ~ x + (1 | site))", "')' is not expected there"),
     ("y ~ x + (1 | site) extra", "'extra' is not expected"),
     ("y ~ (x + (1 | site)", "')' is missing"),
+    ("y ~ x + (1 | site", "a parenthesis is not closed"),
     ("y ~ 3 + (1 | site)", "3 is no effect"),
     ("y ~ x + (x + 1*z | site)", "1 is no factor of an effect"),
     ("y ~ x:1 + (1 | site)", "1 is no factor of an effect"),
