@@ -4,10 +4,10 @@ Sums of products over a client's rows are G = sum_r w_r e_r e_r^T, and all else 
 of G. With several levels inside clients e_r are rows in groups, and G is made in blocks.
 
     of a formula       w = W exp(-2 d^T gamma),     log |W| = sum log W - 2 d^T gamma
-    of a series        e e^T + D_d phi / (1 - phi^2) - P_d phi / (1 + phi)  of :mod:`..gaussian.serial_sums`:
-                       rows, whose weight loses phi / (1 + phi) for each neighbour, and differences of neighbours;
-                       where any two rows of a group correlate, rows less their group's mean, and means
+    of a series        e e^T + D_d phi / (1 - phi^2) - P_d phi / (1 + phi)
 
+The latter is of :mod:`..gaussian.serial_sums`: rows, whose weight loses phi / (1 + phi) for each neighbour, and
+differences of neighbours. Where any two rows of a group correlate it is rows less their group's mean, and means.
 A series lies in one group of each level, and so do its differences and means.
 """
 
