@@ -67,7 +67,7 @@ def _of_server(run: Run, level: Level) -> tuple[Tensor, Tensor]:
     if not len(run.shared["effects.draws"]):
         mean, estimates = effects[1:] @ turn.T, short(run.shared)
         if isinstance(method.likelihood, Gaussian):
-            covariance = region_covariances(method, estimates["cross"], method.numbers(estimates))
+            covariance = region_covariances(method, level, estimates["cross"], method.numbers(estimates))
             return mean, (turn @ covariance @ turn.T).diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()
         log.warning("this fit has no draws, and the groups' effects no standard deviations: draws=1000 makes them")
         return mean, torch.full_like(mean, torch.nan)

@@ -11,12 +11,14 @@ region is that has all of their columns (:mod:`.crossed`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ...model.equations import MixedModel
+from ...model.levels import Level
 from .batched import Batched
 from .crossed import by_level, matrices, root_above, root_of
 from .elimination import eliminate, symmetric
@@ -66,22 +68,25 @@ def region_draws(
     }
 
 
-def region_covariances(method: MixedModel, packed: Tensor, numbers: Tensor) -> Tensor:
-    """Of each region's effects given the population and the coefficients, (R, q, q): L (I + L^T C_zz L)^-1 L^T.
+def region_covariances(method: MixedModel, level: Level, packed: Tensor, numbers: Tensor) -> Tensor:
+    """Of each group's effects given the population and the coefficients, (R, q, q): L (I + L^T C_zz L)^-1 L^T.
 
     Args:
         method: whose.
+        level: which of those above the clients.
         packed: as for :func:`without_regions`, (R c_r,).
         numbers: of the population, (k,).
     """
     root, cross, _ = _read(method, packed[None], numbers[None])
-    (level,) = method.above
     factor = Batched(root, cross).factor()
     half = torch.linalg.solve_triangular(factor, root.mT.expand_as(factor), upper=False)[0]
-    every = half.mT @ half  # (R, q, q), or (1, I q, I q) of groups that cross the clients
+    every = half.mT @ half  # (R, q, q), or (1, m, m) of all effects that cross the clients
     if not level.crossed:
         return every
-    apart = every[0].unflatten(-1, (level.groups, -1)).unflatten(0, (level.groups, -1))
+    before = itertools.takewhile(lambda other: other.name != level.name, method.above)
+    first = sum(other.columns for other in before)
+    own = slice(first, first + level.columns)
+    apart = every[0, own, own].unflatten(-1, (-1, level.q)).unflatten(0, (-1, level.q))
     return apart.diagonal(dim1=0, dim2=2).movedim(-1, 0)
 
 
