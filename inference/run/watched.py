@@ -63,9 +63,10 @@ class Watched:
 
     def line(self, row: StandsOut) -> str:
         """Of one row that stands out."""
-        return f"{self._words(row)}{self._moved(row.client)}"
+        return f"{self.words(row)}{self._moved(row.client)}"
 
-    def _words(self, row: StandsOut) -> str:
+    def words(self, row: StandsOut) -> str:
+        """Who it is and by what it stands out, without estimates."""
         far = "" if not np.isfinite(row.distance) else f", {row.distance:.0f} spreads from the others'"
         return f"{self.names[row.client]} stands out by {row.words} (round {row.round}){far}"
 
@@ -76,9 +77,12 @@ class Watched:
         if np.isnan(gaps).all():
             return "; no estimate is possible with it"
         k = int(np.nanargmax(gaps))
-        name, one, two, error = self.estimated[k], self.beside[row, k], self.without[row, k], self.errors[k]
+        name, error = self.estimated[k], self.errors[k]
+        beside, without = f"{self.beside[row, k]:.4g}", f"{self.without[row, k]:.4g}"
+        if beside == without:  # (no estimate moves by a digit that is printed)
+            return ""
         words = f"standard error {error:.2g}, by the variances of all"
-        return f"; {name} is {one:.4g} with it and {two:.4g} without ({words})"
+        return f"; {name} is {beside} with it and {without} without ({words})"
 
     @property
     def influence(self) -> pd.DataFrame:
@@ -110,10 +114,14 @@ class Watched:
 
 
 def announce(watch: Watch, ids: Sequence[str]) -> None:
-    """Says who stands out, once each, as soon as it is known: a study may last for weeks."""
+    """Says who stands out, once each, as soon as it is known: a study may last for weeks.
+
+    Estimates of a round before the last are not said, since they are not those of the fit: :attr:`Watched.lines` has
+    them at its end.
+    """
     if (found := Watched.of(watch, ids)) is None:
         return
     for row in found.named:
         if row.client not in watch.announced:
             watch.announced.add(row.client)
-            log.warning(found.line(row))
+            log.warning(found.words(row))

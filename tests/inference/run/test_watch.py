@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +16,9 @@ from support.methods import network_for
 from support.sites import Sites
 
 from hierfl.inference import Run, fit
+from hierfl.inference.run.watched import Watched, announce
 from hierfl.inference.server.robust import watch
+from hierfl.inference.server.robust.standing import StandsOut
 from hierfl.models import FedAvg, FedPAC, PFedVEM
 
 SIZES = [23, 17, 14, 14, 14, 15, 9, 16, 16, 8]
@@ -71,6 +74,23 @@ def test_tables_of_a_run() -> None:
     assert len(found.estimates) == 0
     # (squares are in units of their median)
     assert first["norm"].median() == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_study_says_at_once_who_stands_out_and_at_its_end_what_that_moves(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Estimates of a round before the last are not those of the fit; without a digit's change there are none."""
+    row = StandsOut(client=0, round=3, what=0, distance=9.0)
+    numbers = (np.array([[1.0], [1.0]]), np.array([[2.0], [1.00001]]), np.array([0.5]))
+    found = Watched(["a", "b"], np.zeros((3, 2, 4)), [row], ["x"], *numbers)
+    monkeypatch.setattr(Watched, "of", lambda *_: found)
+    soon = watch.Watch(exchange=None)  # type: ignore[arg-type]
+    for _ in range(2):
+        announce(soon, found.names)
+    words = f"a stands out by {row.words} (round 3), 9 spreads from the others'"
+    assert [record.message for record in caplog.records] == [words]
+    assert found.lines == [f"{words}; x is 1 with it and 2 without (standard error 0.5, by the variances of all)"]
+    assert found.line(replace(row, client=1)) == words.replace("a stands", "b stands")
 
 
 def test_who_does_not_report_is_not_measured() -> None:
