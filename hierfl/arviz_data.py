@@ -21,14 +21,18 @@ def import_arviz() -> Any:
     return arviz
 
 
+def of_trees() -> bool:
+    """Whether this ArviZ takes DataTrees: 1.x."""
+    return int(import_arviz().__version__.split(".")[0]) > 0
+
+
 def gathered(groups: Mapping[str, Any], attrs: Mapping[str, Any]) -> Any:
     """An InferenceData (ArviZ 0.x) or a DataTree (1.x) of Datasets by group; groups without variables are left out."""
-    kept = {name: dataset for name, dataset in groups.items() if dataset.data_vars}
-    az = import_arviz()
-    if hasattr(az, "InferenceData"):
-        return az.InferenceData(attrs=dict(attrs), **kept)
     import xarray
 
+    kept = {name: dataset for name, dataset in groups.items() if dataset.data_vars}
+    if not of_trees():
+        return import_arviz().InferenceData(attrs=dict(attrs), **kept)
     tree = xarray.DataTree.from_dict(kept)
     tree.attrs = dict(attrs)
     return tree

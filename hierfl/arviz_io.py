@@ -18,7 +18,7 @@ import numpy as np
 
 from .arviz_data import dataset, dataset_of, gathered, group_names, import_arviz
 from .convergence import MAX_DIAGNOSED_NUMBERS
-from .elpd import smoothed, with_elpd
+from .elpd import leave_one_out, smoothed, with_elpd
 from .errors import UserError
 from .files import write_whole
 
@@ -157,12 +157,12 @@ def draws_of(data: Any) -> str | None:
     return None if said is None else str(said)
 
 
-def of_clients(data: Any) -> Any:
-    """The variables of the posterior that clients have each, a Dataset; empty without a posterior."""
-    if "posterior" not in group_names(data):
+def of_clients(data: Any, group: str = "posterior") -> Any:
+    """The variables of a group that clients have each, a Dataset; empty where there is no such group."""
+    if group not in group_names(data):
         return dataset_of({}, {}, {}, sampled=True)
-    posterior = dataset(data, "posterior")
-    return posterior[[name for name, value in posterior.data_vars.items() if "client" in value.dims]]
+    found = dataset(data, group)
+    return found[[name for name, value in found.data_vars.items() if "client" in value.dims]]
 
 
 #: why there is no log likelihood
@@ -191,10 +191,9 @@ def loo(data: Any, site: str | None = None) -> Any:
     if site not in sites and (site is not None or len(sites) > 1):
         raise UserError(f"leave-one-out is of one site, site='NAME': {', '.join(map(repr, sites))}")
     site = site or sites[0]
-    az = import_arviz()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # (large k are in the result, and callers report it)
-        found = az.loo(data, pointwise=True, var_name=site, reff=_efficiency(data))
+        found = leave_one_out(data, site, _efficiency(data))
     stats = dataset(data, "sample_stats") if "sample_stats" in group_names(data) else {}
     if not {"lp", "guide_lp"} <= set(stats):
         return found

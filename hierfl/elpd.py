@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .arviz_data import import_arviz
+from .arviz_data import dataset, import_arviz, of_trees
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,22 +40,46 @@ def with_elpd(found: Any, each: np.ndarray, k: np.ndarray, p: float) -> Any:
     return found
 
 
-def smoothed(log_ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pareto-smoothed log weights (N, S), which add up to one, and shapes (N,), of log importance ratios (N, S)."""
-    az = import_arviz()
-    if hasattr(az, "psislw"):
-        weights, k = az.psislw(log_ratios)
-    else:
-        from arviz_stats.base import array_stats
+#: a tail that can be fitted has more draws than this
+LARGEST_SHORT_TAIL = 4
 
-        weights, k = array_stats.psislw(log_ratios, axis=-1)
-    return np.asarray(weights), np.asarray(k)
+
+def smoothed(log_ratios: np.ndarray, reff: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    """Pareto-smoothed log weights (N, S), which add up to one, and shapes (N,), of log importance ratios (N, S).
+
+    Where a tail has too few draws that differ, weights are as they are and the shape is inf.
+    """
+    if not of_trees():
+        weights, k = import_arviz().psislw(log_ratios, reff=reff)
+        return np.asarray(weights), np.asarray(k)
+    from arviz_stats.base import array_stats
+
+    weights = log_ratios - log_ratios.max(-1, keepdims=True)
+    number = weights.shape[-1]
+    tail = int(np.ceil(min(number / 5, 3 * (number / reff) ** 0.5)))
+    cutoff = np.sort(weights, -1)[:, max(0, number - tail - 1), None]
+    k = np.full(len(weights), np.inf)
+    fit = (weights > cutoff).sum(-1) > LARGEST_SHORT_TAIL
+    if fit.any():
+        weights[fit], k[fit] = array_stats.psislw(-weights[fit], r_eff=reff, axis=-1)
+    return weights - np.logaddexp.reduce(weights, axis=-1, keepdims=True), k
+
+
+def leave_one_out(data: Any, site: str, reff: float) -> Any:
+    """``az.loo``, pointwise, of one site's log likelihoods, a short tail's included."""
+    if not of_trees():
+        return import_arviz().loo(data, pointwise=True, var_name=site, reff=reff)
+    density = dataset(data, "log_likelihood")[site].transpose(..., "chain", "draw").astype(float)
+    rows = density.shape[:-2]
+    weights, k = smoothed(-density.values.reshape(-1, density.sizes["chain"] * density.sizes["draw"]), reff)
+    found = density.copy(data=weights.reshape(density.shape))
+    shapes = density.isel(chain=0, draw=0, drop=True).copy(data=k.reshape(rows))
+    return import_arviz().loo(data, pointwise=True, var_name=site, reff=reff, log_weights=found, pareto_k=shapes)
 
 
 def compared(found: Mapping[str, Any]) -> pd.DataFrame:
     """``az.compare`` of results by name: best first, with the columns and the signs of ArviZ 0.x, not rounded."""
-    az = import_arviz()
-    if hasattr(az, "InferenceData"):
-        return az.compare(dict(found))
-    table = az.compare(dict(found), round_to="none").rename(columns=EARLIER)
+    if not of_trees():
+        return import_arviz().compare(dict(found))
+    table = import_arviz().compare(dict(found), round_to="none").rename(columns=EARLIER)
     return table.assign(elpd_diff=-table["elpd_diff"] + 0.0)  # (how much worse than the best)

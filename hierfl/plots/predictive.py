@@ -43,15 +43,8 @@ def predictive_check(data: Any, ax: Any = None) -> Any:
     curves, style = (_steps(y, new), "steps-post") if whole else (_smooth(y, new), "default")
     (at, of_data), of_draws = curves[0], [height for _, height in curves[1:]]
     for k, height in enumerate(of_draws):
-        ax.plot(
-            at,
-            height,
-            color=PERSONAL,
-            alpha=0.3,
-            lw=0.7,
-            drawstyle=style,
-            label=None if k else "posterior predictive draws",
-        )
+        name = None if k else "posterior predictive draws"
+        ax.plot(at, height, color=PERSONAL, alpha=0.3, lw=0.7, drawstyle=style, label=name)
     ax.plot(at, np.mean(of_draws, 0), color=GLOBAL, lw=1.4, ls="--", drawstyle=style, label="their mean")
     ax.plot(at, of_data, color=INK, lw=1.4, drawstyle=style, label="data")
     ax.set(xlabel=observed.attrs.get("long_name", "y"), yticks=[], title="Posterior-predictive check, training data")

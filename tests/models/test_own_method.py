@@ -127,7 +127,7 @@ def test_a_file_is_a_method_like_any_other(hierfl: Call, tmp_path: Path) -> None
         ),
         (
             "from hierfl.inference import About, Method\nclass A(Method):\n    about = About(nam='b')",
-            "TypeError: .*unexpected keyword argument 'nam' .line 3",
+            "TypeError: .*unexpected keyword argument 'nam'.*line 3",
         ),
     ],
 )

@@ -176,6 +176,8 @@ def test_what_there_is_decides_what_is_drawn() -> None:
     for kind in ("point", "examples", "shared"):
         point.log_likelihood.attrs["draws_of"] = kind
         assert set(panels(point)) == {"predictive-check", "predictive-check-clients", "residuals"}
-    del point.posterior
+    point = gathered(
+        {group: dataset(point, group) for group in group_names(point) if group != "posterior"}, point.attrs
+    )
     with pytest.raises(UserError, match="no draws of a client's latents"):
         forest(point)
