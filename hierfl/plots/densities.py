@@ -62,7 +62,9 @@ def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
     )
     for k, number in enumerate(picked):
         shade = 1.0 if len(picked) == 1 else 0.3 + 0.7 * k / (len(picked) - 1)
-        ax.plot(*density_curve(values[number]), color=PERSONAL, alpha=shade, lw=1.6, label=f"round {number}")
+        ax.plot(
+            *density_curve(values[number], bounded=True), color=PERSONAL, alpha=shade, lw=1.6, label=f"round {number}"
+        )
     names = {"tau": "confidence ratio $\\tau_j / \\Sigma \\tau$", "deviation": "deviation $|w_j - w|^2 / d$"}
     title = {"tau": "Confidence in the clients", "deviation": "How far clients' models deviate"}.get(column, column)
     ax.set(xlabel=names.get(column, column), ylabel="density over clients", yticks=[], title=f"{title}, by round")

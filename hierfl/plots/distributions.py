@@ -14,18 +14,25 @@ POINTS = 200
 BARS = 20
 
 
-def density_curve(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Points from the smallest of finite draws to the largest, and the density there; empty where all are alike.
+def density_curve(draws: np.ndarray, bounded: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Points and the smoothed density of finite draws there; empty where all are alike.
 
-    What smoothing puts beyond either end is mirrored there.
+    Args:
+        draws: numbers.
+        bounded: whether the curve ends at the smallest and the largest, what is beyond being mirrored there (of
+            numbers that cannot be negative, say); else it ends where it is next to nothing.
     """
     draws = np.asarray(draws, float).ravel()
     draws = draws[np.isfinite(draws)]
     if len(draws) < 2 or np.ptp(draws) <= 1e-12 * np.abs(draws).max():
         return np.zeros(0), np.zeros(0)
-    low, high = draws.min(), draws.max()
+    smooth, low, high = gaussian_kde(draws), draws.min(), draws.max()
+    if not bounded:
+        beyond = 3 * float(smooth.covariance[0, 0]) ** 0.5
+        at = np.linspace(low - beyond, high + beyond, POINTS)
+        return at, smooth(at)
     at = np.linspace(low, high, POINTS)
-    return at, sum(density_at(draws, point) for point in (at, 2 * low - at, 2 * high - at))
+    return at, sum(smooth(point) for point in (at, 2 * low - at, 2 * high - at))
 
 
 def density_at(draws: np.ndarray, at: np.ndarray) -> np.ndarray:
