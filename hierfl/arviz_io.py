@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .arviz_data import dataset, dataset_of, gathered, group_names, import_arviz
 from .convergence import MAX_DIAGNOSED_NUMBERS
+from .elpd import leave_one_out, smoothed, with_elpd
 from .errors import UserError
 from .files import write_whole
 
@@ -60,49 +62,72 @@ def to_inference_data(
         empty ones are left out. Its own attribute ``rows`` says which of them have an entry for each row, how many, and
         of which clients (:func:`held_rows`); ``draws_of`` is kept beside it.
     """
-    az = import_arviz()
     personal = {
         name: ["client", *(f"{name}_dim_{k}" for k in range(value.ndim - 3))]
         for name, value in {**posterior, **prior, **sample_stats}.items()
     }
     flat = {name: ["obs"] for name in (*log_likelihood, *posterior_predictive, *observed)}
-    constant = {name: list(dims) for name, (dims, _) in constants.items()}
     of_all = {} if effects is None else {"effects": effects[1]}
     names = {} if effects is None else {"effect": list(effects[0])}
-    groups = {
-        "posterior": {**posterior, **of_all},
-        "prior": prior,
-        "posterior_predictive": posterior_predictive,
-        "log_likelihood": log_likelihood,
-        "sample_stats": sample_stats,
-        "observed_data": observed,
-        "constant_data": {name: value for name, (_, value) in constants.items()},
-    }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="arviz")
-        data = az.from_dict(
-            **{group: dict(values) for group, values in groups.items() if values},
-            coords={"client": list(clients), **names, **{k: list(v) for k, v in (coordinates or {}).items()}},
-            dims={**personal, **flat, **constant, **{key: ["effect"] for key in of_all}},
-            save_warmup=False,
-        )
-    for group in data.groups():
-        dataset = data[group]
-        dataset.attrs.pop("created_at", None)  # the same run gives the same file
-        if group == "log_likelihood":
-            dataset.attrs |= {"about": about_log_likelihood, "draws_of": draws_of}
-        if "obs" in dataset.dims:
-            setattr(data, group, dataset.assign_coords(client=("obs", list(obs_client))))
-    by_row = [group for group in BY_ROW if group in data.groups()]
-    of = {"groups": by_row, "number": len(obs_client), "clients": rows_of if rows_of == "all" else list(rows_of)}
-    data.attrs |= {"rows": json.dumps(of) if by_row else NO_ROWS, "draws_of": draws_of}
-    return data
+    return with_rows(
+        {
+            "posterior": {**posterior, **of_all},
+            "prior": prior,
+            "posterior_predictive": posterior_predictive,
+            "log_likelihood": log_likelihood,
+            "sample_stats": sample_stats,
+            "observed_data": observed,
+            "constant_data": {name: value for name, (_, value) in constants.items()},
+        },
+        dims={**personal, **flat, **{name: of for name, (of, _) in constants.items()}, "effects": ["effect"]},
+        coords={"client": clients, **names, **(coordinates or {})},
+        obs_client=obs_client,
+        density={"about": about_log_likelihood, "draws_of": draws_of},
+        rows_of=rows_of,
+        attrs={"draws_of": draws_of},
+    )
 
 
 #: groups with an entry for each training row
 BY_ROW = ("log_likelihood", "observed_data", "posterior_predictive")
 #: what the attribute ``rows`` says of an InferenceData that has none of them
 NO_ROWS = "none"
+
+
+#: groups whose variables have no chains and draws
+GIVEN = ("observed_data", "constant_data")
+
+
+def with_rows(
+    groups: Mapping[str, Mapping[str, np.ndarray]],
+    *,
+    dims: Mapping[str, Sequence[str]],
+    coords: Mapping[str, Sequence[Any]],
+    obs_client: Sequence[str],
+    density: Mapping[str, str],
+    rows_of: Sequence[str] | Literal["all"],
+    attrs: Mapping[str, str],
+) -> Any:
+    """Groups of arrays, with the client of each row beside what has an entry for each row.
+
+    Args:
+        groups: arrays by group and name, (chain, draw, ...) but in :data:`GIVEN`.
+        dims: names of the other dimensions, by variable.
+        coords: labels along dimensions.
+        obs_client: the client of each of the N rows, which are the dimension "obs".
+        density: attributes of the group log_likelihood.
+        rows_of: see :func:`to_inference_data`.
+        attrs: more attributes of the whole.
+    """
+    made = {}
+    for group, arrays in groups.items():
+        one = dataset_of(arrays, dims, coords, sampled=group not in GIVEN)
+        if group == "log_likelihood":
+            one.attrs |= density
+        made[group] = one.assign_coords(client=("obs", list(obs_client))) if "obs" in one.dims else one
+    by_row = [group for group in BY_ROW if group in made and made[group].data_vars]
+    of = {"groups": by_row, "number": len(obs_client), "clients": rows_of if rows_of == "all" else list(rows_of)}
+    return gathered(made, {"rows": json.dumps(of) if by_row else NO_ROWS, **attrs})
 
 
 def held_rows(data: Any) -> dict[str, Any] | str:
@@ -113,15 +138,16 @@ def held_rows(data: Any) -> dict[str, Any] | str:
     said = data.attrs.get("rows")
     if said is not None:
         return NO_ROWS if said == NO_ROWS else dict(json.loads(said))
-    groups = [group for group in BY_ROW if group in data.groups()]
-    return {"groups": groups, "number": data[groups[0]].sizes["obs"], "clients": "all"} if groups else NO_ROWS
+    groups = [group for group in BY_ROW if group in group_names(data)]
+    number = dataset(data, groups[0]).sizes["obs"] if groups else 0
+    return {"groups": groups, "number": number, "clients": "all"} if groups else NO_ROWS
 
 
 def without_rows(data: Any) -> Any:
     """The same without the groups that have an entry for each row."""
     said = {} if (kind := draws_of(data)) is None else {"draws_of": kind}
-    kept = {group: data[group] for group in data.groups() if group not in BY_ROW}
-    return import_arviz().InferenceData(attrs={**data.attrs, "rows": NO_ROWS, **said}, **kept)
+    kept = {group: dataset(data, group) for group in group_names(data) if group not in BY_ROW}
+    return gathered(kept, {**data.attrs, "rows": NO_ROWS, **said})
 
 
 def draws_of(data: Any) -> str | None:
@@ -131,9 +157,12 @@ def draws_of(data: Any) -> str | None:
     return None if said is None else str(said)
 
 
-def of_clients(dataset: Any) -> Any:
-    """The variables of a Dataset that clients have each."""
-    return dataset[[name for name, value in dataset.data_vars.items() if "client" in value.dims]]
+def of_clients(data: Any, group: str = "posterior") -> Any:
+    """The variables of a group that clients have each, a Dataset; empty where there is no such group."""
+    if group not in group_names(data):
+        return dataset_of({}, {}, {}, sampled=True)
+    found = dataset(data, group)
+    return found[[name for name, value in found.data_vars.items() if "client" in value.dims]]
 
 
 #: why there is no log likelihood
@@ -155,47 +184,42 @@ def loo(data: Any, site: str | None = None) -> Any:
     Raises:
         UserError: for one without the log likelihoods of rows; for several, where ``site`` is none of them.
     """
-    if "log_likelihood" not in data.groups():
+    if "log_likelihood" not in group_names(data):
         raise UserError(f"leave-one-out needs log likelihoods of single rows, and {LEFT_OUT}")
-    sites = list(data.log_likelihood.data_vars)
+    densities = dataset(data, "log_likelihood")
+    sites = list(densities.data_vars)
     if site not in sites and (site is not None or len(sites) > 1):
         raise UserError(f"leave-one-out is of one site, site='NAME': {', '.join(map(repr, sites))}")
     site = site or sites[0]
-    az = import_arviz()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # (large k are in the result, and callers report it)
-        found = az.loo(data, pointwise=True, var_name=site, reff=_efficiency(data))
-    stats = getattr(data, "sample_stats", None)
-    if stats is None or not {"lp", "guide_lp"} <= set(stats.data_vars):
+        found = leave_one_out(data, site, _efficiency(data))
+    stats = dataset(data, "sample_stats") if "sample_stats" in group_names(data) else {}
+    if not {"lp", "guide_lp"} <= set(stats):
         return found
     stacked = {"__sample__": ("chain", "draw")}
-    density = data.log_likelihood[site].stack(stacked).astype(float)  # (N, S)
+    density = densities[site].stack(stacked).astype(float)  # (N, S)
     ratio = (stats["lp"] - stats["guide_lp"]).stack(stacked).astype(float)
-    owner = data.posterior.indexes["client"].get_indexer(density["client"].values)
+    owner = dataset(data, "posterior").indexes["client"].get_indexer(density["client"].values)
     ratio = ratio.transpose("client", "__sample__").values
     log_density = density.transpose("obs", "__sample__").values
     whole = np.full_like(ratio, -np.log(ratio.shape[-1]))
     # (a guide that is the posterior has ratios that are all alike: of them there is no tail)
     apart = np.ptp(ratio, axis=-1) > 1e-9
     with np.errstate(over="ignore"):  # (in its fit of the tail, where it means a weight of zero)
-        weights, k = az.psislw(ratio[owner] - log_density)
+        weights, k = smoothed(ratio[owner] - log_density)
         if apart.any():
-            whole[apart], _ = az.psislw(ratio[apart])
+            whole[apart], _ = smoothed(ratio[apart])
     left_out = np.logaddexp.reduce(weights + log_density, axis=-1)
     lppd = np.logaddexp.reduce(whole[owner] + log_density, axis=-1)
-    found["elpd_loo"], found["se"] = left_out.sum(), (len(left_out) * left_out.var()) ** 0.5
-    found["p_loo"] = (lppd - left_out).sum()
-    found["loo_i"], found["pareto_k"] = found["loo_i"].copy(data=left_out), found["pareto_k"].copy(data=k)
-    found["warning"] = bool((k > found["good_k"]).any())
-    return found
+    return with_elpd(found, left_out, k, float((lppd - left_out).sum()))
 
 
 def _efficiency(data: Any) -> float:
     """Effective draws of the mean over draws, on average over the posterior's numbers, as ``az.loo`` takes it."""
-    posterior = getattr(data, "posterior", None)
-    if posterior is None or posterior.sizes["chain"] == 1:
+    posterior = of_clients(data)
+    if not posterior.data_vars or posterior.sizes["chain"] == 1:
         return 1.0
-    posterior = of_clients(posterior)
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     each = sum(v.size for v in posterior.data_vars.values()) / draws / posterior.sizes["client"]
     some = posterior.isel(
@@ -203,15 +227,6 @@ def _efficiency(data: Any) -> float:
     )
     found = import_arviz().ess(some, method="mean")
     return float(np.concatenate([v.values.ravel() for v in found.data_vars.values()]).mean() / draws)
-
-
-def import_arviz() -> Any:
-    """ArviZ, without the announcement of its next version (it is slow to import: do it late)."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning, module="arviz")
-        import arviz
-
-    return arviz
 
 
 #: permissions of posterior.nc: it holds clients' responses
@@ -229,10 +244,10 @@ def write(data: Any, path: Path) -> None:
     memory = io.BytesIO()
     with h5netcdf.File(memory, "w") as file:
         file.attrs.update(data.attrs)
-        for group in data.groups():
-            dataset = data[group]
-            packed = {name: {"zlib": True} for name, v in dataset.variables.items() if v.dtype.kind in "biuf"}
-            dataset.dump_to_store(H5NetCDFStore(file, group=group, mode="a"), encoding=packed)
+        for group in group_names(data):
+            one = dataset(data, group)
+            packed = {name: {"zlib": True} for name, v in one.variables.items() if v.dtype.kind in "biuf"}
+            one.dump_to_store(H5NetCDFStore(file, group=group, mode="a"), encoding=packed)
     write_whole(path, memory.getvalue(), mode=OWNER_ALONE)
 
 
@@ -242,15 +257,14 @@ def read(path: Path) -> Any:
     Raises:
         UserError: if it is damaged, or none.
     """
-    az = import_arviz()
     try:  # (an absolute path: xarray expands a ~ of its own)
-        data = az.from_netcdf(os.path.abspath(path))
+        data = import_arviz().from_netcdf(os.path.abspath(path))
     except FileNotFoundError as error:
         raise UserError(f"no file {path}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(f"{path} is damaged, or no posterior: {error}") from error
     needed = ("constant_data",) if data.attrs.get("rows") == NO_ROWS else ("log_likelihood", "constant_data")
-    lacking = [group for group in needed if group not in data.groups()]
+    lacking = [group for group in needed if group not in group_names(data)]
     if lacking:
         raise UserError(f"{path} is damaged: it has no group {lacking[0]}")
     return data

@@ -6,14 +6,12 @@ flat, with the client of each row as a coordinate; what is observed once for a c
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .arviz_io import BY_ROW, NO_ROWS, import_arviz
+from .arviz_io import with_rows
 
 #: arrays by name, of one chain: (draw, *shape)
 Arrays = Mapping[str, np.ndarray]
@@ -48,7 +46,6 @@ def model_inference_data(
         left out. Attributes ``rows`` and ``draws_of`` are as of :func:`.arviz_io.to_inference_data`; ``prior_of`` is
         "model": in the group prior globals are drawn, too.
     """
-    az = import_arviz()
     groups: dict[str, dict[str, np.ndarray]] = {}
     dims: dict[str, list[str]] = {"n": ["client"]}
     leads: Sequence[tuple[Mapping[str, Arrays], list[str]]] = (
@@ -64,17 +61,12 @@ def model_inference_data(
             groups.setdefault("observed_data", {})[name] = value
             dims[name] = [dimension, *(f"{name}_dim_{k}" for k in range(value.ndim - 1))]
     groups["constant_data"] = {"n": sizes}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=UserWarning, module="arviz")
-        data = az.from_dict(**groups, coords={"client": list(clients)}, dims=dims, save_warmup=False)
-    for group in data.groups():
-        dataset = data[group]
-        dataset.attrs.pop("created_at", None)  # the same run gives the same file
-        if group == "log_likelihood":
-            dataset.attrs |= {"about": JOINT, "draws_of": "posterior"}
-        if "obs" in dataset.dims:
-            setattr(data, group, dataset.assign_coords(client=("obs", list(rows_of))))
-    by_row = [group for group in BY_ROW if group in data.groups()]
-    held = {"groups": by_row, "number": len(rows_of), "clients": "all"}
-    data.attrs |= {"rows": json.dumps(held) if by_row else NO_ROWS, "draws_of": "posterior", "prior_of": "model"}
-    return data
+    return with_rows(
+        groups,
+        dims=dims,
+        coords={"client": clients},
+        obs_client=rows_of,
+        density={"about": JOINT, "draws_of": "posterior"},
+        rows_of="all",
+        attrs={"draws_of": "posterior", "prior_of": "model"},
+    )

@@ -16,6 +16,8 @@ from .errors import UserError
 
 #: what begins and ends the name of a file that is being written: ``.NAME.part``
 PART_SUFFIX = ".part"
+#: what Windows needs to leave the ends of lines as they are
+BINARY = getattr(os, "O_BINARY", 0)
 
 
 def shown(name: object) -> str:
@@ -64,7 +66,7 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
     try:
         yield part
         with open(part, "rb+") as file:
-            if mode is not None:
+            if mode is not None and hasattr(os, "fchmod"):  # (Windows has no permissions of this kind)
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(part, path)
@@ -84,7 +86,7 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
     """
     with replacing(path) as part:
         permissions = 0o666 if mode is None else mode
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, permissions), "wb") as file:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, permissions), "wb") as file:
             file.write(data)
 
 
@@ -117,7 +119,12 @@ def check_writable(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Brings a folder's entries to the disk: without it a power failure may undo a rename."""
+    """Brings a folder's entries to the disk: without it a power failure may undo a rename.
+
+    Windows opens no folder, and brings a rename to the disk by itself.
+    """
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -235,6 +234,8 @@ def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int
     add_cards(path, folder, files)
     approve_all(path, files, folder, lambda name: Ledger(state / LEDGER))
     exchange = ["--exchange", str(folder / "exchange"), "--quiet"]
+    import resource  # (Windows has none)
+
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = [
         subprocess.Popen(

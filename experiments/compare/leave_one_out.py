@@ -8,6 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from hierfl import arviz_io
+from hierfl.arviz_data import dataset, group_names
+from hierfl.elpd import compared, elpd_value
 
 from .variants import Variant
 
@@ -23,9 +25,9 @@ def why_no_loo(run: Path) -> str:
     if not path.is_file():
         return "it has no draws (posterior.nc)"
     data = arviz_io.read(path)
-    if "log_likelihood" not in data.groups():
+    if "log_likelihood" not in group_names(data):
         return f"it has no log likelihoods of single rows; {arviz_io.LEFT_OUT}"
-    density = data.log_likelihood
+    density = dataset(data, "log_likelihood")
     if len(sites := list(density.data_vars)) > 1:
         return f"its model observes several sites, {', '.join(map(repr, sites))}; arviz_io.loo(data, 'SITE') is of one"
     kind, draws = density.attrs.get("draws_of"), density.sizes["chain"] * density.sizes["draw"]
@@ -43,15 +45,17 @@ def why_no_loo(run: Path) -> str:
 def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:
     """``az.compare`` of PSIS-LOO (:func:`hierfl.arviz_io.loo`) under every seed, and how many k are large.
 
-    Columns seed, variant, those of ``az.compare``, good_k and k_large, the share of the examples above it.
+    Columns seed, variant, those of ``az.compare`` (by the names of ArviZ 0.x), good_k and k_large, the share of the
+    examples above it.
     """
     parts = []
     for seed in seeds:
         found = {v.name: arviz_io.loo(arviz_io.read(v.runs[seed] / "posterior.nc")) for v in variants}
-        frame = arviz_io.import_arviz().compare(found).rename_axis("variant").reset_index()
+        frame = compared(found).rename_axis("variant").reset_index()
         frame.insert(0, "seed", seed)
-        large = {name: float((one["pareto_k"] > one["good_k"]).mean()) for name, one in found.items()}
-        frame["good_k"] = frame["variant"].map({name: one["good_k"] for name, one in found.items()})
+        good = {name: elpd_value(one, "good_k") for name, one in found.items()}
+        large = {name: float((elpd_value(one, "pareto_k") > good[name]).mean()) for name, one in found.items()}
+        frame["good_k"] = frame["variant"].map(good)
         frame["k_large"] = frame["variant"].map(large)
         parts.append(frame)
     return pd.concat(parts, ignore_index=True)

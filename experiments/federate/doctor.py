@@ -96,13 +96,18 @@ def versions() -> Iterator[Finding]:
                 )
 
 
+def _permissions(path: Path) -> int:
+    """Permission bits; of Windows, which has others, those of a file that nobody else may read."""
+    return stat.S_IMODE(path.stat().st_mode) if os.name == "posix" else 0o600
+
+
 def folder(path: Path, what: str, *, private: bool) -> Iterator[Finding]:
     """Whether a folder is there, whose it is, and whether files can be written, brought to the disk and renamed."""
     if not path.is_dir():
         remedy = "hierfl federate keys makes it" if private else "make it, or mount it, and look at its path"
         yield Finding("fail", what, f"{path} is no folder: {remedy}")
         return
-    mode = stat.S_IMODE(path.stat().st_mode)
+    mode = _permissions(path)
     if private and mode & 0o077:
         yield Finding("warn", f"{what} mode", f"{mode:04o}: others on this machine may look in: chmod 700 {path}")
     elif not private and mode & 0o002 and not mode & stat.S_ISVTX:
@@ -188,7 +193,7 @@ def keys(home: Path) -> Iterator[Finding]:
         if path.is_symlink():
             yield Finding("fail", name, f"{path} is a link: put the file itself there")
         elif path.is_file():
-            mode = stat.S_IMODE(path.stat().st_mode)
+            mode = _permissions(path)
             if mode & 0o077:
                 yield Finding("fail", name, f"{mode:04o}: others may read it: chmod 600 {path}, and make new keys")
             else:

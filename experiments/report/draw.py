@@ -26,6 +26,7 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "", *,
     Raises:
         UserError: where R-hat was asked for, and there are not several chains.
     """
+    from hierfl.arviz_data import dataset
     from hierfl.arviz_io import read, without_rows
     from hierfl.plots.posterior import panels
     from hierfl.plots.posterior_numbers import mixing
@@ -38,7 +39,7 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "", *,
         return []
     with working("drawing the posterior", progress):
         data = read(path)
-        if data.attrs.get("prior_of") == "model" and "client" not in data.posterior.dims:
+        if data.attrs.get("prior_of") == "model" and "client" not in dataset(data, "posterior").dims:
             return []  # (a plain model's globals alone, as at the server of a study: they are in a table)
         if rhat:
             mixing(data)

@@ -114,20 +114,22 @@ def _options(run: RunConfig) -> dict[str, Any]:
 def _leave_one_out(folder: Path) -> Section:
     """Leave-one-out of the run's training data, or why there is none."""
     from hierfl.arviz_io import loo, read
+    from hierfl.elpd import elpd_value
 
     if reason := why_no_loo(folder):
         return Section("Leave-one-out", [f"None: {reason}."])
     found = loo(read(folder / "posterior.nc"))
-    large = float((found["pareto_k"] > found["good_k"]).mean())
+    good_k, p_loo = (float(elpd_value(found, name)) for name in ("good_k", "p"))
+    large = float((elpd_value(found, "pareto_k") > good_k).mean())
     text = (
-        f"Pareto's k is above {found['good_k']:.2f} for {large:.0%} of the training examples, which importance "
+        f"Pareto's k is above {good_k:.2f} for {large:.0%} of the training examples, which importance "
         "sampling cannot leave out"
     )
     if large > MOST_LARGE_K:
         return Section("Leave-one-out", [f"{text}: no sum is shown."])
-    rows = [["elpd", f"{found['elpd_loo']:.1f}"], ["its standard error", f"{found['se']:.1f}"],
-            ["p_loo", f"{found['p_loo']:.1f}"]]  # fmt: skip
-    if found["p_loo"] < 0.05:
+    rows = [["elpd", f"{elpd_value(found, 'elpd'):.1f}"], ["its standard error", f"{elpd_value(found, 'se'):.1f}"],
+            ["p_loo", f"{p_loo:.1f}"]]  # fmt: skip
+    if p_loo < 0.05:
         return Section("Leave-one-out", ["None: clients have no latents with any spread, so that nothing is left out."])
     network = read_config(folder).run.network
     if network == NETWORK:  # (draws are of the joint posterior)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .distributions import density_curve, rank_bars
 from .posterior_numbers import Posterior, Which, mixing, number_of, quietly, words_with_client, worst_mixed
 from .registry import Drawing, figure, once
 from .style import COLOURS, PERSONAL, QUIET, axis_for
@@ -22,7 +23,7 @@ def _worst(posterior: Posterior, name: str) -> Iterator[Drawing]:
     place=2, source="posterior", needs=lambda posterior: _worst(posterior, "trace"), order=3,
 )  # fmt: skip
 def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
-    """Density and path of every chain of one number (``az.plot_trace``), side by side; the axis of the paths.
+    """Density and path of every chain of one number, side by side; the axis of the paths.
 
     Args:
         data: an InferenceData.
@@ -31,14 +32,16 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     """
     mixing(data)
     ax, (name, place) = axis_for(ax), which or worst_mixed(data)
-    number_of(data, (name, place), client=True)
+    chains = number_of(data, (name, place), client=True).transpose("chain", "draw").values
     grid = ax.get_subplotspec().subgridspec(1, 2)
     figure = ax.figure
     ax.remove()
     pair = np.array([[figure.add_subplot(grid[0, k]) for k in range(2)]])
-    with quietly() as az:
-        az.plot_trace(data, var_names=[name], coords={k: [v] for k, v in place.items()}, axes=pair, compact=False,
-                      chain_prop={"color": _colours(data)}, trace_kwargs={"linewidth": 0.5})  # fmt: skip
+    for draws, colour in zip(chains, _colours(data), strict=True):
+        pair[0, 0].plot(*density_curve(draws), color=colour, lw=1.2)
+        pair[0, 1].plot(draws, color=colour, lw=0.5, alpha=0.8)
+    pair[0, 0].set(yticks=[], ylim=(0, None))
+    pair[0, 1].set_xlabel("draw", fontsize=9)
     for one, title in zip(
         pair[0], (f"{words_with_client((name, place))}: density", "draws of every chain"), strict=True
     ):
@@ -52,12 +55,9 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     place=3, source="posterior", needs=lambda posterior: _worst(posterior, "rank"), order=4,
 )  # fmt: skip
 def rank(data: Any, which: Which | None = None, ax: Any = None) -> Any:
-    """Ranks of every chain's draws among all (``az.plot_rank``): level where chains have mixed; the axis."""
+    """Ranks of every chain's draws among all (Vehtari et al., 2021): level where chains have mixed; the axis."""
     ax, which = axis_for(ax), which or worst_mixed(data)
-    number_of(data, which, client=True)
-    name, place = which
-    with quietly() as az:
-        az.plot_rank(data, var_names=[name], coords={k: [v] for k, v in place.items()}, ax=ax, colors=_colours(data))
+    rank_bars(number_of(data, which, client=True).transpose("chain", "draw").values, _colours(data), ax)
     ax.set_title(f"{words_with_client(which)}: ranks by chain")
     ax.set_xlabel("rank among all chains' draws", fontsize=9)
     ax.set_ylabel("chain", fontsize=9)
@@ -75,13 +75,20 @@ def _colours(data: Any) -> list[str]:
     place=4, source="posterior", needs=lambda posterior: _worst(posterior, "ess"), order=5,
 )  # fmt: skip
 def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
-    """Effective draws of bulk and tail against draws (``az.plot_ess``): straight lines where chains are long enough."""
+    """Effective draws of bulk and tail against draws: straight lines where chains are long enough; the axis."""
     ax, which = axis_for(ax), which or worst_mixed(data)
-    number_of(data, which, client=True)
-    name, place = which
+    draws = number_of(data, which, client=True).transpose("chain", "draw")
+    chains, length = draws.shape
+    # (from 1.0 on ArviZ has no default for the tail, which is of central 90 %)
+    more = {"tail": {"prob": (0.05, 0.95)}}
+    lengths = np.unique(np.linspace(max(4, length // 20), length, max(2, min(20, length // 5))).astype(int))
     with quietly() as az:
-        az.plot_ess(data, var_names=[name], coords={k: [v] for k, v in place.items()}, kind="evolution", ax=ax,
-                    textsize=9, n_points=max(2, min(20, data.posterior.sizes["draw"] // 5)))  # fmt: skip
+        for method, colour in (("bulk", PERSONAL), ("tail", COLOURS[1])):
+            found = [float(az.ess(draws.values[:, :n], method=method, **more.get(method, {}))) for n in lengths]
+            ax.plot(lengths * chains, found, "o-", color=colour, ms=3, lw=1.2, label=method)
+    ax.axhline(100 * chains, color=QUIET, lw=1, ls="--", label=f"{100 * chains}: 100 of each chain")
+    ax.set(xlabel="draws of all chains", ylabel="effective draws")
+    ax.legend(loc="upper left", fontsize=8)
     ax.set_title(f"{words_with_client(which)}: effective draws")
     return ax
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UserError
+from .distributions import density_curve
 from .registry import Drawing, figure
 from .style import PERSONAL, axis_for
 from .tables import RunTables
@@ -40,7 +41,7 @@ def _densities(run: RunTables, column: str) -> Iterator[Drawing]:
     place=3, source="run", needs=lambda run: _densities(run, "tau"), order=9,
 )  # fmt: skip
 def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
-    """Distribution over clients of what a method has of them, in some rounds from first to last (``az.plot_kde``).
+    """Distribution over clients of what a method has of them, in some rounds from first to last.
 
     pFedVEM's Figures 10 (tau: shown as confidence ratios, tau_j over the sum of all) and 11 (deviation).
 
@@ -49,9 +50,7 @@ def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
         column: of the history.
         ax: where to draw.
     """
-    from ..arviz_io import import_arviz
-
-    ax, az = axis_for(ax), import_arviz()
+    ax = axis_for(ax)
     values = {number: part[column].to_numpy(float) for number, part in history.groupby("round")}
     if column == "tau":
         values = {number: v / v.sum() for number, v in values.items()}
@@ -63,8 +62,9 @@ def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
     )
     for k, number in enumerate(picked):
         shade = 1.0 if len(picked) == 1 else 0.3 + 0.7 * k / (len(picked) - 1)
-        how = {"color": PERSONAL, "alpha": shade, "linewidth": 1.6}
-        az.plot_kde(values[number], ax=ax, label=f"round {number}", plot_kwargs=how, textsize=9)
+        ax.plot(
+            *density_curve(values[number], bounded=True), color=PERSONAL, alpha=shade, lw=1.6, label=f"round {number}"
+        )
     names = {"tau": "confidence ratio $\\tau_j / \\Sigma \\tau$", "deviation": "deviation $|w_j - w|^2 / d$"}
     title = {"tau": "Confidence in the clients", "deviation": "How far clients' models deviate"}.get(column, column)
     ax.set(xlabel=names.get(column, column), ylabel="density over clients", yticks=[], title=f"{title}, by round")

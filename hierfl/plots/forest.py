@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from ..arviz_data import dataset, group_names
 from ..errors import UserError
-from .posterior_numbers import Posterior, Which, clients_by_size, most_variable, number_of, quietly, words
+from .distributions import intervals
+from .posterior_numbers import Posterior, Which, clients_by_size, most_variable, number_of, words
 from .registry import Drawing, figure
 from .style import PERSONAL, QUIET, axis_for
 
@@ -37,7 +39,7 @@ def _of_model(data: Any) -> bool:
     place=1, source="posterior", needs=_random, order=1,
 )  # fmt: skip
 def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), ax: Any = None) -> Any:
-    """One number in the population and at some clients: central 90 % and halves (``az.plot_forest``); the axis.
+    """One number in the population and at some clients: highest-density 90 % and central half; the axis.
 
     Args:
         data: an InferenceData.
@@ -45,8 +47,6 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
         clients: by name; by default eleven from the largest to the smallest.
         ax: where to draw.
     """
-    import xarray
-
     ax, (name, place) = axis_for(ax), which or most_variable(data)
     place = {k: v for k, v in place.items() if k != "client"}
     names = list(clients) or clients_by_size(data, 11)
@@ -55,16 +55,12 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
     if strange := [who for who in names if who not in sizes]:
         raise UserError(f"no client {strange[0]!r}")
     rows = {f"{who}  (n = {sizes[who]})": values.sel(client=who, drop=True) for who in names}
-    prior = getattr(data, "prior", None)
-    if not _of_model(data) and prior is not None and name in prior:
+    prior = dataset(data, "prior") if "prior" in group_names(data) else {}
+    if not _of_model(data) and name in prior:
         # of a client that is picked at random (its prior's width may be its own)
         drawn = prior[name].sel(place).stack(sample=("chain", "draw")).transpose("sample", "client").values
         rows = {"population": drawn[np.arange(len(drawn)), np.arange(len(drawn)) % drawn.shape[1]], **rows}
-    # (as many draws of the prior as of all chains together)
-    table = xarray.Dataset({k: (("chain", "draw"), np.asarray(v).reshape(1, -1)) for k, v in rows.items()})
-    with quietly() as az:
-        az.plot_forest(table, combined=True, hdi_prob=INTERVAL, colors=PERSONAL, ax=ax, textsize=9,
-                       linewidth=1.4, markersize=4)  # fmt: skip
+    intervals({row: np.asarray(draws) for row, draws in rows.items()}, INTERVAL, PERSONAL, ax)
     ax.axvline(0, color=QUIET, lw=0.8, ls="--", zorder=0)
     ax.set_title(f"{words((name, place))}: {'population and ' * ('population' in rows)}clients, 90 % HDI")
     return ax

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..arviz_io import BY_ROW, import_arviz
+from ..arviz_data import dataset, gathered, group_names
+from ..arviz_io import BY_ROW
 from . import registry
 from .posterior_numbers import Posterior
 
@@ -23,13 +24,13 @@ def panels(data: Any) -> dict[str, Callable[[Any], Any]]:
 
 def _with_response(data: Any) -> Any:
     """The same, where one number is observed by row with that number called y, whatever the model calls it."""
-    groups = [group for group in BY_ROW if group in data.groups()]
-    names = {name for group in groups for name, value in data[group].items() if value.dims[-1:] == ("obs",)}
+    groups = {group: dataset(data, group) for group in group_names(data)}
+    by_row = [group for group in BY_ROW if group in groups]
+    names = {name for group in by_row for name, value in groups[group].items() if value.dims[-1:] == ("obs",)}
     if "y" in names or len(names) != 1:
         return data
     (name,) = names
-    renamed = {group: data[group].rename({name: "y"}) for group in groups if name in data[group]}
+    renamed = {group: groups[group].rename({name: "y"}) for group in by_row if name in groups[group]}
     for group in renamed.values():
         group["y"] = group["y"].assign_attrs(long_name=name)
-    kept = {group: data[group] for group in data.groups()} | renamed
-    return import_arviz().InferenceData(attrs=data.attrs, **kept)
+    return gathered(groups | renamed, data.attrs)

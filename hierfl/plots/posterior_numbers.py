@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arviz_io import draws_of, import_arviz, of_clients
+from ..arviz_data import dataset, group_names, import_arviz
+from ..arviz_io import draws_of, of_clients
 from ..convergence import MAX_DIAGNOSED_NUMBERS
 from ..errors import UserError
 
@@ -36,9 +37,8 @@ def _posterior(data: Any) -> Any:
     Raises:
         UserError: where there are no draws of a client's latents.
     """
-    found = getattr(data, "posterior", None)
-    found = None if found is None else of_clients(found)
-    if found is None or not found.data_vars:
+    found = of_clients(data)
+    if not found.data_vars:
         raise UserError("these data hold no draws of a client's latents")
     return found
 
@@ -150,7 +150,7 @@ class Posterior:
     def random(self) -> bool:
         """Whether there are draws of clients' latents, not points or draws of single examples' or shared values."""
         points = draws_of(self.data) in ("point", "examples", "shared")
-        return "posterior" in self.data.groups() and not points
+        return "posterior" in group_names(self.data) and not points
 
     @property
     def chains(self) -> bool:
@@ -163,7 +163,7 @@ class Posterior:
     def predicted(self) -> bool:
         """Whether there is a posterior predictive to check."""
         groups = ("posterior_predictive", "observed_data")
-        return set(groups) <= set(self.data.groups()) and all("y" in self.data[group] for group in groups)
+        return set(groups) <= set(group_names(self.data)) and all("y" in dataset(self.data, group) for group in groups)
 
     @cached_property
     def most_variable(self) -> Which:

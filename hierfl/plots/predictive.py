@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from .distributions import POINTS, density_at
 from .forest import INTERVAL
-from .posterior_numbers import Posterior, clients_by_size, quietly
+from .posterior_numbers import Posterior, clients_by_size
 from .registry import Drawing, figure, once
 from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for
 
@@ -17,8 +18,8 @@ from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for
 MAX_PREDICTIVE_DRAWS = 50
 #: rows that a picture of residuals shows
 MAX_ROWS = 2000
-#: numbers on the axis of whole ones
-MOST_TICKS = 11
+#: bins of whole numbers, such values that have a tick of their own, and ticks
+MOST_STEPS, MOST_VALUES, MOST_TICKS = 40, 20, 11
 
 
 @figure(
@@ -29,33 +30,49 @@ MOST_TICKS = 11
     needs=lambda posterior: once(posterior.predicted, "predictive-check", data=posterior.data),
 )  # fmt: skip
 def predictive_check(data: Any, ax: Any = None) -> Any:
-    """All training data beside draws of the posterior predictive (``az.plot_ppc``); the axis."""
-    ax = axis_for(ax)
-    draws = data.posterior_predictive.sizes["chain"] * data.posterior_predictive.sizes["draw"]
-    values = []
-    if np.array_equal(y := data.observed_data["y"].values, np.round(y)):  # (of whole numbers no density is smoothed)
-        data, values = _whole(data), np.unique(y).astype(int).tolist()
-    with quietly() as az:
-        az.plot_ppc(data, num_pp_samples=min(MAX_PREDICTIVE_DRAWS, draws), random_seed=0, ax=ax, textsize=9,
-                    colors=[PERSONAL, INK, GLOBAL])  # fmt: skip
-    called = data.observed_data["y"].attrs.get("long_name", "y")
-    ax.set(xlabel=called, title="Posterior-predictive check, training data")
-    ax.set_ylim(top=ax.get_ylim()[1] * 1.35)  # (room for the legend)
-    if 0 < len(values) <= 20:  # (a bar begins at its number)
+    """All training data beside draws of the posterior predictive, and their mean; the axis.
+
+    Whole numbers have a step for each, or for each of at most :data:`MOST_STEPS` bins; others have smoothed densities.
+    """
+    ax, observed = axis_for(ax), data.observed_data["y"]
+    y = observed.values.ravel()
+    new = data.posterior_predictive["y"].stack(sample=("chain", "draw")).transpose("sample", ...).values
+    picked = np.linspace(0, len(new) - 1, min(MAX_PREDICTIVE_DRAWS, len(new))).round().astype(int)
+    new = new.reshape(len(new), -1)[np.unique(picked)]
+    whole = np.array_equal(y, np.round(y))
+    curves, style = (_steps(y, new), "steps-post") if whole else (_smooth(y, new), "default")
+    (at, of_data), of_draws = curves[0], [height for _, height in curves[1:]]
+    for k, height in enumerate(of_draws):
+        name = None if k else "posterior predictive draws"
+        ax.plot(at, height, color=PERSONAL, alpha=0.3, lw=0.7, drawstyle=style, label=name)
+    ax.plot(at, np.mean(of_draws, 0), color=GLOBAL, lw=1.4, ls="--", drawstyle=style, label="their mean")
+    ax.plot(at, of_data, color=INK, lw=1.4, drawstyle=style, label="data")
+    ax.set(xlabel=observed.attrs.get("long_name", "y"), yticks=[], title="Posterior-predictive check, training data")
+    ax.set_ylim(0, ax.get_ylim()[1] * 1.35)  # (room for the legend)
+    if whole and len(values := np.unique(y).astype(int).tolist()) <= MOST_VALUES:
         some = values[:1]
         for v in values[1:]:
             some += [v] * (v - some[-1] >= (values[-1] - values[0]) / MOST_TICKS)
-        ax.set_xticks([v + 0.5 for v in some], [str(v) for v in some])
+        ax.set_xticks(some, list(map(str, some)))
     ax.legend(loc="upper right", fontsize=8)
     return ax
 
 
-def _whole(data: Any) -> Any:
-    """The responses as whole numbers."""
-    data = data.copy()
-    for group in ("observed_data", "posterior_predictive"):
-        data[group]["y"] = data[group]["y"].round().astype(int)
-    return data
+def _smooth(y: np.ndarray, new: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Densities of the data and of each draw (S, N) on the same points."""
+    pooled = np.concatenate([y, new.ravel()])
+    low, high = np.quantile(pooled[np.isfinite(pooled)], [0.001, 0.999])
+    at = np.linspace(min(low, y.min()), max(high, y.max()), POINTS)
+    return [(at, density_at(row, at)) for row in (y, *new)]
+
+
+def _steps(y: np.ndarray, new: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Shares of whole numbers among the data and among each draw (S, N), as steps."""
+    low, high = int(min(y.min(), np.quantile(new, 0.001))), int(max(y.max(), np.quantile(new, 0.999)))
+    width = max(1, -(-(high - low + 1) // MOST_STEPS))
+    edges = np.arange(low, high + width + 1, width) - 0.5
+    shares = [np.histogram(row, edges)[0] / len(row) for row in (y, *new)]
+    return [(edges, np.append(share, share[-1])) for share in shares]
 
 
 @figure(

@@ -14,6 +14,7 @@ from torch import Tensor
 from hierfl.data.column_design import ColumnDesign
 from hierfl.data.column_federation import column_federation
 from hierfl.data.column_table import levels_of
+from hierfl.elpd import elpd_value
 from hierfl.errors import UserError
 from hierfl.rng import key
 
@@ -146,8 +147,8 @@ def scored(name: str, fitted: FittedModel, held_out: pd.DataFrame | None, group:
             found = fitted.loo()
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
-        densities = np.asarray(found.loo_i if hasattr(found, "loo_i") else found.elpd_i, float)
-        large = int((np.asarray(found.pareto_k) > GOOD).sum())
+        densities = np.asarray(elpd_value(found, "elpd_i"), float)
+        large = int((np.asarray(elpd_value(found, "pareto_k")) > GOOD).sum())
     else:
         densities, large = _of_held_out(fitted, held_out, group), 0
     return Scored(

@@ -12,6 +12,7 @@ import torch
 from support.pfedv import Torch, method_of, pictures
 
 from hierfl import UserError
+from hierfl.arviz_data import group_names
 from hierfl.errors import NotFinite
 from hierfl.experiments.run_folder.results import write_results
 from hierfl.inference import fit
@@ -76,7 +77,7 @@ def test_pieces_change_nothing(trained: dict, monkeypatch: pytest.MonkeyPatch) -
         np.testing.assert_allclose(cut[1]["nll"], whole[1]["nll"], rtol=1e-5)
     posterior = run.posterior(draws=4)
     assert posterior.log_likelihood["y"].shape == (1, 4, sum(run.fitted.federation.sizes()))
-    assert "posterior" not in posterior.groups() or "z" not in posterior.posterior
+    assert "posterior" not in group_names(posterior) or "z" not in posterior.posterior
 
 
 def test_a_client_that_was_never_seen(trained: dict) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hierfl import Federation
-from hierfl.arviz_io import import_arviz
+from hierfl.arviz_data import import_arviz
 from hierfl.inference import fit
 from hierfl.models import FedPop
 from hierfl.nn.networks.build import architecture

@@ -12,7 +12,9 @@ import torch
 from federations import slopes
 from leave_one_out import exact_loo
 
-from hierfl.arviz_io import import_arviz, loo
+from hierfl.arviz_data import import_arviz
+from hierfl.arviz_io import loo
+from hierfl.elpd import elpd_value
 from hierfl.inference import fit
 from hierfl.metrics import paired
 from hierfl.models import PFedVEM
@@ -59,12 +61,12 @@ def main() -> None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     plain = import_arviz().loo(data, pointwise=True)
-                limit = min(0.7, ours["good_k"])
+                limit = min(0.7, elpd_value(ours, "good_k"))
                 told = []
                 for one in (ours, plain):
-                    good = one["pareto_k"].values < limit
-                    told.append(np.abs(one["loo_i"].values - exact)[good].max())
-                off = ours["elpd_loo"] - exact.sum()
+                    good = elpd_value(one, "pareto_k").values < limit
+                    told.append(np.abs(elpd_value(one, "elpd_i").values - exact)[good].max())
+                off = elpd_value(ours, "elpd") - exact.sum()
                 print(f"{prior}, sigma_0 {sigma_0}, {draws} draws: at most {told[0]:.3f} off where k < {limit:.2f} "
                       f"(az.loo, its own k: {told[1]:.3f}), the sum {off:+.1f}")  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hierfl.errors import UserError
-from hierfl.files import make_folder, shown, sync_folder
+from hierfl.files import BINARY, make_folder, shown, sync_folder
 
 #: seconds that a process waits for another one's line
 PATIENCE = 60.0
@@ -94,7 +94,7 @@ class Lines:
         """
         data, fresh = canonical(line).encode() + b"\n", not self.path.exists()
         make_folder(self.path.parent)
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY | getattr(os, "O_NOFOLLOW", 0), 0o600)
         with open(handle, "rb+") as file:
             file.truncate(self._end)  # (half a line of a killed process)
             file.seek(self._end)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.commands import Call
 
 from hierfl import Federation
-from hierfl.arviz_io import import_arviz
+from hierfl.arviz_data import import_arviz
 from hierfl.errors import UserError
 from hierfl.experiments.build import build
 from hierfl.experiments.configure import configure

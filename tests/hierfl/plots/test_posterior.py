@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import kstest
 
 from hierfl import UserError
-from hierfl.arviz_io import to_inference_data
+from hierfl.arviz_data import dataset, gathered, group_names
+from hierfl.arviz_io import BY_ROW, to_inference_data
 from hierfl.plots.chains import ess_evolution, rank, rhat_and_ess, trace
 from hierfl.plots.forest import forest
 from hierfl.plots.posterior import panels
@@ -67,7 +68,7 @@ def test_numbers_are_chosen_for_what_a_picture_is_about() -> None:
 def test_a_forest_has_the_population_and_clients_of_all_sizes() -> None:
     ax = forest(made())
     rows = {label.get_text(): y for label, y in zip(ax.get_yticklabels(), ax.get_yticks(), strict=True)}
-    assert list(rows)[::-1] == ["population", "c  (n = 9)", "a  (n = 6)", "b  (n = 3)"]
+    assert list(rows) == ["population", "c  (n = 9)", "a  (n = 6)", "b  (n = 3)"]
     points = {round(float(line.get_ydata()[0]), 6): float(line.get_xdata()[0])
               for line in ax.get_lines() if len(line.get_xdata()) == 1}  # fmt: skip
     for client, mean in zip(CLIENTS, (-1, 0, 1), strict=True):
@@ -75,7 +76,7 @@ def test_a_forest_has_the_population_and_clients_of_all_sizes() -> None:
         assert abs(points[at] - mean) < 0.05
     assert 15 < points[round(float(rows["population"]), 6)] < 25  # of a client picked at random, not of the first
     only = forest(made(), ("b", {"b_dim_0": 0}), clients=["b"])
-    assert [label.get_text() for label in only.get_yticklabels()][::-1] == ["population", "b  (n = 3)"]
+    assert [label.get_text() for label in only.get_yticklabels()] == ["population", "b  (n = 3)"]
     assert only.get_title().startswith("b[0]")
 
 
@@ -119,9 +120,9 @@ def test_whole_numbers_are_no_density() -> None:
 
 
 def test_a_response_is_called_as_its_site_is() -> None:
-    data = made()
-    for group in ("observed_data", "posterior_predictive", "log_likelihood"):
-        setattr(data, group, data[group].rename({"y": "visits"}))
+    groups = {group: dataset(made(), group) for group in group_names(made())}
+    renamed = {group: groups[group].rename({"y": "visits"}) for group in BY_ROW}
+    data = gathered(groups | renamed, made().attrs)
     assert panels(data)["predictive-check"](None).get_xlabel() == "visits"
 
 
@@ -175,6 +176,8 @@ def test_what_there_is_decides_what_is_drawn() -> None:
     for kind in ("point", "examples", "shared"):
         point.log_likelihood.attrs["draws_of"] = kind
         assert set(panels(point)) == {"predictive-check", "predictive-check-clients", "residuals"}
-    del point.posterior
+    point = gathered(
+        {group: dataset(point, group) for group in group_names(point) if group != "posterior"}, point.attrs
+    )
     with pytest.raises(UserError, match="no draws of a client's latents"):
         forest(point)

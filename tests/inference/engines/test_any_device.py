@@ -23,6 +23,7 @@ from support.representatives import of_all, of_local, of_state, over_methods, re
 from torch import Tensor
 
 from hierfl import Federation
+from hierfl.arviz_data import group_names
 from hierfl.data.formula.federate import from_formula
 from hierfl.inference import Method, Run, fit
 from hierfl.inference.method.capabilities import is_tabular
@@ -80,7 +81,7 @@ def everything(run: Run) -> dict[str, Any]:
     data = run.posterior(draws=4)
     groups = {
         f"{group}.{name}": data[group][name].values
-        for group in data.groups()
+        for group in group_names(data)
         for name in data[group].data_vars
         if group != "observed_data"
     }

@@ -13,6 +13,7 @@ from pyro.nn import PyroModule, PyroParam, PyroSample
 from torch import nn
 
 import hierfl
+from hierfl.arviz_data import group_names
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.models.any_model.names import MEAN, PRECISION
 
@@ -150,7 +151,7 @@ def test_the_prior_of_a_module_is_drawn_in_double_precision() -> None:
     fitted = hierfl.fit_model(model, frame(), progress=False, points=64, worth=10)
     drawn = fitted.prior_predictive(20)
     assert drawn["line.weight"].dtype == drawn["y"].dtype == np.float64
-    assert "prior" in fitted.posterior().groups()
+    assert "prior" in group_names(fitted.posterior())
 
 
 @pytest.mark.cpu(3, "a fit with 13 weights, for which 2 x 13 + 3 draws and more are needed")

@@ -6,6 +6,7 @@ import torch
 from support.baselines import fitted
 
 from hierfl import Federation
+from hierfl.arviz_data import group_names
 from hierfl.models import FedEP
 from hierfl.nn.architecture import Architecture
 
@@ -32,4 +33,4 @@ def test_draws_are_of_the_posterior(small: Federation, net: Architecture) -> Non
     torch.testing.assert_close(run.predict(x, small.ids[1], draws=7).double(), each, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(run.predict_new_client(x, draws=0).double(), net(mean, x[None])[0].softmax(-1))
     alone = fitted(FedEP(net, sigma=0.0, **COMMON), small, 1)
-    assert "posterior" not in alone.posterior(draws=2).groups()
+    assert "posterior" not in group_names(alone.posterior(draws=2))

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hierfl import Federation, UserError
+from hierfl.arviz_data import group_names
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import Fit
@@ -212,7 +213,7 @@ def test_what_predicts_is_the_posterior_of_w(small: Federation, net: Architectur
     torch.testing.assert_close(run.predict(x, small.ids[1], draws=7).double(), averaged, rtol=1e-9, atol=1e-12)
     kept = run.posterior(draws=7)  # (of everybody one w; what it is drawn from has seen the data, and is no prior)
     np.testing.assert_allclose(kept.posterior["w_j"].values[0], few.numpy()[:, None].repeat(7, 1), rtol=1e-12)
-    assert "prior" not in kept.groups()
+    assert "prior" not in group_names(kept)
     assert "lp" not in getattr(kept, "sample_stats", {})
     row = run.evaluations[-1]
     assert row["pm_draws_nll"] is not None

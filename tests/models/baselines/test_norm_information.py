@@ -11,6 +11,7 @@ from support.federations import pictures
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from hierfl.arviz_data import group_names
 from hierfl.inference import Method
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.models import FOLA, FedEP
@@ -100,7 +101,7 @@ def test_draws_go_by_the_running_statistics(method: type[Method], held: int, mon
     expected = torch.stack([Whole(net, w, norms).eval()(x).softmax(-1) for w in drawn]).mean(0)
     torch.testing.assert_close(run.predict(x, client, draws=5).double(), expected.detach(), rtol=1e-8, atol=1e-10)
     assert sizes == ([1] * 5 if held == 1 else [5])
-    assert run.posterior(draws=3).groups()
+    assert group_names(run.posterior(draws=3))
 
 
 def test_fedep_adds_information_by_running_statistics() -> None:

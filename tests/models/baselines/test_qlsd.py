@@ -16,6 +16,7 @@ from support.rounds import Rounds
 from torch import Tensor
 
 from hierfl import Federation, UserError
+from hierfl.arviz_data import group_names
 from hierfl.experiments.run_folder.diagnostics import chain_mixing
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.options import Options
@@ -239,7 +240,7 @@ def test_what_predicts_are_the_draws_that_were_kept(small: Federation, net: Arch
     draws = data["posterior"]["w_j"].values  # (chain, draw, client, d)
     assert draws.shape == (1, 3, 7, net.d)
     assert all(np.array_equal(draws[0, :, j], kept.numpy()) for j in range(7))
-    assert "prior" not in data.groups()
+    assert "prior" not in group_names(data)
     assert "lp" not in getattr(data, "sample_stats", {})
     with pytest.raises(UserError, match="nothing that a new client could learn"):
         run.predict_new_client(x, given=(x.numpy(), np.zeros(len(x), dtype=np.int64)))

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hierfl.arviz_data import group_names
 from hierfl.errors import UserError
 from hierfl.models.mixed_effects.mixed_model import load_mixed_model, mixed_model
 
@@ -85,7 +86,7 @@ def test_after_the_fit(visits: pd.DataFrame, tmp_path: Path) -> None:
     first = np.flatnonzero(next_one)
     found = (away[first] * away[first + 1]).mean() / (away**2).mean()
     assert found == pytest.approx(rho["estimate"], abs=0.03)
-    assert "log_likelihood" not in fit.posterior().groups()
+    assert "log_likelihood" not in group_names(fit.posterior())
     with pytest.raises(UserError, match="no log likelihood each"):
         fit.posterior(rows=True)
     with pytest.raises(UserError, match="of the rows that were fitted"):

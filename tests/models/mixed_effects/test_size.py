@@ -104,7 +104,7 @@ def test_a_places_draws_do_not_depend_on_who_is_drawn_beside_it(family: str) -> 
         alone = run.posterior(draws=20, clients=[name])
         at = np.flatnonzero(data.observed_data["client"].values == name)
         for group in ("posterior", "prior", "sample_stats"):
-            for k, values in of_clients(alone[group]).data_vars.items():
+            for k, values in of_clients(alone, group).data_vars.items():
                 np.testing.assert_allclose(data[group][k].sel(client=[name]), values, rtol=1e-12, err_msg=k)
         for group in ("log_likelihood", "posterior_predictive"):
             np.testing.assert_allclose(data[group]["y"].isel(obs=at), alone[group]["y"], rtol=1e-12)

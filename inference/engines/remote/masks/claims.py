@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hierfl.errors import UserError
-from hierfl.files import make_folder, sync_folder
+from hierfl.files import BINARY, make_folder, sync_folder
 
 from ..refusals import Refused
 
@@ -66,7 +66,7 @@ class FileClaims:
             raise Refused(f"another answer was given before ({what.partition(' ')[0]})", "answered")
         make_folder(self.path.parent)
         fresh, line = not self.path.exists(), json.dumps([what, value]).encode() + b"\n"
-        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY | getattr(os, "O_NOFOLLOW", 0), 0o600)
         with open(handle, "rb+") as file:
             file.truncate(self._end)
             file.seek(self._end)
