@@ -86,6 +86,7 @@ class Heads:
         rank: of a head's covariance where d x d numbers are too many.
         points: of each example's predictor, over which its likelihood is averaged.
         draws: of each client's posterior in the end.
+        centred: other latents of a client, whose means it is given.
     """
 
     head: LinearHead
@@ -94,6 +95,7 @@ class Heads:
     rank: int
     points: int
     draws: int
+    centred: tuple[str, ...] = ("pi_j",)
 
     @cached_property
     def blocks(self) -> Tensor:
@@ -109,9 +111,9 @@ class Heads:
         log_rho = torch.full((int(self.blocks.max()) + 1,), self.sigma_0, dtype=torch.float64).log()
         return {"heads.log_rho": log_rho, "heads.information": torch.eye(len(log_rho), dtype=torch.float64)}
 
-    def personal(self, w: Tensor) -> State:
-        """A posterior at w, of no width."""
-        found = {"mu": w, "w_j_draws": w.expand(1, 1, -1), "seen": w.new_zeros(int(self.blocks.max()) + 2)}
+    def personal(self, w: Tensor, kept: int = 1) -> State:
+        """A posterior at w, of no width, and so many draws of it."""
+        found = {"mu": w, "w_j_draws": w.expand(1, kept, -1), "seen": w.new_zeros(int(self.blocks.max()) + 2)}
         return found | ({"w_j_away": w.new_zeros(deviations(len(w)), len(w))} if self.points > 1 else {})
 
     def step(self, final: bool = False) -> GaussianHead:
@@ -125,7 +127,7 @@ class Heads:
         return GaussianHead(
             "w_j", "mu", covariance="full" if small else "low_rank", newton=newton, turns=turns, rank=self.rank,
             terms=None if final else terms, final=self.draws if final else 0, points=self.points,
-            centred=("pi_j",),
+            centred=self.centred,
         )  # fmt: skip
 
     def rule(self) -> HeadSpreads:
