@@ -14,9 +14,10 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.laplace.points import deviations
 from hierfl.inference.local.laplace.population_terms import Groups, PopulationTerms
 from hierfl.inference.local.laplace.step import GaussianHead
-from hierfl.inference.messages.form import Field, Form, not_negative
+from hierfl.inference.messages.form import Field, Form, beside, not_negative
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.scoring import scored
+from hierfl.inference.server.rules.weights import times_rows
 from hierfl.inference.state import State
 from hierfl.nn.head import LinearHead
 from hierfl.ppl.plates import param
@@ -73,6 +74,34 @@ class HeadSpreads:
         moved = scored("log_rho", log_rho, said["score"] - penalty, information, whole, context)
         found = {"log_rho": moved, "information": information}
         return {k: found[k.removeprefix(f"{self.name}.")].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
+
+
+@dataclass(frozen=True)
+class CommonShift:
+    """How far heads are from w on average, by their clients' rows: what is wrong with w, and not between clients.
+
+    Args:
+        until: the last round in which it is sent.
+    """
+
+    until: int
+    sends_gradients: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """A shift times a number of rows, and that."""
+        ((_, value),) = old.items()
+        return {"shift": Field(tuple(value.shape), value.dtype), "weight": beside(old)}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """(n_j (mu_j - w), n_j)."""
+        (name,), shared = names, chunk.method.prediction_params(chunk.shared)  # type: ignore[attr-defined]
+        shift = chunk.values["mu"].squeeze(1) - shared["w"]
+        shift = shift if chunk.round <= self.until else torch.zeros_like(shift)
+        return {"shift": times_rows(chunk.n, shift).to(chunk.shared[name]), "weight": chunk.n.to(chunk.shared[name])}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """Divide."""
+        return {name: total["shift"] / total["weight"] for name in old}
 
 
 @dataclass(frozen=True)

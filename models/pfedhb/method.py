@@ -54,8 +54,8 @@ from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
 from .features import MOST, TAU_0, TAU_SCALE, Features
-from .heads import Heads
-from .parts import DRAWS, PARTS, gain_numbers, held_gains
+from .heads import CommonShift, Heads
+from .parts import DRAWS, NULLS, PARTS, gain_numbers, held_gains
 
 #: settings that heads alone have
 NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
@@ -129,7 +129,7 @@ class PFedHB(FedAvg):
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
         if self.features and network.head.features > MOST:
             raise UserError(f"features={s.features} needs a head of at most {MOST} features, not {network.head.features}")
-        self.gains = PartGains("parts", self.auto, s.judged, lambda chunk: held_gains(chunk, self.auto))
+        self.gains = PartGains("parts", self.auto, s.judged, len(NULLS), lambda chunk: held_gains(chunk, self.auto))
 
     def shared(self, start: InitialWeights) -> State:
         network = super().shared(start)
@@ -138,6 +138,7 @@ class PFedHB(FedAvg):
         population = {"shares.log_kappa": equal, "shares.log_beta": equal.new_zeros(1), "shares.log_pooled": equal}
         own = [part.shared() for part in (self.heads, self.features) if part]
         own += [self.gains.shared()] if self.auto else []
+        own += [{"common": torch.zeros_like(start.head)}] if self.auto and self.heads else []
         return {**network, **averaged, **population, **{k: v for part in own for k, v in part.items()}}
 
     def personal(self, start: InitialWeights) -> State:
@@ -205,7 +206,9 @@ class PFedHB(FedAvg):
         if self.settings.average > 1:
             rules["averaged"] = Averaged("averaged", self.settings.average)
         rules |= {name: part.rule() for name, part in (("heads", self.heads), ("features", self.features)) if part}
-        return {**rules, "parts": self.gains} if self.auto else rules
+        if self.auto:
+            rules |= {"parts": self.gains, **({"common": CommonShift(self.settings.judged)} if self.heads else {})}
+        return rules
 
     def prediction_params(self, shared: State) -> State:
         averaged = {k.removeprefix("averaged."): v for k, v in shared.items() if k.startswith("averaged.")}

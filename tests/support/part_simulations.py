@@ -2,8 +2,8 @@
 
     python -P tests/support/part_simulations.py TRUTH DATA_SETS [FIRST_SEED] [BASE]
 
-TRUTH is none, shares, heads or features; BASE is held (the network is the one that the data are from), trained, or
-overfitted (trained to the end on few rows). Prints how often each part has entered, and their median gains.
+TRUTH is none, shares, heads or features; BASE is held (the network is the one that the data are from), trained,
+undertrained (by steps that are too short) or overfitted (a hidden layer that learns its rows by heart). Prints how often each part has entered, and their median gains.
 
 Twenty clients, of 5 to 250 rows (uniform in the logarithm), ten features, five classes. Effects, declared before it
 was run: shares of two or three classes (kappa 1/2 each, beta 1); heads with rho = 0.5 of weights and biases, in a
@@ -95,9 +95,14 @@ class Held(PFedHB):
         return dataclasses.replace(start, head=self.head / self.settings.init_scale)
 
 
-def entered(truth: str, seed: int, base: str, judged: int = 21) -> dict[str, float]:
+def entered(truth: str, seed: int, base: str, judged: int = 20) -> dict[str, float]:
     """What a fit says of one data set."""
-    training = {"held": {"epochs": 0}, "trained": {"epochs": 2, "lr": 0.1}, "overfitted": {"epochs": 5, "lr": 0.5}}
+    training = {
+        "held": {"epochs": 0},
+        "trained": {"epochs": 2, "lr": 0.1},
+        "undertrained": {"epochs": 1, "lr": 0.002},
+        "overfitted": {"epochs": 5, "lr": 0.5},
+    }
     generator = torch.Generator().manual_seed(seed)
     w = torch.randn((CLASSES, FEATURES + 1), generator=generator, dtype=torch.float64)
     federation = simulated(truth, seed, w)

@@ -28,8 +28,9 @@ class PartGains:
     """Forward selection of parts, one a phase, by a paired gain on held rows.
 
     The shared values are NAME.PART (1,), 0 or 1, whether it has entered; NAME.gain (K,) and NAME.error (K,), what each
-    part gains over those that have entered before it, in nats over all clients, and the standard error of that; and
-    NAME.rows (1,), on how many rows. Rounds up to ``until`` are K phases of equal length. In each the parts that have
+    part gains over those that have entered before it, in nats over all clients, and the standard error of that; NAME.rows
+    (1,), on how many rows; and NAME.null (1,), in which of G versions those that have entered do best, beside which the
+    next round's gains are taken. Rounds up to ``until`` are K phases of equal length. In each the parts that have
     not entered are judged given those that have; at its end the one that gains most enters, where it passes. Where none
     does no later phase lets one in. A part passes where
 
@@ -38,21 +39,23 @@ class PartGains:
     - its mean over clients, who are independent, is above zero by Student's t at 5 % of one side, whatever is wrong
       with the model.
 
-    A client sends d, d^2 and whether it was judged, d (K,) the difference of its log densities, and on how many rows.
-    After ``until`` it sends zeros. Where only some clients report, what they say replaces as large a part of what was
+    A client sends d, d^2, d (K,) the difference of its log densities, its log density under each version less that under
+    the first, on how many rows, and whether there were any: 2 K + G + 2 numbers. After ``until`` it sends zeros. Where only some clients report, what they say replaces as large a part of what was
     known.
 
     Args:
         name: NAME.
         parts: in the order of ``gains``.
         until: the round at whose end all is decided.
-        gains: from rows to d, (S, K), and to how many rows it is of, (S,).
+        nulls: G.
+        gains: from rows to d, (S, K), to the densities under each version, (S, G), and to how many rows they are of, (S,).
     """
 
     name: str
     parts: Sequence[str]
     until: int
-    gains: Callable[[ClientChunk], tuple[Tensor, Tensor]]
+    nulls: int
+    gains: Callable[[ClientChunk], tuple[Tensor, Tensor, Tensor]]
     comparable: ClassVar[bool] = False
     sends_gradients: ClassVar[bool] = False
 
@@ -60,7 +63,8 @@ class PartGains:
         """Nothing has entered."""
         zeros = torch.zeros(len(self.parts), dtype=torch.float64)
         switches = {f"{self.name}.{part}": zeros[:1] for part in self.parts}
-        return {**switches, **{f"{self.name}.{key}": zeros for key in ("gain", "error")}, f"{self.name}.rows": zeros[:1]}
+        sums = {f"{self.name}.{key}": zeros for key in ("gain", "error")}
+        return {**switches, **sums, f"{self.name}.rows": zeros[:1], f"{self.name}.null": zeros[:1]}
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """Differences, their squares, and counts."""
@@ -68,6 +72,7 @@ class PartGains:
         return {
             "gain": Field(parts, dtype, lambda d: d.abs() <= MOST),
             "square": Field(parts, dtype, not_negative),
+            "nulls": Field((self.nulls,), dtype, lambda d: d.abs() <= MOST),
             "rows": Field((1,), dtype, not_negative),
             "judged": Field((1,), dtype, lambda c: (c >= 0) & (c <= 1)),
         }
@@ -75,11 +80,12 @@ class PartGains:
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """Of each row."""
         like = chunk.shared[f"{self.name}.gain"]
-        d, rows = like.new_zeros((len(chunk.clients), len(self.parts))), like.new_zeros(len(chunk.clients))
+        size = len(chunk.clients)
+        d, nulls, rows = (like.new_zeros((size, k)) for k in (len(self.parts), self.nulls, 1))
         if chunk.round <= self.until:
-            d, rows = (v.to(like).nan_to_num(0.0, MOST, -MOST) for v in self.gains(chunk))
-            d = d.clamp(-MOST, MOST)
-        return {"gain": d, "square": d.square(), "rows": rows[:, None], "judged": (rows[:, None] > 0).to(like)}
+            d, nulls, n = (v.to(like).nan_to_num(0.0, MOST, -MOST) for v in self.gains(chunk))
+            d, nulls, rows = d.clamp(-MOST, MOST), nulls.clamp(-MOST, MOST), n[:, None]
+        return {"gain": d, "square": d.square(), "nulls": nulls, "rows": rows, "judged": (rows > 0).to(like)}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """What is known of each part's gain; at the end of a phase one enters."""
@@ -102,7 +108,7 @@ class PartGains:
             entered = was | (passes & (torch.arange(len(self.parts), device=best.device) == best))
             open_ = passes.any().to(like)[None]  # (where none passes what has entered stays as it is)
         kept["open"] = open_
-        found = {"gain": gain, "error": error, "rows": rows}
+        found = {"gain": gain, "error": error, "rows": rows, "null": kept["nulls"].argmax()[None]}
         found |= {part: entered[k : k + 1] for k, part in enumerate(self.parts)}
         return {k: found[k.removeprefix(f"{self.name}.")].to(v) for k, v in old.items()}
 
