@@ -55,7 +55,8 @@ from hierfl.ppl.plates import clients, data, flat, param, sample
 from ..baselines.fedavg import FedAvg
 from .features import MOST, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
-from .parts import DRAWS, NULLS, PARTS, gain_numbers, held_gains
+from .parts import DRAWS, NULLS, held_gains
+from .report import PARTS, gain_numbers
 
 #: settings that heads alone have
 NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
@@ -234,4 +235,4 @@ class PFedHB(FedAvg):
 
     def population_summary(self, fitted: Fitted) -> tuple[None, dict[str, float]]:
         """What each part gained on held rows, in nats, its standard error, and whether it is in the model."""
-        return None, gain_numbers(fitted.shared, self.auto)
+        return None, gain_numbers(fitted.shared, self.auto, self.settings.judged)

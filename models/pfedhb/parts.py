@@ -23,8 +23,6 @@ from hierfl.ppl.restrict import Restrict
 DRAWS = 16
 #: numbers of outputs at all draws that are held at a time
 HELD = 4_000_000
-#: parts in the order in which they are named, and in words
-PARTS = {"shares": "label shares", "heads": "heads", "features": "features"}
 #: what a network's outputs are multiplied by, and whether w is moved: the first is the network as it is
 SCALES = (1.0, 0.1, 0.16, 0.25, 0.4, 0.63, 0.8, 1.25, 1.6, 2.5, 4.0)
 NULLS = tuple((scale, moved) for moved in (False, True) for scale in SCALES)
@@ -141,18 +139,3 @@ class Judge:
     @cached_property
     def _outputs(self) -> dict[tuple[str, bool], Tensor]:
         return {}
-
-
-def gain_numbers(shared: Mapping[str, Tensor], parts: tuple[str, ...]) -> dict[str, float]:
-    """What is known of each part, {gain_PART: nats, gain_PART_error: nats, entered_PART: 0 or 1}, and of how many rows.
-
-    Args:
-        shared: after the last round.
-        parts: that may enter.
-    """
-    found: dict[str, float] = {}
-    for k, part in enumerate(parts):
-        found[f"gain_{part}"] = float(shared["parts.gain"][k])
-        found[f"gain_{part}_error"] = float(shared["parts.error"][k])
-        found[f"entered_{part}"] = float(shared[f"parts.{part}"])
-    return {**found, "gain_rows": float(shared["parts.rows"])} if parts else {}
