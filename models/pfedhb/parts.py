@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -62,7 +62,7 @@ def held_gains(chunk: ClientChunk, parts: tuple[str, ...]) -> tuple[Tensor, Tens
                 values = {**shared, **{k: v[first:last] for k, v in own.items()}}
                 judge = Judge.of(rows, values, fold.padded(rows.clients))
                 gains[first:last] = torch.stack([judge.gain(part) for part in parts], -1)
-                scaled[first:last] = torch.stack([judge.null(k) - judge.null(0) for k in range(len(NULLS))], -1)
+                scaled[first:last] = judge.nulls()
     return gains, scaled, torch.tensor(sizes, dtype=torch.float64, device=gains.device)
 
 
@@ -94,16 +94,22 @@ class Judge:
         scale, moved = NULLS[int(self.values["parts.null"].nan_to_num().clamp(0, len(NULLS) - 1))]
         return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - self.density(scale, moved))
 
-    def null(self, which: int) -> Tensor:
-        """Of what has entered, at one of :data:`NULLS`."""
-        return self.density(*NULLS[which])
+    def nulls(self) -> Tensor:
+        """Of what has entered, under each of :data:`NULLS`, less that under the first: (S, G)."""
+        each = torch.cat([self.densities(SCALES, moved) for moved in (False, True)])
+        return (each - each[0]).mT
 
     def density(self, scale: float, moved: bool, asked: str = "") -> Tensor:
-        """At outputs that are multiplied by ``scale``, but for the shares' offset."""
-        off = torch.where(self.has("shares") | torch.tensor(asked == "shares"), self.offset, 0.0)
-        fn = Softmax(logits=self.outputs(asked, moved) * scale + off, validate_args=False)
-        each = fn.log_prob(self.batch.y)  # (K, S, n) or (S, n)
-        each = each.logsumexp(0) - math.log(len(each)) if each.dim() == 3 else each
+        """At outputs that are multiplied by ``scale``, but for the shares' offset, (S,)."""
+        return self.densities((scale,), moved, asked)[0]
+
+    def densities(self, scales: Sequence[float], moved: bool, asked: str = "") -> Tensor:
+        """At each of some scales, (G, S)."""
+        off = torch.where(self.has("shares") | (asked == "shares"), self.offset, 0.0)
+        outputs = self.outputs(asked, moved)  # ([K,] S, n, C)
+        by = torch.tensor(scales).to(outputs).view(-1, *[1] * outputs.dim())
+        each = Softmax(logits=by * outputs + off, validate_args=False).log_prob(self.batch.y)  # (G, [K,] S, n)
+        each = each.logsumexp(1) - math.log(each.shape[1]) if each.dim() == 4 else each
         mask = self.batch.mask
         return (each if mask is None else torch.where(mask, each, 0.0)).sum(-1)
 

@@ -96,18 +96,12 @@ def test_features_have_laplaces_posterior_and_the_score_of_its_evidence() -> Non
     method = PFedHB(net, **COMMON, features="on", heads="off", shares="off")
     p = net.head.features
 
-    def at(log_tau: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-        chunk = rows_of(method, fed, **{"w": w, "features.log_rho": log_tau})
-        for _ in range(4):
-            chunk = method.features.step().run(chunk, 0)
-        v, predictor = chunk.values["v"].squeeze(1), Predictor.of(chunk, method.features)
-        _, h = predictor.slope_and_curvature(v)
-        tau = predictor.tau
-        log_det = torch.linalg.slogdet(torch.eye(2 * p) + tau[:, None] * h * tau)[1]
-        return chunk.values, (predictor.height(v) - 0.5 * log_det, h, predictor, v)
-
     log_tau = torch.tensor([-0.5, -1.0], dtype=torch.float64)
-    values, (_, h, predictor, v) = at(log_tau)
+    chunk = rows_of(method, fed, **{"w": w, "features.log_rho": log_tau})
+    for _ in range(4):
+        chunk = method.features.step().run(chunk, 0)
+    values, v, predictor = chunk.values, chunk.values["v"].squeeze(1), Predictor.of(chunk, method.features)
+    h = predictor.slope_and_curvature(v)[1]
     # slope and curvature are the derivatives
     u = (v + 0.1).requires_grad_()
     height = predictor.height(u)
@@ -117,10 +111,16 @@ def test_features_have_laplaces_posterior_and_the_score_of_its_evidence() -> Non
     expected = curve + torch.diag(predictor.tau**-2)
     torch.testing.assert_close(-torch.stack([hessian[r, :, r] for r in range(2)]), expected)
     assert predictor.slope_and_curvature(v)[0].abs().max() < 1e-6  # the mode
-    # the score is the evidence's, but for how curvature moves with tau
-    step = 1e-4 * torch.eye(2).double()
-    numeric = torch.stack([(at(log_tau + s)[1][0] - at(log_tau - s)[1][0]) / 2e-4 for s in step], -1)
-    torch.testing.assert_close(values["v_j/score"].squeeze(1), numeric, rtol=0.25, atol=0.15)
+    # the score is the evidence's where the curvature is held, the information twice the squares of the marginal one
+    free = log_tau.clone().requires_grad_()
+    tau = free.exp().repeat_interleave(p)
+    log_det = torch.linalg.slogdet(torch.eye(2 * p) + tau[:, None] * h * tau)[1]
+    evidence = -0.5 * (v / tau).square().sum(-1) - 0.5 * log_det
+    expected = torch.stack([torch.autograd.grad(e, free, retain_graph=True)[0] for e in evidence])
+    torch.testing.assert_close(values["v_j/score"].squeeze(1), expected)
+    marginal = tau[:, None] * (h - h @ torch.linalg.inv(h + torch.diag(tau**-2)) @ h) * tau
+    blocks = 2 * marginal.square().unflatten(-1, (2, p)).sum(-1).unflatten(1, (2, p)).sum(2)
+    torch.testing.assert_close(values["v_j/information"].squeeze(1), blocks.detach())
     # draws have its covariance
     drawn = values["v_j_draws"]
     assert drawn.shape == (2, 1, 1, 1, 2 * p)

@@ -13,8 +13,10 @@ network whose weights have standard deviation 1; scales and shifts of the featur
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -30,6 +32,8 @@ FEATURES, CLASSES, CLIENTS = 10, 5, 20
 SIZES = 5, 250
 RHO, TAU = 0.5, 0.5
 CLASSES_OF_A_CLIENT = 2, 3
+#: rounds: fewer than the default, so that it takes less long
+JUDGED = 9
 PARTS = "shares", "heads", "features"
 
 
@@ -95,7 +99,7 @@ class Held(PFedHB):
         return dataclasses.replace(start, head=self.head / self.settings.init_scale)
 
 
-def entered(truth: str, seed: int, base: str, judged: int = 20) -> dict[str, float]:
+def entered(truth: str, seed: int, base: str, judged: int = JUDGED) -> dict[str, float]:
     """What a fit says of one data set."""
     training = {
         "held": {"epochs": 0},
@@ -107,7 +111,7 @@ def entered(truth: str, seed: int, base: str, judged: int = 20) -> dict[str, flo
     w = torch.randn((CLASSES, FEATURES + 1), generator=generator, dtype=torch.float64)
     federation = simulated(truth, seed, w)
     network = architecture("mlp:50" if base == "overfitted" else "linear", federation)
-    settings = {**dict.fromkeys(PARTS, "auto"), "judged": judged, "batch": 10, **training[base]}
+    settings = {**dict.fromkeys(PARTS, "auto"), "judged": judged, "batch": 10, "draws": 2, **training[base]}
     method = (Held if base == "held" else PFedHB)(network, **settings)
     if isinstance(method, Held):
         method.head = torch.cat([w[:, :-1].flatten(), w[:, -1]])
@@ -117,15 +121,24 @@ def entered(truth: str, seed: int, base: str, judged: int = 20) -> dict[str, flo
 
 
 def main(truth: str, many: int, first: int = 0, base: str = "held") -> None:
-    """Prints the rates."""
+    """Prints each data set as it is done, and the rates."""
     logging.disable(logging.WARNING)
-    found = [entered(truth, seed, base) for seed in range(first, first + many)]
+    found = []
+    for seed in range(first, first + many):
+        found.append(entered(truth, seed, base))
+        print(json.dumps({"base": base, "truth": truth, "seed": seed, **found[-1]}), flush=True)
+    print(rates(found))
+
+
+def rates(found: Sequence[Mapping[str, float]]) -> str:
+    """How often each part has entered, with a standard error, and quantiles of its gains."""
+    lines, many = [], len(found)
     for part in PARTS:
         rate = np.mean([f[f"entered_{part}"] for f in found])
-        gains = np.array([f[f"gain_{part}"] for f in found])
-        low, middle, high = np.quantile(gains, (0.05, 0.5, 0.95))
+        low, middle, high = np.quantile([f[f"gain_{part}"] for f in found], (0.05, 0.5, 0.95))
         error = np.sqrt(rate * (1 - rate) / many)
-        print(f"{base} {truth:9} {part:9} entered {rate:.3f} +- {error:.3f}  gain {low:7.1f} {middle:7.1f} {high:7.1f}")
+        lines.append(f"{part:9} entered {rate:.3f} +- {error:.3f}  gain {low:.1f} {middle:.1f} {high:.1f}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
