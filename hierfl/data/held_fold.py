@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from hierfl.rng import permutations
-
+from ..rng import permutations
 from .federation import Federation
 from .index_sets import IndexSets
 

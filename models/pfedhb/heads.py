@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import ClassVar
 
 import torch
@@ -90,7 +91,7 @@ class CommonShift:
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """A shift times a number of rows, and that."""
         ((_, value),) = old.items()
-        return {"shift": Field(tuple(value.shape), value.dtype), "weight": beside(old)}
+        return {"shift": Field(tuple(value.shape), value.dtype, weight=itemgetter("weight")), "weight": beside(old)}
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """(n_j (mu_j - w), n_j)."""
@@ -101,7 +102,7 @@ class CommonShift:
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
-        return {name: total["shift"] / total["weight"] for name in old}
+        return dict.fromkeys(old, total["shift"] / total["weight"])
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,24 @@ A method of this project. One network for all, and for each kind of difference b
     w, theta      ~ flat                                               f = w^T h_theta, of the pooled data: FedAvg's
     |A_j|         ~ kappa,   pi_j | A_j ~ Dirichlet(beta C m, A_j)     which classes client j has, and how often
     w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
-    y_ij | x_ij   ~ Categorical(softmax(w_j^T h_theta(x_ij) + log pi_j - log m))         m pooled shares of the classes
+    s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       scales and shifts of its features
+    y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
+                                                                       m pooled shares of the classes
 
 Where p(x | y) is the same for all clients, f says p(y | x) of the pooled data, and log pi_j - log m turns that into
 p(y | x) at client j. A label says how often its class comes, and the network what it looks like: given its counts a
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
+Shares, heads and features are each on, off or ``auto``: then they enter one after the other, where they gain on a fold
+of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
+:class:`~hierfl.inference.server.rules.part_gains.PartGains`).
+
 Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
-global model is a point worse. Shares are learned from counts alone, and heads given the shares' mean. Each population
-is at the maximum of its marginal likelihood, a sum over clients. A client of which nothing is known has E[pi_j] = m and
-w_j = w: the global model is FedAvg's, number by number, or with ``average`` that of its averaged weights.
+global model is a point worse. Shares are learned from counts alone, and heads and features given the means of the
+others. Each population is at the maximum of its marginal likelihood, a sum over clients. A client of which nothing is
+known has E[pi_j] = m and w_j = w: the global model is FedAvg's, number by number, or with ``average`` that of its
+averaged weights.
 
 A round: a client trains copies of w and theta, counts its labels, and moves its head's Gaussian posterior. Those who
 take part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 numbers of shares and 6 of rho. The server
@@ -60,8 +67,6 @@ from .report import PARTS, gain_numbers
 
 #: settings that heads alone have
 NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
-#: whether a part is in the model, or enters where its gain on held rows says so
-Switch = Literal["on", "auto", "off"]
 
 
 class PFedHB(FedAvg):
@@ -77,6 +82,7 @@ class PFedHB(FedAvg):
         order=71,
     )
     independent_draws = True
+
     @dataclass(frozen=True)
     class Settings(FedAvg.Settings):
         """FedAvg's, and those of the populations."""
@@ -91,13 +97,20 @@ class PFedHB(FedAvg):
             "share of a client's labels that come as in the pooled data, whatever its own shares",
             above=0,
             below=1,
+            unless={"shares": ("off",)},
         )
-        shares: Switch = setting("on", "whether predictions use a client's label shares; auto: where they gain")
-        heads: Switch = setting("on", "whether clients have heads of their own around w; auto: where they gain")
-        features: Switch = setting("off", "whether clients shift and scale the features; auto: where that gains")
+        shares: Literal["on", "auto", "off"] = setting(
+            "on", "whether predictions use a client's label shares; auto: where they gain", newer=True
+        )
+        heads: Literal["on", "auto", "off"] = setting(
+            "on", "whether clients have heads of their own around w; auto: where they gain"
+        )
+        features: Literal["on", "auto", "off"] = setting(
+            "off", "whether clients shift and scale the features; auto: where that gains", newer=True
+        )
         judged: int = setting(
             20, "auto: rounds in which parts enter; a fifth of a client's rows is kept from training so long",
-            at_least=1,
+            at_least=1, newer=True,
         )  # fmt: skip
         sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
         rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_HEADS)
@@ -129,7 +142,7 @@ class PFedHB(FedAvg):
         self.heads = own if s.heads != "off" else None
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
         if self.features and network.head.features > MOST:
-            raise UserError(f"features={s.features} needs a head of at most {MOST} features, not {network.head.features}")
+            raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
         self.gains = PartGains("parts", self.auto, s.judged, len(NULLS), lambda chunk: held_gains(chunk, self.auto))
 
     def shared(self, start: InitialWeights) -> State:

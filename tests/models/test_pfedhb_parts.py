@@ -137,7 +137,8 @@ def test_a_part_enters_where_it_is_in_the_data(truth: str) -> None:
     found = entered(truth, 3, "held", judged=6)
     assert [found[f"entered_{part}"] for part in PARTS] == [float(part == truth) for part in PARTS]
     line = part_lines({**found, "rounds": 6})[0]
-    assert ("label shares: " in line) and ("none is in the model" in line) == (truth == "none")
+    assert "label shares: " in line
+    assert ("none is in the model" in line) == (truth == "none")
     assert np.isfinite(list(found.values())).all()
 
 
@@ -145,6 +146,11 @@ def test_what_is_not_auto_is_as_it_was_and_wrong_settings_are_said(fed: Federati
     net = architecture("linear", fed)
     with pytest.raises(UserError, match="judged=7 changes nothing where no part is auto"):
         PFedHB(net, judged=7)
+    with pytest.raises(UserError, match="512 features at most, not 600"):
+        PFedHB(architecture("mlp:600", fed), features="auto")
+    for how, line in (({"dp": "client", "epsilon": 8.0}, "on or off, not auto"), ({"robust": "median"}, "'parts'")):
+        with pytest.raises(UserError, match=line):
+            fitted(PFedHB(net, **AUTO), fed, 1, **how)
     plain = fitted(PFedHB(net, **COMMON, shares="off", heads="off"), fed, 2)
     fedavg = fitted(FedAvg(net, **COMMON), fed, 2)
     assert plain.evaluations[-1]["pm_nll"] == fedavg.evaluations[-1]["pm_nll"]

@@ -28,27 +28,27 @@ class PartGains:
     """Forward selection of parts, one a phase, by a paired gain on held rows.
 
     The shared values are NAME.PART (1,), 0 or 1, whether it has entered; NAME.gain (K,) and NAME.error (K,), what each
-    part gains over those that have entered before it, in nats over all clients, and the standard error of that; NAME.rows
-    (1,), on how many rows; and NAME.null (1,), in which of G versions those that have entered do best, beside which the
-    next round's gains are taken. Rounds up to ``until`` are K phases of equal length. In each the parts that have
-    not entered are judged given those that have; at its end the one that gains most enters, where it passes. Where none
-    does no later phase lets one in. A part passes where
+    part gains over those that have entered before it, in nats over all clients, and the standard error of that;
+    NAME.rows (1,), on how many rows; and NAME.null (1,), in which of G versions those that have entered do best, beside
+    which the next round's gains are taken. Rounds up to ``until`` are K phases of equal length. In each the parts that
+    have not entered are judged given those that have; at its end the one that gains most enters, where it passes. Where
+    none does no later phase lets one in. A part passes where
 
     - its gain is above log 20. It is the logarithm of a ratio of predictive densities: where the model without the part
       is right the ratio's mean is at most one, and it exceeds 20 at most once in twenty (Markov);
     - its mean over clients, who are independent, is above zero by Student's t at 5 % of one side, whatever is wrong
       with the model.
 
-    A client sends d, d^2, d (K,) the difference of its log densities, its log density under each version less that under
-    the first, on how many rows, and whether there were any: 2 K + G + 2 numbers. After ``until`` it sends zeros. Where only some clients report, what they say replaces as large a part of what was
-    known.
+    A client sends d, d^2, d (K,) the difference of its log densities, its log density under each version less that
+    under the first, on how many rows, and whether there were any: 2 K + G + 2 numbers. After ``until`` it sends zeros.
+    Where only some clients report, what they say replaces as large a part of what was known.
 
     Args:
         name: NAME.
         parts: in the order of ``gains``.
         until: the round at whose end all is decided.
         nulls: G.
-        gains: from rows to d, (S, K), to the densities under each version, (S, G), and to how many rows they are of, (S,).
+        gains: from rows to d, (S, K), to the densities under each version, (S, G), and to on how many rows, (S,).
     """
 
     name: str
@@ -57,6 +57,7 @@ class PartGains:
     nulls: int
     gains: Callable[[ClientChunk], tuple[Tensor, Tensor, Tensor]]
     comparable: ClassVar[bool] = False
+    no_noise: ClassVar[str] = "whether a part enters is decided by sums that noise would hide: on or off, not auto"
     sends_gradients: ClassVar[bool] = False
 
     def shared(self) -> State:
