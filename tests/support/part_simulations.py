@@ -34,7 +34,7 @@ SIZES = 5, 250
 RHO, TAU = 0.5, 0.5
 CLASSES_OF_A_CLIENT = 2, 3
 #: rounds: fewer than the default, so that it takes less long
-JUDGED = 9
+JUDGED = 12
 PARTS = "shares", "heads", "features"
 
 

@@ -30,17 +30,17 @@ class PartGains:
     The shared values are NAME.PART (1,), 0 or 1, whether it has entered; NAME.gain (K,) and NAME.error (K,), what each
     part gains over those that have entered before it, in nats over all clients, and the standard error of that;
     NAME.rows (1,), on how many rows; and NAME.null (1,), in which of G versions those that have entered do best, beside
-    which the next round's gains are taken. Rounds up to ``until`` are K phases of equal length. In each the parts that
-    have not entered are judged given those that have; at its end the one that gains most enters, where it passes. Where
-    none does no later phase lets one in. A part passes where
+    which the next round's gains are taken. Rounds up to ``until`` are K + 1 phases of equal length. In each the parts
+    that have not entered are judged given those that have; at its end the one that gains most enters, where it passes:
 
     - its gain is above log 20. It is the logarithm of a ratio of predictive densities: where the model without the part
       is right the ratio's mean is at most one, and it exceeds 20 at most once in twenty (Markov);
-    - its mean over clients, who are independent, is above zero by Student's t at 5 % of one side, whatever is wrong
-      with the model.
+    - the mean over clients, who are independent, of tanh(d / 2) is above zero by Student's t at 5 % of one side, with d
+      (K,) a client's differences of log densities. It is a concave function of the ratio exp(d), and so not above zero
+      on average where that is at most one. It is bounded: no client decides alone.
 
-    A client sends d, d^2, d (K,) the difference of its log densities, its log density under each version less that
-    under the first, on how many rows, and whether there were any: 2 K + G + 2 numbers. After ``until`` it sends zeros.
+    A client sends d, d^2, tanh(d / 2), its square, its log density under each version less that under the first, on how
+    many rows, and whether there were any: 4 K + G + 2 numbers. After ``until`` it sends zeros.
     Where only some clients report, what they say replaces as large a part of what was known.
 
     Args:
@@ -73,6 +73,8 @@ class PartGains:
         return {
             "gain": Field(parts, dtype, lambda d: d.abs() <= MOST),
             "square": Field(parts, dtype, not_negative),
+            "favour": Field(parts, dtype, lambda d: d.abs() <= 1),
+            "favour_square": Field(parts, dtype, lambda d: (d >= 0) & (d <= 1)),
             "nulls": Field((self.nulls,), dtype, lambda d: d.abs() <= MOST),
             "rows": Field((1,), dtype, not_negative),
             "judged": Field((1,), dtype, lambda c: (c >= 0) & (c <= 1)),
@@ -86,7 +88,11 @@ class PartGains:
         if chunk.round <= self.until:
             d, nulls, n = (v.to(like).nan_to_num(0.0, MOST, -MOST) for v in self.gains(chunk))
             d, nulls, rows = d.clamp(-MOST, MOST), nulls.clamp(-MOST, MOST), n[:, None]
-        return {"gain": d, "square": d.square(), "nulls": nulls, "rows": rows, "judged": (rows > 0).to(like)}
+        t = (d / 2).tanh()
+        return {
+            "gain": d, "square": d.square(), "favour": t, "favour_square": t.square(), "nulls": nulls, "rows": rows,
+            "judged": (rows > 0).to(like),
+        }  # fmt: skip
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """What is known of each part's gain; at the end of a phase one enters."""
@@ -96,19 +102,20 @@ class PartGains:
         for key, value in total.items():
             said = value.double() / context.reported
             kept[key] = said if key not in kept else kept[key] + share * (said - kept[key])
-        gain, square, rows, judged = (kept[k] * context.num_clients for k in ("gain", "square", "rows", "judged"))
+        gain, square, favour, favour_square, rows, judged = (
+            kept[k] * context.num_clients for k in ("gain", "square", "favour", "favour_square", "rows", "judged")
+        )
         like = old[f"{self.name}.gain"]
         was = torch.cat([old[f"{self.name}.{part}"] for part in self.parts]) > 0
         # (what has entered keeps what it gained when it did)
         gain = torch.where(was, like.double(), gain)
         error = torch.where(was, old[f"{self.name}.error"].double(), sum_error(gain, square, judged))
-        entered, open_ = was, kept.get("open", like.new_ones(1))
+        entered = was
         if context.round in self.ends:
-            passes = ~was & passed(gain, error, judged) & (open_ > 0)
+            # (what has entered has a favour of zero)
+            passes = (gain > LEAST) & above_zero(favour, sum_error(favour, favour_square, judged), judged) & ~was
             best = torch.where(passes, gain, -torch.inf).argmax()
             entered = was | (passes & (torch.arange(len(self.parts), device=best.device) == best))
-            open_ = passes.any().to(like)[None]  # (where none passes what has entered stays as it is)
-        kept["open"] = open_
         found = {"gain": gain, "error": error, "rows": rows, "null": kept["nulls"].argmax()[None]}
         found |= {part: entered[k : k + 1] for k, part in enumerate(self.parts)}
         return {k: found[k.removeprefix(f"{self.name}.")].to(v) for k, v in old.items()}
@@ -116,7 +123,7 @@ class PartGains:
     @property
     def ends(self) -> Sequence[int]:
         """The rounds that end a phase."""
-        many = len(self.parts)
+        many = len(self.parts) + 1
         return [max(1, self.until * (k + 1) // many) for k in range(many)]
 
 
@@ -126,9 +133,9 @@ def sum_error(total: Tensor, square: Tensor, clients: Tensor) -> Tensor:
     return (spread * clients / (clients - 1).clamp_min(1)).sqrt()
 
 
-def passed(total: Tensor, error: Tensor, clients: Tensor) -> Tensor:
-    """Whether a sum of nats over clients is above log 20, and its mean above zero by Student's t."""
-    return (clients >= 3) & (total > LEAST) & (total > student(clients - 1) * error)
+def above_zero(total: Tensor, error: Tensor, clients: Tensor) -> Tensor:
+    """Whether the mean over clients is, by Student's t at 5 % of one side; of two clients nothing is said."""
+    return (clients >= 3) & (total > 0) & (total > student(clients - 1) * error)
 
 
 def student(degrees: Tensor) -> Tensor:

@@ -20,7 +20,9 @@ def judged(rounds: list[Tensor], until: int, reporting: float = 1.0) -> list[dic
     rule = PartGains("parts", ("a", "b"), until, 3, lambda chunk: (torch.zeros(0),) * 3)
     state, kept, found = rule.shared(), {}, []
     for number, d in enumerate(rounds, 1):
-        total = {"gain": d.sum(0), "square": d.square().sum(0), "nulls": torch.tensor([0.0, 2.0, 1.0]).double()}
+        t = (d / 2).tanh()
+        total = {"gain": d.sum(0), "square": d.square().sum(0), "favour": t.sum(0), "favour_square": t.square().sum(0)}
+        total |= {"nulls": torch.tensor([0.0, 2.0, 1.0]).double()}
         total |= {"rows": torch.tensor([5.0 * len(d)]).double(), "judged": torch.tensor([float(len(d))]).double()}
         context = AggregationContext(
             CLIENTS, torch.tensor(float(len(d))).double(), number, lambda names: {}, kept, state
@@ -38,7 +40,7 @@ def gains(a: float, b: float, seed: int = 0) -> Tensor:
 
 
 def test_the_larger_gain_enters_first_and_the_other_beside_it():
-    both = judged([gains(1.0, 2.0)] * 2 + [gains(0.0, 0.0) + torch.tensor([1.0, 0.0])] * 2, 4)
+    both = judged([gains(1.0, 2.0)] * 2 + [gains(0.0, 0.0) + torch.tensor([1.0, 0.0])] * 2, 6)
     assert [float(s["parts.a"]) for s in both] == [0, 0, 0, 1]
     assert [float(s["parts.b"]) for s in both] == [0, 1, 1, 1]
     torch.testing.assert_close(both[-1]["parts.gain"], torch.tensor([20.0, 40.0]).double())  # as it was when it entered
@@ -47,8 +49,8 @@ def test_the_larger_gain_enters_first_and_the_other_beside_it():
     assert float(both[0]["parts.null"]) == 1
 
 
-def test_nothing_enters_later_than_a_phase_that_none_has_passed_or_after_the_last_round():
-    late = judged([gains(0.0, 0.0)] * 2 + [gains(5.0, 5.0)] * 4, 4)
+def test_nothing_enters_after_the_last_round():
+    late = judged([gains(0.0, 0.0)] * 4 + [gains(5.0, 5.0)] * 2, 4)
     assert not any(float(s[f"parts.{part}"]) for s in late for part in "ab")
     assert torch.equal(late[3]["parts.gain"], late[5]["parts.gain"])
 
@@ -60,7 +62,15 @@ def test_a_gain_needs_twenty_to_one_and_more_than_one_client():
     assert 20 * 0.141 < math.log(20) < 20 * 0.16
     single = torch.zeros((CLIENTS, 2), dtype=torch.float64)
     single[0] = 100.0
-    assert not float(judged([single] * 2, 2)[0]["parts.a"])
+    assert not float(judged([single] * 2, 2)[-1]["parts.a"])
+
+
+def test_clients_who_differ_in_size_do_not_hide_what_all_of_them_say():
+    """A mean of 4 nats with a standard deviation of 13, but all are above zero."""
+    d = torch.full((CLIENTS, 2), 1.0, dtype=torch.float64)
+    d[0] = 60.0
+    assert d[:, 0].sum() < float(student(torch.tensor(19.0))) * sum_error(d.sum(0), d.square().sum(0), torch.tensor(20))[0]
+    assert float(judged([d] * 2, 2)[-1]["parts.a"])
 
 
 def test_where_a_tenth_reports_what_is_known_follows():
