@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,8 +37,9 @@ def part_lines(summary: Mapping[str, Any]) -> list[str]:
     for part, words in PARTS.items():
         if (gain := summary.get(f"gain_{part}")) is None:
             continue
-        error, entered = summary.get(f"gain_{part}_error") or math.nan, summary.get(f"entered_{part}")
-        said.append(f"{words}: {round(gain)} nats (+- {error:.0f}){', in the model' if entered else ''}")
+        error, entered = summary.get(f"gain_{part}_error"), summary.get(f"entered_{part}")
+        about = "" if error is None else f" (+- {error:.0f})"
+        said.append(f"{words}: {round(gain)} nats{about}{', in the model' if entered else ''}")
     if not said:
         return []
     if summary["rounds"] < summary["gain_rounds"]:
