@@ -12,7 +12,7 @@ from .federation import Federation
 from .index_sets import IndexSets
 
 #: one of so many of a client's rows is kept
-ONE_OF = 5
+ONE_OF = 3
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class PFedHB(FedAvg):
             "off", "whether clients shift and scale the features; auto: where that gains", newer=True
         )
         judged: int = setting(
-            20, "auto: rounds in which parts enter; a fifth of a client's rows is kept from training so long",
+            20, "auto: rounds in which parts enter; a third of a client's rows is kept from training so long",
             at_least=1, newer=True,
         )  # fmt: skip
         sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
@@ -203,7 +203,8 @@ class PFedHB(FedAvg):
         return torch.log1p((1 - floor) * (pi_j / param("shares.log_pooled").softmax(-1) - 1))
 
     def local(self) -> list[LocalStep]:
-        steps = [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts"), *self.posteriors()]
+        steps: list[LocalStep] = [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts")]
+        steps += self.posteriors()
         return [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
 
     def posteriors(self, final: bool = False) -> list[LocalStep]:

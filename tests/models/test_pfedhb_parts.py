@@ -30,9 +30,9 @@ def fed() -> Federation:
     return blobs([40, 31, 22, 9, 4])
 
 
-def test_a_fold_is_a_fifth_of_a_clients_rows_wherever_it_is(fed: Federation) -> None:
+def test_a_fold_is_a_third_of_a_clients_rows_wherever_it_is(fed: Federation) -> None:
     fold = held_fold(fed)
-    assert list(fold.rows.sizes) == [8, 6, 4, 1, 0]
+    assert list(fold.rows.sizes) == [13, 10, 7, 3, 1]
     for whole, rest, held in zip(fed.train, fold.rest.train, fold.rows, strict=True):
         assert sorted([*rest.tolist(), *held.tolist()]) == sorted(whole.tolist())
     alone = held_fold(fed.select([2]))
@@ -64,7 +64,7 @@ def test_gains_are_log_densities_of_the_fold(fed: Federation) -> None:
     chunk = rows_of(method, fed, w=w, common=shift, w_j_draws=drawn, class_counts=counts)
     chunk = dataclasses.replace(chunk, shared={**chunk.shared, "parts.null": torch.tensor([float(null)])})
     gains, nulls, rows = held_gains(chunk, PARTS)
-    assert rows.tolist() == [8, 6, 4, 1, 0]
+    assert rows.tolist() == [13, 10, 7, 3, 1]
     population = method.shares.population(chunk.shared, counts.squeeze(1))
     for row in range(5):
         x, y = fed.examples(held_fold(fed).rows[row])

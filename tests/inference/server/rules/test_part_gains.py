@@ -69,7 +69,8 @@ def test_clients_who_differ_in_size_do_not_hide_what_all_of_them_say():
     """A mean of 4 nats with a standard deviation of 13, but all are above zero."""
     d = torch.full((CLIENTS, 2), 1.0, dtype=torch.float64)
     d[0] = 60.0
-    assert d[:, 0].sum() < float(student(torch.tensor(19.0))) * sum_error(d.sum(0), d.square().sum(0), torch.tensor(20))[0]
+    error = sum_error(d.sum(0), d.square().sum(0), torch.tensor(20))[0]
+    assert d[:, 0].sum() < float(student(torch.tensor(19.0))) * error
     assert float(judged([d] * 2, 2)[-1]["parts.a"])
 
 
