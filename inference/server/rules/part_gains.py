@@ -30,8 +30,9 @@ class PartGains:
     The shared values are NAME.PART (1,), 0 or 1, whether it has entered; NAME.gain (K,) and NAME.error (K,), what each
     part gains over those that have entered before it, in nats over all clients, and the standard error of that;
     NAME.rows (1,), on how many rows; and NAME.null (1,), in which of G versions those that have entered do best, beside
-    which the next round's gains are taken. Rounds up to ``until`` are K + 1 phases of equal length. In each the parts
-    that have not entered are judged given those that have; at its end the one that gains most enters, where it passes:
+    which the next round's gains are taken. Rounds up to ``until`` are K + 1 phases. The first is half of them, so
+    that populations are learned; the others are equally long. In each the parts that have not entered are judged given
+    those that have; at its end the one that gains most enters, where it passes:
 
     - its gain is above log 20. It is the logarithm of a ratio of predictive densities: where the model without the part
       is right the ratio's mean is at most one, and it exceeds 20 at most once in twenty (Markov);
@@ -123,8 +124,8 @@ class PartGains:
     @property
     def ends(self) -> Sequence[int]:
         """The rounds that end a phase."""
-        many = len(self.parts) + 1
-        return [max(1, self.until * (k + 1) // many) for k in range(many)]
+        many = len(self.parts)
+        return [max(1, self.until * (many + k) // (2 * many)) for k in range(many + 1)]
 
 
 def sum_error(total: Tensor, square: Tensor, clients: Tensor) -> Tensor:
