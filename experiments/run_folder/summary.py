@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hierfl.errors import UserError
 from hierfl.metrics.registry import KINDS, client_metrics, global_metrics
 from hierfl.models.mixed_effects.report.fit_notes import fit_notes
+from hierfl.models.pfedhb.report import part_lines
 from hierfl.schema import AnyOf, Number, Schema, read_json
 
 from .dp_lines import DP_SCHEMA, dp_summary
@@ -170,7 +171,7 @@ GOOD_MIXING, POOR_MIXING = (1.01, 400), (1.05, 100)
 
 def fit_warnings(summary: Mapping[str, Any]) -> list[str]:
     """What a reader of a run has to know of its fit: whether it has arrived, whether its chains have mixed."""
-    lines = [*(summary.get("warnings") or []), *fit_notes(summary)]
+    lines = [*(summary.get("warnings") or []), *fit_notes(summary), *part_lines(summary)]
     if summary.get("rhat") is not None:
         rhat, ess = summary["rhat"], summary["ess_bulk"]
         worst = f"chains: R-hat at most {rhat:.3f}, bulk ESS at least {ess:,.0f}"

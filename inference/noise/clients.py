@@ -119,6 +119,8 @@ class Changes:
         Raises:
             UserError: where a message is no values over weights, or not summed.
         """
+        if words := getattr(rule, "no_noise", ""):
+            raise UserError(f"dp='client': {words}")
         form = form_of(rule, {k: shared[k] for k in names})
         asked, kind = _Asked(form), type(rule).__name__
         for key, field in form.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import ClassVar
 
 import torch
@@ -14,9 +15,10 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.laplace.points import deviations
 from hierfl.inference.local.laplace.population_terms import Groups, PopulationTerms
 from hierfl.inference.local.laplace.step import GaussianHead
-from hierfl.inference.messages.form import Field, Form, not_negative
+from hierfl.inference.messages.form import Field, Form, beside, not_negative
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.scoring import scored
+from hierfl.inference.server.rules.weights import times_rows
 from hierfl.inference.state import State
 from hierfl.nn.head import LinearHead
 from hierfl.ppl.plates import param
@@ -76,6 +78,34 @@ class HeadSpreads:
 
 
 @dataclass(frozen=True)
+class CommonShift:
+    """How far heads are from w on average, by their clients' rows: what is wrong with w, and not between clients.
+
+    Args:
+        until: the last round in which it is sent.
+    """
+
+    until: int
+    sends_gradients: ClassVar[bool] = False
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """A shift times a number of rows, and that."""
+        ((_, value),) = old.items()
+        return {"shift": Field(tuple(value.shape), value.dtype, weight=itemgetter("weight")), "weight": beside(old)}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """(n_j (mu_j - w), n_j)."""
+        (name,), shared = names, chunk.method.prediction_params(chunk.shared)  # type: ignore[attr-defined]
+        shift = chunk.values["mu"].squeeze(1) - shared["w"]
+        shift = shift if chunk.round <= self.until else torch.zeros_like(shift)
+        return {"shift": times_rows(chunk.n, shift).to(chunk.shared[name]), "weight": chunk.n.to(chunk.shared[name])}
+
+    def update(self, old: State, total: State, context: AggregationContext) -> State:
+        """Divide."""
+        return dict.fromkeys(old, total["shift"] / total["weight"])
+
+
+@dataclass(frozen=True)
 class Heads:
     """What heads of their own need beside the network.
 
@@ -86,6 +116,7 @@ class Heads:
         rank: of a head's covariance where d x d numbers are too many.
         points: of each example's predictor, over which its likelihood is averaged.
         draws: of each client's posterior in the end.
+        centred: other latents of a client, whose means it is given.
     """
 
     head: LinearHead
@@ -94,6 +125,7 @@ class Heads:
     rank: int
     points: int
     draws: int
+    centred: tuple[str, ...] = ("pi_j",)
 
     @cached_property
     def blocks(self) -> Tensor:
@@ -109,9 +141,9 @@ class Heads:
         log_rho = torch.full((int(self.blocks.max()) + 1,), self.sigma_0, dtype=torch.float64).log()
         return {"heads.log_rho": log_rho, "heads.information": torch.eye(len(log_rho), dtype=torch.float64)}
 
-    def personal(self, w: Tensor) -> State:
-        """A posterior at w, of no width."""
-        found = {"mu": w, "w_j_draws": w.expand(1, 1, -1), "seen": w.new_zeros(int(self.blocks.max()) + 2)}
+    def personal(self, w: Tensor, kept: int = 1) -> State:
+        """A posterior at w, of no width, and so many draws of it."""
+        found = {"mu": w, "w_j_draws": w.expand(1, kept, -1), "seen": w.new_zeros(int(self.blocks.max()) + 2)}
         return found | ({"w_j_away": w.new_zeros(deviations(len(w)), len(w))} if self.points > 1 else {})
 
     def step(self, final: bool = False) -> GaussianHead:
@@ -125,7 +157,7 @@ class Heads:
         return GaussianHead(
             "w_j", "mu", covariance="full" if small else "low_rank", newton=newton, turns=turns, rank=self.rank,
             terms=None if final else terms, final=self.draws if final else 0, points=self.points,
-            centred=("pi_j",),
+            centred=self.centred,
         )  # fmt: skip
 
     def rule(self) -> HeadSpreads:

@@ -5,17 +5,24 @@ A method of this project. One network for all, and for each kind of difference b
     w, theta      ~ flat                                               f = w^T h_theta, of the pooled data: FedAvg's
     |A_j|         ~ kappa,   pi_j | A_j ~ Dirichlet(beta C m, A_j)     which classes client j has, and how often
     w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
-    y_ij | x_ij   ~ Categorical(softmax(w_j^T h_theta(x_ij) + log pi_j - log m))         m pooled shares of the classes
+    s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       scales and shifts of its features
+    y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
+                                                                       m pooled shares of the classes
 
 Where p(x | y) is the same for all clients, f says p(y | x) of the pooled data, and log pi_j - log m turns that into
 p(y | x) at client j. A label says how often its class comes, and the network what it looks like: given its counts a
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
+Shares, heads and features are each on, off or ``auto``: then they enter one after the other, where they gain on a fold
+of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
+:class:`~hierfl.inference.server.rules.part_gains.PartGains`).
+
 Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
-global model is a point worse. Shares are learned from counts alone, and heads given the shares' mean. Each population
-is at the maximum of its marginal likelihood, a sum over clients. A client of which nothing is known has E[pi_j] = m and
-w_j = w: the global model is FedAvg's, number by number, or with ``average`` that of its averaged weights.
+global model is a point worse. Shares are learned from counts alone, and heads and features given the means of the
+others. Each population is at the maximum of its marginal likelihood, a sum over clients. A client of which nothing is
+known has E[pi_j] = m and w_j = w: the global model is FedAvg's, number by number, or with ``average`` that of its
+averaged weights.
 
 A round: a client trains copies of w and theta, counts its labels, and moves its head's Gaussian posterior. Those who
 take part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 numbers of shares and 6 of rho. The server
@@ -23,7 +30,7 @@ divides, takes a step of EM on kappa and beta, and a scoring step on log rho.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from pyro.distributions import Normal
@@ -31,17 +38,20 @@ from torch import Tensor
 
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
+from hierfl.inference.evaluation.fitted import Fitted
 from hierfl.inference.local.at_prediction import AtPrediction
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.class_counts import ClassCounts
 from hierfl.inference.local.cut import Cut
 from hierfl.inference.local.label_shares import DrawShares
+from hierfl.inference.local.without_fold import SwitchedOn, WithoutFold
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.label_shares import LabelSharePopulation
+from hierfl.inference.server.rules.part_gains import PartGains
 from hierfl.inference.server.rules.running import Averaged
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
@@ -50,7 +60,10 @@ from hierfl.ppl.label_shares import LabelShares, SharesGiven
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
-from .heads import Heads
+from .features import MOST, TAU_0, TAU_SCALE, Features
+from .heads import CommonShift, Heads
+from .parts import DRAWS, NULLS, held_gains
+from .report import PARTS, gain_numbers
 
 #: settings that heads alone have
 NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
@@ -69,7 +82,6 @@ class PFedHB(FedAvg):
         order=71,
     )
     independent_draws = True
-    shares: ClassVar = LabelSharePopulation("shares", "class_counts")
 
     @dataclass(frozen=True)
     class Settings(FedAvg.Settings):
@@ -85,8 +97,21 @@ class PFedHB(FedAvg):
             "share of a client's labels that come as in the pooled data, whatever its own shares",
             above=0,
             below=1,
+            unless={"shares": ("off",)},
         )
-        heads: Literal["on", "off"] = setting("on", "whether clients have heads of their own around w")
+        shares: Literal["on", "auto", "off"] = setting(
+            "on", "whether predictions use a client's label shares; auto: where they gain", newer=True
+        )
+        heads: Literal["on", "auto", "off"] = setting(
+            "on", "whether clients have heads of their own around w; auto: where they gain"
+        )
+        features: Literal["on", "auto", "off"] = setting(
+            "off", "whether clients shift and scale the features; auto: where that gains", newer=True
+        )
+        judged: int = setting(
+            20, "auto: rounds in which parts enter; a third of a client's rows is kept from training so long",
+            at_least=1, newer=True,
+        )  # fmt: skip
         sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
         rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_HEADS)
         rank: int = setting(
@@ -106,30 +131,52 @@ class PFedHB(FedAvg):
         super().__init__(network, **settings)
         s = self.settings
         self.pooled = FedAvg(network, **{k: v for k, v in vars(s).items() if k in FedAvg.Settings.__dataclass_fields__})
-        own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws)
-        self.heads = own if s.heads == "on" else None
+        switches = {part: getattr(s, part) for part in PARTS}
+        #: parts that enter where they gain
+        self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
+        if s.judged != type(s).judged and not self.auto:
+            raise UserError(f"judged={s.judged} changes nothing where no part is auto")
+        self.shares = LabelSharePopulation("shares", "class_counts", fewer=bool(self.auto))
+        given = ("pi_j", "v_j") if s.features != "off" else ("pi_j",)
+        own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws, given)
+        self.heads = own if s.heads != "off" else None
+        self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
+        if self.features and network.head.features > MOST:
+            raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
+        self.gains = PartGains("parts", self.auto, s.judged, len(NULLS), lambda chunk: held_gains(chunk, self.auto))
 
     def shared(self, start: InitialWeights) -> State:
         network = super().shared(start)
         averaged = {f"averaged.{key}": value for key, value in network.items()} if self.settings.average > 1 else {}
         equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
         population = {"shares.log_kappa": equal, "shares.log_beta": equal.new_zeros(1), "shares.log_pooled": equal}
-        return {**network, **averaged, **population, **(self.heads.shared() if self.heads else {})}
+        own = [part.shared() for part in (self.heads, self.features) if part]
+        own += [self.gains.shared()] if self.auto else []
+        own += [{"common": torch.zeros_like(start.head)}] if self.auto and self.heads else []
+        return {**network, **averaged, **population, **{k: v for part in own for k, v in part.items()}}
 
     def personal(self, start: InitialWeights) -> State:
         counts = start.head.new_zeros(self.network.head.outputs)
-        heads = self.heads.personal(self.settings.init_scale * start.head) if self.heads else {}
-        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads}
+        kept = {part: DRAWS if part in self.auto else 1 for part in PARTS}
+        heads = self.heads.personal(self.settings.init_scale * start.head, kept["heads"]) if self.heads else {}
+        features = self.features.personal(start.head, kept["features"]) if self.features else {}
+        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads, **features}
 
     def model(self, batch: Batch) -> None:
         net = self.network
         w = sample("w", flat(net.head.d))
         with clients(batch):
             pi_j = sample("pi_j", self.population())
-            w_j = sample("w_j", Normal(w, self.heads.rho(w)).to_event(1)) if self.heads else w
+            w_j = self.entered("heads", sample("w_j", Normal(w, self.heads.rho(w)).to_event(1)), w) if self.heads else w
+            v_j = sample("v_j", Normal(0.0, self.features.tau(w)).to_event(1)) if self.features else None
             with data(batch):
-                f = net.head(w_j, net.base(batch.x))
-                sample("y", net.likelihood(f + self.offset(pi_j)), obs=batch.y)
+                h = net.base(batch.x)
+                f = net.head(w_j, h)
+                if self.features and v_j is not None:
+                    f = f + self.entered("features", self.features.added(w, h, v_j))
+                if self.settings.shares != "off":
+                    f = f + self.entered("shares", self.offset(pi_j))
+                sample("y", net.likelihood(f), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
         with clients(batch):
@@ -137,6 +184,14 @@ class PFedHB(FedAvg):
             sample("pi_j", SharesGiven(draws, self.population(param("class_counts")).mean))
             if self.heads:
                 sample("w_j", EmpiricalDraws(param("w_j_draws"), 1))
+            if self.features:
+                sample("v_j", EmpiricalDraws(param("v_j_draws"), 1))
+
+    def entered(self, part: str, value: Tensor, without: Tensor | None = None) -> Tensor:
+        """What a part says where it is in the model; otherwise the same without it, or zero."""
+        if part not in self.auto:
+            return value
+        return torch.where(param(f"parts.{part}") > 0, value, torch.zeros_like(value) if without is None else without)
 
     def population(self, counts: Tensor | None = None) -> LabelShares:
         """p(pi_j), and p(pi_j | n_j)."""
@@ -148,14 +203,27 @@ class PFedHB(FedAvg):
         return torch.log1p((1 - floor) * (pi_j / param("shares.log_pooled").softmax(-1) - 1))
 
     def local(self) -> list[LocalStep]:
-        heads = [AtPrediction(self.heads.step())] if self.heads else []
-        return [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts"), *heads]
+        steps: list[LocalStep] = [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts")]
+        steps += self.posteriors()
+        return [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
+
+    def posteriors(self, final: bool = False) -> list[LocalStep]:
+        """Steps on what is a client's own, each as if its part were in the model."""
+        found: list[LocalStep] = []
+        for name, part in (("heads", self.heads), ("features", self.features)):
+            if part is not None:
+                step: LocalStep = part.step(final)
+                found.append(AtPrediction(SwitchedOn(step, f"parts.{name}") if name in self.auto else step))
+        return found
 
     def exchange(self) -> dict[str, AggregationRule]:
         rules: dict[str, AggregationRule] = {**super().exchange(), "shares": self.shares}
         if self.settings.average > 1:
             rules["averaged"] = Averaged("averaged", self.settings.average)
-        return {**rules, "heads": self.heads.rule()} if self.heads else rules
+        rules |= {name: part.rule() for name, part in (("heads", self.heads), ("features", self.features)) if part}
+        if self.auto:
+            rules |= {"parts": self.gains, **({"common": CommonShift(self.settings.judged)} if self.heads else {})}
+        return rules
 
     def prediction_params(self, shared: State) -> State:
         averaged = {k.removeprefix("averaged."): v for k, v in shared.items() if k.startswith("averaged.")}
@@ -163,8 +231,7 @@ class PFedHB(FedAvg):
 
     def schedule(self) -> Schedule:
         draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)
-        heads = [AtPrediction(self.heads.step(final=True))] if self.heads else []
-        steps: list[LocalStep] = [ClassCounts("class_counts"), draws, *heads]
+        steps: list[LocalStep] = [ClassCounts("class_counts"), draws, *self.posteriors(final=True)]
         return Schedule(absent="freeze", final_steps=steps, final_when="evaluation")
 
     def new_client_terms(self, personal: State) -> State:
@@ -179,3 +246,7 @@ class PFedHB(FedAvg):
             "classes": classes,
             "label_skew": torch.special.xlogy(given.mean, given.mean / population.pooled).sum(-1),
         }
+
+    def population_summary(self, fitted: Fitted) -> tuple[None, dict[str, float]]:
+        """What each part gained on held rows, in nats, its standard error, and whether it is in the model."""
+        return None, gain_numbers(fitted.shared, self.auto, self.settings.judged)

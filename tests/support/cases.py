@@ -66,7 +66,8 @@ BASELINES: list[tuple[type[Method], dict]] = [
     (IFCA, {"scope": "all"}),
     (QLSD, {"levels": 0, "batch": 0}),
 ]
-POSTERIORS: list[tuple[type[Method], dict]] = [(PFedEB, {}), (PFedHB, {"heads": "on", "average": 4})]
+PARTS = dict.fromkeys(("shares", "heads", "features"), "auto")
+POSTERIORS: list[tuple[type[Method], dict]] = [(PFedEB, {}), (PFedHB, {**PARTS, "judged": 2, "average": 4})]
 METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POSTERIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]
 #: settings with which those that take many steps take few
 FEW_STEPS: dict[type[Method], dict] = {

@@ -39,10 +39,12 @@ class LabelSharePopulation:
     Args:
         name: NAME.
         counts: the personal value with a client's examples of each class, (C,).
+        fewer: whether counts may be of fewer rows than a client declares elsewhere: some are held out.
     """
 
     name: str
     counts: str
+    fewer: bool = False
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -51,7 +53,7 @@ class LabelSharePopulation:
         shape, dtype = tuple(kappa.shape), kappa.dtype
         return {
             "sizes": Field(shape, dtype, lambda p: (p >= 0) & (p <= 1 + 1e-6)),
-            "counts": row_count(old, shape),
+            "counts": Field(shape, dtype, not_negative) if self.fewer else row_count(old, shape),
             "up": Field((1,), dtype, not_negative),
             "down": Field((1,), dtype, not_negative),
         }

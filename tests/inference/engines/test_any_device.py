@@ -122,7 +122,8 @@ def rounding(method: Method) -> float:
     taken together elsewhere than on the host.
     """
     adam = any(isinstance(rule, Gradient) for rule in method.exchange().values())
-    return 1e-9 if adam or is_tabular(method) or isinstance(method, PFedGP) else 0.0
+    solved = isinstance(method, PFedGP) or getattr(method, "features", None) is not None
+    return 1e-9 if adam or is_tabular(method) or solved else 0.0
 
 
 @pytest.mark.cpu(3, "two fits, one of which is simulated")

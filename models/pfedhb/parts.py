@@ -1,0 +1,147 @@
+"""What each part of PFedHB gains on rows that nothing was trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hierfl.data.batch import Batch
+from hierfl.data.held_fold import held_fold
+from hierfl.data.padding import buckets
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.objective.sites import guide_latents
+from hierfl.nn.likelihoods import Softmax
+from hierfl.ppl.restrict import Restrict
+
+#: draws of a client's posteriors of heads and of features over which a predictive density is averaged
+DRAWS = 16
+#: numbers of outputs at all draws that are held at a time
+HELD = 4_000_000
+#: what a network's outputs are multiplied by, and whether w is moved: the first is the network as it is
+SCALES = (1.0, 0.1, 0.16, 0.25, 0.4, 0.63, 0.8, 1.25, 1.6, 2.5, 4.0)
+NULLS = tuple((scale, moved) for moved in (False, True) for scale in SCALES)
+#: draws are of these latents; of shares it is the mean
+DRAWN = {"heads": "w_j", "features": "v_j"}
+
+
+def held_gains(chunk: ClientChunk, parts: tuple[str, ...]) -> tuple[Tensor, Tensor, Tensor]:
+    """How much each part adds to a client's log density of its held fold, given what has entered.
+
+    The values are those that the server would predict with, and the clients' posteriors given their other rows. Of
+    shares it is the density at their mean, of heads and features that averaged over draws. The network's outputs are
+    all multiplied by the same scale, and w may be moved by what all heads have in common, where those that have entered
+    do best (``parts.null``): a part gains nothing by being less sure than a network that has learned its rows by heart,
+    or by learning what w has not learned yet.
+
+    Args:
+        chunk: the rows.
+        parts: that may enter.
+
+    Returns:
+        Nats (S, K), zero for those that have entered; nats at each of :data:`NULLS` without any more, (S, G), beyond
+        the first; and of how many rows, (S,).
+    """
+    method: Any = chunk.method
+    shared = method.prediction_params(chunk.shared)
+    fold = held_fold(chunk.federation).rows
+    sizes = [fold.sizes[j] for j in chunk.clients]
+    own = {k: v for k, v in chunk.values.items() if k not in shared}
+    gains = chunk.n.new_zeros((len(sizes), len(parts)), dtype=torch.float64)
+    scaled = gains.new_zeros((len(sizes), len(NULLS)))
+    outputs = method.network.head.outputs
+    with torch.no_grad():
+        for first, last in buckets(sizes, max(1, HELD // (DRAWS * outputs))):
+            if sizes[first]:
+                rows = chunk.part(first, last)
+                values = {**shared, **{k: v[first:last] for k, v in own.items()}}
+                judge = Judge.of(rows, values, fold.padded(rows.clients))
+                gains[first:last] = torch.stack([judge.gain(part) for part in parts], -1)
+                scaled[first:last] = judge.nulls()
+    return gains, scaled, torch.tensor(sizes, dtype=torch.float64, device=gains.device)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Log densities of some rows' held folds, (S,), under what has entered and one part more.
+
+    Attributes:
+        method: the model.
+        values: shared ones, and rows' own.
+        batch: the fold.
+        centre: the mean of each latent.
+    """
+
+    method: Any
+    values: Mapping[str, Tensor]
+    batch: Batch
+    centre: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, chunk: ClientChunk, values: Mapping[str, Tensor], at: tuple[Tensor, Tensor | None]) -> Judge:
+        """Of the rows' examples at these places."""
+        batch = chunk.federation.gather(*at, chunk.clients)
+        latents = guide_latents(chunk.method, batch, values, None)
+        return cls(chunk.method, values, batch, {k: site.value for k, site in latents.items()})
+
+    def gain(self, part: str) -> Tensor:
+        """What a part adds; zero where it has entered."""
+        scale, moved = NULLS[int(self.values["parts.null"].nan_to_num().clamp(0, len(NULLS) - 1))]
+        return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - self.density(scale, moved))
+
+    def nulls(self) -> Tensor:
+        """Of what has entered, under each of :data:`NULLS`, less that under the first: (S, G)."""
+        each = torch.cat([self.densities(SCALES, moved) for moved in (False, True)])
+        return (each - each[0]).mT
+
+    def density(self, scale: float, moved: bool, asked: str = "") -> Tensor:
+        """At outputs that are multiplied by ``scale``, but for the shares' offset, (S,)."""
+        return self.densities((scale,), moved, asked)[0]
+
+    def densities(self, scales: Sequence[float], moved: bool, asked: str = "") -> Tensor:
+        """At each of some scales, (G, S)."""
+        off = torch.where(self.has("shares") | (asked == "shares"), self.offset, 0.0)
+        outputs = self.outputs(asked, moved)  # ([K,] S, n, C)
+        by = torch.tensor(scales).to(outputs).view(-1, *[1] * outputs.dim())
+        each = Softmax(logits=by * outputs + off, validate_args=False).log_prob(self.batch.y)  # (G, [K,] S, n)
+        each = each.logsumexp(1) - math.log(each.shape[1]) if each.dim() == 4 else each
+        mask = self.batch.mask
+        return (each if mask is None else torch.where(mask, each, 0.0)).sum(-1)
+
+    def has(self, part: str) -> Tensor:
+        """Whether a part is in the model, (1,)."""
+        if part in self.method.auto:
+            return self.values[f"parts.{part}"] > 0
+        return self.values["parts.null"].new_tensor([getattr(self.method.settings, part) == "on"]) > 0
+
+    @cached_property
+    def offset(self) -> Tensor:
+        """Of the shares, (S, 1, C)."""
+        with Restrict(self.values):
+            found: Tensor = self.method.offset(self.centre["pi_j"]).double()
+        return found
+
+    def outputs(self, asked: str, moved: bool) -> Tensor:
+        """The network's, with heads and features that are in or asked, the latter at its draws: ([K,] S, n, C)."""
+        asked = "" if asked == "shares" else asked
+        key = asked, moved and "common" in self.values
+        if key not in self._outputs:
+            on = {f"parts.{asked}": self.values["parts.null"].new_ones(1)} if asked else {}
+            w = {"w": self.values["w"] + self.values["common"]} if key[1] else {}
+            latents = dict(self.centre)
+            if asked:  # (S, 1, 1, K, d) become (K, S, 1, d)
+                latents[DRAWN[asked]] = self.values[f"{DRAWN[asked]}_draws"].squeeze(2).movedim(2, 0)
+            with Restrict({**self.values, **w, **on}, latents=latents) as seen:
+                self.method.model(self.batch)
+            found = seen.sites["y"].fn.logits.double()
+            self._outputs[key] = found - torch.where(self.has("shares"), self.offset, 0)
+        return self._outputs[key]
+
+    @cached_property
+    def _outputs(self) -> dict[tuple[str, bool], Tensor]:
+        return {}

@@ -1,0 +1,49 @@
+"""Which kinds of difference between clients a fit has found, as numbers and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+#: parts that may enter, in the order in which they are named, and in words
+PARTS = {"shares": "label shares", "heads": "heads", "features": "features"}
+
+
+def gain_numbers(shared: Mapping[str, Tensor], parts: tuple[str, ...], judged: int) -> dict[str, float]:
+    """What is known of each part: gain_PART in nats, gain_PART_error, entered_PART (0 or 1); and of how many rows.
+
+    Args:
+        shared: after the last round.
+        parts: that may enter.
+        judged: rounds after which that is decided.
+    """
+    found: dict[str, float] = {}
+    for k, part in enumerate(parts):
+        found[f"gain_{part}"] = float(shared["parts.gain"][k])
+        found[f"gain_{part}_error"] = float(shared["parts.error"][k])
+        found[f"entered_{part}"] = float(shared[f"parts.{part}"])
+    return {**found, "gain_rows": float(shared["parts.rows"]), "gain_rounds": float(judged)} if parts else {}
+
+
+def part_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What differs between clients, in one line; nothing where no part may enter.
+
+    Args:
+        summary: of a run, with :func:`gain_numbers` in it.
+    """
+    said = []
+    for part, words in PARTS.items():
+        if (gain := summary.get(f"gain_{part}")) is None:
+            continue
+        error, entered = summary.get(f"gain_{part}_error"), summary.get(f"entered_{part}")
+        about = "" if error is None else f" (+- {error:.0f})"
+        said.append(f"{words}: {round(gain)} nats{about}{', in the model' if entered else ''}")
+    if not said:
+        return []
+    if summary["rounds"] < summary["gain_rounds"]:
+        said.append(f"not decided before round {summary['gain_rounds']:.0f}")
+    if not any(summary.get(f"entered_{part}") for part in PARTS):
+        said.append("none is in the model")
+    return [f"what differs between clients, by {summary['gain_rows']:.0f} held rows: {'; '.join(said)}"]
