@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from ..server.robust.usable import check_robust
 from ..server.robust.watch import Watch
 from ..server.server import Server
 from ..state import State, form_of_state
+from ..tracking.of_fit import tracked_fit
 from .arguments import check_fitted, check_values, folder_of, initial_values
 from .coverage import interval_coverage, warned
 from .evaluated import metrics_row
@@ -42,7 +43,7 @@ from .journal import Journal, Row
 from .keeper import CheckpointKeeper
 from .network_check import check_network
 from .progress import Bar, warn_diverged
-from .restore import identity_of, load_checked
+from .restore import identity_of, load_checked, numbers_of
 from .result import Run
 from .watched import Watched, announce
 
@@ -61,6 +62,7 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     observe: Callable[[list[Row]], None] | None = None,
+    track: str | Sequence[str] | None = None,
     engine: EngineMaker = PlateEngine,
     **options: Any,
 ) -> Run:
@@ -74,6 +76,7 @@ def fit(
         resume: go on from the checkpoint in ``folder``. The result is the one an uninterrupted fit would have given.
         progress: a bar on standard error, if it takes longer than two seconds.
         observe: called with all metrics rows after each evaluation.
+        track: trackers, such as ``"csv,tensorboard"``, in which the run is called as ``folder``; docs: running.
         engine: where the clients are; see :class:`~hierfl.inference.engines.base.Engine`.
         **options: fields of :class:`~hierfl.inference.options.Options`.
 
@@ -81,7 +84,9 @@ def fit(
         UserError: for options out of range, or a checkpoint that cannot be used.
     """
     ready = Fit(method, federation, Options.of(method, rounds=rounds, **options), engine)
-    return warned(ready.run(folder, resume=resume, progress=progress, observe=observe))
+    how = {"resumed": resume, "observe": observe, "leads": ready.engine.leads}
+    with tracked_fit(track, folder, ready.method, ready.options, **how) as observed:
+        return warned(ready.run(folder, resume=resume, progress=progress, observe=observed))
 
 
 class Fit:
@@ -274,12 +279,7 @@ class Fit:
 
     def _record(self) -> dict[str, Any]:
         identity = {"fit": identity_of(self.method, self.options), "federation": self.engine.digest()}
-        return {**self.journal.record(), **identity, "dtype": self._numbers()}
-
-    def _numbers(self) -> str:
-        """In what it is computed."""
-        options = self.options
-        return str(options.dtype) + ("" if options.precision == "full" else f", {options.precision}")
+        return {**self.journal.record(), **identity, "dtype": numbers_of(self.options)}
 
     def _restore(self) -> None:
         if self.folder is None:
