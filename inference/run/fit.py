@@ -25,7 +25,7 @@ from ..engines.masking import least_reporting
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
-from ..method.capabilities import has_converged, needs_everyone
+from ..method.capabilities import Converges, has_converged, needs_everyone
 from ..method.initial import InitialWeights
 from ..method.of_options import of_options
 from ..options import Options
@@ -42,6 +42,7 @@ from .evaluated import metrics_row
 from .journal import Journal, Row
 from .keeper import CheckpointKeeper
 from .network_check import check_network
+from .pace import Pace
 from .progress import Bar, warn_diverged
 from .restore import identity_of, load_checked, numbers_of
 from .result import Run
@@ -84,8 +85,7 @@ def fit(
         UserError: for options out of range, or a checkpoint that cannot be used.
     """
     ready = Fit(method, federation, Options.of(method, rounds=rounds, **options), engine)
-    how = {"resumed": resume, "observe": observe, "leads": ready.engine.leads}
-    with tracked_fit(track, folder, ready.method, ready.options, **how) as observed:
+    with tracked_fit(ready, track, folder, observe, resumed=resume) as observed:
         return warned(ready.run(folder, resume=resume, progress=progress, observe=observed))
 
 
@@ -191,7 +191,8 @@ class Fit:
         journal = self.journal
         if options.rounds == 0 and not journal.evaluations:
             self.evaluate()
-        with Bar(options.rounds, journal.round, show=progress and self.engine.leads) as bar:
+        pace = Pace(options.evaluates, isinstance(self.method, Converges))
+        with Bar(options.rounds, journal.round, pace, journal.evaluations, show=progress and self.engine.leads) as bar:
             while not self.finished:
                 self.step()
                 evaluated = options.evaluates(journal.round) or self.finished
@@ -201,6 +202,7 @@ class Fit:
                 if self.engine.agree(self.folder is not None and due):
                     self._keep(keeper)
                 bar.advance(journal.last("test") if evaluated else None)
+            bar.end(has_converged(self.method, self.state.shared))
         calibration = calibrate(self.engine, self._broadcast(), options, random=self.random)
         fitted = self.engine.result(self._broadcast(), calibration.tensors if calibration else None)
         tested = self._tested[1] if self._tested is not None and self._tested[0] == journal.round else None

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,12 @@ def records(data: bytes) -> Iterator[bytes]:
 def in_wandb(folder: Path) -> list[tuple[str, int, float]]:
     from wandb.proto.wandb_internal_pb2 import Record
 
+    # (its own process writes, and may be at it when an offline run has ended)
+    logs = list(folder.glob("wandb/offline-run-*/logs/debug-internal.log"))
+    for _ in range(200):
+        if all("all finished" in log.read_text() for log in logs):
+            break
+        time.sleep(0.1)
     held, names = [], set()
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for data in records(path.read_bytes()):
@@ -136,6 +143,8 @@ def test_a_stopped_run_goes_on_in_the_same_track(name: str, tmp_path: Path, monk
     folder = tmp_path / "a run"
     with pytest.raises(Stop):
         run(folder, name, stop=3)
+    if name == "wandb":
+        time.sleep(1.1)  # (an offline run's folder is called by the second in which it began)
     wanted = expected(run(folder, name, resume=True))
     held = [entry for entry in READ[name](folder) if not entry[0].endswith("/seconds")]
     assert len(held) == len(wanted)  # (none is there twice)
