@@ -17,7 +17,7 @@ class TensorBoardTracker:
     """Scalars ``SPLIT/METRIC`` at the round's number, the configuration as text, figures as images."""
 
     def __init__(self, run: TrackedRun) -> None:
-        from torch.utils.tensorboard import SummaryWriter  # type: ignore[attr-defined]
+        from torch.utils.tensorboard import SummaryWriter
 
         known = _read(run.folder) if run.resumed else set[Logged]()
         # (a killed process may have written a part of the last round: TensorBoard drops it, and it is written again)

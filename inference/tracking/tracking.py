@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -101,12 +101,12 @@ class Tracking:
         self._metrics(number, SUMMARY, summary)
         for name in list(self.trackers):
             for path in figures:
-                self._guarded(name, lambda tracker, path=path: tracker.figure(number, path))
+                self._guarded(name, "figure", number, path)
 
     def close(self, finished: bool) -> None:
         """Ends the run in every tracker."""
         for name in list(self.trackers):
-            self._guarded(name, lambda tracker: tracker.close(finished))
+            self._guarded(name, "close", finished)
         self.trackers = {}
 
     def _metrics(self, number: int, split: str, row: Mapping[str, Any]) -> None:
@@ -116,14 +116,14 @@ class Tracking:
         for name in list(self.trackers):
             if (number, split) not in self.logged[name]:
                 self.logged[name].add((number, split))
-                self._guarded(name, lambda tracker: tracker.metrics(number, split, values))
+                self._guarded(name, "metrics", number, split, values)
 
-    def _guarded(self, name: str, call: Callable[[Tracker], None]) -> None:
+    def _guarded(self, name: str, method: str, *arguments: Any) -> None:
         """Calls a tracker; one that fails is left out from then on, and the run goes on."""
         if name not in self.trackers:
             return
         try:
-            call(self.trackers[name])
+            getattr(self.trackers[name], method)(*arguments)
         except Exception as error:
             del self.trackers[name]
             log.warning("--track %s stopped, and the run goes on: %s", name, " ".join(str(error).split()))
