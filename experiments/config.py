@@ -18,7 +18,7 @@ from typing import Any
 from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
-from .declared import Option, of_table, option, recorded
+from .declared import Option, of_table, of_watching, option, recorded
 
 ALL = ("run", "ablate", "tune", "search")
 
@@ -186,10 +186,7 @@ class RunConfig:
         "Model of a table: 'y ~ 1 + x + (1 + x | site)'. [default: a named table's own]", None,
         commands=ALL, data="tables", same_data=True,
     )  # fmt: skip
-    model: str | None = option(
-        "Function of a model file that is the model. [default: model, or the only one]", None, metavar="NAME",
-        data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+    model: str | None = of_table("Function of a model file that is the model. [default: model or the only one]", "NAME")
     group: str | None = option(
         "Column of a table that says to which client a row belongs. [default: the formula's grouping factor; of "
         "several the outermost]", None,
@@ -221,6 +218,7 @@ class RunConfig:
         "the table, join them to the most frequent one, or keep them apart; or by column, as in ward=join,gene=keep. "
         "[default: refuse]", None, commands=ALL, metavar="refuse|join|keep", data="tables", same_data=True, newer=True,
     )  # fmt: skip
+    track: str | None = of_watching("Log metrics to csv, tensorboard, mlflow, wandb. [default: none]", "NAME,...")
     na: str | None = recorded(None, data="tables", same_data=True, newer=True)
     reading: dict | None = recorded(None, data="tables", same_data=True, newer=True)  # noqa: RUF009
     test_fraction: float | None = option(

@@ -14,6 +14,7 @@ from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError, unknown
 from hierfl.inference.method.capabilities import is_tabular, reads_columns
 from hierfl.inference.method.settings import applicable, make_settings
+from hierfl.inference.tracking.tracking import tracker_names
 
 from . import methods
 from .build import options_of
@@ -51,6 +52,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         )
     if "reading" in said:
         Reading.of(said["reading"])  # (no such reading? say so before anything is loaded)
+    tracker_names(said.get("track"))  # (no such tracker? likewise)
     usual = usual_of(loaded.cls, data, said)
     if not tables.is_table(data):
         usual["learn_sd"] = learned(said.get("learn_sd"), said.get("response_sd"), usual["learn_sd"])

@@ -49,6 +49,11 @@ def recorded(default: Any = MISSING, **about: Any) -> Any:
     return field(default=default, metadata={"option": Option(**about)})
 
 
+def of_watching(help: str, metavar: str) -> Any:
+    """An option of how a run is watched, which changes nothing of it and may be said of a run that goes on."""
+    return option(help, None, metavar=metavar, identity=False, moves=True, newer=True)
+
+
 def of_table(help: str, metavar: str = "COLUMN", **about: Any) -> Any:
     """An option of tables that says what is read of them; earlier runs may lack it."""
     return option(help, None, metavar=metavar, data="tables", same_data=True, newer=True, **about)

@@ -105,6 +105,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         screen.print(line, soft_wrap=True)
     if summary["diverged_local_steps"]:
         screen.print(f"{summary['diverged_local_steps']} local steps diverged; those clients kept their previous state")
+    for line in summary.get("advice") or ():
+        screen.print(line, soft_wrap=True)
     screen.print(f"everything is in {folder}", soft_wrap=True)
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 
 from hierfl.file_lock import is_locked
 from hierfl.files import shown
+from hierfl.inference.run.pace import in_words
 
 from ..run_folder.csv_files import read_frame
 from .contributions import COLUMNS, CONTRIBUTIONS, read_status
@@ -125,14 +126,6 @@ def _eta(held: Mapping[str, Any]) -> list[str]:
     most, usual = "at most" if held.get("ends_early") else "about", median(took)
     left = f"{rounds} round{'s' * (rounds != 1)} left"
     return [f"{left}: {most} {in_words(rounds * usual)}, at {in_words(usual)} a round"]
-
-
-def in_words(seconds: float) -> str:
-    """A duration: "40 s", "12 min", "3.5 h", "2.1 days"."""
-    for unit, size in (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{max(seconds, 0.0):.3g} s"
 
 
 def _time(text: str) -> datetime | None:

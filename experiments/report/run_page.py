@@ -61,6 +61,8 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
     if found := [f"{line[0].upper()}{line[1:]}." for line in calibration_lines(summary)]:
         sections.append(Section("Temperature and sets", found))
+    if found := [f"{line[0].upper()}{line[1:]}." for line in summary.get("advice") or ()]:
+        sections.append(Section("What to try", found))
     if found := dp_lines(summary):
         sections.append(Section("Differential privacy", found, tables=[dp_table(summary)]))
     if (folder / "effects.csv").is_file():
@@ -73,7 +75,7 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         mine = in_section(pictures, "run", heading)
         if mine and heading not in WITH_TEXT and (by_row or heading not in OF_ROWS):
             sections.append(Section(heading, pictures=mine))
-    apart = ("best", "versions", "dropped", "warnings", "held_rows", "dp")
+    apart = ("best", "versions", "dropped", "warnings", "held_rows", "dp", "advice")
     said_masked = masked_line(summary).capitalize()
     rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in apart}
     sections += [

@@ -13,6 +13,7 @@ from pathlib import Path
 from hierfl.errors import UserError
 from hierfl.file_lock import locked
 from hierfl.files import PART_SUFFIX, is_leftover, make_folder, sync_folder
+from hierfl.inference.tracking.to_tensorboard import EVENTS
 
 from ..config import Configuration
 from .config_file import write_config
@@ -20,8 +21,9 @@ from .config_file import write_config
 FILES = (
     "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "influence.csv", "without.csv",
     "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "posterior.nc", "summary.json", "report.html",
+    "track.csv", "track-parameters.json", "tracking.json",
 )  # fmt: skip
-FOLDERS = ("checkpoint", "figures")
+FOLDERS = ("checkpoint", "figures", "wandb")
 
 
 def check_out(out: Path | None, overwrite: bool, mark: str = "config.toml", what: str = "run") -> None:
@@ -132,6 +134,8 @@ def _empty(out: Path) -> None:
             (out / name).unlink(missing_ok=True)
     for name in FOLDERS:
         shutil.rmtree(out / name, ignore_errors=True)
+    for path in out.glob(EVENTS):
+        path.unlink()
     for path in out.iterdir():
         if is_leftover(path) and path.name != ".lock":
             path.unlink()

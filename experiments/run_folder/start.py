@@ -18,6 +18,7 @@ from ..config import Configuration, RunConfig
 from .files import write_metrics
 from .layout import check_out, create_run_folder
 from .results import write_results
+from .track import tracked_run
 
 
 def start(
@@ -56,15 +57,19 @@ def fit_and_write(
         if run.settings_chosen is None and not tables.is_table(run.data):
             say(f"no settings ship for {name} on {run.data}: its defaults are used, but for what --set gives")
     try:
-        fitted = ready.run(
-            folder / "checkpoint",
-            resume=resume,
-            progress=progress,
-            observe=lambda rows: write_metrics(folder, rows),
-        )
-        with working("drawing from the posterior, writing results", progress):
-            strange = ood_inputs(run, ready.federation)
-            return write_results(folder, fitted, name, run.ood, strange, observed=run.observed_data, by_row=run.rows)
+        with tracked_run(folder, run.track, resumed=resume) as tracking:
+            fitted = ready.run(
+                folder / "checkpoint",
+                resume=resume,
+                progress=progress,
+                observe=lambda rows: (write_metrics(folder, rows), tracking.observe(rows))[0],
+            )
+            with working("drawing from the posterior, writing results", progress):
+                strange = ood_inputs(run, ready.federation)
+                kept = {"observed": run.observed_data, "by_row": run.rows}
+                summary = write_results(folder, fitted, name, run.ood, strange, **kept)
+            tracking.finish(fitted.rounds, summary, sorted((folder / "figures").glob("*.png")))
+        return summary
     except KeyboardInterrupt:
         say(f"stopped; go on with: hierfl run --resume {folder}")
         raise

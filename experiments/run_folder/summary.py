@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
+from hierfl.inference.run.advice import advice
 from hierfl.metrics.registry import KINDS, client_metrics, global_metrics
 from hierfl.models.mixed_effects.report.fit_notes import fit_notes
 from hierfl.models.pfedhb.report import part_lines
@@ -31,6 +32,7 @@ SUMMARY_SCHEMA: Schema = {
     **dict.fromkeys(("data", "split", "federation?", "ood?"), AnyOf(str, None)),
     **dict.fromkeys((f"{name}?" for name in SUMMARY_METRICS), NUMBER_OR_NULL), "seconds_per_round": NUMBER_OR_NULL,
     "dp?": DP_SCHEMA, "best_note?": AnyOf(str, None), "masked?": bool, "warnings?": [str], "dropped?": [str],
+    "advice?": [str],
     "held_rows?": AnyOf({"groups": [str], "number": Number(int, 0), "clients": AnyOf(str, [str])}, str),
     "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "*": NUMBER_OR_NULL,
 }  # fmt: skip
@@ -92,6 +94,7 @@ def make_summary(
         "best_note": (validated.note or None) if validated else None,
         **({} if run.coverage is None else {k: finite(v) for k, v in run.coverage.numbers.items()}),
         "warnings": run.warnings,
+        **({"advice": advice(run)} if simulated and not own else {}),
         **{k: finite(v) for k, v in report.items()},
         **({"dropped": dropped} if (dropped := federation.about.get("dropped")) else {}),
         **{k: finite(v) for k, v in chains.items()},

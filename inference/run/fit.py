@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ..engines.masking import least_reporting
 from ..engines.plate import PlateEngine
 from ..evaluation.fitted import Fitted
 from ..method.base import Method
-from ..method.capabilities import has_converged, needs_everyone
+from ..method.capabilities import Converges, has_converged, needs_everyone
 from ..method.initial import InitialWeights
 from ..method.of_options import of_options
 from ..options import Options
@@ -35,14 +35,16 @@ from ..server.robust.usable import check_robust
 from ..server.robust.watch import Watch
 from ..server.server import Server
 from ..state import State, form_of_state
+from ..tracking.of_fit import tracked_fit
 from .arguments import check_fitted, check_values, folder_of, initial_values
 from .coverage import interval_coverage, warned
 from .evaluated import metrics_row
 from .journal import Journal, Row
 from .keeper import CheckpointKeeper
 from .network_check import check_network
+from .pace import Pace
 from .progress import Bar, warn_diverged
-from .restore import identity_of, load_checked
+from .restore import identity_of, load_checked, numbers_of
 from .result import Run
 from .watched import Watched, announce
 
@@ -61,6 +63,7 @@ def fit(
     resume: bool = False,
     progress: bool = True,
     observe: Callable[[list[Row]], None] | None = None,
+    track: str | Sequence[str] | None = None,
     engine: EngineMaker = PlateEngine,
     **options: Any,
 ) -> Run:
@@ -74,6 +77,7 @@ def fit(
         resume: go on from the checkpoint in ``folder``. The result is the one an uninterrupted fit would have given.
         progress: a bar on standard error, if it takes longer than two seconds.
         observe: called with all metrics rows after each evaluation.
+        track: trackers, such as ``"csv,tensorboard"``, in which the run is called as ``folder``; docs: running.
         engine: where the clients are; see :class:`~hierfl.inference.engines.base.Engine`.
         **options: fields of :class:`~hierfl.inference.options.Options`.
 
@@ -81,7 +85,8 @@ def fit(
         UserError: for options out of range, or a checkpoint that cannot be used.
     """
     ready = Fit(method, federation, Options.of(method, rounds=rounds, **options), engine)
-    return warned(ready.run(folder, resume=resume, progress=progress, observe=observe))
+    with tracked_fit(ready, track, folder, observe, resumed=resume) as observed:
+        return warned(ready.run(folder, resume=resume, progress=progress, observe=observed))
 
 
 class Fit:
@@ -186,7 +191,8 @@ class Fit:
         journal = self.journal
         if options.rounds == 0 and not journal.evaluations:
             self.evaluate()
-        with Bar(options.rounds, journal.round, show=progress and self.engine.leads) as bar:
+        pace = Pace(options.evaluates, isinstance(self.method, Converges))
+        with Bar(options.rounds, journal.round, pace, journal.evaluations, show=progress and self.engine.leads) as bar:
             while not self.finished:
                 self.step()
                 evaluated = options.evaluates(journal.round) or self.finished
@@ -196,6 +202,7 @@ class Fit:
                 if self.engine.agree(self.folder is not None and due):
                     self._keep(keeper)
                 bar.advance(journal.last("test") if evaluated else None)
+            bar.end(has_converged(self.method, self.state.shared))
         calibration = calibrate(self.engine, self._broadcast(), options, random=self.random)
         fitted = self.engine.result(self._broadcast(), calibration.tensors if calibration else None)
         tested = self._tested[1] if self._tested is not None and self._tested[0] == journal.round else None
@@ -274,12 +281,7 @@ class Fit:
 
     def _record(self) -> dict[str, Any]:
         identity = {"fit": identity_of(self.method, self.options), "federation": self.engine.digest()}
-        return {**self.journal.record(), **identity, "dtype": self._numbers()}
-
-    def _numbers(self) -> str:
-        """In what it is computed."""
-        options = self.options
-        return str(options.dtype) + ("" if options.precision == "full" else f", {options.precision}")
+        return {**self.journal.record(), **identity, "dtype": numbers_of(self.options)}
 
     def _restore(self) -> None:
         if self.folder is None:

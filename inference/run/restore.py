@@ -28,6 +28,11 @@ def identity_of(method: Method, options: Options) -> dict[str, Any]:
     return {"method": name, "settings": settings, **options.identity, **weights}
 
 
+def numbers_of(options: Options) -> str:
+    """In what numbers a fit is computed."""
+    return str(options.dtype) + ("" if options.precision == "full" else f", {options.precision}")
+
+
 def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: int) -> tuple[State, dict[str, Any]]:
     """Reads a checkpoint of the fit that is to go on.
 

@@ -1,0 +1,1 @@
+"""Experiment trackers: metrics of a run, while it runs, where others watch theirs."""
