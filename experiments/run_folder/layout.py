@@ -21,7 +21,7 @@ FILES = (
     "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "influence.csv", "without.csv",
     "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "posterior.nc", "summary.json", "report.html",
 )  # fmt: skip
-FOLDERS = ("checkpoint", "figures")
+FOLDERS = ("checkpoint", "figures", "model")
 
 
 def check_out(out: Path | None, overwrite: bool, mark: str = "config.toml", what: str = "run") -> None:
