@@ -16,9 +16,10 @@ from ..allocator import keep_memory
 from ..messages import log_to_stderr
 from .bench import bench
 from .compare import ablate, ablation_table, compare
-from .federate import federate, predict
+from .federate import federate
 from .lists import datasets, methods
 from .papers import papers
+from .predict import predict
 from .report import collect, cost, report
 from .run import run
 from .sbc import sbc

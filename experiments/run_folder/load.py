@@ -101,6 +101,13 @@ def load_run(
     return kept.run_of(plain, state, record, replace(data, **scales))
 
 
+def predicts_alone(loaded: Run | FittedMixedModel | FittedModel) -> bool:
+    """Whether a loaded run predicts without the rows that were fitted."""
+    if isinstance(loaded, Run):
+        return not loaded.fitted.method.conditions
+    return not isinstance(loaded, LoadedMixedModel) or "reader" in loaded.run.fitted.federation.about
+
+
 def _with_rows(
     folder: Path, config: Configuration, state: State, record: dict[str, Any], *, trust_code: bool
 ) -> Run | FittedMixedModel | FittedModel:
