@@ -22,6 +22,7 @@ from .papers import papers
 from .predict import predict
 from .report import collect, cost, report
 from .run import run
+from .runs import runs
 from .sbc import sbc
 from .search import search, tune
 from .table import table
@@ -53,8 +54,8 @@ def _root(
 
 
 COMMANDS = (
-    run, compare, ablate, sbc, report, predict, table, tune, search, collect, cost, ablation_table, bench, methods,
-    datasets,
+    run, runs, compare, ablate, sbc, report, predict, table, tune, search, collect, cost, ablation_table, bench,
+    methods, datasets,
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)

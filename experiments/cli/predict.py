@@ -10,6 +10,7 @@ import typer
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 
+from .as_json import AsJson, print_json
 from .federate.options import StudyName
 from .options import TrustCode, path_argument, path_option
 from .reading import with_reading
@@ -47,6 +48,7 @@ def predict(
     ] = None,
     out: Annotated[Path | None, path_option("FILE", "A csv file to write to. [default: the screen]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    as_json: AsJson = False,
     study: StudyName = "",
     trust_code: TrustCode = False,
     reading: Any = None,
@@ -72,9 +74,11 @@ def predict(
         from .federate.site import predict_at_site
 
         found = predict_at_site(folder, data, study, draws or 0, how, trust_code=trust_code)
-    if out is None:
+    if as_json:
+        print_json(found)
+    elif out is None:
         typer.echo(found.to_csv(index=False, lineterminator="\n"), nl=False)
-    else:
+    if out is not None:
         write_frame(out, found)
 
 

@@ -17,9 +17,9 @@ from .. import methods
 from ..build import build
 from ..config import Configuration
 from ..configure import absolute_path
-from .config_file import read_config, write_config
+from .config_file import read_config, read_config_file, write_config
 from .layout import lock_run_folder
-from .start import fit_and_write
+from .start import fit_and_write, start
 
 
 def resume(
@@ -59,6 +59,28 @@ def resume(
         if place or method:
             write_config(folder, config)
         return fit_and_write(ready, folder, name, progress, config.run, resume=begun)
+
+
+def repeat(
+    path: Path, place: Mapping[str, Any], out: Path | None, overwrite: bool, progress: bool, *, trust_code: bool,
+    engine: EngineMaker = PlateEngine,
+) -> tuple[Path, dict[str, Any]] | None:  # fmt: skip
+    """Runs again what a configuration says, into a folder of its own; as :func:`.start.start`.
+
+    Args:
+        path: of the config.toml, or of the folder of its run.
+        place: where the data are now, and the device: options that are declared to move.
+        out, overwrite, progress, engine: as of :func:`.start.start`.
+        trust_code: whether to run a method's file that this user has neither named nor run before.
+
+    Raises:
+        UserError: for another file, a method's file that has changed, and other data.
+    """
+    if not path.exists():
+        raise UserError(f"no file {path}")
+    config = relocate(read_config(path) if path.is_dir() else read_config_file(path), place)
+    loaded = methods.load_of(path if path.is_dir() else path.parent, config.run.as_table(), trust_code=trust_code)
+    return start(config, out, overwrite, progress, engine, loaded)
 
 
 def relocate(config: Configuration, place: Mapping[str, Any] | None, method: str = "") -> Configuration:
