@@ -27,7 +27,7 @@ def write_model(folder: Path, run: Run) -> None:
     """Keeps a run's model in its folder."""
     record: dict[str, Any] = {"network": None, "design": None}
     tensors: dict[str, Tensor] = {}
-    method = run.fitted.method
+    method: Any = run.fitted.method
     if not is_tabular(method):
         record["network"], tensors = written.written(method.given_network)
     elif not reads_columns(type(method)):

@@ -17,6 +17,7 @@ from .. import methods
 from ..build import build
 from ..config import Configuration
 from ..configure import absolute_path
+from ..declared import PYTHON
 from .config_file import read_config, read_config_file, write_config
 from .layout import lock_run_folder
 from .start import fit_and_write, start
@@ -79,6 +80,7 @@ def repeat(
     if not path.exists():
         raise UserError(f"no file {path}")
     config = relocate(read_config(path) if path.is_dir() else read_config_file(path), place)
+    refuse_python(path, config)
     loaded = methods.load_of(path if path.is_dir() else path.parent, config.run.as_table(), trust_code=trust_code)
     return start(config, out, overwrite, progress, engine, loaded)
 
@@ -94,6 +96,19 @@ def relocate(config: Configuration, place: Mapping[str, Any] | None, method: str
     return config.with_run(method=found)
 
 
+def refuse_python(path: Path, config: Configuration) -> None:
+    """Refuses a run whose data were a Python program's.
+
+    Raises:
+        UserError: for such a run.
+    """
+    if config.run.data.startswith(PYTHON):
+        raise UserError(
+            f"{path} is of a fit in Python, which had the data: fit(..., folder=..., resume=True) goes on, and "
+            "load_run(folder, federation=...) takes them"
+        )
+
+
 def restore(
     folder: Path, config: Configuration, progress: bool, trust_code: bool, engine: EngineMaker = PlateEngine
 ) -> tuple[Fit, str]:
@@ -102,6 +117,7 @@ def restore(
     Raises:
         UserError: for a method's file that has changed or is not known to be this user's, and for other data.
     """
+    refuse_python(folder, config)
     loaded = methods.load_of(folder, config.run.as_table(), trust_code=trust_code)
     with working("loading data", progress):
         ready, name = build(config, loaded, engine)

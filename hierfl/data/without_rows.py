@@ -42,7 +42,7 @@ class RowlessFederation(Federation):
     known_digest: str = ""
 
     @property
-    def extent(self) -> tuple[float, float]:  # type: ignore[override]
+    def extent(self) -> tuple[float, float]:
         """Of the rows that were fitted."""
         return (float(self.x.min()), float(self.x.max())) if len(self.x) else self.known_extent
 
@@ -97,10 +97,11 @@ def written(federation: Federation) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def read(record: Mapping[str, Any], scales: Mapping[str, Tensor]) -> RowlessFederation:
     """The federation that :func:`written` wrote, without rows."""
     units = record["response_units"]
+    splits: dict[str, Any] = {split: _places(record["sizes"][split]) for split in SPLITS}
     return RowlessFederation(
         torch.zeros((0, *record["event"]), dtype=type_of(record["inputs"])),
         torch.zeros(0, dtype=type_of(record["targets"])),
-        **{split: _places(record["sizes"][split]) for split in SPLITS},
+        **splits,
         global_test=torch.zeros(0, dtype=torch.long), ids=record["ids"], task=record["task"],
         classes=record["classes"], mean=scales.get("mean"), std=scales.get("std"), about=record["about"],
         dtype=type_of(record["dtype"]), response_units=None if units is None else ResponseUnits(*units),

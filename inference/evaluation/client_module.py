@@ -38,6 +38,9 @@ class ClientModule(nn.Module):
     Its output is log probabilities (n, C), averaged over its draws' probabilities; of a regression mean and standard
     deviation (n, 2) in the user's units.
 
+    Attributes:
+        mean, std, sd: of the arguments; buffers.
+
     Args:
         bases: a base network, or one for each draw.
         weight, bias: of the head, (K, outputs, features) and (K, outputs).
@@ -46,6 +49,10 @@ class ClientModule(nn.Module):
         sd: of a regression's response at each draw, (K,); None of a classification.
         units: of a standardised response.
     """
+
+    mean: Tensor | None
+    std: Tensor | None
+    sd: Tensor | None
 
     def __init__(
         self, bases: list[nn.Module], weight: Tensor, bias: Tensor, mean: Tensor | None, std: Tensor | None,
@@ -104,8 +111,8 @@ def client_module(fitted: Fitted, row: int, draws: int) -> ClientModule:
     if network.encoder is not None:
         raise UserError(f"{name} has latent features, which are drawn for each example: no plain module predicts so")
     called = _Called()
-    spied = copy.copy(fitted.method)
-    spied.network = replace(network, base=_spied(network.base, called), head=_spied_head(network.head, called))  # type: ignore[attr-defined]
+    spied: Any = copy.copy(fitted.method)
+    spied.network = replace(network, base=_spied(network.base, called), head=_spied_head(network.head, called))
     x = _inputs(fitted)
     _, sites = replace(fitted, method=spied).personal_sites(
         [row], Batch(*_seen(fitted, x), None, federation.template().n), draws
@@ -124,14 +131,16 @@ def _inputs(fitted: Fitted) -> Tensor:
     federation, rng = fitted.federation, torch.Generator().manual_seed(0)
     shape = (INPUTS, *federation.event_shape)
     if federation.x.dtype == torch.int64:
-        return torch.zeros(shape, dtype=torch.int64)
+        parts = fitted.method.network.base.module.modules()
+        known = [part.num_embeddings for part in parts if isinstance(part, nn.Embedding)]
+        return torch.randint(0, min([*known, int(federation.extent[1]) + 1]), shape, generator=rng)
     if federation.x.dtype == torch.uint8:
         return torch.randint(0, 256, shape, generator=rng).to(torch.uint8)
     least, most = federation.extent
     x = least + (most - least) * torch.rand(shape, generator=rng, dtype=federation.dtype)
-    return (
-        x if federation.mean is None else (federation.mean + federation.std * torch.randn(shape, generator=rng)).to(x)
-    )
+    if federation.mean is None or federation.std is None:
+        return x
+    return (federation.mean + federation.std * torch.randn(shape, generator=rng)).to(x)
 
 
 def _seen(fitted: Fitted, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,8 +190,8 @@ def _made(
         _loaded(network.base.module, {key: value[k % len(value)] for key, value in each.items()}, w.dtype)
         for k in range(number)
     ]
-    scales = [None if value is None else value.to(w.dtype).clone() for value in (federation.mean, federation.std)]
-    return ClientModule(bases, weight.contiguous(), bias.contiguous(), *scales, scale, sd, federation.units).eval()
+    mean, std = (None if value is None else value.clone() for value in (federation.mean, federation.std))
+    return ClientModule(bases, weight.contiguous(), bias.contiguous(), mean, std, scale, sd, federation.units).eval()
 
 
 def _loaded(module: nn.Module, values: Mapping[str, Tensor], dtype: torch.dtype) -> nn.Module:
