@@ -29,8 +29,8 @@ def methods(
         typer.echo(page(), nl=False)
         return
     if as_json and not name:
-        parts = ("family", "stays", "sent", "message_size", "text")
-        print_json([{"method": key, **{part: getattr(of, part) for part in parts}} for key, of in METHODS.items()])
+        said = ("family", "stays", "sent", "message_size", "text")
+        print_json([{"method": key, **{part: getattr(of, part) for part in said}} for key, of in METHODS.items()])
         return
     if not name:
         wide = screen.width >= WIDE

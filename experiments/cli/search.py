@@ -105,8 +105,8 @@ def search(
                      say=(lambda line: None) if as_json else print)  # fmt: skip
     title, drawn = f"{method} on {data}, {seeds} seed{'s' * (seeds > 1)}", ""
     if against:
-        drawn = draw_sensitivity(method, cells, against, title, out.with_suffix(".png"))
+        drawn = str(draw_sensitivity(method, cells, against, title, out.with_suffix(".png")))
     if as_json:
         print_json(cells)
         return
-    typer.echo("\n".join(filter(None, (f"best: {in_words(cells[0])}", str(drawn)))))
+    typer.echo("\n".join(filter(None, (f"best: {in_words(cells[0])}", drawn))))

@@ -71,7 +71,7 @@ def table_rows(
     text = {name for name in text if name}
     plain = replace(how, types={}, order={}, reference={})
     header = set(tables.read(str(path), text=text, reading=plain).columns)
-    declared = {
+    declared: dict[str, Any] = {
         part: {name: value for name, value in getattr(how, part).items() if name in header}
         for part in ("types", "order", "reference")
     }

@@ -60,7 +60,7 @@ def _row(run: Path, root: Path) -> Listed:
         return Listed(name, state=f"cannot be read: {error}")
     method = Path(config.method).stem if config.method.endswith(".py") else config.method
     data = tables.stem(config.data) if tables.is_table(config.data) else Path(config.data).stem
-    known = {"method": method, "data": data, "rounds": config.rounds}
+    known: dict[str, Any] = {"method": method, "data": data, "rounds": config.rounds}
     if not (run / "summary.json").is_file():
         return Listed(name, **known, done=_rounds_done(run), state="not finished")
     try:

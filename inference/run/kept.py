@@ -167,7 +167,7 @@ def run_of(
         [(number, state[f"held_out/{k}/"]) for k, number in enumerate(record["held_out"])],
         None if record["coverage"] is None else Coverage(**record["coverage"]), _watched(state, record),
     )  # fmt: skip
-    return Run(*parts) if folder is None else LoadedRun(*parts, folder)
+    return Run(*parts) if folder is None else LoadedRun(*(*parts, folder))
 
 
 def _arrays(values: State) -> dict[str, np.ndarray]:

@@ -35,7 +35,7 @@ def table() -> pd.DataFrame:
     return pd.DataFrame({"y": y, "x": x, "arm": arm, "site": [f"s{j}" for j in who]})
 
 
-@pytest.mark.cpu(8, "a run and its posterior, the first to import ArviZ")
+@pytest.mark.cpu(4, "a run and its posterior, the first to import ArviZ")
 def test_a_run_without_its_data_predicts_as_with_them(finished: Finished, tmp_path: Path) -> None:
     folder = finished("pfedvem", tmp_path / "run")
     run, whole = hierfl.load_run(folder), hierfl.load_run(folder, rows=True)
@@ -107,7 +107,7 @@ def test_what_predicts_given_the_rows_asks_for_them(hierfl: Call, tmp_path: Path
     assert load_run("r", rows=True).predict(np.zeros((1, 4)), "0").shape == (1, 3)
 
 
-@pytest.mark.cpu(5, "a mixed model with its draws")
+@pytest.mark.cpu(3, "a mixed model with its draws")
 def test_a_mixed_model_comes_back(hierfl: Call, tmp_path: Path) -> None:
     from hierfl import load_run
 
