@@ -29,7 +29,7 @@ FEDERATION: Schema = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RowlessFederation(Federation):
     """A federation whose rows are elsewhere.
 

@@ -39,7 +39,7 @@ STATES = ("shared", "personal", "copies", "initial")
 WATCHED = ("measured", "beside", "without", "errors")
 #: what the json holds beside a checkpoint's
 RECORD: Schema = {
-    "federation": without_rows.FEDERATION, "options": dict, "tensors": [str], "seed": Number(int, 0),
+    "federation": without_rows.FEDERATION, "options": dict, "tensors": {"*": Number(int, 0)}, "seed": Number(int, 0),
     "seconds": Number(float, 0), "random": bool,
     "evaluations": [{"round": Number(int, 0), "split": str, "*": AnyOf(Number(), None)}],
     "summaries": [Number(int, 0)], "held_out": [Number(int, 0)], "tested": AnyOf(Number(int, 0), None),
@@ -74,7 +74,8 @@ def write(folder: Path, run: Run, more: Mapping[str, Any], tensors: Mapping[str,
         state |= {f"watched/{name}": torch.as_tensor(array) for name, array in arrays.items() if array is not None}
     record = {
         **more, "round": run.rounds, "federation": federation, "options": _plain_options(run.options),
-        "tensors": list(state), "seed": run.fitted.seed, "seconds": float(run.seconds), "random": bool(run.random),
+        "tensors": {name: place for place, name in enumerate(state)},
+        "seed": run.fitted.seed, "seconds": float(run.seconds), "random": bool(run.random),
         "evaluations": run.evaluations, "summaries": [number for number, _ in run.summaries],
         "held_out": [number for number, _ in run.held_out],
         "tested": None if run.tested is None else len(run.tested),
@@ -107,9 +108,10 @@ def read(folder: Path) -> tuple[State, dict[str, Any]]:
     """
     state, record = checkpoint.load(folder)
     check(record, RECORD, folder / "checkpoint.json")
-    if set(record["tensors"]) != state.keys():
+    places = record["tensors"]  # (a safetensors file keeps no order)
+    if places.keys() != state.keys():
         raise UserError(f"{folder} is damaged: its tensors are not those that were written")
-    return {name: state[name] for name in record["tensors"]}, record  # (a safetensors file keeps no order)
+    return {name: state[name] for name in sorted(state, key=places.__getitem__)}, record
 
 
 def under(state: Mapping[str, Tensor], prefix: str) -> State:
