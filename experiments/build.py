@@ -20,6 +20,7 @@ from hierfl.data.formula.missing import whole_rows
 from hierfl.data.formula.own_numbers import joined
 from hierfl.data.formula.parsed import OWN
 from hierfl.data.formula.row_numbers import RowColumns
+from hierfl.data.formula.rowless import written
 from hierfl.data.input_scales import standardised
 from hierfl.data.patients import beyond_words, within_cap
 from hierfl.data.reading.options import Reading
@@ -154,6 +155,7 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
         test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
     )  # fmt: skip
     about = {**federation.about, "data": tables.stem(run.data), "split": formula}
+    about |= {"reader_record": written(about["reader"], df, about["reader"].places.levels.client)}
     return replace(federation, about={**about, "beyond": beyond} if beyond else about), design
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal
 
+#: before the name of data that a fit in Python has had
+PYTHON = "python:"
+
 
 @dataclass(frozen=True)
 class Option:

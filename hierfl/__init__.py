@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from .data.reading.read import read_table
     from .errors import UserError
     from .experiments.federate.study_fit import load_study
-    from .inference import Method, Run, fit
+    from .experiments.run_folder.in_python import fit
+    from .experiments.run_folder.load import load_run
+    from .inference import Method, Run
     from .models.any_model.fit_model import fit_model
     from .models.mixed_effects.mixed_model import load_mixed_model, mixed_model
 
@@ -30,6 +32,7 @@ __all__ = [
     "fit",
     "fit_model",
     "load_mixed_model",
+    "load_run",
     "load_study",
     "mixed_model",
     "read_table",
@@ -42,9 +45,10 @@ _ROOMS = {
     "Method": "inference",
     "Run": "inference",
     "UserError": "errors",
-    "fit": "inference",
+    "fit": "experiments.run_folder.in_python",
     "fit_model": "models.any_model.fit_model",
     "load_mixed_model": "models.mixed_effects.mixed_model",
+    "load_run": "experiments.run_folder.load",
     "load_study": "experiments.federate.study_fit",
     "mixed_model": "models.mixed_effects.mixed_model",
     "read_table": "data.reading.read",

@@ -16,11 +16,13 @@ from ..allocator import keep_memory
 from ..messages import log_to_stderr
 from .bench import bench
 from .compare import ablate, ablation_table, compare
-from .federate import federate, predict
+from .federate import federate
 from .lists import datasets, methods
 from .papers import papers
+from .predict import predict
 from .report import collect, cost, report
 from .run import run
+from .runs import runs
 from .sbc import sbc
 from .search import search, tune
 from .table import table
@@ -52,8 +54,8 @@ def _root(
 
 
 COMMANDS = (
-    run, compare, ablate, sbc, report, predict, table, tune, search, collect, cost, ablation_table, bench, methods,
-    datasets,
+    run, runs, compare, ablate, sbc, report, predict, table, tune, search, collect, cost, ablation_table, bench,
+    methods, datasets,
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .as_json import AsJson, comparison, print_json
 from .options import Offline, Quiet, Settings, decimals, path_argument, path_option, with_run_options
 from .reading import with_reading
 
@@ -22,6 +23,7 @@ def compare(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the comparison that is in --out.")] = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare runs of the same data client by client: gains with intervals, who gains, leave-one-out."""
     from ..compare.comparison import compare_runs
@@ -32,7 +34,9 @@ def compare(
     found = compare_runs(runs, loo)
     folder = comparison_folder(out)
     write_comparison(found, folder)
-    if not quiet:
+    if as_json:
+        print_json(comparison(found, folder))
+    elif not quiet:
         from .screen import print_comparison
 
         print_comparison(found, folder)
@@ -66,6 +70,7 @@ def ablate(
     ] = None,
     offline: Offline = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
     **given: Any,
 ) -> None:  # fmt: skip
     """Does the hierarchical prior earn its keep? Runs every prior, each with its own scale, and compares.
@@ -74,7 +79,7 @@ def ablate(
     """
     if len(methods) > 1:
         _ablate_files(methods, setting, {"seeds": seeds, "choose_seeds": choose_seeds, "scales": scales}, out, given,
-                      quiet=quiet)  # fmt: skip
+                      quiet=quiet, as_json=as_json)  # fmt: skip
         return
     from ..configure import parse_settings, usual_data
     from ..methods import load
@@ -87,9 +92,11 @@ def ablate(
     found = run_priors(
         method, data, given, parse_settings(setting or []), 5 if seeds is None else seeds, folder,
         choose_seeds=1 if choose_seeds is None else choose_seeds,
-        scales=decimals("--scales", scales) if scales else (), progress=not quiet,
+        scales=decimals("--scales", scales) if scales else (), progress=not (quiet or as_json),
     )  # fmt: skip
-    if not quiet:
+    if as_json:
+        print_json(comparison(found, folder))
+    elif not quiet:
         from .screen import print_comparison
 
         print_comparison(found, folder)
@@ -97,7 +104,7 @@ def ablate(
 
 def _ablate_files(
     files: list[str], setting: list[str] | None, of_priors: dict[str, Any], out: Path | None, given: dict[str, Any],
-    *, quiet: bool,
+    *, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Alternatives of a model, by their files."""
     from hierfl.errors import UserError
@@ -110,8 +117,10 @@ def _ablate_files(
         raise UserError(f"{flag(said[0])} is for a method's priors: model files are fitted once each")
     data = given.pop("data", None)
     folder = out or Path("runs") / "-".join(["ablate", *(Path(file).stem for file in files), Path(data or "").stem])
-    found, scored = ablate_files(files, data, given, parse_settings(setting or []), folder, not quiet)
-    if not quiet:
+    found, scored = ablate_files(files, data, given, parse_settings(setting or []), folder, not (quiet or as_json))
+    if as_json:
+        print_json(comparison(found, folder))
+    elif not quiet:
         from .screen_models import print_alternatives
 
         print_alternatives(found, scored, folder, held_out=bool(given.get("test_fraction")))
@@ -120,12 +129,17 @@ def _ablate_files(
 def ablation_table(
     folders: Annotated[list[Path], path_argument("FOLDER...", "Folders of hierfl ablate.")],
     out: Annotated[Path | None, path_option("FILE", "A markdown file to write the tables to.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Several ablations side by side: where the hierarchical prior helps, and which clients."""
     from ..run_folder.files import write_text
     from ..search.ablation_table import markdown, read
 
-    text = markdown([read(folder) for folder in folders])
+    found = [read(folder) for folder in folders]
+    text = markdown(found)
     if out is not None:
         write_text(out, text)
+    if as_json:
+        print_json(found)
+        return
     typer.echo(text)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from .as_json import AsJson, print_json
 from .screen import console, text_table
 
 
@@ -14,6 +15,7 @@ def methods(
     leaves: Annotated[
         bool, typer.Option("--leaves", help="What leaves a client, for every method, as a page in markdown.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the methods, or one method's settings and messages."""
     from hierfl.inference.method.about import About
@@ -25,6 +27,10 @@ def methods(
         from ..federate.leaving_page import page
 
         typer.echo(page(), nl=False)
+        return
+    if as_json and not name:
+        said = ("family", "stays", "sent", "message_size", "text")
+        print_json([{"method": key, **{part: getattr(of, part) for part in said}} for key, of in METHODS.items()])
         return
     if not name:
         wide = screen.width >= WIDE
@@ -41,6 +47,10 @@ def methods(
 
     table = text_table("setting", "default", "meaning")
     loaded = load(name)
+    if as_json:
+        settings = [dict(zip(("setting", "default", "meaning"), row, strict=True)) for row in describe(loaded.cls)]
+        print_json({"method": loaded.name, "settings": settings, "shipped": all_shipped(loaded.name)})
+        return
     stated = METHODS.get(name) or vars(loaded.cls).get("about")
     if isinstance(stated, About):  # (of a file of one's own what it states)
         screen.print(f"{loaded.name}: {'; '.join(filter(None, (stated.text, stated.family)))}", soft_wrap=True)
@@ -74,7 +84,7 @@ OF_A_MODEL = (
 WIDE = 140
 
 
-def datasets() -> None:
+def datasets(as_json: AsJson = False) -> None:
     """List the data sets, the ways of splitting them, and the networks."""
     from hierfl.data.datasets.registry import DATASETS
     from hierfl.data.npz import ARRAYS
@@ -82,6 +92,15 @@ def datasets() -> None:
     from hierfl.data.tables import TABLES
     from hierfl.nn.networks.registry import NETWORKS
 
+    if as_json:
+        usual = ("about", "clients", "split", "rounds", "network")
+        print_json({
+            "data sets": {name: {part: getattr(of, part) for part in usual} for name, of in DATASETS.items()},
+            "tables": {name: {"about": of.about, "formula": of.formula} for name, of in TABLES.items()},
+            "splits": {name: {"parameter": of.parameter, "about": of.about} for name, of in SPLITS.items()},
+            "networks": dict(NETWORKS),
+        })  # fmt: skip
+        return
     screen = console()
     table = text_table("data set", "what it is", "by default")
     for name, entry in DATASETS.items():

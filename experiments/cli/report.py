@@ -10,6 +10,7 @@ import typer
 
 from hierfl.files import shown_lines
 
+from .as_json import AsJson, print_json
 from .options import Offline, Quiet, TrustCode, path_argument, path_option, with_run_options
 
 
@@ -43,6 +44,7 @@ def report(
 def collect(
     runs: Annotated[list[Path], path_argument("RUN...", "Finished runs: one setting of each method, some seeds.")],
     out: Annotated[Path, path_option("FILE", "A json file to write the table to.")],
+    as_json: AsJson = False,
 ) -> None:
     """Gather runs into a table: a row for each method and prior, mean and standard error over seeds."""
     from ..compare.over_seeds import markdown, summarise_over_seeds
@@ -51,6 +53,9 @@ def collect(
     records = summarise_over_seeds(runs)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, json.dumps(records, indent=1) + "\n")
+    if as_json:
+        print_json(records)
+        return
     typer.echo(shown_lines(markdown(records)))
 
 

@@ -9,6 +9,7 @@ import typer
 
 from hierfl.errors import UserError
 
+from .as_json import AsJson, print_json
 from .options import Offline, Quiet, path_option, with_run_options
 from .reading import with_reading
 
@@ -56,6 +57,7 @@ def tune(
     ] = None,
     offline: Offline = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
     **given: Any,
 ) -> None:
     """Choose a method's settings on validation data, with a budget. Stopped, it goes on where it was."""
@@ -65,10 +67,12 @@ def tune(
 
     data = _data_of(method, given)
     values = {key: text.split(",") for key, text in parse_settings(grid or []).items()}
-    climb(
+    best = climb(
         method, data, given, values, budget, out,
-        seeds=seeds, settle=settle, by=parse_metrics(by or ""), progress=not quiet,
+        seeds=seeds, settle=settle, by=parse_metrics(by or ""), progress=not (quiet or as_json),
     )  # fmt: skip
+    if as_json:
+        print_json(best)
 
 
 @with_reading()
@@ -84,6 +88,7 @@ def search(
         str | None, typer.Option(metavar="KEY", help="Draw the metrics against this setting, beside --out.")
     ] = None,
     offline: Offline = False,
+    as_json: AsJson = False,
     **given: Any,
 ) -> None:
     """Run every setting of a grid and rank them on validation data. Stopped, it goes on where it was."""
@@ -96,8 +101,12 @@ def search(
     values = {key: text.split(",") for key, text in parse_settings(grid).items()}
     if against and against not in numeric_settings(method):
         raise UserError(f"--against takes a setting of {method} that is a number, not {against!r}")
-    cells = run_grid(method, data, seeds, values, out, given, settle, parse_metrics(by or ""))
-    typer.echo(f"best: {in_words(cells[0])}")
+    cells = run_grid(method, data, seeds, values, out, given, settle, parse_metrics(by or ""),
+                     say=(lambda line: None) if as_json else print)  # fmt: skip
+    title, drawn = f"{method} on {data}, {seeds} seed{'s' * (seeds > 1)}", ""
     if against:
-        title = f"{method} on {data}, {seeds} seed{'s' * (seeds > 1)}"
-        typer.echo(draw_sensitivity(method, cells, against, title, out.with_suffix(".png")))
+        drawn = str(draw_sensitivity(method, cells, against, title, out.with_suffix(".png")))
+    if as_json:
+        print_json(cells)
+        return
+    typer.echo("\n".join(filter(None, (f"best: {in_words(cells[0])}", drawn))))

@@ -13,6 +13,7 @@ from hierfl.schema import read_json
 
 from ..columns import NETWORK
 from ..compare.comparison import compare_runs
+from ..declared import PYTHON
 from ..federate.guard.home import Home
 from ..federate.site_results import site_run, write_site_results
 from ..federate.study_site import Membership
@@ -74,6 +75,7 @@ def write_report(
     read_summary(folder)  # (not finished? say so first)
     by_row &= config.run.rows
     wanted = features and by_row and config.run.network not in ("design", NETWORK)
+    wanted &= not config.run.data.startswith(PYTHON)  # (whose data were the program's)
     if (place or trust_code) and not wanted:
         raise UserError("data and method are needed for features, which are not drawn here")
     drawn = draw_posterior(folder, progress, rhat, by_row=by_row)

@@ -46,11 +46,20 @@ def read_config(folder: Path) -> Configuration:
         left = folder.is_dir() and any(folder.iterdir()) and all(map(is_leftover, folder.iterdir()))
         hint = f"; a start that failed has left it: begin again with --out {folder} --overwrite" if left else ""
         raise UserError(f"{folder} is not the folder of a run: it has no config.toml{hint}")
+    return read_config_file(path)
+
+
+def read_config_file(path: Path) -> Configuration:
+    """The configuration in a file.
+
+    Raises:
+        UserError: if it is damaged, or another version has written it.
+    """
     held = read_toml(path, CONFIG)
     if unknown := [name for name in held["run"] if name not in options()]:
         words = ", ".join(f"run.{name}" for name in unknown)
         raise UserError(
-            f"{folder} was written by an earlier version of hierfl (its config.toml has {words}); run it again"
+            f"{path.parent} was written by an earlier version of hierfl (its config.toml has {words}); run it again"
         )
     check(held["run"], run_schema(held["run"].get("network") == "design"), path, "run")
     return Configuration(RunConfig(**held["run"]), held["settings"])

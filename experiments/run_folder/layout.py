@@ -23,7 +23,7 @@ FILES = (
     "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "posterior.nc", "summary.json", "report.html",
     "track.csv", "track-parameters.json", "tracking.json",
 )  # fmt: skip
-FOLDERS = ("checkpoint", "figures", "wandb")
+FOLDERS = ("checkpoint", "figures", "model", "wandb")
 
 
 def check_out(out: Path | None, overwrite: bool, mark: str = "config.toml", what: str = "run") -> None:

@@ -15,6 +15,7 @@ from hierfl.inference.method.capabilities import joint_posterior, shrinkage_tabl
 from .csv_files import write_frame
 from .diagnostics import NO_CHAINS, chain_mixing, ood_detection
 from .files import write_metrics, write_text
+from .kept_model import write_model
 from .summary import make_summary
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def write_results(
               "trace": None if joint is None else joint.trace_table()}  # fmt: skip
     save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged, **frames), title)
     result = make_summary(run, name, numbers, chains, NO_ROWS if posterior is None else held_rows(posterior), own=own)
+    if not own:  # (a site has its study's folder, and its rows)
+        write_model(folder, run)
     if joint is not None:
         result["warnings"] = [*result["warnings"], *joint.notes(run.rounds)]
     write_text(folder / "summary.json", json.dumps(result, indent=1) + "\n")

@@ -17,9 +17,10 @@ from .. import methods
 from ..build import build
 from ..config import Configuration
 from ..configure import absolute_path
-from .config_file import read_config, write_config
+from ..declared import PYTHON
+from .config_file import read_config, read_config_file, write_config
 from .layout import lock_run_folder
-from .start import fit_and_write
+from .start import fit_and_write, start
 
 
 def resume(
@@ -61,6 +62,29 @@ def resume(
         return fit_and_write(ready, folder, name, progress, config.run, resume=begun)
 
 
+def repeat(
+    path: Path, place: Mapping[str, Any], out: Path | None, overwrite: bool, progress: bool, *, trust_code: bool,
+    engine: EngineMaker = PlateEngine,
+) -> tuple[Path, dict[str, Any]] | None:  # fmt: skip
+    """Runs again what a configuration says, into a folder of its own; as :func:`.start.start`.
+
+    Args:
+        path: of the config.toml, or of the folder of its run.
+        place: where the data are now, and the device: options that are declared to move.
+        out, overwrite, progress, engine: as of :func:`.start.start`.
+        trust_code: whether to run a method's file that this user has neither named nor run before.
+
+    Raises:
+        UserError: for another file, a method's file that has changed, and other data.
+    """
+    if not path.exists():
+        raise UserError(f"no file {path}")
+    config = relocate(read_config(path) if path.is_dir() else read_config_file(path), place)
+    refuse_python(path, config)
+    loaded = methods.load_of(path if path.is_dir() else path.parent, config.run.as_table(), trust_code=trust_code)
+    return start(config, out, overwrite, progress, engine, loaded)
+
+
 def relocate(config: Configuration, place: Mapping[str, Any] | None, method: str = "") -> Configuration:
     """A configuration with where the run's data and method are now."""
     config = config.with_run(**{k: absolute_path(k, v) for k, v in (place or {}).items()})
@@ -72,6 +96,19 @@ def relocate(config: Configuration, place: Mapping[str, Any] | None, method: str
     return config.with_run(method=found)
 
 
+def refuse_python(path: Path, config: Configuration) -> None:
+    """Refuses a run whose data were a Python program's.
+
+    Raises:
+        UserError: for such a run.
+    """
+    if config.run.data.startswith(PYTHON):
+        raise UserError(
+            f"{path} is of a fit in Python, which had the data: fit(..., folder=..., resume=True) goes on, and "
+            "load_run(folder, federation=...) takes them"
+        )
+
+
 def restore(
     folder: Path, config: Configuration, progress: bool, trust_code: bool, engine: EngineMaker = PlateEngine
 ) -> tuple[Fit, str]:
@@ -80,6 +117,7 @@ def restore(
     Raises:
         UserError: for a method's file that has changed or is not known to be this user's, and for other data.
     """
+    refuse_python(folder, config)
     loaded = methods.load_of(folder, config.run.as_table(), trust_code=trust_code)
     with working("loading data", progress):
         ready, name = build(config, loaded, engine)

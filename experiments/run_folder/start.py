@@ -22,16 +22,27 @@ from .track import tracked_run
 
 
 def start(
-    config: Configuration, out: Path | None, overwrite: bool, progress: bool, engine: EngineMaker = PlateEngine
-) -> tuple[Path, dict[str, Any]] | None:
+    config: Configuration, out: Path | None, overwrite: bool, progress: bool, engine: EngineMaker = PlateEngine,
+    loaded: methods.Loaded | None = None,
+) -> tuple[Path, dict[str, Any]] | None:  # fmt: skip
     """Runs a configuration into a fresh folder.
+
+    Args:
+        config: what is run; with a federation's fingerprint, on the same data and split alone.
+        out: the folder; None for a new numbered one.
+        overwrite: whether it may be replaced.
+        progress: whether to show it.
+        engine: where the clients are.
+        loaded: the method, where it was not named in this command.
 
     Returns:
         The folder and its summary; None in a process that does not lead.
     """
     check_out(out, overwrite)
     with working("loading data", progress):
-        ready, name = build(config, engine=engine)
+        ready, name = build(config, loaded, engine=engine)
+    if config.run.federation not in (None, ready.engine.digest()):
+        raise UserError(f"{config.run.data} holds other data than the run to repeat was on, or splits them otherwise")
     if not ready.engine.leads:
         ready.run()
         return None

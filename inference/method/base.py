@@ -81,7 +81,8 @@ class Method(Configurable):
     @checked_call
     def __init__(self, network: Architecture, **settings: Any) -> None:
         check_architecture(self.name or type(self).__name__, network)
-        self.network = network
+        #: the network as it was given, whatever a method makes of it
+        self.given_network = self.network = network
         self.settings = make_settings(type(self), settings)
 
     def shared(self, start: InitialWeights) -> State:

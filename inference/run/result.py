@@ -17,6 +17,7 @@ from hierfl.errors import UserError
 from ..calibration.calibrate import Calibration, calibrated
 from ..checks import check_whole
 from ..engines.chunk_size import suitable_chunk
+from ..evaluation.client_module import ClientModules
 from ..evaluation.entropy import entropies
 from ..evaluation.fitted import Fitted
 from ..evaluation.inputs import Inputs, client_row, raw_inputs
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(ClientModules):
     """What a fit has left.
 
     Attributes:

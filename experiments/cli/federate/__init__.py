@@ -10,10 +10,10 @@ from .doctor import doctor
 from .papers import forget, record, withdraw
 from .policy import policy
 from .server import server, status
-from .site import predict, respond, site
+from .site import respond, site
 from .study import check, study
 
-__all__ = ["federate", "predict"]
+__all__ = ["federate"]
 
 federate = typer.Typer(
     help="A study over sites whose data stay where they are: hospitals, plants.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,11 +13,12 @@ from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.files import shown
 
-from ..options import Quiet, TrustCode, path_argument, path_option
-from ..reading import with_reading
+from ..options import Quiet, path_argument, path_option
 from .options import HOME_HELP, Device, Exchange, Folder, Home, StudyName
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from ...federate.guard.gate import Gate
 
 
@@ -85,25 +86,22 @@ def _working(folder: Path, study: str, device: str) -> Iterator[Gate]:
             yield gate
 
 
-@with_reading(columns=False, drop=False)
-def predict(
-    folder: Annotated[Path, path_argument("DIR", "A site's own folder.")],
-    data: Annotated[Path, path_option("FILE", "New examples: FILE.csv, or FILE.npz with x.")],
-    out: Annotated[Path | None, path_option("FILE", "A csv file to write to. [default: the screen]")] = None,
-    study: StudyName = "",
-    draws: Annotated[int, typer.Option(min=0, help="Average over posterior draws; 0: at the posterior mean.")] = 0,
-    trust_code: TrustCode = False,
-    reading: Any = None,
-) -> None:
-    """Predict with a site's own model, at the site, after a study; no server is needed."""
+def predict_at_site(
+    folder: Path, data: Path, study: str, draws: int, reading: Reading | None, *, trust_code: bool
+) -> pd.DataFrame:
+    """What a site's own model says of new rows, at the site, after a study; no server is needed.
+
+    Args:
+        folder: the site's own.
+        data: a file of rows.
+        study: its name, where the site has several.
+        draws: that predictions are averaged over; 0 for the posterior mean.
+        reading: how a table is read; None as the site's own.
+        trust_code: whether to run a method's file that was not approved.
+    """
     from ...federate.guard.home import Home
     from ...federate.site_results import predictions, site_run
     from ...federate.study_site import Membership
-    from ...run_folder.csv_files import write_frame
 
     member = Membership.read(Home(folder).place_of(study), trust_code=trust_code)
-    found = predictions(member, site_run(member), data, draws, Reading.of(reading) if reading else None)
-    if out is None:
-        typer.echo(found.to_csv(index=False, lineterminator="\n"), nl=False)
-    else:
-        write_frame(out, found)
+    return predictions(member, site_run(member), data, draws, reading)

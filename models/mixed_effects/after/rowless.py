@@ -35,13 +35,12 @@ APART = ("fixed_units", "random_units", "further", "correlation", "above")
 ABOUT = ("left_out", "codes", "dropped")
 
 
-def record_of(run: Run, df: Any) -> dict[str, Any]:
+def record_of(run: Run, df: Any = None) -> dict[str, Any]:
     """What a fit is loaded by without its table: no number of a single row is in it."""
     federation, design = run.fitted.federation, run.fitted.method.network
     assert isinstance(design, Design)
     units = {name: asdict(getattr(design, f"{name}_units")) for name in ("fixed", "random")}
     others = {name: None if (of := getattr(design, name)) is None else asdict(of) for name in OTHERS}
-    reader = federation.about["reader"]
     return {
         "design": {
             **{name: getattr(design, name) for name in PLAIN},
@@ -53,8 +52,17 @@ def record_of(run: Run, df: Any) -> dict[str, Any]:
         },
         "sizes": [int(n) for n in federation.sizes()],
         "about": {name: federation.about[name] for name in ABOUT if name in federation.about},
-        "reader": written(reader, df, reader.places.levels.client),
+        "reader": reader_record(federation, df),
     }
+
+
+def reader_record(federation: Federation, df: Any = None) -> dict[str, Any] | None:
+    """How columns are read from other tables; None where that needs the rows, or the table is not known."""
+    if df is None:
+        record: dict[str, Any] | None = federation.about.get("reader_record")
+        return record
+    reader = federation.about["reader"]
+    return written(reader, df, reader.places.levels.client)
 
 
 def effects_of(run: Run) -> State:
@@ -82,7 +90,7 @@ class About(dict[str, Any]):
             raise KeyError(name)
         raise UserError(
             "this formula's columns, such as a spline's, are not made without the rows that were fitted: "
-            "load_mixed_model(folder, df=table) makes them"
+            "load_mixed_model(folder, df=table) makes them, and of a run's folder load_run(folder, rows=True)"
         )
 
 

@@ -30,7 +30,7 @@ def test_a_run_leaves_what_the_contract_says(hierfl: Call, tmp_path: Path) -> No
     folder = tmp_path / "runs/0001-pfedvem-digits"
     assert {p.name for p in folder.iterdir() if p.name != ".lock"} == {
         "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "influence.csv",
-        "posterior.nc", "summary.json", "checkpoint", "figures",
+        "posterior.nc", "summary.json", "checkpoint", "figures", "model",
     }  # fmt: skip
     summary = json.loads((folder / "summary.json").read_text())
     wanted = [

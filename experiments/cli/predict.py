@@ -1,0 +1,93 @@
+"""`hierfl predict`: what a finished run, or a site's own model, says of new rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hierfl.data.reading.options import Reading
+from hierfl.errors import UserError
+
+from .as_json import AsJson, print_json
+from .federate.options import StudyName
+from .options import TrustCode, path_argument, path_option
+from .reading import with_reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@with_reading(columns=False, drop=False)
+def predict(
+    folder: Annotated[Path, path_argument("RUN|DIR", "A finished run, or a site's own folder.")],
+    data: Annotated[
+        Path, path_option("FILE", "New rows: FILE.csv, FILE.npz with x (and client), or a folder of pictures.")
+    ],
+    client: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose model. [default: each row's, by the clients' column, or client of an "
+                     ".npz]"),
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="The rows are of clients that were never seen.")] = False,
+    given: Annotated[
+        Path | None, path_option("FILE", "Rows of the new clients with responses, from which each learns first.")
+    ] = None,
+    interval: Annotated[
+        float | None, typer.Option(help="Probability of the intervals of numbers.", show_default="0.9")
+    ] = None,
+    draws: Annotated[
+        int | None,
+        typer.Option(min=0, help="Average over posterior draws; 0: at the posterior mean.",
+                     show_default="0; of numbers the run's, where it has draws"),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of the table that names the clients.",
+                                 show_default="the run's")
+    ] = None,
+    out: Annotated[Path | None, path_option("FILE", "A csv file to write to. [default: the screen]")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
+    as_json: AsJson = False,
+    study: StudyName = "",
+    trust_code: TrustCode = False,
+    reading: Any = None,
+) -> None:  # fmt: skip
+    """Predict for new rows with a finished run, or at a site with its own model: without the data that were fitted."""
+    from ..run_folder.csv_files import write_frame
+
+    if out is not None and out.exists() and not overwrite:
+        raise UserError(f"{out} exists; choose another --out, or say --overwrite")
+    if not folder.is_dir():
+        raise UserError(f"no folder {folder}: hierfl predict takes a finished run's, or a site's own")
+    how = Reading.of(reading) if reading else None
+    if (folder / "config.toml").is_file():
+        if study:
+            raise UserError("--study is of a site's own folder, and this is a run's")
+        from ..predict.answers import Question
+
+        found = _of_run(folder, Question(data, client, new, given, interval, draws, group, how), trust_code=trust_code)
+    else:
+        said = {"--client": client, "--new": new, "--given": given, "--interval": interval, "--group": group}
+        if of_runs := [name for name, value in said.items() if value]:
+            raise UserError(f"{of_runs[0]} is for the folder of a run, and {folder} has no config.toml")
+        from .federate.site import predict_at_site
+
+        found = predict_at_site(folder, data, study, draws or 0, how, trust_code=trust_code)
+    if as_json:
+        print_json(found)
+    elif out is None:
+        typer.echo(found.to_csv(index=False, lineterminator="\n"), nl=False)
+    if out is not None:
+        write_frame(out, found)
+
+
+def _of_run(folder: Path, asked: Any, *, trust_code: bool) -> pd.DataFrame:
+    from ..predict.answers import answered
+    from ..run_folder.config_file import read_config
+    from ..run_folder.load import load_run, predicts_alone
+
+    found = load_run(folder, trust_code=trust_code)
+    if not predicts_alone(found):
+        found = load_run(folder, rows=True, trust_code=trust_code)
+    return answered(found, read_config(folder).run, asked)

@@ -1,0 +1,1 @@
+"""Predictions of a finished run for new rows."""

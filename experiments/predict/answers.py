@@ -1,0 +1,250 @@
+"""What a loaded run says of new rows, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+from torch import Tensor
+
+from hierfl.data.client_names import client_names
+from hierfl.data.formula import gate
+from hierfl.data.reading.options import Reading
+from hierfl.data.spellings import Spelling, Spellings, as_known
+from hierfl.errors import UserError
+from hierfl.inference.evaluation.inputs import raw_inputs
+from hierfl.inference.run.result import Run
+from hierfl.models.any_model.fitted_model import FittedModel
+from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
+
+from ..config import RunConfig
+from .new_rows import NewRows, network_rows, table_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: probability of an interval where nothing is said
+INTERVAL = 0.9
+#: draws of a new client's latents where nothing is said
+NEW_DRAWS = 100
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked.
+
+    Attributes:
+        data: the file of new rows.
+        client: whose model; None for the clients that the file names.
+        new: whether the clients are not among those fitted.
+        given: a file of rows of the new clients with responses; None for none.
+        interval: its probability; None where nothing was said.
+        draws: that predictions are averaged over; None where nothing was said.
+        group: the table's column of clients; None for the run's.
+        reading: how the table is read; None as the run's own.
+    """
+
+    data: Path
+    client: str | None = None
+    new: bool = False
+    given: Path | None = None
+    interval: float | None = None
+    draws: int | None = None
+    group: str | None = None
+    reading: Reading | None = None
+
+    def __post_init__(self) -> None:
+        if self.client is not None and self.new:
+            raise UserError("--client is one of those fitted, and --new says that it is not: say one of them")
+        if self.given is not None and not self.new:
+            raise UserError("--given has rows of new clients: say --new, too")
+        if self.interval is not None and not 0 < self.interval < 1:
+            raise UserError(f"--interval is a probability between 0 and 1, not {self.interval:g}")
+
+
+def answered(loaded: Run | FittedMixedModel | FittedModel, run: RunConfig, asked: Question) -> pd.DataFrame:
+    """A row of predictions for each row of the file.
+
+    Of classes ``label``, ``p(LABEL)`` of each class and, of a run with ``--conformal``, ``set``; of numbers ``mean``,
+    ``sd``, ``response_lower`` and ``response_upper``; before them ``client``, where it is known. Of mixed and of plain
+    Pyro models what their own ``predict`` gives.
+
+    Raises:
+        UserError: for a file that does not fit, or clients that are not known.
+    """
+    if isinstance(loaded, FittedMixedModel):
+        return _of_mixed(loaded, run, asked)
+    if isinstance(loaded, FittedModel):
+        return _of_model(loaded, run, asked)
+    return _of_network(loaded, run, asked)
+
+
+# -- networks ---------------------------------------------------------------------------------------------------------
+
+
+def _of_network(run: Run, config: RunConfig, asked: Question) -> pd.DataFrame:
+    import pandas as pd
+
+    federation = run.fitted.federation
+    classes = federation.task == "classification"
+    if classes and asked.interval is not None:
+        raise UserError("--interval is of numbers, and the run predicts classes")
+    if asked.draws and not run.random and not asked.new:
+        raise UserError("the run has no draws to average over: --draws 0")
+    rows = network_rows(asked.data, federation, config, asked.group, asked.reading)
+    x = raw_inputs(federation, rows.x)
+    labelled = _classes if classes else _numbers
+    parts = []
+    for name, places in _groups(run, config, rows, len(x), asked):
+        found = labelled(run, x[places], name, asked, _predictor(run, config, asked, name))
+        if name is not None:
+            found.insert(0, "client", name)
+        parts.append(found.set_axis(places))
+    table = pd.concat(parts).sort_index()
+    if rows.files:
+        table.insert(0, "file", rows.files)
+    return table
+
+
+def _groups(
+    run: Run, config: RunConfig, rows: NewRows, n: int, asked: Question
+) -> Iterator[tuple[str | None, np.ndarray]]:
+    """Clients by name, and their rows."""
+    ids = list(run.ids)
+    if asked.client is not None:
+        yield _known(asked.client, ids), np.arange(n)
+        return
+    if rows.owner is None:
+        if not asked.new and len(ids) > 1:
+            raise UserError(
+                f"whose rows are these? {asked.data.name} does not say: --client NAME, --new, or of a table --group "
+                "COLUMN"
+            )
+        yield None if asked.new else ids[0], np.arange(n)
+        return
+    how = Spellings.of(config.spellings or "refuse")[str(config.group)]
+    owner = rows.owner if asked.new else as_known(rows.owner, ids, how, "the column of clients")
+    for name in dict.fromkeys(owner.tolist()):
+        if asked.new and name in ids:
+            raise UserError(f"client {name!r} was fitted, and --new is of clients that were not: leave one of them out")
+        yield name if asked.new else _known(name, ids), np.flatnonzero(owner == name)
+
+
+def _known(name: str, ids: list[str]) -> str:
+    if name not in ids:
+        some = f"{', '.join(ids[:5])}{', ...' * (len(ids) > 5)}"
+        raise UserError(f"no client {name!r} was fitted (there are {some}): --new predicts for clients that are new")
+    return name
+
+
+#: from inputs and draws to probabilities (n, C), or mean and standard deviation (n, 2)
+Predict = Callable[[Tensor, int | None], Tensor]
+
+
+def _predictor(run: Run, config: RunConfig, asked: Question, name: str | None) -> Predict:
+    """A client's own model, or what there is for a new one."""
+    calibration = run.calibration
+    warm = calibration is not None and calibration.powers is not None
+    if not asked.new:
+        client = str(name)
+        return lambda x, draws: run.predict(x, client, draws=draws or 0, tempered=warm)
+    given: Any = None
+    if asked.given is not None:
+        federation = run.fitted.federation
+        rows = network_rows(asked.given, federation, config, asked.group, asked.reading)
+        rows = rows if name is None else rows.of(name)
+        if rows.y is None:
+            column = federation.about.get("response")
+            raise UserError(
+                f"{asked.given.name} has no responses: --given takes FILE.npz with x and y"
+                + (f", or a table with {column!r}" if column else "")
+            )
+        if not len(rows.y):
+            raise UserError(f"{asked.given.name} has no rows of client {name!r}")
+        given = raw_inputs(federation, rows.x), rows.y
+    return lambda x, draws: run.predict_new_client(x, NEW_DRAWS if draws is None else draws, given=given)
+
+
+def _classes(run: Run, x: Tensor, name: str | None, asked: Question, predict: Predict) -> pd.DataFrame:
+    import pandas as pd
+
+    about, calibration = run.fitted.federation.about, run.calibration
+    names = [str(label) for label in about.get("labels") or range(run.fitted.federation.classes)]
+    values = predict(x, asked.draws).cpu().numpy()
+    columns = {f"p({label})": column for label, column in zip(names, values.T, strict=True)}
+    found = pd.DataFrame({"label": np.array(names)[values.argmax(1)], **columns})
+    if asked.new or calibration is None or calibration.threshold is None:
+        return found
+    sets = run.prediction_sets(x, str(name)).cpu().numpy()
+    return found.assign(set=["|".join(np.array(names)[inside]) for inside in sets])
+
+
+def _numbers(run: Run, x: Tensor, name: str | None, asked: Question, predict: Predict) -> pd.DataFrame:
+    """The interval is of a normal with the mean and standard deviation of the prediction."""
+    import pandas as pd
+
+    draws = run.options.draws * run.random if asked.draws is None and not asked.new else asked.draws
+    mean, sd = predict(x, draws).double().cpu().numpy().T
+    z = float(ndtri((1 + (asked.interval or INTERVAL)) / 2))
+    return pd.DataFrame({"mean": mean, "sd": sd, "response_lower": mean - z * sd, "response_upper": mean + z * sd})
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def _of_mixed(fitted: FittedMixedModel, config: RunConfig, asked: Question) -> pd.DataFrame:
+    if asked.given is not None:
+        raise UserError("--given is not for a mixed model: a client with rows of its own is part of another fit")
+    if asked.draws is not None:
+        raise UserError("--draws is not for a mixed model, which predicts by all of its draws")
+    reader = fitted.run.fitted.federation.about["reader"]
+    column = reader.places.levels.client
+    terms = gate.parse(reader.formula)
+    text = {*terms.places, column, asked.group or ""}
+    df = _regrouped(table_rows(asked.data, config, text, asked.reading, terms.predictors), asked, column)
+    if not asked.new:
+        _check_known(df, column, list(fitted.run.ids), reader.spellings[column])
+    with torch.random.fork_rng(devices=[]):
+        return fitted.predict(df, "new" if asked.new else "client", asked.interval or INTERVAL)
+
+
+def _of_model(fitted: FittedModel, config: RunConfig, asked: Question) -> pd.DataFrame:
+    about = fitted.run.fitted.federation.about
+    column = str(about["client"])
+    used = list(about["columns"])
+    text = {column, asked.group or ""}
+    df = _regrouped(table_rows(asked.data, config, text, asked.reading, used), asked, column)
+    given = None
+    if asked.given is not None:
+        given = _regrouped(table_rows(asked.given, config, text, asked.reading, used), asked, column)
+    if asked.new and column not in df.columns:
+        df = df.assign(**{column: "new"})
+        given = None if given is None else given.assign(**{column: "new"})
+    if not asked.new:
+        _check_known(df, column, list(fitted.run.ids), "keep")
+    return fitted.predict(df, draws=asked.draws or None, new=asked.new, given=given,
+                          interval=asked.interval or INTERVAL)  # fmt: skip
+
+
+def _check_known(df: pd.DataFrame, column: str, ids: list[str], how: Spelling) -> None:
+    """Refuses a table without the clients' column, or with one that was not fitted."""
+    if column not in df.columns:
+        if len(ids) > 1:
+            raise UserError(f"the table has no column {column!r}: whose rows are these? --client NAME, or --new")
+        return
+    for name in dict.fromkeys(as_known(client_names(df[column], f"column {column!r}"), ids, how, column).tolist()):
+        _known(name, ids)
+
+
+def _regrouped(df: pd.DataFrame, asked: Question, column: str) -> pd.DataFrame:
+    """With the clients' column called as in the fit, or the client that was said."""
+    if asked.group is not None and asked.group != column:
+        if asked.group not in df.columns:
+            raise UserError(f"the table has no column {asked.group!r} that says whose rows are whose")
+        df = df.drop(columns=column, errors="ignore").rename(columns={asked.group: column}).astype({column: str})
+    return df if asked.client is None else df.assign(**{column: asked.client})

@@ -1,0 +1,124 @@
+"""New rows from a file: a table, an .npz, or a folder of pictures; read as the run's own data were."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hierfl.data import tables
+from hierfl.data.client_names import client_names
+from hierfl.data.federation import Federation
+from hierfl.data.readers.npz import read_npz
+from hierfl.data.readers.pictures import picture_files, read_pictures
+from hierfl.data.reading.options import Reading
+from hierfl.data.reading.remedies import option_flags
+from hierfl.errors import UserError
+from hierfl.files import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..config import RunConfig
+
+
+@dataclass(frozen=True)
+class NewRows:
+    """Rows of a file.
+
+    Attributes:
+        x: raw inputs, (n, *event), or a table.
+        owner: the client of each, (n,); None where the file does not say.
+        y: responses or labels; None where the file has none.
+        files: names of pictures; empty of other rows.
+    """
+
+    x: Any
+    owner: np.ndarray | None
+    y: Any = None
+    files: tuple[str, ...] = ()
+
+    def of(self, client: str) -> NewRows:
+        """A client's; all where the file does not say whose they are."""
+        if self.owner is None:
+            return self
+        mine = self.owner == client
+        x = self.x[mine]
+        return NewRows(x, self.owner[mine], None if self.y is None else self.y[mine])
+
+
+def table_rows(
+    path: Path, run: RunConfig, text: Collection[str], reading: Reading | None, used: Collection[str] = ()
+) -> pd.DataFrame:
+    """A table, read as the run's own was where nothing is said.
+
+    Args:
+        path: of the table.
+        run: whose reading and columns of names are meant.
+        text: columns of names, such as the clients'.
+        reading: what was said of the file; None for what was said of the run's own.
+        used: columns whose values are used, as far as they are there.
+
+    Raises:
+        UserError: for a file that is no table, or cannot be read.
+    """
+    if not tables.is_table_file(str(path)):
+        raise UserError(f"{shown(path)} is no table: the run's data are rows of columns by name")
+    how = Reading.of(run.reading) if reading is None else reading
+    text = {name for name in text if name}
+    plain = replace(how, types={}, order={}, reference={})
+    header = set(tables.read(str(path), text=text, reading=plain).columns)
+    declared: dict[str, Any] = {
+        part: {name: value for name, value in getattr(how, part).items() if name in header}
+        for part in ("types", "order", "reference")
+    }
+    names = [name for name in used if name in header]
+    return tables.read(str(path), names, text & header, reading=replace(how, **declared))
+
+
+def network_rows(
+    path: Path, federation: Federation, run: RunConfig, group: str | None, reading: Reading | None
+) -> NewRows:
+    """Rows for a network's run.
+
+    Raises:
+        UserError: for a file that does not hold what the run's inputs are.
+    """
+    about = federation.about
+    if path.is_dir():
+        _refuse(path, reading, "a folder of pictures", group)
+        if len(federation.event_shape) != 3:
+            raise UserError(f"{shown(path)} is a folder of pictures, and an input is {tuple(federation.event_shape)}")
+        paths, names = picture_files(path)
+        owner = None if names is None else np.array(names)
+        return NewRows(read_pictures(paths, tuple(federation.event_shape)), owner, files=tuple(p.name for p in paths))
+    if path.suffix.lower() == ".npz":
+        _refuse(path, reading, "arrays", group)
+        arrays = read_npz(path, ("x",), ("client", "y"))
+        owner = client_names(arrays["client"], f"client of {path.name}") if "client" in arrays else None
+        for name in ("client", "y"):
+            if name in arrays and len(arrays[name]) != len(arrays["x"]):
+                raise UserError(f"{shown(path)} has {len(arrays['x'])} x, and {len(arrays[name])} {name}")
+        return NewRows(arrays["x"], owner, arrays.get("y"))
+    columns = about.get("columns")
+    if columns is None:
+        raise UserError(
+            f"the run is of arrays: --data takes FILE.npz with x, or a folder of pictures, not {shown(path)}"
+        )
+    column = group or about.get("client") or run.group
+    df = table_rows(path, run, {column or ""}, reading, columns)
+    if group is not None and group not in df.columns:
+        raise UserError(f"{shown(path)} has no column {group!r} that says whose rows are whose")
+    owner = client_names(df[column], f"column {column!r}") if column in df.columns else None
+    response = about.get("response")
+    return NewRows(df, owner, df[response].to_numpy() if response in df.columns else None)
+
+
+def _refuse(path: Path, reading: Reading | None, what: str, group: str | None) -> None:
+    """Arrays have types, and say themselves whose they are."""
+    said = option_flags(reading.as_table()) if reading is not None else []
+    if said or group is not None:
+        raise UserError(f"{said[0] if said else '--group'} is for tables, and {shown(path)} is {what}")

@@ -1,0 +1,235 @@
+"""A client's fitted network as a plain torch module: its weights as they are at the posterior mean, or at draws.
+
+The weights are those with which the method's own model has called the network and its head. What the module computes is
+compared with the model's predictions before it is handed out.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from hierfl.data.batch import Batch
+from hierfl.data.response_units import ResponseUnits
+from hierfl.errors import UserError
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead, orthonormal_contrasts
+
+from ..checks import check_whole
+from .fitted import Fitted
+from .inputs import client_row
+from .response import over_draws, predictions, response
+
+#: inputs on which the module and the model are compared, and by how much they may differ, relative to the largest
+INPUTS, TOLERANCE = 3, 1e-4
+
+
+class ClientModule(nn.Module):
+    """A client's network for raw inputs, (n, *event), as in the pool.
+
+    Its output is log probabilities (n, C), averaged over its draws' probabilities; of a regression mean and standard
+    deviation (n, 2) in the user's units.
+
+    Attributes:
+        mean, std, sd: of the arguments; buffers.
+
+    Args:
+        bases: a base network, or one for each draw.
+        weight, bias: of the head, (K, outputs, features) and (K, outputs).
+        mean, std: by which inputs are standardised; None for as they are.
+        scale: by which they are divided before: 255 of bytes; 0 of ids, which stay as they are.
+        sd: of a regression's response at each draw, (K,); None of a classification.
+        units: of a standardised response.
+    """
+
+    mean: Tensor | None
+    std: Tensor | None
+    sd: Tensor | None
+
+    def __init__(
+        self, bases: list[nn.Module], weight: Tensor, bias: Tensor, mean: Tensor | None, std: Tensor | None,
+        scale: float, sd: Tensor | None, units: ResponseUnits | None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.bases = nn.ModuleList(bases)
+        self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
+        self.ids = scale == 0
+        for name, value in (("mean", mean), ("std", std), ("sd", sd)):
+            self.register_buffer(name, value)
+        self.scale, self.units = scale, units
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of raw inputs, (n, *event)."""
+        if not self.ids:
+            x = x if x.is_floating_point() else x.to(self.weight.dtype)
+            x = x / self.scale if self.scale != 1 else x
+            if self.mean is not None and self.std is not None:  # (in the inputs' precision, as dates need)
+                x = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
+            x = x.to(self.weight.dtype)
+        features = torch.stack([base(x) for base in self.bases])  # (1 or K, n, D)
+        output = features @ self.weight.mT + self.bias[:, None]  # (K, n, outputs)
+        if self.sd is None:
+            return output.log_softmax(-1).logsumexp(0) - torch.log(output.new_tensor(float(len(output))))
+        centre, spread = output[..., 0].mean(0), output[..., 0].var(0, unbiased=False)
+        sd = (self.sd.square().mean() + spread).sqrt()
+        if self.units is not None:
+            centre, sd = centre * self.units.sd + self.units.mean, sd * self.units.sd
+        return torch.stack([centre, sd], -1)
+
+
+@dataclass
+class _Called:
+    """The weights with which a network and a head were called."""
+
+    bases: list[Mapping[str, Tensor]] = field(default_factory=list)
+    heads: list[Tensor] = field(default_factory=list)
+
+
+def client_module(fitted: Fitted, row: int, draws: int) -> ClientModule:
+    """The module of a client.
+
+    Args:
+        fitted: the fit.
+        row: the client's place.
+        draws: of its posterior; 0 for the posterior mean.
+
+    Raises:
+        UserError: for a method whose predictions are not those of one network and one head.
+    """
+    federation, name = fitted.federation, fitted.method.name or type(fitted.method).__name__
+    network = getattr(fitted.method, "network", None)
+    if not isinstance(network, Architecture) or type(network.base) is not Network or fitted.method.conditions:
+        raise UserError(f"{name} predicts with more than a network: client_module is of networks alone")
+    if network.encoder is not None:
+        raise UserError(f"{name} has latent features, which are drawn for each example: no plain module predicts so")
+    called = _Called()
+    spied: Any = copy.copy(fitted.method)
+    spied.network = replace(network, base=_spied(network.base, called), head=_spied_head(network.head, called))
+    x = _inputs(fitted)
+    _, sites = replace(fitted, method=spied).personal_sites(
+        [row], Batch(*_seen(fitted, x), None, federation.template().n), draws
+    )
+    fn = response(sites).fn
+    wanted = predictions(fn, federation.task, federation.units)
+    for base, head in product(reversed(called.bases), reversed(called.heads)):
+        made = _made(fitted, network, base, head, fn, max(1, draws))
+        if _agrees(made, x, wanted, classes=federation.task == "classification"):
+            return made
+    raise UserError(f"{name} predicts with more than one network and one head: client_module is of those alone")
+
+
+def _inputs(fitted: Fitted) -> Tensor:
+    """Some raw inputs, of the kind and scale of the federation's."""
+    federation, rng = fitted.federation, torch.Generator().manual_seed(0)
+    shape = (INPUTS, *federation.event_shape)
+    if federation.x.dtype == torch.int64:
+        parts = fitted.method.network.base.module.modules()
+        known = [part.num_embeddings for part in parts if isinstance(part, nn.Embedding)]
+        return torch.randint(0, min([*known, int(federation.extent[1]) + 1]), shape, generator=rng)
+    if federation.x.dtype == torch.uint8:
+        return torch.randint(0, 256, shape, generator=rng).to(torch.uint8)
+    least, most = federation.extent
+    x = least + (most - least) * torch.rand(shape, generator=rng, dtype=federation.dtype)
+    if federation.mean is None or federation.std is None:
+        return x
+    return (federation.mean + federation.std * torch.randn(shape, generator=rng)).to(x)
+
+
+def _seen(fitted: Fitted, x: Tensor) -> tuple[Tensor, Tensor]:
+    federation = fitted.federation
+    return federation.inputs(x)[None], federation.targets(torch.zeros((1, len(x)), dtype=federation.y.dtype))
+
+
+def _spied(base: Network, called: _Called) -> Network:
+    """The network, which remembers the weights that it is called with."""
+
+    class Spied(Network):
+        def apply(self, weights: Mapping[str, Tensor], x: Tensor, drop: Any = None, norms: Any = None) -> Tensor:
+            called.bases.append(dict(weights))
+            return super().apply(weights, x, drop, norms)
+
+    found = copy.copy(base)
+    found.__class__ = Spied
+    return found
+
+
+def _spied_head(head: LinearHead, called: _Called) -> LinearHead:
+    class SpiedHead(LinearHead):
+        def __call__(self, w: Tensor, z: Tensor) -> Tensor:
+            called.heads.append(w)
+            return super().__call__(w, z)
+
+    return SpiedHead(head.features, head.outputs, head.bias, head.contrasts)
+
+
+def _made(
+    fitted: Fitted, network: Architecture, base: Mapping[str, Tensor], head: Tensor, fn: Any, draws: int
+) -> ClientModule:
+    federation, of = fitted.federation, network.head
+    w = head.reshape(-1, of.d).detach().clone()
+    cut = of.rows * of.features
+    weight = w[:, :cut].unflatten(-1, (of.rows, of.features))
+    bias = w[:, cut:] if of.bias else w.new_zeros(len(w), of.rows)
+    if of.contrasts:
+        turn = orthonormal_contrasts(of.outputs).to(w)
+        weight, bias = turn.mT @ weight, bias @ turn
+    dims = {key: value.dim() for key, value in network.base.module.state_dict().items()}
+    each = {key: value.reshape(-1, *value.shape[value.dim() - dims[key] :]) for key, value in base.items()}
+    number = max((len(value) for value in each.values()), default=1)
+    sd = over_draws(fn.stddev)[:, 0, 0].expand(draws).detach().clone() if isinstance(fn, Normal) else None
+    scale = {torch.uint8: 255.0, torch.int64: 0.0}.get(federation.x.dtype, 1.0)
+    bases = [
+        _loaded(network.base.module, {key: value[k % len(value)] for key, value in each.items()}, w.dtype)
+        for k in range(number)
+    ]
+    mean, std = (None if value is None else value.clone() for value in (federation.mean, federation.std))
+    return ClientModule(bases, weight.contiguous(), bias.contiguous(), mean, std, scale, sd, federation.units).eval()
+
+
+def _loaded(module: nn.Module, values: Mapping[str, Tensor], dtype: torch.dtype) -> nn.Module:
+    found = copy.deepcopy(module).to(dtype)
+    state = found.state_dict()
+    found.load_state_dict({**state, **{key: value.detach().to(dtype) for key, value in values.items()}})
+    return found.requires_grad_(requires_grad=True)
+
+
+def _agrees(made: ClientModule, x: Tensor, wanted: Tensor, *, classes: bool) -> bool:
+    """Whether a module says what the model says."""
+    with torch.no_grad():
+        found = made(x).exp() if classes else made(x)
+    wanted = wanted.to(found)
+    near = TOLERANCE * float(wanted.abs().max())
+    return found.shape == wanted.shape and bool(((found - wanted).abs() <= near).all())
+
+
+class ClientModules:
+    """What gives a run's clients as modules; its attributes are of :class:`~hierfl.inference.run.result.Run`."""
+
+    fitted: Fitted
+
+    def client_module(self, client: int | str, draws: int = 0) -> ClientModule:
+        """A client's own model as a plain torch module, for raw inputs as in the pool.
+
+        ``torch.export`` takes it, and with the extra ``onnx`` ``torch.onnx.export``.
+
+        Args:
+            client: its name, as for :meth:`~hierfl.inference.run.result.Run.predict`.
+            draws: 0 for the posterior mean; else an ensemble of so many draws.
+
+        Returns:
+            A module whose output is log probabilities (n, C), or mean and standard deviation (n, 2).
+
+        Raises:
+            UserError: for a client that does not exist; for a method whose predictions are not those of one network
+                and one head.
+        """
+        check_whole("draws", draws, 0)
+        return client_module(self.fitted, client_row(self.fitted.federation, client), draws)

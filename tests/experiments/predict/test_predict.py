@@ -1,0 +1,139 @@
+"""`hierfl predict RUN`: new rows, by the clients that they are of, and by new ones."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.commands import Call
+from support.federations import blobs
+from support.methods import network_for
+from support.run_folders import Finished
+from torchvision.utils import save_image
+
+import hierfl as package
+from hierfl import Federation, UserError
+from hierfl.data.readers.pictures import picture_files, read_pictures
+from hierfl.experiments.predict.answers import Question, answered
+from hierfl.inference.run.fit import fit
+from hierfl.models import FedAvg, PFedVEM
+from hierfl.nn.networks.build import architecture
+
+#: pictures of the digits' scale
+X = np.linspace(0, 1, 4 * 64, dtype=np.float32).reshape(4, 1, 8, 8)
+
+
+@pytest.fixture
+def asked(hierfl: Call, finished: Finished, tmp_path: Path) -> Callable[..., tuple[int, Any, str]]:
+    """Asks a small pFedVEM on the digits; a frame, or the error."""
+    finished("pfedvem", tmp_path / "run")
+    np.savez(tmp_path / "alone.npz", x=X)
+    np.savez(tmp_path / "named.npz", x=X, client=np.array(["2", "0", "2", "1"]), y=np.arange(4))
+
+    def ask(*options: object) -> tuple[int, Any, str]:
+        code, out, err = hierfl("predict", "run", *options)
+        return code, pd.read_csv(io.StringIO(out), dtype={"client": str}) if code == 0 else None, err
+
+    return ask
+
+
+def test_rows_of_an_npz_are_answered_by_their_clients(asked: Callable[..., Any], tmp_path: Path) -> None:
+    code, found, err = asked("--data", "named.npz")
+    assert code == 0, err
+    run = package.load_run(tmp_path / "run")
+    assert found["client"].tolist() == ["2", "0", "2", "1"]
+    mine = run.predict(X[[0, 2]], "2").numpy()
+    np.testing.assert_allclose(found.filter(regex=r"^p\(").to_numpy()[[0, 2]], mine, rtol=1e-5)
+    assert found["label"].tolist() == [int(found.loc[k].filter(regex=r"^p\(").astype(float).argmax()) for k in range(4)]
+    code, found, _ = asked("--data", "alone.npz", "--client", "1")
+    assert (found["client"] == "1").all()
+    code, found, _ = asked("--data", "alone.npz", "--new")
+    np.testing.assert_allclose(found["p(3)"], run.predict_new_client(X)[:, 3], rtol=1e-5)
+    code, found, _ = asked("--data", "alone.npz", "--new", "--given", "named.npz")
+    np.testing.assert_allclose(found["p(3)"], run.predict_new_client(X, given=(X, np.arange(4)))[:, 3], rtol=1e-5)
+
+
+def test_what_is_not_understood_is_one_line(asked: Callable[..., Any], tmp_path: Path) -> None:
+    np.savez(tmp_path / "strange.npz", x=X, client=np.array(["9", "0", "2", "1"]))
+    np.savez(tmp_path / "scaled.npz", x=16 * X)
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "out.csv").touch()
+    lines = {
+        ("--data", "alone.npz"): "whose rows are these?",
+        ("--data", "strange.npz"): "no client '9' was fitted (there are 0, 1, 2): --new predicts for clients that are",
+        ("--data", "scaled.npz", "--client", "0"): "inputs reach from 0 to 16",
+        ("--data", "named.npz", "--new"): "client '2' was fitted, and --new is of clients that were not",
+        ("--data", "alone.npz", "--client", "0", "--new"): "say one of them",
+        ("--data", "alone.npz", "--given", "named.npz"): "say --new, too",
+        ("--data", "alone.npz", "--new", "--given", "alone.npz"): "has no responses",
+        ("--data", "alone.npz", "--client", "0", "--interval", 0.5): "--interval is of numbers",
+        ("--data", "t.csv"): "the run is of arrays",
+        ("--data", "none.npz", "--client", "0"): "no file none.npz",
+        ("--data", "alone.npz", "--sep", ";"): "--sep is for tables",
+        ("--data", "alone.npz", "--client", "0", "--out", "out.csv"): "out.csv exists",
+        ("--data", "alone.npz", "--study", "s"): "--study is of a site",
+    }
+    for options, words in lines.items():
+        code, _, err = asked(*options)
+        assert code == 2, options
+        assert words in err, err
+        assert len(err.splitlines()) == 1
+
+
+def test_pictures_of_a_folder_are_read_by_their_clients(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pictures = torch.as_tensor(rng.integers(0, 256, (3, 1, 5, 4)), dtype=torch.uint8)
+    for place, name in enumerate(("b/2.png", "a/1.png", "b/1.png")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        save_image(pictures[place] / 255, tmp_path / name)
+    files, names = picture_files(tmp_path)
+    assert names == ["a", "b", "b"]
+    assert np.array_equal(read_pictures(files, (1, 5, 4)), pictures[[1, 2, 0]].numpy())
+    with pytest.raises(UserError, match="is 5x4 pixels high and wide, and the run's pictures are 6x4"):
+        read_pictures(files, (1, 6, 4))
+    (tmp_path / "a" / "1.png").write_bytes(b"no picture")
+    with pytest.raises(UserError, match="damaged, or no picture"):
+        read_pictures(files, (1, 5, 4))
+    (tmp_path / "a" / "none").mkdir()
+    with pytest.raises(UserError, match="has no pictures"):
+        picture_files(tmp_path / "a" / "none")
+
+
+class Config:
+    """What answers ask of a configuration."""
+
+    reading, group, spellings = None, "site", None
+
+
+def test_sets_are_of_a_run_with_conformal(tmp_path: Path) -> None:
+    fed = blobs([30, 30], validation=0.3)
+    run = fit(FedAvg(network_for(FedAvg, fed)), fed, rounds=1, progress=False, conformal=0.3)
+    np.savez(tmp_path / "x.npz", x=fed.x[:5].numpy())
+    found = answered(run, Config, Question(tmp_path / "x.npz", client=run.ids[1]))  # type: ignore[arg-type]
+    inside = run.prediction_sets(fed.x[:5], run.ids[1]).numpy()
+    assert found["set"].tolist() == ["|".join(map(str, np.flatnonzero(row))) for row in inside]
+
+
+def test_numbers_have_intervals_and_columns_go_by_their_names(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"age": rng.normal(60, 9, 40), "dose": rng.normal(size=40), "site": ["01", "2"] * 20})
+    df["cost"] = 100 + df.age + df.dose
+    fed = Federation.from_frame(df, client="site", y="cost", x=["age", "dose"])
+    run = fit(PFedVEM(architecture("linear", fed)), fed, rounds=1, progress=False)
+    file = tmp_path / "new.csv"
+    df[["dose", "site", "age"]].head(6).to_csv(file, index=False)
+
+    found = answered(run, Config, Question(file, interval=0.5))  # type: ignore[arg-type]
+    assert found["client"].tolist() == ["01", "2"] * 3
+    mean, sd = run.predict(df[["age", "dose"]].iloc[[0, 2, 4]].to_numpy(), "01", draws=20).numpy().T
+    np.testing.assert_allclose(found["mean"].iloc[::2], mean, rtol=1e-6)
+    np.testing.assert_allclose(found["response_upper"].iloc[::2], mean + 0.6744897501960817 * sd, rtol=1e-6)
+    df[["dose", "site"]].to_csv(file, index=False)
+    with pytest.raises(UserError, match="lacks column 'age'"):
+        answered(run, Config, Question(file))  # type: ignore[arg-type]

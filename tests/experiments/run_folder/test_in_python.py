@@ -1,0 +1,108 @@
+"""A fit from Python leaves what `hierfl run` leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.commands import Call
+from support.federations import blobs
+from support.methods import network_for
+from support.run_folders import Finished
+from torch import Tensor, nn
+
+import hierfl
+from hierfl import UserError, inference
+from hierfl.models import FedAvg, PFedVEM
+from hierfl.nn.architecture import Architecture
+from hierfl.nn.functional import Network
+from hierfl.nn.head import LinearHead
+
+HOW: dict[str, Any] = {"rounds": 2, "progress": False}
+
+
+class Mine(FedAvg):
+    """A method of a program."""
+
+    name = "mine"
+
+
+class Doubled(nn.Module):
+    """No layer of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.inner(x)
+
+
+@pytest.mark.cpu(4, "a run with its posterior, and one of the command line")
+def test_a_fit_in_python_leaves_what_a_command_leaves(finished: Finished, tmp_path: Path) -> None:
+    fed = blobs([9, 7, 5], test=3)
+    rows: list[int] = []
+    run = hierfl.fit(PFedVEM(network_for(PFedVEM, fed)), fed, folder=tmp_path / "a" / "b",
+                     observe=lambda all_rows: rows.append(len(all_rows)), **HOW)  # fmt: skip
+    assert rows == [1, 2]
+
+    def files(folder: Path) -> set[str]:
+        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        return {name for name in found if not name.startswith("figures")}
+
+    assert files(tmp_path / "a" / "b") == files(finished("pfedvem", tmp_path / "command"))
+    back = hierfl.load_run(tmp_path / "a" / "b")
+    assert torch.equal(back.predict(fed.x[:4], "place-01"), run.predict(fed.x[:4], "place-01"))
+    whole = hierfl.load_run(tmp_path / "a" / "b", federation=fed)
+    assert whole.posterior(draws=4).posterior.equals(run.posterior(draws=4).posterior)
+    with pytest.raises(UserError, match="holds other data"):
+        hierfl.load_run(tmp_path / "a" / "b", federation=blobs([9, 7, 6], test=3))
+
+
+def test_it_goes_on_and_is_not_written_over(tmp_path: Path) -> None:
+    fed = blobs([9, 7])
+
+    def fitted(folder: Path | None, rounds: int = 2, **more: Any) -> Any:
+        return hierfl.fit(FedAvg(network_for(FedAvg, fed)), fed, rounds, folder=folder, progress=False, **more)
+
+    straight = fitted(None, 3)
+    fitted(tmp_path / "run")
+    with pytest.raises(UserError, match="exists: another folder=, overwrite=True, or resume=True"):
+        fitted(tmp_path / "run")
+    gone_on = fitted(tmp_path / "run", 3, resume=True)
+    assert all(torch.equal(value, gone_on.shared[name]) for name, value in straight.shared.items())
+    assert hierfl.load_run(tmp_path / "run").rounds == 3
+    assert fitted(tmp_path / "run", 1, overwrite=True).rounds == 1
+    inference.fit(FedAvg(network_for(FedAvg, fed)), fed, 1, folder=tmp_path / "old", progress=False)
+    assert fitted(tmp_path / "old", 2, resume=True).rounds == 2  # (checkpoints alone)
+
+
+def test_commands_know_a_run_of_python(hierfl: Call, tmp_path: Path) -> None:
+    from hierfl import fit, load_run
+
+    fed = blobs([9, 7])
+    fit(FedAvg(network_for(FedAvg, fed)), fed, folder=tmp_path / "run", **HOW)
+    for command in (("run", "--resume", "run"), ("run", "--config", "run")):
+        code, _, err = hierfl(*command)
+        assert code == 2
+        assert "is of a fit in Python" in err
+    with pytest.raises(UserError, match=r"load_run\(folder, federation=...\)"):
+        load_run(tmp_path / "run", rows=True)
+    assert hierfl("report", "run", "--quiet")[0] == 0
+    code, out, _ = hierfl("runs", ".")
+    assert "finished" in out
+
+
+def test_a_class_and_a_module_of_a_program_are_handed_over(tmp_path: Path) -> None:
+    fed = blobs([9, 7])
+    with torch.random.fork_rng():
+        network, again = (Architecture(Network(Doubled()), LinearHead(5, 3)) for _ in range(2))
+    run = hierfl.fit(Mine(network), fed, folder=tmp_path / "run", **HOW)
+    with pytest.raises(UserError, match=r"test_in_python.Mine, of no file: load_run\(folder, method=CLASS\)"):
+        hierfl.load_run(tmp_path / "run")
+    with pytest.raises(UserError, match="network=Architecture"):
+        hierfl.load_run(tmp_path / "run", method=Mine)
+    back = hierfl.load_run(tmp_path / "run", method=Mine, network=again)
+    assert torch.equal(back.predict(fed.x[:4], "place-01"), run.predict(fed.x[:4], "place-01"))
