@@ -19,6 +19,7 @@ from .compare import ablate, ablation_table, compare
 from .federate import federate, predict
 from .lists import datasets, methods
 from .papers import papers
+from .protocol import protocol
 from .report import collect, cost, report
 from .run import run
 from .sbc import sbc
@@ -52,8 +53,8 @@ def _root(
 
 
 COMMANDS = (
-    run, compare, ablate, sbc, report, predict, table, tune, search, collect, cost, ablation_table, bench, methods,
-    datasets,
+    run, compare, ablate, sbc, report, protocol, predict, table, tune, search, collect, cost, ablation_table, bench,
+    methods, datasets,
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)

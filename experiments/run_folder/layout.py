@@ -19,7 +19,8 @@ from .config_file import write_config
 
 FILES = (
     "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "influence.csv", "without.csv",
-    "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "posterior.nc", "summary.json", "report.html",
+    "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "protocols.csv", "posterior.nc", "summary.json",
+    "report.html",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "figures")
 

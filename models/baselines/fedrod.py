@@ -14,7 +14,7 @@ gradient descent on both mean log likelihoods. Those who take part send n_j w_j,
 divides. n_jk and delta_j never leave the client.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -45,6 +45,7 @@ class FedROD(FedAvg):
         message_size=1.0,
         order=125,
     )
+    balances_classes: ClassVar[bool] = True
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.noise is not None:

@@ -46,7 +46,7 @@ from hierfl.inference.server.rules.running import Averaged
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.empirical_draws import EmpiricalDraws
-from hierfl.ppl.label_shares import LabelShares, SharesGiven
+from hierfl.ppl.label_shares import LabelShares, SharesGiven, log_offset
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
@@ -69,6 +69,7 @@ class PFedHB(FedAvg):
         order=71,
     )
     independent_draws = True
+    label_shares: ClassVar[bool] = True
     shares: ClassVar = LabelSharePopulation("shares", "class_counts")
 
     @dataclass(frozen=True)
@@ -144,8 +145,16 @@ class PFedHB(FedAvg):
 
     def offset(self, pi_j: Tensor) -> Tensor:
         """log of how much more often each class comes at the client than in the pooled data, (..., C)."""
-        floor = self.settings.floor
-        return torch.log1p((1 - floor) * (pi_j / param("shares.log_pooled").softmax(-1) - 1))
+        return log_offset(pi_j, param("shares.log_pooled").softmax(-1), self.settings.floor)
+
+    def share_population(self, shared: State, counts: Tensor | None = None) -> LabelShares:
+        return self.shares.population(shared, counts)
+
+    def neutral_shares(self, shared: State) -> Tensor:
+        return shared["shares.log_pooled"].softmax(-1)
+
+    def at_shares(self, shared: State, pi: Tensor) -> State:
+        return {"pi_j": pi}
 
     def local(self) -> list[LocalStep]:
         heads = [AtPrediction(self.heads.step())] if self.heads else []
