@@ -47,9 +47,7 @@ def test_predictions_for_shares_are_the_global_model_with_an_offset(skewed: Fede
     torch.testing.assert_close(run.predict(x, "place-3", shares="uniform"), uniform / uniform.sum(-1, keepdim=True))
 
 
-def test_shares_from_inputs_are_nearly_those_of_the_labels_wherever_they_come_from(
-    skewed: Federation, run: Run
-) -> None:
+def test_shares_from_inputs_are_nearly_those_of_their_labels(skewed: Federation, run: Run) -> None:
     index = skewed.test[7]  # of other classes than client 2's
     assert set(skewed.y[index].tolist()) != set(skewed.y[skewed.train[2]].tolist())
     y, of_others = skewed.y[index], skewed.x[index]
