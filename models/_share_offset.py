@@ -11,7 +11,7 @@ population is learned from their sums.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -29,8 +29,6 @@ from hierfl.ppl.plates import param
 
 #: share of a client's labels that come as for neutral shares, as in pfedhb
 FLOOR = 1e-4
-#: whether a method has the offset
-OnOff = Literal["off", "on"]
 
 
 def shares_setting() -> Any:

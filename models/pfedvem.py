@@ -37,7 +37,7 @@ from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
-from ._share_offset import OnOff, ShareOffset, shares_setting
+from ._share_offset import ShareOffset, shares_setting
 
 
 class PFedVEM(ShareOffset, Method):
@@ -88,7 +88,7 @@ class PFedVEM(ShareOffset, Method):
             above=0,
             at_most=1,
         )
-        shares: OnOff = shares_setting()
+        shares: Literal["off", "on"] = shares_setting()
 
     settings: Settings
 

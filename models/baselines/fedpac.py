@@ -26,11 +26,11 @@ features over n_j.
 Each of them is told theta, the centroids, the mean of the new heads (which bounds what may be sent) and its own mu_j,
 never another's. Who has not reported keeps its head, which is in nobody's combination.
 
-``shares="on"`` is an ablation of this project: site y has the offset log E[pi_j | n_j] - log m (:mod:`.._share_offset`).
+``shares="on"`` is an ablation of this project: y has the offset log E[pi_j | n_j] - log m (:mod:`.._share_offset`).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -50,7 +50,7 @@ from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, sample
 
 from .._common_settings import client_momentum
-from .._share_offset import OnOff, ShareOffset, shares_setting
+from .._share_offset import ShareOffset, shares_setting
 from ._class_centroids import centroids, check_labels, means_of_all, no_centroids, pull
 from .fedrep import FedRep
 
@@ -82,7 +82,7 @@ class FedPAC(ShareOffset, FedRep):
         lam: float = setting(
             1.0, "lambda, how strongly features are pulled to their class's centroid; 0 for not at all", at_least=0
         )
-        shares: OnOff = shares_setting()
+        shares: Literal["off", "on"] = shares_setting()
 
     settings: Settings
 

@@ -17,7 +17,7 @@ divides. n_jk and delta_j never leave the client.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -33,7 +33,7 @@ from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
-from .._share_offset import OnOff, ShareOffset, shares_setting
+from .._share_offset import ShareOffset, shares_setting
 from .fedavg import FedAvg
 
 
@@ -56,7 +56,7 @@ class FedROD(ShareOffset, FedAvg):
     class Settings(FedAvg.Settings):
         """FedAvg's, and an ablation."""
 
-        shares: OnOff = shares_setting()
+        shares: Literal["off", "on"] = shares_setting()
 
     settings: Settings
 
