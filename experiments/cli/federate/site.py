@@ -92,6 +92,14 @@ def predict(
     out: Annotated[Path | None, path_option("FILE", "A csv file to write to. [default: the screen]")] = None,
     study: StudyName = "",
     draws: Annotated[int, typer.Option(min=0, help="Average over posterior draws; 0: at the posterior mean.")] = 0,
+    shares: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Of a method with label shares: own, test (estimated from these examples), uniform or pooled. "
+            "[default: own]",
+        ),
+    ] = "",
     trust_code: TrustCode = False,
     reading: Any = None,
 ) -> None:
@@ -102,7 +110,7 @@ def predict(
     from ...run_folder.csv_files import write_frame
 
     member = Membership.read(Home(folder).place_of(study), trust_code=trust_code)
-    found = predictions(member, site_run(member), data, draws, Reading.of(reading) if reading else None)
+    found = predictions(member, site_run(member), data, draws, Reading.of(reading) if reading else None, shares)
     if out is None:
         typer.echo(found.to_csv(index=False, lineterminator="\n"), nl=False)
     else:
