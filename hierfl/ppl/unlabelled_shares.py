@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hierfl.rng import ClientNoise
+from ..rng import ClientNoise
 
 from .label_shares import LabelShares
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 from support.commands import Call
-from support.run_folders import Finished, arrays
+from support.run_folders import Finished
 
 
 def test_a_runs_table_is_in_its_folder_and_says_which_rows_use_test_inputs(
