@@ -112,6 +112,7 @@ def test_a_fit_under_the_protocols(skewed: Federation, run: Run) -> None:
     assert rows["shifted", "pm", "own"]["nll"] > rows["shifted", "gm", ""]["nll"] + 1
 
 
+@pytest.mark.cpu(5, "three fits, and shares estimated from inputs four times")
 def test_an_offset_on_a_balanced_global_model_is_to_equal_shares(skewed: Federation) -> None:
     model = FedROD(architecture("mlp:5", skewed), **COMMON)
     # (every client trains on its own two classes, but classes are not equally frequent in all)
@@ -121,9 +122,9 @@ def test_an_offset_on_a_balanced_global_model_is_to_equal_shares(skewed: Federat
     assert found["gm", "uniform"] == pytest.approx(found["gm", ""], abs=1e-9)
     assert not np.isclose(found["gm", "pooled"], found["gm", ""], atol=1e-6)
     # on FedAvg's model it is the method without heads, when EM has converged
-    avg, hb = (fitted(cls(architecture("mlp:5", fewer), **COMMON, **more), fewer, 25)
+    avg, hb = (fitted(cls(architecture("mlp:5", fewer), **COMMON, **more), fewer, 15)
                for cls, more in ((FedAvg, {}), (PFedHB, {"heads": "off"})))  # fmt: skip
     offset, method = (evaluate_protocols(run.fitted, ["own"], offset=run is avg) for run in (avg, hb))
     on_fedavg = next(r for r in offset if r["shares"] == "own")
     own = next(r for r in method if (r["predictions"], r["shares"]) == ("pm", "own"))
-    assert on_fedavg["nll"] == pytest.approx(own["nll"], abs=2e-3)
+    assert on_fedavg["nll"] == pytest.approx(own["nll"], abs=5e-3)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from support.commands import Call
 from support.run_folders import Finished
 
 
+@pytest.mark.cpu(6, "two runs, each read from its folder again")
 def test_a_runs_table_is_in_its_folder_and_says_which_rows_use_test_inputs(
     finished: Finished, hierfl: Call, tmp_path: Path
 ) -> None:
