@@ -10,10 +10,12 @@ Zhu, Ma and Blaschko, CVPR 2023. Head weights w_j differ between clients, the ba
 
 A round, at every client: rho_j by (8); mu_j, pi_j by gradient on the ELBO; a copy of theta by gradient on the mean log
 likelihood. Those who take part send tau_j mu_j, tau_j = rho_j^-2 and n_j theta_j, n_j; the server divides (9).
+
+``shares="on"`` is an ablation of this project: y has the offset log E[pi_j | n_j] - log m (:mod:`._share_offset`).
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pyro.distributions import Delta, Normal
@@ -32,10 +34,13 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import PrecisionWeightedMean, SampleWeighted
 from hierfl.inference.state import State
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
+from ._share_offset import ShareOffset, shares_setting
 
-class PFedVEM(Method):
+
+class PFedVEM(ShareOffset, Method):
     """Hierarchical Gaussian prior on the heads, mean-field Gaussian guide, averaged base."""
 
     about = About(
@@ -83,19 +88,26 @@ class PFedVEM(Method):
             above=0,
             at_most=1,
         )
+        shares: Literal["off", "on"] = shares_setting()
 
     settings: Settings
 
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        self.check_offset("pfedvem")
+
     def shared(self, start: InitialWeights) -> State:
         w = {"hierarchical": self.settings.init_scale * start.head, "fixed": torch.zeros_like(start.head)}
-        return {**({} if self.settings.prior == "flat" else {"w": w[self.settings.prior]}), **start.base}
+        population = {} if self.settings.prior == "flat" else {"w": w[self.settings.prior]}
+        return {**population, **start.base, **self.offset_shared(start)}
 
     def personal(self, start: InitialWeights) -> State:
         mu = self.settings.init_scale * start.head
         if self.settings.prior == "flat":
-            return {"mu": mu}
+            return {"mu": mu, **self.offset_personal(start)}
         sigma_0 = torch.tensor([self.settings.sigma_0], dtype=torch.float64)
-        return {"mu": mu, "pi": sigma_0.expm1().log().expand_as(mu), "rho": sigma_0}  # softplus(pi) = sigma_0
+        pi = sigma_0.expm1().log().expand_as(mu)  # softplus(pi) = sigma_0
+        return {"mu": mu, "pi": pi, "rho": sigma_0, **self.offset_personal(start)}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -107,7 +119,7 @@ class PFedVEM(Method):
         with clients(batch):
             w_j = sample("w_j", p)  # (K, S, 1, d)
             with data(batch):
-                sample("y", net.likelihood(net.head(w_j, net.base(batch.x))), obs=batch.y)
+                sample("y", net.likelihood(self.at_client(net.head(w_j, net.base(batch.x)))), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
         mu = param("mu")
@@ -134,12 +146,12 @@ class PFedVEM(Method):
             particles=s.particles,
             per="example",
         )
-        return [*rho, head, base]
+        return [*self.offset_steps(), *rho, head, base]
 
     def exchange(self) -> dict[str, AggregationRule]:
         s = self.settings
         w = {"w": PrecisionWeightedMean("mu", "rho", server_lr=s.server_lr)} if s.prior == "hierarchical" else {}
-        return {**w, "base": SampleWeighted(server_lr=s.server_lr)}
+        return {**w, "base": SampleWeighted(server_lr=s.server_lr), **self.offset_rules()}
 
     def new_client_terms(self, personal: State) -> State:
         return {} if self.settings.prior == "flat" else {"rho": personal["rho"].square()}

@@ -20,6 +20,7 @@ from .federate import federate
 from .lists import datasets, methods
 from .papers import papers
 from .predict import predict
+from .protocol import protocol
 from .report import collect, cost, report
 from .run import run
 from .runs import runs
@@ -54,7 +55,7 @@ def _root(
 
 
 COMMANDS = (
-    run, runs, compare, ablate, sbc, report, predict, table, tune, search, collect, cost, ablation_table, bench,
+    run, runs, compare, ablate, sbc, report, protocol, predict, table, tune, search, collect, cost, ablation_table, bench,
     methods, datasets,
 )  # fmt: skip
 for command in COMMANDS:

@@ -46,6 +46,11 @@ def predict(
         str | None, typer.Option(metavar="COLUMN", help="Column of the table that names the clients.",
                                  show_default="the run's")
     ] = None,
+    shares: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Of a method with label shares: own, test (estimated from these rows), "
+                     "uniform or pooled.", show_default="own"),
+    ] = "",
     out: Annotated[Path | None, path_option("FILE", "A csv file to write to. [default: the screen]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     as_json: AsJson = False,
@@ -66,14 +71,15 @@ def predict(
             raise UserError("--study is of a site's own folder, and this is a run's")
         from ..predict.answers import Question
 
-        found = _of_run(folder, Question(data, client, new, given, interval, draws, group, how), trust_code=trust_code)
+        asked = Question(data, client, new, given, interval, draws, group, how, shares)
+        found = _of_run(folder, asked, trust_code=trust_code)
     else:
         said = {"--client": client, "--new": new, "--given": given, "--interval": interval, "--group": group}
         if of_runs := [name for name, value in said.items() if value]:
             raise UserError(f"{of_runs[0]} is for the folder of a run, and {folder} has no config.toml")
         from .federate.site import predict_at_site
 
-        found = predict_at_site(folder, data, study, draws or 0, how, trust_code=trust_code)
+        found = predict_at_site(folder, data, study, draws or 0, how, shares, trust_code=trust_code)
     if as_json:
         print_json(found)
     elif out is None:

@@ -81,7 +81,9 @@ def write_site_results(member: Membership, run: Run, *, by_row: bool = True) -> 
     return folder
 
 
-def predictions(member: Membership, run: Run, path: Path, draws: int, reading: Reading | None = None) -> pd.DataFrame:
+def predictions(
+    member: Membership, run: Run, path: Path, draws: int, reading: Reading | None = None, shares: str = ""
+) -> pd.DataFrame:
     """What the site's own model says of new examples.
 
     Args:
@@ -90,6 +92,8 @@ def predictions(member: Membership, run: Run, path: Path, draws: int, reading: R
         path: a file of new examples, of the form of the site's own (an ``.npz`` with ``x``).
         draws: that predictions are averaged over; 0 for the posterior mean, of a plain model for all its draws.
         reading: what a table's file does not say of itself; None for what was said of the site's own.
+        shares: label shares of a method that has some, see :meth:`~hierfl.inference.run.result.Run.predict`; for others
+            than the site's own there is no temperature, and there are no sets.
 
     Returns:
         A row for each example: a probability for each class, at the study's temperature where it has found one, and
@@ -99,15 +103,17 @@ def predictions(member: Membership, run: Run, path: Path, draws: int, reading: R
     import pandas as pd
 
     if isinstance(member.study.data, ModelData):
+        if shares:
+            raise UserError(f"a plain model has no label shares, which --shares {shares} would set")
         table = member.study.data.inputs(path, run.fitted.federation, reading or member.reading)
         return FittedModel(run).predict(table, client=member.client, draws=draws or None).drop(columns="client")
     if draws and not run.random:
         raise UserError(f"{member.study.loaded.name} has no draws to average over: --draws 0")
     federation = run.fitted.federation
     inputs = member.study.data.inputs(path, federation, reading or member.reading)
-    calibration = run.calibration
+    calibration = run.calibration if shares in ("", "own") else None
     tempered = calibration is not None and calibration.powers is not None
-    found = run.predict(inputs, member.client, draws=draws, tempered=tempered).cpu().numpy()
+    found = run.predict(inputs, member.client, draws=draws, tempered=tempered, shares=shares).cpu().numpy()
     if federation.task == "regression":
         table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
         if not level_names(run.fitted.method):

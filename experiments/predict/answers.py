@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: probability of an interval where nothing is said
 INTERVAL = 0.9
+#: words for a client's own label shares
+OWN = ("", "own")
 #: draws of a new client's latents where nothing is said
 NEW_DRAWS = 100
 
@@ -47,6 +49,8 @@ class Question:
         draws: that predictions are averaged over; None where nothing was said.
         group: the table's column of clients; None for the run's.
         reading: how the table is read; None as the run's own.
+        shares: label shares of a method that has some; empty for the clients' own. For others there is no temperature,
+            and there are no sets.
     """
 
     data: Path
@@ -57,12 +61,15 @@ class Question:
     draws: int | None = None
     group: str | None = None
     reading: Reading | None = None
+    shares: str = ""
 
     def __post_init__(self) -> None:
         if self.client is not None and self.new:
             raise UserError("--client is one of those fitted, and --new says that it is not: say one of them")
         if self.given is not None and not self.new:
             raise UserError("--given has rows of new clients: say --new, too")
+        if self.shares and self.new:
+            raise UserError("--shares are of a client that was fitted, and --new is of others")
         if self.interval is not None and not 0 < self.interval < 1:
             raise UserError(f"--interval is a probability between 0 and 1, not {self.interval:g}")
 
@@ -77,6 +84,8 @@ def answered(loaded: Run | FittedMixedModel | FittedModel, run: RunConfig, asked
     Raises:
         UserError: for a file that does not fit, or clients that are not known.
     """
+    if asked.shares and not isinstance(loaded, Run):
+        raise UserError(f"this model has no label shares, which --shares {asked.shares} would set")
     if isinstance(loaded, FittedMixedModel):
         return _of_mixed(loaded, run, asked)
     if isinstance(loaded, FittedModel):
@@ -148,11 +157,11 @@ Predict = Callable[[Tensor, int | None], Tensor]
 
 def _predictor(run: Run, config: RunConfig, asked: Question, name: str | None) -> Predict:
     """A client's own model, or what there is for a new one."""
-    calibration = run.calibration
+    calibration = run.calibration if asked.shares in OWN else None
     warm = calibration is not None and calibration.powers is not None
     if not asked.new:
         client = str(name)
-        return lambda x, draws: run.predict(x, client, draws=draws or 0, tempered=warm)
+        return lambda x, draws: run.predict(x, client, draws=draws or 0, tempered=warm, shares=asked.shares)
     given: Any = None
     if asked.given is not None:
         federation = run.fitted.federation
@@ -178,7 +187,7 @@ def _classes(run: Run, x: Tensor, name: str | None, asked: Question, predict: Pr
     values = predict(x, asked.draws).cpu().numpy()
     columns = {f"p({label})": column for label, column in zip(names, values.T, strict=True)}
     found = pd.DataFrame({"label": np.array(names)[values.argmax(1)], **columns})
-    if asked.new or calibration is None or calibration.threshold is None:
+    if asked.new or calibration is None or calibration.threshold is None or asked.shares not in OWN:
         return found
     sets = run.prediction_sets(x, str(name)).cpu().numpy()
     return found.assign(set=["|".join(np.array(names)[inside]) for inside in sets])

@@ -20,8 +20,8 @@ from .config_file import write_config
 
 FILES = (
     "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "influence.csv", "without.csv",
-    "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "posterior.nc", "summary.json", "report.html",
-    "track.csv", "track-parameters.json", "tracking.json",
+    "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "protocols.csv", "posterior.nc", "summary.json",
+    "report.html", "track.csv", "track-parameters.json", "tracking.json",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "figures", "model", "wandb")
 

@@ -147,6 +147,10 @@ class LabelShares(TorchDistribution):
         found = (self.sizes_given[..., None] * given).sum(-2)
         return torch.where(total > 0, found.to(self.log_pooled.dtype), self.pooled)
 
+    def given(self, counts: Tensor) -> LabelShares:
+        """The posterior given a client's counts, (*batch, C)."""
+        return LabelShares(self.log_kappa, self.log_beta, self.log_pooled, counts, validate_args=False)
+
     # -- draws ----------------------------------------------------------------------------------------------------
 
     def draws(self, uniforms: Tensor) -> Tensor:
@@ -225,6 +229,17 @@ class SharesGiven(EmpiricalDraws):
         shape = (*batch_shape, self.chains, self.kept, *self.event_shape)
         mean = self._mean.expand((*batch_shape, *self.event_shape))
         return SharesGiven(self.draws.expand(shape), mean, validate_args=False)
+
+
+def log_offset(pi: Tensor, neutral: Tensor, floor: float) -> Tensor:
+    """log of how much more often each class comes than where a network was trained, (..., C).
+
+    Args:
+        pi: label shares, (..., C).
+        neutral: those for which the network predicts, (C,).
+        floor: share of the labels that come as there, whatever pi is.
+    """
+    return torch.log1p((1 - floor) * (pi / neutral - 1))
 
 
 def binomial(n: Tensor, k: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ are drawn from the prior (:attr:`~hierfl.inference.method.base.Method.global_dra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,6 +63,8 @@ class Fitted:
         initial: one client's initial row, {name: (*shape)}.
         seed: keys the draws.
         population: what is known of all clients where only some of them are here; None where all are.
+        fixed: clients' vectors, latents or personal values, that are as they are here whatever a fit says of them,
+            {name: ([K,] J, d)}.
     """
 
     method: PredictiveModel
@@ -73,6 +75,7 @@ class Fitted:
     initial: State
     seed: int
     population: Population | None = None
+    fixed: State = field(default_factory=dict)
 
     @cached_property
     def trace(self) -> Trace:
@@ -98,7 +101,8 @@ class Fitted:
             index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
             own = {k: v[index.to(v.device)] for k, v in own.items()}
         here = self.federation.device
-        return client_view(self.shared, {k: v.to(here).unsqueeze(1) for k, v in own.items()})
+        seen = client_view(self.shared, {k: v.to(here).unsqueeze(1) for k, v in own.items()})
+        return {**seen, **{k: v[..., list(rows), :].to(here).unsqueeze(-2) for k, v in self.fixed.items()}}
 
     def shared_draws(self, draws: int) -> State:
         """See :meth:`~hierfl.inference.method.base.Method.shared_draws`; empty for no draws."""

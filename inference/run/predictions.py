@@ -13,9 +13,11 @@ from torch.distributions import Distribution
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 
+from ..calibration.calibrate import Calibration
 from ..checks import check_whole
 from ..evaluation.fitted import Fitted
 from ..evaluation.inputs import Inputs, new_examples, unlabelled
+from ..evaluation.label_shares import at_shares
 from ..evaluation.new_client import fit_new_client
 from ..evaluation.response import log_probs, predictions, response
 from .network_check import check_ids
@@ -27,10 +29,13 @@ if TYPE_CHECKING:
 Examples = tuple["Tensor | np.ndarray | pd.DataFrame", "Tensor | np.ndarray | Sequence[float]"]
 
 
-def personal_responses(fitted: Fitted, row: int, x: Inputs, draws: int) -> list[Distribution]:
-    """The response of a client's own model, piece by piece."""
+def personal_responses(fitted: Fitted, row: int, x: Inputs, draws: int, shares: str = "") -> list[Distribution]:
+    """The response of a client's own model, piece by piece; for the label shares that are asked for."""
+    batch = _batch(fitted, x)
+    if shares:
+        fitted = at_shares(fitted, shares, batch, [row], draws)
     noise, parts = fitted.noise([row], draws, "predict") if draws else None, []
-    for piece in fitted.pieces(_batch(fitted, x), draws):
+    for piece in fitted.pieces(batch, draws):
         _, sites = fitted.personal_sites([row], piece, draws, noise=noise)
         parts.append(response(sites).fn)
     return parts
@@ -43,10 +48,16 @@ def _batch(fitted: Fitted, x: Inputs) -> Batch:
     return batch
 
 
-def predicted(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
-    """See :meth:`~hierfl.inference.run.result.Run.predict`."""
+def predicted(
+    fitted: Fitted, row: int, x: Inputs, draws: int, shares: str = "", tempered: Calibration | None = None
+) -> Tensor:
+    """See :meth:`~hierfl.inference.run.result.Run.predict`; at the temperature of a calibration, where there is one."""
     task, units = fitted.federation.task, fitted.federation.units
-    return torch.cat([predictions(fn, task, units) for fn in personal_responses(fitted, row, x, draws)])
+    if tempered is None:
+        return torch.cat([predictions(fn, task, units) for fn in personal_responses(fitted, row, x, draws, shares)])
+    if shares not in ("", "own"):
+        raise UserError(f"the temperature was found with clients' own shares: leave out tempered, or shares={shares}")
+    return tempered.tempered(predicted_log_probs(fitted, row, x, draws), draws).exp()
 
 
 def predicted_log_probs(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:

@@ -200,7 +200,9 @@ class Run(ClientModules):
     # -- predictions ------------------------------------------------------------------------------------------------
 
     @checked_call
-    def predict(self, x: Inputs, client: int | str, draws: int | None = None, *, tempered: bool = False) -> Tensor:
+    def predict(
+        self, x: Inputs, client: int | str, draws: int | None = None, *, tempered: bool = False, shares: str = ""
+    ) -> Tensor:
         """What a client's own model says of new inputs.
 
         Args:
@@ -208,6 +210,7 @@ class Run(ClientModules):
             client: its name; its place will do where no name is a number.
             draws: 0 predicts at the posterior mean; None at the mean, but over all draws of a mixed-effects model.
             tempered: at the temperature that a fit with ``calibrate="temperature"`` has found for this kind.
+            shares: of a method with label shares: "own", "test" (estimated from x), "uniform" or "pooled".
 
         Returns:
             Class probabilities (n, C), in the order of the labels (``federation.about["labels"]``, sorted, where they
@@ -219,10 +222,7 @@ class Run(ClientModules):
         row = client_row(self.fitted.federation, client)
         draws = prediction_draws(self.fitted.method) if draws is None else draws
         check_whole("draws", draws, 0)
-        if tempered:
-            found = calibrated(self.calibration)
-            return found.tempered(predicted_log_probs(self.fitted, row, x, draws), draws).exp()
-        return predicted(self.fitted, row, x, draws)
+        return predicted(self.fitted, row, x, draws, shares, calibrated(self.calibration) if tempered else None)
 
     @checked_call
     def predict_new_client(self, x: Inputs, draws: int = 100, given: Examples | None = None, rounds: int = 1) -> Tensor:

@@ -25,10 +25,12 @@ features over n_j.
 
 Each of them is told theta, the centroids, the mean of the new heads (which bounds what may be sent) and its own mu_j,
 never another's. Who has not reported keeps its head, which is in nobody's combination.
+
+``shares="on"`` is an ablation of this project: y has the offset log E[pi_j | n_j] - log m (:mod:`.._share_offset`).
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -48,11 +50,12 @@ from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, sample
 
 from .._common_settings import client_momentum
+from .._share_offset import ShareOffset, shares_setting
 from ._class_centroids import centroids, check_labels, means_of_all, no_centroids, pull
 from .fedrep import FedRep
 
 
-class FedPAC(FedRep):
+class FedPAC(ShareOffset, FedRep):
     """rho -> inf on the head, which the server rebuilds from those of clients with like features and labels."""
 
     about = About(
@@ -79,6 +82,7 @@ class FedPAC(FedRep):
         lam: float = setting(
             1.0, "lambda, how strongly features are pulled to their class's centroid; 0 for not at all", at_least=0
         )
+        shares: Literal["off", "on"] = shares_setting()
 
     settings: Settings
 
@@ -88,10 +92,10 @@ class FedPAC(FedRep):
 
     def shared(self, start: InitialWeights) -> State:
         head = self.settings.init_scale * start.head
-        return {**start.base, **no_centroids(start, self.network), "heads": head}
+        return {**start.base, **no_centroids(start, self.network), "heads": head, **self.offset_shared(start)}
 
     def personal(self, start: InitialWeights) -> State:
-        return {**super().personal(start), "own_share": start.head.new_ones(())}
+        return {**super().personal(start), "own_share": start.head.new_ones(()), **self.offset_personal(start)}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -101,11 +105,12 @@ class FedPAC(FedRep):
             with data(batch):
                 z = net.base(batch.x)  # (S, n, D)
                 pull(z, batch, c, known, self.settings.lam)
-                sample("y", net.likelihood(net.head(w_j, z)), obs=batch.y)
+                sample("y", net.likelihood(self.at_client(net.head(w_j, z))), obs=batch.y)
 
     def local(self) -> list[LocalStep]:
         s = self.settings
-        return [SVI(["mu"], s.head_epochs, sgd(s.head_lr, s.momentum), s.batch, per="example"), self.sgd("base")]
+        head = SVI(["mu"], s.head_epochs, sgd(s.head_lr, s.momentum), s.batch, per="example")
+        return [*self.offset_steps(), head, self.sgd("base")]
 
     def new_client_terms(self, personal: State) -> State:
         return {"mu": personal["mu"]}
@@ -127,4 +132,5 @@ class FedPAC(FedRep):
             **super().exchange(),
             "centroids": means_of_all(),
             "heads": OwnCombination("heads", "mu", "own_share", self.statistics, shape),
+            **self.offset_rules(),
         }

@@ -12,9 +12,12 @@ site y nothing flows back to w and theta. The personal model has the logits h + 
 A round: every client counts its labels, and trains copies of w and theta, and delta_j, on the same minibatches, by
 gradient descent on both mean log likelihoods. Those who take part send n_j w_j, n_j theta_j and n_j; the server
 divides. n_jk and delta_j never leave the client.
+
+``shares="on"`` is an ablation of this project: site y has the offset log C E[pi_j | n_j] (:mod:`.._share_offset`).
 """
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -25,14 +28,16 @@ from hierfl.inference.local.class_counts import ClassCounts
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
+from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
+from .._share_offset import ShareOffset, shares_setting
 from .fedavg import FedAvg
 
 
-class FedROD(FedAvg):
+class FedROD(ShareOffset, FedAvg):
     """A head for all that balances classes; a client's own is added to it, from where nothing shared learns."""
 
     about = About(
@@ -45,16 +50,29 @@ class FedROD(FedAvg):
         message_size=1.0,
         order=125,
     )
+    balances_classes: ClassVar[bool] = True
+
+    @dataclass(frozen=True)
+    class Settings(FedAvg.Settings):
+        """FedAvg's, and an ablation."""
+
+        shares: Literal["off", "on"] = shares_setting()
+
+    settings: Settings
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         if network.noise is not None:
             raise UserError("fedrod balances classes: data with labels, not a regression")
         super().__init__(network, **settings)
 
+    def shared(self, start: InitialWeights) -> State:
+        return {**super().shared(start), **self.offset_shared(start)}
+
     def personal(self, start: InitialWeights) -> State:
         # (equal counts are those of a client of which nothing is known; at delta_j = 0 its model is the global one)
         counts = start.head.new_ones(self.network.head.outputs)
-        return {"delta": start.head.new_zeros(self.network.head.d), "class_counts": counts}
+        delta = start.head.new_zeros(self.network.head.d)
+        return {"delta": delta, **self.offset_personal(start), "class_counts": counts}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -63,16 +81,20 @@ class FedROD(FedAvg):
             z = net.base(batch.x)
             h = net.head(w, z)
             sample("y_balanced", net.likelihood(h + log_shares(param("class_counts"))), obs=batch.y)
-            sample("y", net.likelihood(h.detach() + net.head(param("delta"), z.detach())), obs=batch.y)
+            own = h.detach() + net.head(param("delta"), z.detach())
+            sample("y", net.likelihood(self.at_client(own)), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
         """Everything is a point."""
 
     def local(self) -> list[LocalStep]:
-        return [ClassCounts("class_counts"), self.sgd("w", "base", "delta")]
+        return [ClassCounts("class_counts"), *self.offset_steps(), self.sgd("w", "base", "delta")]
+
+    def exchange(self) -> dict[str, AggregationRule]:
+        return {**super().exchange(), **self.offset_rules()}
 
     def schedule(self) -> Schedule:
-        return Schedule(new_client_steps=[ClassCounts("class_counts"), self.sgd("delta")])
+        return Schedule(new_client_steps=[ClassCounts("class_counts"), *self.offset_steps(), self.sgd("delta")])
 
     def new_client_terms(self, personal: State) -> State:
         return {}  # (without a residual head of its own a client has the global model)

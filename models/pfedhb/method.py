@@ -56,7 +56,7 @@ from hierfl.inference.server.rules.running import Averaged
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.empirical_draws import EmpiricalDraws
-from hierfl.ppl.label_shares import LabelShares, SharesGiven
+from hierfl.ppl.label_shares import LabelShares, SharesGiven, log_offset
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
@@ -199,8 +199,21 @@ class PFedHB(FedAvg):
 
     def offset(self, pi_j: Tensor) -> Tensor:
         """log of how much more often each class comes at the client than in the pooled data, (..., C)."""
-        floor = self.settings.floor
-        return torch.log1p((1 - floor) * (pi_j / param("shares.log_pooled").softmax(-1) - 1))
+        return log_offset(pi_j, param("shares.log_pooled").softmax(-1), self.settings.floor)
+
+    @property
+    def label_shares(self) -> bool:
+        """See :class:`~hierfl.inference.method.label_shares.HasLabelShares`."""
+        return bool(self.settings.shares != "off")
+
+    def share_population(self, shared: State, counts: Tensor | None = None) -> LabelShares:
+        return self.shares.population(shared, counts)
+
+    def neutral_shares(self, shared: State) -> Tensor:
+        return shared["shares.log_pooled"].softmax(-1)
+
+    def at_shares(self, shared: State, pi: Tensor) -> State:
+        return {"pi_j": pi}
 
     def local(self) -> list[LocalStep]:
         steps: list[LocalStep] = [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts")]

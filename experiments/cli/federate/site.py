@@ -87,7 +87,7 @@ def _working(folder: Path, study: str, device: str) -> Iterator[Gate]:
 
 
 def predict_at_site(
-    folder: Path, data: Path, study: str, draws: int, reading: Reading | None, *, trust_code: bool
+    folder: Path, data: Path, study: str, draws: int, reading: Reading | None, shares: str, *, trust_code: bool
 ) -> pd.DataFrame:
     """What a site's own model says of new rows, at the site, after a study; no server is needed.
 
@@ -97,6 +97,7 @@ def predict_at_site(
         study: its name, where the site has several.
         draws: that predictions are averaged over; 0 for the posterior mean.
         reading: how a table is read; None as the site's own.
+        shares: label shares of a method that has some; see :func:`.site_results.predictions`.
         trust_code: whether to run a method's file that was not approved.
     """
     from ...federate.guard.home import Home
@@ -104,4 +105,4 @@ def predict_at_site(
     from ...federate.study_site import Membership
 
     member = Membership.read(Home(folder).place_of(study), trust_code=trust_code)
-    return predictions(member, site_run(member), data, draws, reading)
+    return predictions(member, site_run(member), data, draws, reading, shares)

@@ -22,6 +22,8 @@ BETA_SCALE = 2.0
 OVER_RELAXED = 2.0
 #: log beta stays within these bounds
 LOG_BETA = 5.0
+#: steps of EM where all counts are in one place
+ROUNDS = 100
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ class LabelSharePopulation:
     fewer: bool = False
     sends_gradients: ClassVar[bool] = False
 
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Of the shared values."""
+        return f"{self.name}.log_kappa", f"{self.name}.log_beta", f"{self.name}.log_pooled"
+
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """Probabilities, counts, and two sums that are not below zero."""
         kappa = old[f"{self.name}.log_kappa"]
@@ -61,17 +68,21 @@ class LabelSharePopulation:
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """Of each row."""
         given = self.population(chunk.shared, chunk.values[self.counts].squeeze(1))
+        like = chunk.shared[f"{self.name}.log_kappa"]
+        return {key: value.to(like) for key, value in self.sums(given).items()}
+
+    @staticmethod
+    def sums(given: LabelShares) -> State:
+        """What each row sends, given its counts."""
         alpha, s, n = given.alpha, given.concentration, given.n
         total, psi = n.sum(-1, keepdim=True), torch.digamma
         up = torch.where(given.seen, alpha * (psi(n + alpha) - psi(alpha)), 0.0).sum(-1, keepdim=True)
         down = (given.sizes_given * s * (psi(total + s) - psi(s))).sum(-1, keepdim=True)
-        like = chunk.shared[f"{self.name}.log_kappa"]
-        sent = {"sizes": given.sizes_given, "counts": n, "up": up.clamp_min(0), "down": down.clamp_min(0)}
-        return {key: value.to(like) for key, value in sent.items()}
+        return {"sizes": given.sizes_given, "counts": n, "up": up.clamp_min(0), "down": down.clamp_min(0)}
 
     def population(self, shared: Mapping[str, Tensor], counts: Tensor | None = None) -> LabelShares:
         """What shared values say, and given counts."""
-        kappa, beta, pooled = (shared[f"{self.name}.{k}"] for k in ("log_kappa", "log_beta", "log_pooled"))
+        kappa, beta, pooled = (shared[name] for name in self.names)
         return LabelShares(kappa, beta, pooled, counts)
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
@@ -92,6 +103,18 @@ class LabelSharePopulation:
             "log_pooled": (pooled / pooled.sum()).log(),
         }
         return {name: found[name.removeprefix(f"{self.name}.")].to(value) for name, value in old.items()}
+
+
+def population_of(rule: LabelSharePopulation, counts: Tensor, rounds: int = ROUNDS) -> LabelShares:
+    """The population of clients whose counts (J, C) are all here: the rule's update, so many times."""
+    clients, classes = counts.shape
+    equal = counts.new_full((classes,), 1 / classes).log()
+    shared = dict(zip(rule.names, (equal, equal.new_zeros(1), equal), strict=True))
+    context = AggregationContext(clients, torch.tensor(clients), 1, lambda names: {})
+    for _ in range(rounds):
+        total = {key: value.sum(0) for key, value in rule.sums(rule.population(shared, counts)).items()}
+        shared = rule.update(shared, total, context)
+    return rule.population(shared)
 
 
 def step(up: Tensor, down: Tensor, log_beta: Tensor) -> Tensor:

@@ -1,0 +1,52 @@
+"""`hierfl protocol`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from .options import Offline, Quiet, TrustCode, path_argument, path_option, with_run_options
+
+
+@with_run_options("data", "data_root", data="the run's", data_root="the run's")
+def protocol(
+    runs: Annotated[list[Path], path_argument("RUN...", "Finished runs of classifications.")],
+    protocols: Annotated[
+        str,
+        typer.Option(
+            "--protocol", metavar="NAME,...",
+            help="Test labels: own (the clients'), balanced (as many of each class), shifted (another client's).",
+        ),
+    ] = "own,balanced,shifted",
+    offset: Annotated[
+        bool,
+        typer.Option("--offset", help="Add the global model with the offset that a method with label shares has."),
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the test rows, and of whose shares a client gets.")] = 0,
+    out: Annotated[Path | None, path_option("FILE", "A csv file of all these runs, beside each one's own.")] = None,
+    offline: Offline = False,
+    trust_code: TrustCode = False,
+    quiet: Quiet = False,
+    **given: Any,
+) -> None:  # fmt: skip
+    """Evaluate finished runs with the clients' own test labels, balanced ones, and those of another client.
+
+    Each run's table is protocols.csv in its folder. Rows whose shares are estimated from the test inputs stand apart.
+    """
+    from ..report.protocol import run_under_protocols, write_protocols
+
+    names = protocols.split(",")
+    rows = []
+    for folder in runs:
+        found = run_under_protocols(
+            folder, names, given, not quiet, seed=seed, offset=offset, trust_code=trust_code
+        )  # fmt: skip
+        rows += found
+        if not quiet:
+            from .screen_protocols import print_protocols
+
+            print_protocols(found, folder)
+    if out is not None:
+        write_protocols(out, rows)
