@@ -55,8 +55,8 @@ def _root(
 
 
 COMMANDS = (
-    run, runs, compare, ablate, sbc, report, protocol, predict, table, tune, search, collect, cost, ablation_table, bench,
-    methods, datasets,
+    run, runs, compare, ablate, sbc, report, protocol, predict, table, tune, search, collect, cost, ablation_table,
+    bench, methods, datasets,
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)
