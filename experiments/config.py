@@ -18,7 +18,7 @@ from typing import Any
 from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
-from .declared import Option, of_table, option, recorded
+from .declared import TASKS, Option, flag, of_rows, of_table, option, recorded
 
 ALL = ("run", "ablate", "tune", "search")
 
@@ -33,7 +33,8 @@ class RunConfig:
     method: str = recorded()
     method_digest: str = recorded(identity=False)
     data: str = option(
-        "Data set (see hierfl datasets), FILE.npz, or FILE.csv for methods that read tables. [default: digits]",
+        "Data set (see hierfl datasets), FILE.npz, or FILE.csv: a formula's or model's, or with --group and --y any "
+        "method's. [default: digits]",
         commands=ALL, same_data=True, moves=True,
     )  # fmt: skip
     data_root: str = option(
@@ -195,6 +196,10 @@ class RunConfig:
         "several the outermost]", None,
         commands=("run", "ablate", "tune", "search"), metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
+    y: str | None = of_rows("Column of a table that a network predicts.")
+    x: str | None = of_rows("Columns that are its inputs, as in age,arm; words are categories. [default: all others]")
+    task: str | None = of_rows("What --y is. [default: by its entries, where these are sure]", "|".join(TASKS), TASKS)
+    least_rows: int | None = of_rows("Clients with fewer rows of such a table are left out. [default: 1]", "N")
     family: str | None = option(
         f"Distribution of a table's response: {spoken(RESPONSES)}. [default: gaussian]", None,
         commands=("run", "ablate"), data="tables", same_data=True,
@@ -235,7 +240,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name, about in options().items():
             value = getattr(self, name)
-            if about.choices and value not in about.choices:
+            if about.choices and value is not None and value not in about.choices:
                 raise unknown(f"value of {flag(name)}", value, about.choices)
 
     def as_table(self) -> dict[str, Any]:
@@ -293,8 +298,3 @@ def has_default(name: str, value: Any) -> bool:
 def names_of(command: str) -> tuple[str, ...]:
     """The options that a command has."""
     return tuple(name for name, about in options().items() if command in about.commands)
-
-
-def flag(name: str) -> str:
-    """An option as it is written on the command line."""
-    return f"--{name.replace('_', '-')}"

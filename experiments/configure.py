@@ -19,6 +19,7 @@ from . import methods
 from .build import options_of
 from .columns import check_said, usual_of_columns
 from .config import Configuration, RunConfig, flag, options
+from .own_table import check_network_table, usual_of_network_table
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
@@ -52,7 +53,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     if "reading" in said:
         Reading.of(said["reading"])  # (no such reading? say so before anything is loaded)
     usual = usual_of(loaded.cls, data, said)
-    if not tables.is_table(data):
+    if "learn_sd" in usual and not is_tabular(loaded.cls):
         usual["learn_sd"] = learned(said.get("learn_sd"), said.get("response_sd"), usual["learn_sd"])
     run = {"data_root": "data", **usual, **said, "data": data}
     run |= {name: absolute_path(name, run[name]) for name in ("data", "data_root", "ood") if name in run}
@@ -121,10 +122,14 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
     table, tabular = tables.is_table(data), is_tabular(loaded.cls)
     if table and reads_columns(loaded.cls):
         check_said(loaded.name, said)
-    if table != tabular:
-        wanted = f"a table: FILE.csv, {', '.join(tables.TABLES)}" if tabular else "a data set or FILE.npz"
-        raise UserError(f"{loaded.name} needs {wanted}; not {data}")
+    if tabular and not table:
+        raise UserError(f"{loaded.name} needs a table: FILE.csv, {', '.join(tables.TABLES)}; not {data}")
+    if table and not tabular:
+        return check_network_table(loaded.name, data, said)
     for name in said:
+        if options()[name].data == "rows":
+            whose = f"{loaded.name} has a formula or model" if table else f"{data} is no table"
+            raise UserError(f"{flag(name)} is for a network's table, and {whose}")
         if options()[name].data == ("arrays" if table else "tables"):
             kind = "data sets of arrays" if table else "tables"
             shown = flag(name) if name != "reading" else option_flags(said[name])[0]
@@ -148,6 +153,8 @@ def usual_of(cls: type[Method], data: str, said: Mapping[str, Any]) -> dict[str,
         return _usual_of_arrays(data)
     if reads_columns(cls):
         return {**_usual_of_arrays(data), **usual_of_columns(cls, data, said)}
+    if not is_tabular(cls):
+        return {**_usual_of_arrays(data), **usual_of_network_table()}
     return _usual_of_table(data, said)
 
 
