@@ -107,7 +107,7 @@ def predictions(member: Membership, run: Run, path: Path, draws: int, reading: R
     inputs = member.study.data.inputs(path, federation, reading or member.reading)
     calibration = run.calibration
     tempered = calibration is not None and calibration.powers is not None
-    found = run.predict(inputs, member.client, draws=draws, tempered=tempered).cpu().numpy()
+    found = run.predict(inputs, member.client, draws=draws, tempered=tempered, frame=False).cpu().numpy()
     if federation.task == "regression":
         table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
         if not level_names(run.fitted.method):

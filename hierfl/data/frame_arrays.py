@@ -73,6 +73,7 @@ def frame_arrays(
         check_present(df, name, "the table")
     if not columns:
         raise UserError("a federation needs at least one input column")
+    client_names(df[client], f"column {client!r}")
     for name, role in ((y, "is the response"), (client, "names the clients")):
         if name in columns:
             raise UserError(f"column {name!r} {role}, and cannot be an input too: leave it out of x")
@@ -83,12 +84,12 @@ def frame_arrays(
     refuse_text(df, [*columns, y])
     warn_of_codes(df, [*columns, y])
     df = one_spelling(df, (client, y, *category_levels(df, columns)), spellings)
-    levels = category_levels(df, columns)
+    who, levels = client_names(df[client], f"column {client!r}"), category_levels(df, columns)
     response, task, labels = targets_and_labels(df[y], task, f"column {y!r}")
     return FrameArrays(
         x=encoded_columns(df, columns, levels, "the table"),
         y=response if labels else response.astype(np.float64),
-        client=client_names(df[client], f"column {client!r}"), task=task, labels=labels,
+        client=who, task=task, labels=labels,
         remembered={"columns": columns, "categories": levels, "client": client, "response": y, "labels": labels},
     )  # fmt: skip
 

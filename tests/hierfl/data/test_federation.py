@@ -215,9 +215,9 @@ def test_integer_names_are_names_and_labels_are_kept() -> None:
     assert list(fed.ids) == ["1", "2", "3"]
     assert fed.about["labels"] == ["no", "yes"]
     run = fit(FedPer(architecture("linear", fed), lr=0.1), fed, rounds=20, progress=False)
-    p = run.predict(df[["z", "x"]].assign(x=-1.0), client=2)[0]
-    assert p[1] > 0.9  # hospital 2 always says yes
-    assert run.predict(df[["x"]], client=1)[0, 0] > 0.5
+    table = run.predict(df[["z", "x"]].assign(x=-1.0), client=2)
+    assert table["p(yes)"][0] > 0.9  # hospital 2 always says yes
+    assert run.predict(df[["x"]], client=1)["p(no)"][0] > 0.5
     with pytest.raises(UserError, match="no client 0"):
         run.predict(df[["x"]], client=0)
     with pytest.raises(UserError, match="lacks column 'x'"):
