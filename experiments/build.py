@@ -33,6 +33,7 @@ from hierfl.nn.architecture import Architecture
 from . import methods
 from .columns import NETWORK, from_columns
 from .config import Configuration, RunConfig
+from .own_folder import from_own_folder, is_own_folder
 from .own_table import from_network_table, network_of
 
 if TYPE_CHECKING:
@@ -87,6 +88,9 @@ def _data(run: RunConfig, loaded: methods.Loaded) -> tuple[Federation, Architect
 
 
 def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
+    if is_own_folder(run.data):
+        federation = from_own_folder(run)
+        return federation, network_of(run, federation, latent)
     pool = registry.load(run.data, Path(run.data_root), run.seed)
     pool = standardised(pool, {"yes": True, "no": False}.get(run.standardise, "auto"))
     clients = run.clients

@@ -33,8 +33,8 @@ class RunConfig:
     method: str = recorded()
     method_digest: str = recorded(identity=False)
     data: str = option(
-        "Data set (see hierfl datasets), FILE.npz, or FILE.csv: a formula's or model's, or with --group and --y any "
-        "method's. [default: digits]",
+        "Data set (see hierfl datasets), FILE.npz, a folder of pictures (client/label/*.png) or FILE.csv: a formula's "
+        "or model's, or with --group and --y any method's. [default: digits]",
         commands=ALL, same_data=True, moves=True,
     )  # fmt: skip
     data_root: str = option(
@@ -73,6 +73,9 @@ class RunConfig:
         "Standardise inputs of an .npz: auto (where a column of fractions is far from unit scale), yes, no.", "no",
         choices=("auto", "yes", "no"), metavar="auto|yes|no", data="arrays", same_data=True, newer=True,
     )  # fmt: skip
+    image_size: int | None = option(
+        "Height and width that pictures of a folder are cut and resized to. [default: as they are]", None,
+        metavar="N", data="arrays", same_data=True, newer=True)  # fmt: skip
     rounds: int = option(
         "Number of communication rounds. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True
     )
@@ -208,10 +211,7 @@ class RunConfig:
         "Column of a table with each response's known standard error, as in a meta-analysis. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
-    event: str | None = option(
-        "Column of a table that says what ended a time until something happens: 1 the event, 0 the end of watching. "
-        "[default: none: all are events]", None, metavar="COLUMN", data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+    event: str | None = of_table("Column of what ended a time: 1 event, 0 end of watching. [default: all are events]")
     weights: str | None = of_table("Column of a table that says for how many rows each one stands. [default: none]")
     precision_weights: str | None = of_table("Column of what a residual's variance is divided by. [default: none]")
     dispersion: str | None = of_table("Formula of a log spread or size, such as '~ arm'. [default: none]", "FORMULA")

@@ -19,6 +19,7 @@ from . import methods
 from .build import options_of
 from .columns import check_said, usual_of_columns
 from .config import Configuration, RunConfig, flag, options
+from .own_folder import check_image_size, is_own_folder
 from .own_table import check_network_table, usual_of_network_table
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     if strange := said.keys() - options():
         raise unknown("run option", min(strange), options())
     _check_kind(loaded, data, said)
+    check_image_size(data, said.get("image_size"))
     if said.get("rows") is False and said.setdefault("observed_data", False):
         raise UserError(
             "--observed-data keeps responses of single rows, and --no-rows leaves them out: say one of them"
@@ -94,6 +96,8 @@ def parse_settings(pairs: Sequence[str], prior: str | None = None) -> dict[str, 
 def absolute_path(option: str, value: Any) -> Any:
     """Paths of data as they are kept in a configuration: a data set's name stays."""
     if option == "data_root":
+        return str(located(value))
+    if option == "data" and is_own_folder(str(value)):
         return str(located(value))
     is_table = tables.is_table_file(str(value))
     if option in ("data", "ood") and (is_table or str(value).endswith(".npz")):
@@ -160,11 +164,10 @@ def usual_of(cls: type[Method], data: str, said: Mapping[str, Any]) -> dict[str,
 
 def _usual_of_arrays(data: str) -> dict[str, Any]:
     """What is usual for a data set."""
-    default = registry.defaults(data)
+    default, own = registry.defaults(data), data.endswith(".npz") or is_own_folder(data)
     return {
         "clients": default.clients, "split": default.split or "natural", "network": default.network,
-        "response_sd": default.noise, "learn_sd": "shared" if data.endswith(".npz") else "no",
-        "standardise": "auto" if data.endswith(".npz") else "no",
+        "response_sd": default.noise, "learn_sd": "shared" if own else "no", "standardise": "auto" if own else "no",
         "rounds": default.rounds, "participation": default.participation,
         "evaluate_every": default.evaluate_every, "quorum": default.quorum, "chunk": default.chunk,
     }  # fmt: skip

@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from .experiments.federate.study_fit import load_study
     from .inference import Method, Run, fit
     from .models.any_model.fit_model import fit_model
+    from .models.estimators.classifier import HierarchicalClassifier
+    from .models.estimators.regressor import HierarchicalRegressor
     from .models.mixed_effects.mixed_model import load_mixed_model, mixed_model
 
 __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "Federation",
+    "HierarchicalClassifier",
+    "HierarchicalRegressor",
     "Method",
     "Run",
     "UserError",
@@ -39,6 +43,8 @@ __all__ = [
 _ROOMS = {
     "Batch": "data.batch",
     "Federation": "data.federation",
+    "HierarchicalClassifier": "models.estimators.classifier",
+    "HierarchicalRegressor": "models.estimators.regressor",
     "Method": "inference",
     "Run": "inference",
     "UserError": "errors",

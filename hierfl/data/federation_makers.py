@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..calls import checked_call
 from .arrays import natural_pool
 from .column_table import NO_RESPONSE, column_table
+from .folders.clients import joined_clients
+from .folders.load import folder_pool
 from .frame_arrays import frame_arrays
 from .given_arrays import given_pool
 from .input_kinds import Inputs
@@ -68,6 +70,48 @@ class FederationMakers:
         )
         made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
         return made.remembering(kept)
+
+    @classmethod
+    @checked_call
+    def from_clients(cls, clients: Iterable[Any], *, test_clients: Iterable[Any] | None = None, **how: Any) -> Self:
+        """A federation from clients one after the other.
+
+        Args:
+            clients: (client, inputs (n, *event), targets (n,)) of each.
+            test_clients: the same of test rows; a client that lacks there has none. Without it a fraction ``test`` of
+                every client's rows is held out.
+            **how: arguments of :meth:`from_arrays` by name, such as ``test``, ``task`` or ``inputs``.
+
+        Raises:
+            UserError: as :meth:`from_arrays`; for a client that comes twice, and inputs of several shapes.
+        """
+        name = how.get("name", "clients")
+        rows = joined_clients(clients, name)
+        held_out = (None, None, None) if test_clients is None else joined_clients(test_clients, f"{name}: test_clients")
+        more = dict(zip(("x_test", "y_test", "client_test"), held_out, strict=True))
+        return cls.from_arrays(*rows, **more, **{"name": name, **how})
+
+    @classmethod
+    @checked_call
+    def from_folder(
+        cls, path: str | Path, *, size: int | tuple[int, int] | None = None, clients: int = 0, split: str = "natural",
+        test: float = 0.2, validation: float = 0.1, seed: int = 0, standardise: Standardise = "auto",
+    ) -> Self:  # fmt: skip
+        """A federation from a folder: pictures ``ROOT/client/label/*.png``, an .npz for each client, or LEAF's json.
+
+        Args:
+            path: of the folder; see :func:`hierfl.data.folders.load.folder_pool`.
+            size: height and width to which pictures are cut and resized; a single number for squares.
+            clients, split: as of :meth:`from_npz`.
+            test: the fraction of each client's rows held out, where the folder has no parts ``train`` and ``test``.
+            validation, seed, standardise: as of :meth:`from_pool` and :meth:`from_arrays`.
+
+        Raises:
+            UserError: for a folder of another form.
+        """
+        shape = (size, size) if isinstance(size, int) else size
+        pool, kept = folder_pool(path, size=shape, test=test, seed=seed, standardise=standardise)
+        return cls.from_pool(pool, clients, split, validation=validation, seed=seed).remembering(kept)
 
     @classmethod
     @checked_call
