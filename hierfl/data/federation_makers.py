@@ -87,9 +87,11 @@ class FederationMakers:
         """
         name = how.get("name", "clients")
         rows = joined_clients(clients, name)
-        held_out = (None, None, None) if test_clients is None else joined_clients(test_clients, f"{name}: test_clients")
-        more = dict(zip(("x_test", "y_test", "client_test"), held_out, strict=True))
-        return cls.from_arrays(*rows, **more, **{"name": name, **how})
+        x_test, y_test, client_test = (
+            (None, None, None) if test_clients is None else joined_clients(test_clients, f"{name}: test_clients")
+        )
+        more: dict[str, Any] = {"x_test": x_test, "y_test": y_test, "client_test": client_test, "name": name, **how}
+        return cls.from_arrays(rows.x, rows.y, rows.client, **more)
 
     @classmethod
     @checked_call

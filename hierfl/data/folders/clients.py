@@ -40,18 +40,18 @@ def joined_clients(clients: Iterable[Any], name: str) -> ClientArrays:
         client, x, y = entry
         if not isinstance(client, str | int | np.integer | np.str_) or isinstance(client, bool):
             raise UserError(f"{name}: the name of client {place} is {client!r}, and names are text or whole numbers")
-        x = x if is_table(x) else number_array(x, f"{name}: inputs of client {client}")
+        rows: Any = x if is_table(x) else number_array(x, f"{name}: inputs of client {client}")
         y = one_column(y, f"{name}: targets of client {client}")
-        if len(x) != len(y):
-            raise UserError(f"{name}: client {client} has {len(x)} inputs and {len(y)} targets")
-        if xs and is_table(x) != is_table(xs[0]):
+        if len(rows) != len(y):
+            raise UserError(f"{name}: client {client} has {len(rows)} inputs and {len(y)} targets")
+        if xs and is_table(rows) != is_table(xs[0]):
             raise UserError(f"{name}: client {client} has a table as its inputs, and others arrays")
-        if xs and not is_table(x) and x.shape[1:] != xs[0].shape[1:]:
-            raise UserError(f"{name}: inputs of client {client} have shape {x.shape[1:]}, others {xs[0].shape[1:]}")
-        if xs and is_table(x) and list(x.columns) != list(xs[0].columns):
+        if xs and not is_table(rows) and rows.shape[1:] != xs[0].shape[1:]:
+            raise UserError(f"{name}: inputs of client {client} have shape {rows.shape[1:]}, others {xs[0].shape[1:]}")
+        if xs and is_table(rows) and list(rows.columns) != list(xs[0].columns):
             raise UserError(f"{name}: client {client} has other columns than those before, or in another order")
         names.append(client)
-        xs.append(x)
+        xs.append(rows)
         ys.append(y)
     if not names:
         raise UserError(f"{name}: there is no client")

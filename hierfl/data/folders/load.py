@@ -50,8 +50,10 @@ def folder_pool(
     parts = sorted(child.name for child in root.iterdir() if child.is_dir()) if root.is_dir() else []
     split = parts == ["test", "train"]
     rows = _read(root / "train" if split else root, size)
-    held_out = _read(root / "test", size) if split else (None, None, None)
-    return given_pool(*rows, *held_out, test, seed, None, root.name, standardise, None)
+    x_test, y_test, client_test = _read(root / "test", size) if split else (None, None, None)
+    return given_pool(
+        rows.x, rows.y, rows.client, x_test, y_test, client_test, test, seed, None, root.name, standardise, None
+    )  # fmt: skip
 
 
 def is_folder(path: str) -> bool:
