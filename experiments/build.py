@@ -12,7 +12,6 @@ import torch
 
 from hierfl.data import tables
 from hierfl.data.datasets import registry
-from hierfl.data.federated.response_sums import noise_of
 from hierfl.data.federation import Federation
 from hierfl.data.formula import gate
 from hierfl.data.formula.federate import from_formula
@@ -31,11 +30,12 @@ from hierfl.inference.method.settings import applicable
 from hierfl.inference.options import Options
 from hierfl.inference.run.fit import EngineMaker, Fit
 from hierfl.nn.architecture import Architecture
-from hierfl.nn.networks.build import architecture
 
 from . import methods
 from .columns import NETWORK, from_columns
 from .config import Configuration, RunConfig
+from .own_folder import from_own_folder, is_own_folder
+from .own_table import from_network_table, network_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,6 +76,8 @@ def build(
 def _data(run: RunConfig, loaded: methods.Loaded) -> tuple[Federation, Architecture]:
     if not tables.is_table(run.data):
         return _from_pool(run, loaded.cls.latent)
+    if run.y is not None:
+        return from_network_table(run, loaded.cls.latent)
     if not reads_columns(loaded.cls):
         return _from_table(run)
     try:
@@ -87,17 +89,16 @@ def _data(run: RunConfig, loaded: methods.Loaded) -> tuple[Federation, Architect
 
 
 def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
+    if is_own_folder(run.data):
+        federation = from_own_folder(run)
+        return federation, network_of(run, federation, latent)
     pool = registry.load(run.data, Path(run.data_root), run.seed)
     pool = standardised(pool, {"yes": True, "no": False}.get(run.standardise, "auto"))
     clients = run.clients
     if not clients and not run.split.startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")
     federation = Federation.from_pool(pool, clients, run.split, validation=run.validation_fraction, seed=run.seed)
-    network = architecture(run.network, federation, noise_of(run.response_sd, run.learn_sd), latent)
-    if federation.task == "classification" and (run.response_sd != 1.0 or run.learn_sd == "clients"):
-        name = "--response-sd" if run.response_sd != 1.0 else "--learn-sd clients"
-        raise UserError(f"{name} is a regression's, and this is a classification")
-    return federation, network
+    return federation, network_of(run, federation, latent)
 
 
 #: strange inputs that every client's model is shown
@@ -185,7 +186,8 @@ def options_of(config: Configuration) -> Options:
     """How a configuration is run."""
     run = config.run
     given = run.fit_options()
-    if tables.is_table(run.data):  # a statistician's digits; and where no rows are held out, the fit itself
+    if tables.is_table(run.data) and run.y is None:
+        # a statistician's digits; and where no rows are held out, the fit itself
         held_out = ("test",) if run.test_fraction else ("train",)
         given |= {"dtype": torch.float64, "splits": () if run.network == NETWORK else held_out}
     return Options(**given)

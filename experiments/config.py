@@ -18,7 +18,7 @@ from typing import Any
 from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
-from .declared import Option, of_table, of_watching, option, recorded
+from .declared import TASKS, Option, flag, of_rows, of_table, of_watching, option, recorded
 
 ALL = ("run", "ablate", "tune", "search")
 
@@ -33,7 +33,8 @@ class RunConfig:
     method: str = recorded()
     method_digest: str = recorded(identity=False)
     data: str = option(
-        "Data set (see hierfl datasets), FILE.npz, or FILE.csv for methods that read tables. [default: digits]",
+        "Data set (see hierfl datasets), FILE.npz, a folder of pictures (client/label/*.png) or FILE.csv: a formula's "
+        "or model's, or with --group and --y any method's. [default: digits]",
         commands=ALL, same_data=True, moves=True,
     )  # fmt: skip
     data_root: str = option(
@@ -72,6 +73,9 @@ class RunConfig:
         "Standardise inputs of an .npz: auto (where a column of fractions is far from unit scale), yes, no.", "no",
         choices=("auto", "yes", "no"), metavar="auto|yes|no", data="arrays", same_data=True, newer=True,
     )  # fmt: skip
+    image_size: int | None = option(
+        "Height and width that pictures of a folder are cut and resized to. [default: as they are]", None,
+        metavar="N", data="arrays", same_data=True, newer=True)  # fmt: skip
     rounds: int = option(
         "Number of communication rounds. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True
     )
@@ -192,6 +196,10 @@ class RunConfig:
         "several the outermost]", None,
         commands=("run", "ablate", "tune", "search"), metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
+    y: str | None = of_rows("Column of a table that a network predicts.")
+    x: str | None = of_rows("Columns that are its inputs, as in age,arm; words are categories. [default: all others]")
+    task: str | None = of_rows("What --y is. [default: by its entries, where these are sure]", "|".join(TASKS), TASKS)
+    least_rows: int | None = of_rows("Clients with fewer rows of such a table are left out. [default: 1]", "N")
     family: str | None = option(
         f"Distribution of a table's response: {spoken(RESPONSES)}. [default: gaussian]", None,
         commands=("run", "ablate"), data="tables", same_data=True,
@@ -200,10 +208,7 @@ class RunConfig:
         "Column of a table with each response's known standard error, as in a meta-analysis. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
-    event: str | None = option(
-        "Column of a table that says what ended a time until something happens: 1 the event, 0 the end of watching. "
-        "[default: none: all are events]", None, metavar="COLUMN", data="tables", same_data=True, newer=True,
-    )  # fmt: skip
+    event: str | None = of_table("Column of what ended a time: 1 event, 0 end of watching. [default: all are events]")
     weights: str | None = of_table("Column of a table that says for how many rows each one stands. [default: none]")
     precision_weights: str | None = of_table("Column of what a residual's variance is divided by. [default: none]")
     dispersion: str | None = of_table("Formula of a log spread or size, such as '~ arm'. [default: none]", "FORMULA")
@@ -233,7 +238,7 @@ class RunConfig:
     def __post_init__(self) -> None:
         for name, about in options().items():
             value = getattr(self, name)
-            if about.choices and value not in about.choices:
+            if about.choices and value is not None and value not in about.choices:
                 raise unknown(f"value of {flag(name)}", value, about.choices)
 
     def as_table(self) -> dict[str, Any]:
@@ -291,8 +296,3 @@ def has_default(name: str, value: Any) -> bool:
 def names_of(command: str) -> tuple[str, ...]:
     """The options that a command has."""
     return tuple(name for name, about in options().items() if command in about.commands)
-
-
-def flag(name: str) -> str:
-    """An option as it is written on the command line."""
-    return f"--{name.replace('_', '-')}"

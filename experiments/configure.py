@@ -20,6 +20,8 @@ from . import methods
 from .build import options_of
 from .columns import check_said, usual_of_columns
 from .config import Configuration, RunConfig, flag, options
+from .own_folder import check_image_size, is_own_folder
+from .own_table import check_network_table, usual_of_network_table
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
@@ -46,6 +48,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     if strange := said.keys() - options():
         raise unknown("run option", min(strange), options())
     _check_kind(loaded, data, said)
+    check_image_size(data, said.get("image_size"))
     if said.get("rows") is False and said.setdefault("observed_data", False):
         raise UserError(
             "--observed-data keeps responses of single rows, and --no-rows leaves them out: say one of them"
@@ -54,7 +57,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         Reading.of(said["reading"])  # (no such reading? say so before anything is loaded)
     tracker_names(said.get("track"))  # (no such tracker? likewise)
     usual = usual_of(loaded.cls, data, said)
-    if not tables.is_table(data):
+    if "learn_sd" in usual and not is_tabular(loaded.cls):
         usual["learn_sd"] = learned(said.get("learn_sd"), said.get("response_sd"), usual["learn_sd"])
     run = {"data_root": "data", **usual, **said, "data": data}
     run |= {name: absolute_path(name, run[name]) for name in ("data", "data_root", "ood") if name in run}
@@ -96,6 +99,8 @@ def absolute_path(option: str, value: Any) -> Any:
     """Paths of data as they are kept in a configuration: a data set's name stays."""
     if option == "data_root":
         return str(located(value))
+    if option == "data" and is_own_folder(str(value)):
+        return str(located(value))
     is_table = tables.is_table_file(str(value))
     if option in ("data", "ood") and (is_table or str(value).endswith(".npz")):
         return str(regular_file(value, "a .csv with a header" if is_table else f"an .npz with {', '.join(ARRAYS)}"))
@@ -123,10 +128,14 @@ def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> N
     table, tabular = tables.is_table(data), is_tabular(loaded.cls)
     if table and reads_columns(loaded.cls):
         check_said(loaded.name, said)
-    if table != tabular:
-        wanted = f"a table: FILE.csv, {', '.join(tables.TABLES)}" if tabular else "a data set or FILE.npz"
-        raise UserError(f"{loaded.name} needs {wanted}; not {data}")
+    if tabular and not table:
+        raise UserError(f"{loaded.name} needs a table: FILE.csv, {', '.join(tables.TABLES)}; not {data}")
+    if table and not tabular:
+        return check_network_table(loaded.name, data, said)
     for name in said:
+        if options()[name].data == "rows":
+            whose = f"{loaded.name} has a formula or model" if table else f"{data} is no table"
+            raise UserError(f"{flag(name)} is for a network's table, and {whose}")
         if options()[name].data == ("arrays" if table else "tables"):
             kind = "data sets of arrays" if table else "tables"
             shown = flag(name) if name != "reading" else option_flags(said[name])[0]
@@ -150,16 +159,17 @@ def usual_of(cls: type[Method], data: str, said: Mapping[str, Any]) -> dict[str,
         return _usual_of_arrays(data)
     if reads_columns(cls):
         return {**_usual_of_arrays(data), **usual_of_columns(cls, data, said)}
+    if not is_tabular(cls):
+        return {**_usual_of_arrays(data), **usual_of_network_table()}
     return _usual_of_table(data, said)
 
 
 def _usual_of_arrays(data: str) -> dict[str, Any]:
     """What is usual for a data set."""
-    default = registry.defaults(data)
+    default, own = registry.defaults(data), data.endswith(".npz") or is_own_folder(data)
     return {
         "clients": default.clients, "split": default.split or "natural", "network": default.network,
-        "response_sd": default.noise, "learn_sd": "shared" if data.endswith(".npz") else "no",
-        "standardise": "auto" if data.endswith(".npz") else "no",
+        "response_sd": default.noise, "learn_sd": "shared" if own else "no", "standardise": "auto" if own else "no",
         "rounds": default.rounds, "participation": default.participation,
         "evaluate_every": default.evaluate_every, "quorum": default.quorum, "chunk": default.chunk,
     }  # fmt: skip

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 #: before the name of data that a fit in Python has had
 PYTHON = "python:"
+#: what a network's response may be
+TASKS = ("classification", "regression")
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Option:
         flags: on the command line, where they are not ``--name``.
         metavar: of its value in the help.
         path: whether the command line takes a path.
-        data: of which data it can be said.
+        data: of which data it can be said; "rows" is of a table whose columns are a network's inputs.
         choices: its values; empty for any.
         fit: whether it is one of :class:`hierfl.inference.options.Options`.
         identity: whether runs that differ in it are runs of different settings.
@@ -33,7 +35,7 @@ class Option:
     flags: tuple[str, ...] = ()
     metavar: str | None = None
     path: bool = False
-    data: Literal["any", "arrays", "tables"] = "any"
+    data: Literal["any", "arrays", "tables", "rows"] = "any"
     choices: tuple[str, ...] = ()
     fit: bool = False
     identity: bool = True
@@ -60,3 +62,14 @@ def of_watching(help: str, metavar: str) -> Any:
 def of_table(help: str, metavar: str = "COLUMN", **about: Any) -> Any:
     """An option of tables that says what is read of them; earlier runs may lack it."""
     return option(help, None, metavar=metavar, data="tables", same_data=True, newer=True, **about)
+
+
+def of_rows(help: str, metavar: str = "COLUMN", choices: tuple[str, ...] = ()) -> Any:
+    """An option of tables whose columns are a network's inputs; earlier runs may lack it."""
+    about: dict[str, Any] = {"metavar": metavar, "choices": choices, "data": "rows", "same_data": True, "newer": True}
+    return option(help, None, commands=("run", "ablate", "tune", "search"), **about)
+
+
+def flag(name: str) -> str:
+    """An option as it is written on the command line."""
+    return f"--{name.replace('_', '-')}"

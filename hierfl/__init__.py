@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from .experiments.run_folder.load import load_run
     from .inference import Method, Run
     from .models.any_model.fit_model import fit_model
+    from .models.estimators.classifier import HierarchicalClassifier
+    from .models.estimators.regressor import HierarchicalRegressor
     from .models.mixed_effects.mixed_model import load_mixed_model, mixed_model
 
 __version__ = "0.1.0"
 __all__ = [
     "Batch",
     "Federation",
+    "HierarchicalClassifier",
+    "HierarchicalRegressor",
     "Method",
     "Run",
     "UserError",
@@ -42,6 +46,8 @@ __all__ = [
 _ROOMS = {
     "Batch": "data.batch",
     "Federation": "data.federation",
+    "HierarchicalClassifier": "models.estimators.classifier",
+    "HierarchicalRegressor": "models.estimators.regressor",
     "Method": "inference",
     "Run": "inference",
     "UserError": "errors",

@@ -32,6 +32,8 @@ def checked_call(function: Callable[P, R]) -> Callable[P, R]:
             name, call = function.__qualname__, function.__name__
             if call == "__init__":  # of an object whose class is the one that is called
                 name = call = type(args[0]).__name__
+            elif args and isinstance(args[0], type):  # a class method, which a base class may define
+                name = f"{args[0].__name__}.{call}"
             raise UserError(f"{name}: {error}; it is called as {shown_call(function, call)}") from None
         return function(*args, **kwargs)
 

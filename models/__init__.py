@@ -21,5 +21,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(entry.module), name)
 
 
+def class_of(name: str) -> Any:
+    """The class of a method by its registered name."""
+    return __getattr__(METHODS[name].cls)
+
+
 def __dir__() -> list[str]:
     return [*__all__, *(entry.cls for entry in METHODS.values())]

@@ -113,7 +113,8 @@ def predictions(
     inputs = member.study.data.inputs(path, federation, reading or member.reading)
     calibration = run.calibration if shares in ("", "own") else None
     tempered = calibration is not None and calibration.powers is not None
-    found = run.predict(inputs, member.client, draws=draws, tempered=tempered, shares=shares).cpu().numpy()
+    how = {"draws": draws, "tempered": tempered, "shares": shares, "frame": False}
+    found = run.predict(inputs, member.client, **how).cpu().numpy()
     if federation.task == "regression":
         table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
         if not level_names(run.fitted.method):

@@ -15,6 +15,7 @@ from hierfl.inference.run.progress import working
 from .. import methods
 from ..build import build, ood_inputs
 from ..config import Configuration, RunConfig
+from ..own_table import described
 from .files import write_metrics
 from .layout import check_out, create_run_folder
 from .results import write_results
@@ -65,7 +66,9 @@ def fit_and_write(
 
     if not resume:
         say(f"writing to {folder}")
-        if run.settings_chosen is None and not tables.is_table(run.data):
+        if run.y is not None:
+            say(described(ready.federation))
+        if run.settings_chosen is None and (run.y is not None or not tables.is_table(run.data)):
             say(f"no settings ship for {name} on {run.data}: its defaults are used, but for what --set gives")
     try:
         with tracked_run(folder, run.track, resumed=resume) as tracking:

@@ -8,42 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..calls import checked_call
 from ..rng import client_keys
-from .arrays import natural_pool
 from .batch import Batch, masked_zeros
 from .by_class import ByClass
-from .column_table import NO_RESPONSE, column_table
 from .federation_checks import check_clients, check_sizes
+from .federation_makers import FederationMakers
 from .fingerprint import fingerprint
-from .frames import frame_arrays
-from .given_arrays import given_pool
 from .index_sets import IndexSets
-from .input_kinds import Inputs
-from .input_scales import Standardise, standardised
 from .model_inputs import model_inputs
-from .npz import load_npz
 from .partition.hold_out import hold_out
 from .partition.split_pool import split_pool
 from .pool import PooledDataset, Task
 from .response_units import ResponseUnits
-from .spellings import one_spelling
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
-class Federation:
+class Federation(FederationMakers):
     """J clients' data in one pool.
 
     Attributes:
@@ -117,85 +105,9 @@ class Federation:
                    "origin": pool.origin},
         )  # fmt: skip
 
-    @classmethod
-    @checked_call
-    def from_arrays(
-        cls, x: Any, y: Any, client: Any, *, x_test: Any = None, y_test: Any = None, client_test: Any = None,
-        test: float = 0.2, validation: float = 0.0, seed: int = 0, task: Task | None = None, spellings: str = "refuse",
-        standardise: Standardise = "auto", name: str = "arrays", inputs: Inputs | None = None,
-    ) -> Federation:  # fmt: skip
-        """A federation from arrays whose rows say which client they belong to.
-
-        Args:
-            x: inputs, (N, *event): an array, a tensor, or a table whose columns are then known by name.
-            y: targets, (N,) or (N, 1): words, truth values and whole numbers are labels, floats are responses (or say
-                so with ``task``). Classes are numbered in the labels' sorted order, which ``about["labels"]`` keeps
-                where it is not 0, 1, ...
-            client: (N,), the client of each row.
-            x_test, y_test, client_test: test rows; without them a fraction ``test`` of every client's rows is held out.
-            test, validation: that fraction, 0 for none; and as in :meth:`from_pool`.
-            seed: of what is held out.
-            task: "classification" or "regression"; by default from the type of ``y``.
-            standardise: bring inputs to mean 0 and standard deviation 1 over the training rows; "auto" where a column
-                of fractions is far from that (:mod:`hierfl.data.input_scales`).
-            inputs: "pixels" from 0 to 255, which are standardised by channel; "numbers", which standardise="auto" may
-                scale where they are whole, too; or "ids", whole numbers that reach the network as int64. None: uint8 of
-                two dimensions or more are pixels, others numbers.
-            name, spellings: what to call it; and as in :meth:`from_frame`.
-
-        Raises:
-            UserError: for arrays that do not fit together, NaN, or a client with too few rows.
-        """
-        pool, kept = given_pool(
-            x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs, spellings
-        )
-        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
-        return replace(made, about={**made.about, **kept})
-
-    @classmethod
-    @checked_call
-    def from_npz(
-        cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0,
-        standardise: Standardise = "auto",
-    ) -> Federation:  # fmt: skip
-        """A federation from an ``.npz`` file; see :func:`hierfl.data.npz.load_npz` for the arrays it must hold."""
-        pool = standardised(load_npz(Path(path)), standardise)
-        return cls.from_pool(pool, clients, split, validation=validation, seed=seed)
-
-    @classmethod
-    @checked_call
-    def from_frame(
-        cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str], test: float = 0.2, validation: float = 0.0,
-        seed: int = 0, task: Task | None = None, standardise: Standardise = "auto", spellings: str = "refuse",
-    ) -> Federation:  # fmt: skip
-        """A federation from a table: one column names the client, one is the response, the rest are inputs.
-
-        Gradient steps want inputs of about unit size. With ``standardise="auto"`` columns of more than two values are
-        standardised where one of them is far from that. Labels are as in :meth:`from_arrays`; ``about["labels"]`` has
-        them all.
-
-        Args:
-            df, client, y, x: the table, and names of its columns.
-            test, validation, seed, task, standardise: as in :meth:`from_arrays`.
-            spellings: of clients and labels; "refuse", "join" or "keep" those that :mod:`~hierfl.data.spellings` lists.
-
-        Raises:
-            UserError: for unknown columns, missing values or inputs that are no numbers.
-        """
-        inputs, response, who, task, labels = frame_arrays(one_spelling(df, (client, y), spellings), client, y, x, task)
-        pool = natural_pool(
-            inputs, response, who, None, None, None, test, seed, task, "frame", standardise, len(labels), numbers=True
-        )
-        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
-        return replace(made, about={**made.about, "labels": labels, "columns": list(x)})
-
-    @classmethod
-    def from_columns(cls, df: pd.DataFrame, *, client: str, **how: Any) -> Federation:
-        """Columns by name for a plain Pyro model; see :func:`hierfl.data.column_federation.column_federation`."""
-        wide, of = column_table(df, client, **how)
-        how = {"test": 0.0, "task": "regression", "standardise": False, "spellings": "keep"}
-        made = cls.from_frame(wide, client=client, y=NO_RESPONSE, x=of["columns"], **how)
-        return replace(made, about={**made.about, **of})
+    def remembering(self, kept: Mapping[str, Any]) -> Federation:
+        """The same with more that is remembered of where it came from."""
+        return replace(self, about={**self.about, **kept})
 
     def __repr__(self) -> str:
         """Sizes, not data."""

@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import UserError, unknown
-from .client_names import client_names
-from .labels import targets_and_labels
-from .pool import Task
-from .reading.frames import refuse_text, warn_of_codes
+from ..errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,14 +49,30 @@ def numeric_columns(df: pd.DataFrame, columns: Sequence[Any], what: str) -> np.n
     """
     read = []
     for name in columns:
-        if name not in df.columns:
-            raise UserError(f"{what} lacks column {name!r}; it has {', '.join(map(repr, df.columns[:8]))}")
-        column = df[name]
-        if column.ndim > 1:
-            raise UserError(f"{what} has two columns of the name {name!r}: rename or drop one")
+        column = check_present(df, name, what)
         check_column(column, name)
         read.append(column.to_numpy(dtype=np.float64))
     return np.stack(read, 1) if read else np.zeros((len(df), 0))
+
+
+def check_present(df: pd.DataFrame, name: Any, what: str) -> pd.Series:
+    """A column that a table has once and without missing values.
+
+    Args:
+        df: the table.
+        name: of the column.
+        what: the table is, for messages.
+
+    Raises:
+        UserError: for another column.
+    """
+    if name not in df.columns:
+        raise UserError(f"{what} lacks column {name!r}; it has {', '.join(map(repr, df.columns[:8]))}")
+    column = df[name]
+    if column.ndim > 1:
+        raise UserError(f"{what} has two columns of the name {name!r}: rename or drop one")
+    _check_missing(column, name)
+    return column
 
 
 def check_column(column: pd.Series, name: Any) -> None:
@@ -99,28 +111,3 @@ def _reads_as_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def frame_arrays(
-    df: pd.DataFrame, client: str, y: str, x: Sequence[str], task: Task | None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, Task, list[str]]:
-    """Inputs, response, client column, task and the labels' names of a table, checked."""
-    check_table(df)
-    if isinstance(x, str):
-        raise UserError(f"x is a list of columns: x=[{x!r}]")
-    if not df.columns.is_unique:
-        raise UserError("the table has two columns of one name")
-    for column in (client, y, *x):
-        if column not in df.columns:
-            raise unknown("column", column, map(str, df.columns))
-        _check_missing(df[column], column)
-    refuse_text(df, [*x, y])
-    warn_of_codes(df, [*x, y])
-    if not len(x):
-        raise UserError("a federation needs at least one input column")
-    inputs = numeric_columns(df, list(x), "the table")
-    response, task, labels = targets_and_labels(df[y], task, f"column {y!r}")
-    who = client_names(df[client], f"column {client!r}")
-    if y in x:
-        raise UserError(f"column {y!r} is the response, and cannot be an input too: leave it out of x")
-    return inputs, response if labels else response.astype(np.float64), who, task, labels

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
+from hierfl.data.category_columns import encoded_columns
 from hierfl.data.federation import Federation
-from hierfl.data.frames import is_table, numeric_columns
+from hierfl.data.frames import is_table
 from hierfl.data.input_kinds import as_ids, as_pixels, check_scale
 from hierfl.data.labels import known_labels, one_column
 from hierfl.data.raw_values import number_array, number_tensor, precision_of
@@ -61,7 +62,8 @@ def _columns(federation: Federation, x: Inputs) -> Any:
     if reader is not None:
         return reader(x if hasattr(x, "columns") else np.asarray(x))  # the original table's columns, by the formula
     if is_table(x):
-        return numeric_columns(x, list(x.columns) if columns is None else columns, "the table")
+        levels = federation.about.get("categories") or {}
+        return encoded_columns(x, list(x.columns) if columns is None else columns, levels, "the table")
     return x
 
 

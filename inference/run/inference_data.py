@@ -21,6 +21,7 @@ from ..evaluation.response import response
 from ..local.langevin.names import STATS
 from ..method.capabilities import coordinates, in_users_units, joint_posterior, level_names
 from .client_draws import Groups, client_draws
+from .number_names import dimension_names, event_shapes
 
 #: draws by default; where latents belong to single examples each draw is a pass through the data
 MOST, ENCODED = 200, 20
@@ -61,7 +62,9 @@ def inference_data(
     for name in trace.global_latents:
         point = fitted.shared[name].cpu().numpy()
         constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
-    names_of_levels, along = level_names(fitted.method), dict(coordinates(fitted.method))
+    points = {name: tuple(fitted.shared[name].shape) for name in trace.global_latents}
+    along = {**dimension_names(fitted, {**points, **event_shapes(found["posterior"])}), **coordinates(fitted.method)}
+    names_of_levels = level_names(fitted.method)
     if any(isinstance(name, str) for name in names_of_levels):  # (y holds their numbers)
         constants["level"] = (("level_number",), np.array([str(name) for name in names_of_levels]))
         along["level_number"] = [str(number) for number in range(1, len(names_of_levels) + 1)]

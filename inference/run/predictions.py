@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Examples = tuple["Tensor | np.ndarray | pd.DataFrame", "Tensor | np.ndarray | Sequence[float]"]
 
 
-def personal_responses(fitted: Fitted, row: int, x: Inputs, draws: int, shares: str = "") -> list[Distribution]:
+def client_responses(fitted: Fitted, row: int, x: Inputs, draws: int, shares: str = "") -> list[Distribution]:
     """The response of a client's own model, piece by piece; for the label shares that are asked for."""
     batch = _batch(fitted, x)
     if shares:
@@ -54,19 +54,27 @@ def predicted(
     """See :meth:`~hierfl.inference.run.result.Run.predict`; at the temperature of a calibration, where there is one."""
     task, units = fitted.federation.task, fitted.federation.units
     if tempered is None:
-        return torch.cat([predictions(fn, task, units) for fn in personal_responses(fitted, row, x, draws, shares)])
+        return torch.cat([predictions(fn, task, units) for fn in client_responses(fitted, row, x, draws, shares)])
     if shares not in ("", "own"):
         raise UserError(f"the temperature was found with clients' own shares: leave out tempered, or shares={shares}")
     return tempered.tempered(predicted_log_probs(fitted, row, x, draws), draws).exp()
 
 
-def predicted_log_probs(fitted: Fitted, row: int, x: Inputs, draws: int) -> Tensor:
+def predicted_log_probs(fitted: Fitted, row: int, x: Inputs, draws: int, shares: str = "") -> Tensor:
     """Log probabilities of the classes, (n, C)."""
-    return torch.cat([log_probs(fn)[0] for fn in personal_responses(fitted, row, x, draws)])
+    return torch.cat([log_probs(fn)[0] for fn in client_responses(fitted, row, x, draws, shares)])
 
 
 def predicted_new_client(fitted: Fitted, x: Inputs, draws: int, given: Examples | None, rounds: int) -> Tensor:
     """See :meth:`~hierfl.inference.run.result.Run.predict_new_client`."""
+    fns = new_client_responses(fitted, x, draws, given, rounds)
+    return torch.cat([predictions(fn, fitted.federation.task, fitted.federation.units) for fn in fns])
+
+
+def new_client_responses(
+    fitted: Fitted, x: Inputs, draws: int, given: Examples | None, rounds: int
+) -> list[Distribution]:
+    """The response of a client that was never seen, piece by piece."""
     check_whole("draws", draws, 0)
     if not isinstance(rounds, int) or rounds < 0:
         raise UserError(f"rounds must be a whole number of at least 0, not {rounds!r}")
@@ -75,8 +83,7 @@ def predicted_new_client(fitted: Fitted, x: Inputs, draws: int, given: Examples 
             raise UserError("given is a pair of a new client's examples: (inputs, targets)")
         examples = new_examples(fitted.federation, *given)
         check_ids(fitted.method.network.networks[0], examples[0])
-        return predicted(fit_new_client(fitted, *examples, rounds), 0, x, draws)
+        return client_responses(fit_new_client(fitted, *examples, rounds), 0, x, draws)
     noise = fitted.population_noise(1, draws)
     pieces = fitted.pieces(_batch(fitted, x), draws)
-    sites = [response(fitted.global_sites(piece, draws, noise)) for piece in pieces]
-    return torch.cat([predictions(site.fn, fitted.federation.task, fitted.federation.units) for site in sites])
+    return [response(fitted.global_sites(piece, draws, noise)).fn for piece in pieces]

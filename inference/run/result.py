@@ -11,25 +11,23 @@ import numpy as np
 from torch import Tensor
 
 from hierfl.argument_types import typed_call
-from hierfl.calls import checked_call
 from hierfl.errors import UserError
 
-from ..calibration.calibrate import Calibration, calibrated
+from ..calibration.calibrate import Calibration
 from ..checks import check_whole
 from ..engines.chunk_size import suitable_chunk
 from ..evaluation.client_module import ClientModules
 from ..evaluation.entropy import entropies
 from ..evaluation.fitted import Fitted
-from ..evaluation.inputs import Inputs, client_row, raw_inputs
+from ..evaluation.inputs import client_row, raw_inputs
 from ..evaluation.personal import evaluate_personal
-from ..method.capabilities import prediction_draws
 from ..method.with_noise import plan_of
 from ..options import Options
 from ..state import State
 from .coverage import Coverage
 from .inference_data import inference_data
 from .journal import Row
-from .predictions import Examples, predicted, predicted_log_probs, predicted_new_client
+from .predicting import Predicting
 from .rounds import Chosen, chosen_round
 from .watched import Watched
 
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run(ClientModules):
+class Run(Predicting, ClientModules):
     """What a fit has left.
 
     Attributes:
@@ -196,72 +194,6 @@ class Run(ClientModules):
         """What a reader has to know of the fit, a line each."""
         found = [self.coverage.warning] if self.coverage and self.coverage.warning else []
         return [*found, *(self.watched.lines if self.watched else [])]
-
-    # -- predictions ------------------------------------------------------------------------------------------------
-
-    @checked_call
-    def predict(
-        self, x: Inputs, client: int | str, draws: int | None = None, *, tempered: bool = False, shares: str = ""
-    ) -> Tensor:
-        """What a client's own model says of new inputs.
-
-        Args:
-            x: raw inputs, (n, *event), as in the pool, in any type; for a federation from a table also a table.
-            client: its name; its place will do where no name is a number.
-            draws: 0 predicts at the posterior mean; None at the mean, but over all draws of a mixed-effects model.
-            tempered: at the temperature that a fit with ``calibrate="temperature"`` has found for this kind.
-            shares: of a method with label shares: "own", "test" (estimated from x), "uniform" or "pooled".
-
-        Returns:
-            Class probabilities (n, C), in the order of the labels (``federation.about["labels"]``, sorted, where they
-            are not 0, 1, ...), or for regression mean and standard deviation (n, 2).
-
-        Raises:
-            UserError: for a client that does not exist or inputs of another shape; where there is no temperature.
-        """
-        row = client_row(self.fitted.federation, client)
-        draws = prediction_draws(self.fitted.method) if draws is None else draws
-        check_whole("draws", draws, 0)
-        return predicted(self.fitted, row, x, draws, shares, calibrated(self.calibration) if tempered else None)
-
-    @checked_call
-    def predict_new_client(self, x: Inputs, draws: int = 100, given: Examples | None = None, rounds: int = 1) -> Tensor:
-        """What the federation says to a client that was never seen.
-
-        Without examples of its own that is what the population says: predictions averaged over draws of the prior. With
-        a few, it finds its own posterior first, by the chains (or the personal part of the local steps) that the
-        method has; the shared values stay, and nothing is sent.
-
-        Args:
-            x: raw inputs, (n, *event).
-            draws: of the personal latents, from their prior or posterior; 0 puts them at its mean.
-            given: examples of the client, inputs (m, *event) and targets (m,), with labels as the federation's.
-            rounds: how often it goes through those steps; 0 leaves it where a new client begins.
-
-        Returns:
-            As :meth:`predict`.
-
-        Raises:
-            UserError: for examples that do not fit, or a method in which a client learns nothing of its own.
-        """
-        return predicted_new_client(self.fitted, x, draws, given, rounds)
-
-    @checked_call
-    def prediction_sets(self, x: Inputs, client: int | str) -> Tensor:
-        """Labels that a client's own model does not rule out: of a fit with ``conformal=ALPHA``.
-
-        Args:
-            x, client: as for :meth:`predict`.
-
-        Returns:
-            Whether each label is in the set, (n, C): which misses the true one with probability ALPHA at most, over
-            clients and examples such as those of the validation data (docs: calibration).
-
-        Raises:
-            UserError: as :meth:`predict`; where the fit has no sets.
-        """
-        found, row = calibrated(self.calibration), client_row(self.fitted.federation, client)
-        return found.sets(predicted_log_probs(self.fitted, row, x, found.draws))
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 

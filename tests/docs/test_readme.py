@@ -51,8 +51,9 @@ def test_every_client_has_a_posterior(shown: dict[str, Any]) -> None:
     assert posterior.sizes["client"] == 85
     houses = shown["houses"][:3]
     # (of a few hundred draws alone neither is known well enough to tell them apart)
-    mean, spread = run.predict(houses, client="county-07", draws=20_000)[0].tolist()
-    _, of_new = run.predict_new_client(houses, draws=20_000)[0].tolist()
+    inputs = houses[["floor", "log_uranium"]].to_numpy()
+    mean, spread = run.predict(inputs, client="county-07", draws=20_000)[0].tolist()
+    _, of_new = run.predict_new_client(inputs, draws=20_000)[0].tolist()
     assert 0.5 < mean < 3
     assert 0.75 < spread < of_new  # the residual's, the client's own uncertainty, the population's
 

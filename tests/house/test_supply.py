@@ -53,7 +53,11 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [
         *project["dependencies"],
-        *(one for extra in ("sun397", "flower", "privacy") for one in project["optional-dependencies"][extra]),
+        *(
+            one
+            for extra in ("sun397", "parquet", "flower", "privacy")
+            for one in project["optional-dependencies"][extra]
+        ),
     ]
     declared = {re.split(r"[<>=!~\[ ]", one, maxsplit=1)[0] for one in wanted}
     known = {CALLED.get(name, name) for name in declared} | {"hierfl", *TRACKERS} | set(sys.stdlib_module_names)

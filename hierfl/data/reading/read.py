@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError, unknown
+from .arrow import arrow_cells, is_arrow
 from .cells import Cells, cells_of
 from .decoded import OLD_EXCEL, ZIP, contents, decoded
 from .options import Reading, Type
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 #: in the attributes of a frame that was read: columns in which a code for missing values was declared or looked for
 CHECKED = "hierfl.checked"
 #: what files of tables are called
-ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".xlsx")
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".xlsx", ".parquet", ".arrow")
 
 
 def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
@@ -32,6 +33,8 @@ def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
     data, content = str(path), contents(path)
     if content.startswith(OLD_EXCEL):
         raise UserError(f"{data} is a workbook of an old form: save it as .xlsx or csv")
+    if is_arrow(content):
+        return arrow_cells(data, content, reading)
     if content.startswith(ZIP):
         declared = [name for name in ("sep", "encoding") if getattr(reading, name)]
         if declared:

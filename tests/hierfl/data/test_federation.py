@@ -175,7 +175,9 @@ def test_clients_seen_once_are_fine_in_a_regression() -> None:
     [
         ({"client": "place"}, "unknown column 'place'; known: site, x, z, y, kind"),
         ({"x": ["x", "q"]}, "unknown column 'q'"),
-        ({"x": ["kind"]}, "'kind' holds no numbers"),
+        ({"x": ["when"]}, "'when' holds no numbers; make it numbers first"),
+        ({"x": ["x", "site"]}, "'site' names the clients"),
+        ({"x": None}, "'count' numbers the rows"),
         ({"x": []}, "at least one input"),
         ({"x": ["gap"]}, "'gap' has 1 missing value"),
         ({"y": "kind", "task": "regression"}, "response of a regression"),
@@ -183,7 +185,9 @@ def test_clients_seen_once_are_fine_in_a_regression() -> None:
     ],
 )
 def test_tables_that_cannot_be_used_are_refused_in_one_line(change: dict, words: str) -> None:
-    df = frame().assign(gap=[np.nan] + [1.0] * 29)
+    df = frame().assign(gap=[np.nan] + [1.0] * 29, when=pd.Timestamp("2026-01-01"), count=range(30))
+    if "x" in change and change["x"] is None:
+        df = df.drop(columns="gap")
     with pytest.raises(UserError, match=words):
         Federation.from_frame(df, **{"client": "site", "y": "y", "x": ["x"], **change})
 
@@ -211,9 +215,9 @@ def test_integer_names_are_names_and_labels_are_kept() -> None:
     assert list(fed.ids) == ["1", "2", "3"]
     assert fed.about["labels"] == ["no", "yes"]
     run = fit(FedPer(architecture("linear", fed), lr=0.1), fed, rounds=20, progress=False)
-    p = run.predict(df[["z", "x"]].assign(x=-1.0), client=2)[0]
-    assert p[1] > 0.9  # hospital 2 always says yes
-    assert run.predict(df[["x"]], client=1)[0, 0] > 0.5
+    table = run.predict(df[["z", "x"]].assign(x=-1.0), client=2)
+    assert table["p(yes)"][0] > 0.9  # hospital 2 always says yes
+    assert run.predict(df[["x"]], client=1)["p(no)"][0] > 0.5
     with pytest.raises(UserError, match="no client 0"):
         run.predict(df[["x"]], client=0)
     with pytest.raises(UserError, match="lacks column 'x'"):

@@ -49,7 +49,7 @@ def test_costs_in_euro_are_predicted_in_euro(
     assert 430 < last["pm_rmse"] < 620
     assert 0.8 < last["pm_coverage90"] < 0.97
     assert 7.4 < last["pm_nll"] < 7.9
-    found = torch.stack([run.predict(stays()[["age"]][:99], f"h{j}") for j in range(20)])
+    found = torch.stack([run.predict(stays()[["age"]][:99].to_numpy(), f"h{j}") for j in range(20)])
     assert 4800 < found[..., 0].mean() < 5200
     assert 420 < found[..., 1].square().mean().sqrt() < 620
     assert not run.warnings

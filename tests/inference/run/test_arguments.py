@@ -71,7 +71,12 @@ def test_wrong_calls(call: Callable[[Federation], object], words: str) -> None:
     ("call", "words"),
     [
         (lambda run: run.predict("h0", DF), r"client is the name of one, as in predict\(x, client\), not DataFrame"),
-        (lambda run: run.predict(DF), r"argument: 'client'; it is called as predict\(x, client, draws"),
+        (lambda run: run.predict(DF[["x", "u"]]), r"lacks column .h., and no client is named: predict\(df"),
+        (lambda run: run.predict(DF[["x", "u"]].to_numpy()), r"whose model\? .*: predict\(x, client=NAME\)"),
+        (lambda run: run.predict(DF, interval=90), "interval is a share between 0 and 1, such as 0.9, or None, not 90"),
+        (lambda run: run.predict(DF.assign(h="H0 ")), "differs from 'h0' of the fit in blanks, capitals"),
+        (lambda run: run.predict(DF.assign(h="h9")), r"'h9' is not among those fitted: predict_new_client\(df\)"),
+        (lambda run: run.predict(DF, tempered=True), "a temperature is a classification's"),
         (lambda run: run.predict(DF, "h9"), r"no client 'h9'; there are h0, h1, h2; predict_new_client\(x\) is for"),
         (lambda run: run.predict(DF[["x"]], "h0"), "lacks column 'u'; it has 'x'"),
         (lambda run: run.predict(DF.assign(u="1.5"), "h0"), "column 'u' .* text such as '1.5', .* pandas.to_numeric"),
@@ -98,22 +103,25 @@ def test_a_tables_columns_come_in_any_order_and_stride(runs: dict[str, Run]) -> 
     run = runs["y"]
     wanted = run.predict(DF, "h0")
     for table in (DF[["y", "u", "x"]], DF[DF.columns[::-1]], DF.astype({"x": "Float64"})):
-        assert torch.equal(run.predict(table, "h0"), wanted)
-    assert torch.equal(run.predict(DF[["x", "u"]].to_numpy(), "h0"), wanted)
+        pd.testing.assert_frame_equal(run.predict(table, "h0"), wanted)
+    arrays = run.predict(DF[["x", "u"]].to_numpy(), "h0")
+    assert np.array_equal(wanted["mean"], arrays[:, 0].numpy())
     reversed_too = Federation.from_frame(DF, client="h", y="y", x=["u", "x"])
     other = fit(method(reversed_too), reversed_too, rounds=0, progress=False)
-    assert torch.equal(other.predict(DF, "h0"), other.predict(DF[["u", "x"]].to_numpy(), "h0"))
+    assert np.array_equal(other.predict(DF, "h0")["mean"], other.predict(DF[["u", "x"]].to_numpy(), "h0")[:, 0])
     arrays = Federation.from_arrays(DF[["x", "u"]], DF.y, DF.h)
     again = fit(method(arrays), arrays, rounds=0, progress=False)
-    assert torch.equal(again.predict(DF[["u", "x"]], "h0"), again.predict(DF[["x", "u"]].to_numpy(), "h0"))
+    assert np.array_equal(
+        again.predict(DF[["u", "x"]], "h0")["mean"], again.predict(DF[["x", "u"]].to_numpy(), "h0")[:, 0]
+    )
 
 
 def test_a_new_clients_labels_are_written_as_the_others(runs: dict[str, Run]) -> None:
     run, few = runs["word"], DF.tail(9)
     assert run.fitted.federation.about["labels"] == ["no", "yes"]
     said = [run.predict_new_client(DF, given=(few, y)) for y in (few.word, [*few.word], (few.word == "yes") * 1)]
-    assert torch.equal(said[0], said[1])
-    assert torch.equal(said[0], said[2])
+    pd.testing.assert_frame_equal(said[0], said[1])
+    pd.testing.assert_frame_equal(said[0], said[2])
     with pytest.raises(UserError, match="holds 'perhaps', which is no label of the federation; known: no, yes"):
         run.predict_new_client(DF, given=(few, ["perhaps"] * 9))
 
@@ -126,8 +134,8 @@ def test_what_is_meant_rightly_works(tmp_path, runs: dict[str, Run]) -> None:
     assert (tmp_path / "run" / "checkpoint.json").is_file()
     assert isinstance(run.options.rounds, int)
     assert run.options.device == "cpu"
-    assert torch.equal(run.predict(DF, "h0"), runs["y"].predict(DF, np.str_("h0")))
-    assert torch.equal(run.predict(DF, np.int64(1), draws=np.int64(2)), run.predict(DF, "h1", draws=2))
+    pd.testing.assert_frame_equal(run.predict(DF, "h0"), runs["y"].predict(DF, np.str_("h0")))
+    pd.testing.assert_frame_equal(run.predict(DF, np.int64(1), draws=np.int64(2)), run.predict(DF, "h1", draws=2))
     assert [*runs["y"].posterior(draws=2, clients="h1").posterior.client.values] == ["h1"]
     column = Federation.from_arrays(DF[["x"]].to_numpy(), DF[["y"]], DF[["h"]])
     assert torch.equal(column.y, Federation.from_arrays(DF[["x"]].to_numpy(), DF.y, DF.h).y)

@@ -1,0 +1,52 @@
+"""LEAF's json files (Caldas et al., 2018), such as FEMNIST's: users, and their data."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from ...files import shown
+from ..readers.contents import read_bytes
+from ..readers.limits import reading
+from .clients import ClientArrays, joined_clients
+
+log = logging.getLogger("hierfl")
+#: length of FEMNIST's rows, 28 x 28 pictures
+FEMNIST = 784
+
+
+def has_json(root: Path) -> bool:
+    """Whether a folder has json files."""
+    return any(root.glob("*.json"))
+
+
+def read_leaf(root: Path) -> ClientArrays:
+    """Rows of all users in a folder's files.
+
+    Raises:
+        UserError: for files of another form, and rows of text.
+    """
+    arrays = joined_clients(_users(root), shown(root))
+    if arrays.x.ndim == 2 and arrays.x.shape[1] == FEMNIST:
+        log.warning("%s: rows of 784 numbers are read as pictures of 28 x 28", shown(root))
+        arrays = arrays._replace(x=arrays.x.reshape(-1, 1, 28, 28))
+    return arrays
+
+
+def _users(root: Path) -> Iterator[tuple[str, Any, Any]]:
+    for path in sorted(root.glob("*.json")):
+        with reading(path, "json file of LEAF"):
+            table = json.loads(read_bytes(path, "a json file of LEAF").decode("utf-8"))
+            if not isinstance(table, dict) or not isinstance(data := table.get("user_data"), dict):
+                raise ValueError("it has no user_data")
+            users = [(str(name), data[name]["x"], data[name]["y"]) for name in table.get("users", data)]
+        for name, x, y in users:
+            if x and isinstance(x[0], str):
+                raise UserError(f"{shown(path)} holds text: make token ids of it, an .npz or arrays with inputs='ids'")
+            yield name, np.array(x, dtype=np.float32), np.array(y)

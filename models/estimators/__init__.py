@@ -1,0 +1,1 @@
+"""Methods as estimators of scikit-learn."""

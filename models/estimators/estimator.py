@@ -1,0 +1,180 @@
+"""What a classifier and a regressor of scikit-learn share: clients of rows, a method by its name, a fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from hierfl.data.category_columns import category_levels, encoded_columns, input_names
+from hierfl.data.client_names import client_names
+from hierfl.data.federation import Federation
+from hierfl.data.frames import is_table
+from hierfl.data.pool import Task
+from hierfl.errors import UserError, unknown
+from hierfl.inference.method.base import Method
+from hierfl.inference.method.capabilities import is_tabular
+from hierfl.inference.run.fit import fit
+from hierfl.inference.run.result import Run
+from hierfl.nn.networks.build import architecture
+
+from .. import METHODS, class_of
+
+#: the client of a fit without groups
+ALONE = "all"
+#: what may be answered of a client that was not fitted
+UNSEEN = ("error", "population")
+#: types of inputs
+FLOATS = (np.float64, np.float32)
+
+
+class HierarchicalEstimator(BaseEstimator):
+    """See :class:`.classifier.HierarchicalClassifier` and :class:`.regressor.HierarchicalRegressor`."""
+
+    _task: Task
+
+    def __init__(
+        self, method: Any = "pfedvem", *, group: Any = None, network: str = "mlp:32", rounds: int = 30,
+        settings: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, unseen: str = "error",
+        draws: int = 0, random_state: Any = 0,
+    ) -> None:  # fmt: skip
+        self.method = method
+        self.group = group
+        self.network = network
+        self.rounds = rounds
+        self.settings = settings
+        self.options = options
+        self.unseen = unseen
+        self.draws = draws
+        self.random_state = random_state
+
+    @property
+    def run_(self) -> Run:
+        """The fit: its posterior, clients and metrics."""
+        check_is_fitted(self, "_run")
+        run: Run = self._run
+        return run
+
+    def _fit(self, x: np.ndarray, y: np.ndarray, client: np.ndarray) -> None:
+        """Fits the method to checked rows."""
+        if len(x) < 2:
+            raise UserError(f"a fit needs at least two rows, and has n_samples={len(x)}")
+        cls, whole = method_class(self.method), isinstance(self.random_state, int | np.integer)
+        seed = int(self.random_state) if whole else int(check_random_state(self.random_state).randint(2**31 - 1))
+        federation = Federation.from_arrays(
+            x, y, client, test=0.0, validation=0.0, seed=seed, task=self._task, standardise=True, inputs="numbers",
+            spellings="keep",
+        )  # fmt: skip
+        made = cls(architecture(self.network, federation, latent=cls.latent), **dict(self.settings or {}))
+        usual = {"dtype": torch.float64, "splits": (), "evaluate_every": max(1, self.rounds)}
+        options = {**usual, **dict(self.options or {})}
+        self._run = fit(made, federation, self.rounds, seed=seed, progress=False, **options)
+        self.clients_ = np.array(list(federation.ids))
+
+    def _answers(self, X: Any, groups: Any, new_draws: int = 100) -> np.ndarray:
+        """Predictions of rows as :meth:`~hierfl.inference.run.result.Run.predict` has them of arrays, (n, k)."""
+        run = self.run_
+        if self.unseen not in UNSEEN:
+            raise unknown("value of unseen", self.unseen, UNSEEN)
+        x, client = self._rows_to_predict(X, groups)
+        if client is None:
+            client = np.full(len(x), ALONE)
+            if self.clients_.tolist() != [ALONE]:
+                if self.unseen == "error":
+                    raise UserError(
+                        f"whose rows are they? Say groups=, or unseen='population'; it was fitted to "
+                        f"{len(self.clients_)} clients"
+                    )
+                client = np.full(len(x), "")
+        answers: dict[str, Any] = {}
+        for name in dict.fromkeys(client.tolist()):
+            places = np.flatnonzero(client == name)
+            if name in self.clients_:
+                part = run.predict(x[places], str(name), draws=self.draws)
+            elif self.unseen == "population":
+                part = run.predict_new_client(x[places], draws=new_draws)
+            else:
+                raise UserError(f"client {name!r} is not among those fitted: unseen='population' answers for one")
+            answers[name] = (places, part.double().cpu().numpy())
+        shape = next(iter(answers.values()))[1].shape[1:]
+        table = np.empty((len(x), *shape))
+        for places, part in answers.values():
+            table[places] = part
+        return table
+
+    def _rows_to_fit(self, X: Any, y: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Inputs (n, k), targets (n,) and clients (n,), checked; what a prediction needs of the columns is kept."""
+        X, groups = self._without_group(X, groups)
+        self._columns, self._levels = (
+            (list(X.columns), category_levels(X, list(X.columns))) if is_table(X) else ([], {})
+        )
+        x, y = validate_data(self, self._encoded(X), y, y_numeric=self._task == "regression", dtype=FLOATS)
+        client = _clients(groups, len(x))
+        return x, y, np.full(len(x), ALONE) if client is None else client
+
+    def _rows_to_predict(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray | None]:
+        """Inputs (n, k), and clients (n,) where these are said."""
+        X, groups = self._without_group(X, groups)
+        x: np.ndarray = validate_data(self, self._encoded(X), reset=False, dtype=FLOATS)
+        return x, _clients(groups, len(x))
+
+    def _encoded(self, X: Any) -> Any:
+        """A table whose categories are columns of 0 and 1; anything without categories as it is."""
+        if not is_table(X) or not self._levels:
+            return X
+        import pandas as pd
+
+        values = encoded_columns(X, self._columns, self._levels, "X")
+        return pd.DataFrame(values, columns=input_names(self._columns, self._levels))
+
+    def _without_group(self, X: Any, groups: Any) -> tuple[Any, Any]:
+        """Inputs without the column ``group``, and that column."""
+        if self.group is None:
+            return X, groups
+        if groups is not None:
+            raise UserError(f"groups= and group={self.group!r} both say whose rows are: say one of them")
+        if is_table(X):
+            if self.group not in X.columns:
+                raise UserError(f"X lacks the column of clients, {self.group!r}")
+            return X.drop(columns=[self.group]), X[self.group]
+        values = np.asarray(X)
+        if not isinstance(self.group, int | np.integer) or values.ndim != 2 or not -1 <= self.group < values.shape[1]:
+            raise UserError(f"group={self.group!r} is a column's name, and X is an array: give its place, such as 0")
+        column = values[:, self.group]
+        if column.dtype.kind == "f" and (column == np.round(column)).all():
+            column = column.astype(np.int64)  # (an array has one type for all of its columns)
+        return np.delete(values, self.group, axis=1), column
+
+
+def _clients(groups: Any, rows: int) -> np.ndarray | None:
+    """Names of the rows' clients, (n,)."""
+    if groups is None:
+        return None
+    names = client_names(groups, "groups")
+    if len(names) != rows:
+        raise UserError(f"groups names the clients of {len(names)} rows, and X has {rows}")
+    return names
+
+
+def method_class(method: Any) -> type[Method]:
+    """A method by its name, or itself.
+
+    Raises:
+        UserError: for a name that is none, and a method of formulas or models.
+    """
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise unknown("method", method, METHODS)
+        cls: Any = class_of(method)
+    else:
+        cls = method
+    if not (isinstance(cls, type) and issubclass(cls, Method)):
+        raise UserError(f"method is a name, such as 'pfedvem', or a class of methods, not {method!r}")
+    if is_tabular(cls):
+        raise UserError(f"{method} has no network: hierfl.mixed_model fits a formula, hierfl.fit_model a Pyro model")
+    return cls
