@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .data.reading.read import read_table
     from .errors import UserError
     from .experiments.federate.study_fit import load_study
+    from .experiments.papers.make_table import table
     from .inference import Method, Run, fit
     from .models.any_model.fit_model import fit_model
     from .models.mixed_effects.mixed_model import load_mixed_model, mixed_model
@@ -33,6 +34,7 @@ __all__ = [
     "load_study",
     "mixed_model",
     "read_table",
+    "table",
 ]
 
 #: what is lent from the rooms, and which of them has it; from upper floors, too: a door for users, not for this floor
@@ -48,6 +50,7 @@ _ROOMS = {
     "load_study": "experiments.federate.study_fit",
     "mixed_model": "models.mixed_effects.mixed_model",
     "read_table": "data.reading.read",
+    "table": "experiments.papers.make_table",
 }
 
 

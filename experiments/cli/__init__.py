@@ -18,12 +18,11 @@ from .bench import bench
 from .compare import ablate, ablation_table, compare
 from .federate import federate, predict
 from .lists import datasets, methods
-from .papers import papers
 from .report import collect, cost, report
 from .run import run
 from .sbc import sbc
 from .search import search, tune
-from .table import table
+from .table import papers, table
 
 #: the exit code of an error that is none of the user's
 DEFECT = 1
@@ -57,7 +56,8 @@ COMMANDS = (
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)
-app.add_typer(papers, name="papers")
+# (what was `hierfl papers` says how it is called now)
+app.command("papers", hidden=True, context_settings={"ignore_unknown_options": True})(papers)
 app.add_typer(federate, name="federate")
 
 
