@@ -1,8 +1,8 @@
 """How long a cell would take: seconds of a round that were measured, times its rounds.
 
 In this order: the same method, data and number of clients in runs of this folder; the same in ``seconds.csv`` beside
-this file, which holds committed results of other machines; the same method on these data with another number of clients; the
-median of all methods on these data; of all there is.
+this file, which holds committed results of other machines; the same method on these data with another number of
+clients; the median of all methods on these data; of all there is.
 """
 
 from __future__ import annotations
