@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.schema import read_json
 
-from .cells import why_not
+from .cells import table_cell, why_not
 from .definition import Place, Table
 from .published import numbers_of
 from .read_definition import names, shipped
@@ -52,9 +53,11 @@ def _condition(table: Table, row: Mapping[str, Any]) -> str:
 def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
     """Published numbers of a table, how many have been run, how many agree, and why others cannot be run."""
     theirs = numbers_of(table)
-    gaps = {key: ours[key]["ours"] - number.value for key, number in theirs.items() if key in ours}
-    reasons: dict[str, int] = {}
-    for place, _ in theirs.keys() - gaps.keys():
+    there = {key for key in theirs if key in ours}
+    short = {key for key in there if _is_short(table, key[0], ours[key])}
+    gaps = {key: ours[key]["ours"] - theirs[key].value for key in theirs if key in there - short}
+    reasons = {"run with fewer rounds than the table's": len(short)} if short else {}
+    for place, _ in theirs.keys() - there:
         if why := _why(table, place, root):
             reasons[why] = reasons.get(why, 0) + 1
     far = [
@@ -73,6 +76,15 @@ def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
         "near": sum(abs(gap) <= NEAR + 1e-9 for gap in gaps.values()),
         "within": sum(abs(gap) <= WITHIN + 1e-9 for gap in gaps.values()), "reasons": reasons, "far": far,
     }  # fmt: skip
+
+
+def _is_short(table: Table, place: Place, row: Mapping[str, Any]) -> bool:
+    """Whether a run had fewer rounds than its table gives it: a trial, and no number of the table."""
+    rounds = row.get("rounds") or row.get("setting", {}).get("run", {}).get("rounds")
+    if rounds is None or table.runner:
+        return False
+    where = replace(place, data=table.data[0]) if table.by else place
+    return int(rounds) < table_cell(table, where, 0).config({}).run.rounds
 
 
 def _why(table: Table, place: Place, root: Path) -> str:
@@ -104,7 +116,7 @@ def markdown(found: Iterable[dict[str, Any]]) -> str:
     """A line for each table, all of them, and every number that is further than 1.5 points from ours."""
     every = list(found)
     lines = [
-        f"| table | published | run | within {NEAR:g} | within {WITHIN:g} | cannot be run here |",
+        f"| table | published | run | within {NEAR:g} | within {WITHIN:g} | not counted, and why |",
         "|---|---:|---:|---:|---:|---|",
     ]
     for one in every:

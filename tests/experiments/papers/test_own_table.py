@@ -136,11 +136,13 @@ def test_how_many_published_numbers_have_been_run(tmp_path: Path, capsys: pytest
         {**row, "model": "PM", "ours": 91.4 + 1.0}, {**row, "model": "GM", "ours": 80.0},
         {**row, "model": "PM", "method": "local", "ours": 87.5 - 1.2},
         {**row, "model": "PM", "method": "pfedhb", "ours": 9},
+        {**row, "model": "PM", "method": "fedper", "ours": 90.0, "rounds": 1},
     ]  # fmt: skip
     (tmp_path / "table.json").write_text(json.dumps({"table": "pfedvem-1", "rows": rows}))
     (one,) = summary(tmp_path, tmp_path, "pfedvem-1")
     assert (one["published"], one["run"], one["near"], one["within"]) == (168, 3, 1, 2)
     assert one["reasons"]["not on this disk: sun397"] == 42
+    assert one["reasons"]["run with fewer rounds than the table's"] == 1
     text = markdown([one])
     assert "3 of 168 published numbers have been run: 1 within 1 point of ours, 2 within 1.5." in text
     assert text.rstrip().endswith("| unexplained |")
