@@ -75,7 +75,8 @@ def rows_of(table: Table, runs: Mapping[Place, Mapping[int, Path]], root: Path) 
         runs: of :func:`checked`.
         root: where data sets lie, to say which do not.
     """
-    theirs, rows = numbers_of(table), []
+    theirs = numbers_of(table)
+    rows: list[dict[str, Any]] = []
     for place, by_seed in runs.items():
         common, before = _common(by_seed), len(rows)
         why = "" if by_seed else why_not(table, place, root) or "not run"
@@ -99,7 +100,9 @@ def _common(by_seed: Mapping[int, Path]) -> dict[str, Any]:
     if not by_seed:
         return {}
     record = summarise_over_seeds(list(by_seed.values()))[0]
-    kept = {k: record[k] for k in ("seconds_per_round", "setting", "settings_chosen", "method_digests") if k in record}
+    kept: dict[str, Any] = {
+        k: record[k] for k in ("seconds_per_round", "setting", "settings_chosen", "method_digests") if k in record
+    }
     each = mean_and_error([bytes_per_message(folder) for folder in by_seed.values()])[0]
     scores = {k: v for k, v in record.items() if k.endswith(("_nll", "_ece"))}
     return {**kept, **scores, "rounds": record["setting"]["run"]["rounds"], "bytes_per_message": each}
@@ -148,12 +151,12 @@ def differences(table: Table, runs: Mapping[Place, Mapping[int, Path]]) -> list[
                 label: mean_and_error([scale(metric) * (a[label] - b[label]) for a, b in pairs])
                 for label in (pairs[0][0] if table.by else ())
             }
-            means = [scale(metric) * (np.mean(list(a.values())) - np.mean(list(b.values()))) for a, b in pairs]
+            means = [scale(metric) * float(np.mean(list(a.values())) - np.mean(list(b.values()))) for a, b in pairs]
             nll = [read_summary(one[s]).get("pm_nll") for s in both], [read_summary(two[s]).get("pm_nll") for s in both]
             gap = {"data": data, "clients": clients, "condition": condition, "better": first, "worse": second}
             gap |= {"seeds": both, "mean": mean_and_error(means), "domains": by_label}
             if None not in nll[0] + nll[1]:
-                gap["nll"] = mean_and_error(np.subtract(*nll))
+                gap["nll"] = mean_and_error(np.subtract(np.array(nll[0], float), np.array(nll[1], float)))
             gaps.append(gap)
     return gaps
 

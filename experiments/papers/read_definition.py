@@ -148,7 +148,7 @@ def _beside(value: Any, folder: Path | None) -> str:
 
 def _rule(entry: Any, where: str, beside: Path | None) -> Rule:
     check(entry, RULE_KINDS, f"{where}: where")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
     for key in ("data", "clients", "condition", "method"):
         if key in values and not isinstance(values[key], tuple):
             values[key] = (values[key],)

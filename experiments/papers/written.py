@@ -105,10 +105,12 @@ def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
     lines = ["| difference, paired by seed | | seeds | points | by domain | NLL |", "|---|---|---:|---:|---|---:|"]
     for gap in claims:
         where = ", ".join(filter(None, (gap["data"], head_of(gap))))
-        domains = ", ".join(f"{name} {number(*pair, 2)}" for name, pair in gap["domains"].items())
-        nll = number(*gap["nll"], 3) if "nll" in gap else ""
+        domains = ", ".join(f"{name} {number(pair[0], pair[1], 2)}" for name, pair in gap["domains"].items())
+        nll = number(gap["nll"][0], gap["nll"][1], 3) if "nll" in gap else ""
         pair = f"{gap['better']} less {gap['worse']}"
-        lines.append(f"| {pair} | {where} | {len(gap['seeds'])} | {number(*gap['mean'], 2)} | {domains} | {nll} |")
+        lines.append(
+            f"| {pair} | {where} | {len(gap['seeds'])} | {number(gap['mean'][0], gap['mean'][1], 2)} | {domains} | {nll} |"
+        )
     return [*lines, ""]
 
 
