@@ -108,9 +108,8 @@ def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
         domains = ", ".join(f"{name} {number(pair[0], pair[1], 2)}" for name, pair in gap["domains"].items())
         nll = number(gap["nll"][0], gap["nll"][1], 3) if "nll" in gap else ""
         pair = f"{gap['better']} less {gap['worse']}"
-        lines.append(
-            f"| {pair} | {where} | {len(gap['seeds'])} | {number(gap['mean'][0], gap['mean'][1], 2)} | {domains} | {nll} |"
-        )
+        mean = number(gap["mean"][0], gap["mean"][1], 2)
+        lines.append(f"| {pair} | {where} | {len(gap['seeds'])} | {mean} | {domains} | {nll} |")
     return [*lines, ""]
 
 
