@@ -90,7 +90,7 @@ def run_cell(cell: Cell, folder: Path, extra: Mapping[str, Any], progress: bool)
 
 def run_cells(
     cells: Sequence[Cell], out: Path, extra: Mapping[str, Any], *, say: Callable[[str], None], progress: bool = False,
-    shared: bool = False,
+    shared: bool = False, may_start: Callable[[Cell], bool] = lambda cell: True,
 ) -> list[str]:  # fmt: skip
     """Runs what is missing of a grid, into a folder of folders.
 
@@ -102,6 +102,7 @@ def run_cells(
         progress: whether the runs show theirs.
         shared: whether other processes may run the same grid: what one of them is at is left to it. A cell that cannot
             be run does not keep the others from it.
+        may_start: whether a cell that has not finished may be begun now; it is left out otherwise.
 
     Returns:
         What could not be run, and why; where ``shared``.
@@ -117,6 +118,8 @@ def run_cells(
         try:
             with locked(out / f".{cell.name}.lock", busy) if shared else nullcontext():
                 if not is_finished(out / cell.name):
+                    if not may_start(cell):
+                        continue
                     say(f"cell {number} of {len(cells)}: {cell}")
                 run_cell(cell, out / cell.name, extra, progress)
         except UserError as error:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .data.reading.read import read_table
     from .errors import UserError
     from .experiments.federate.study_fit import load_study
+    from .experiments.papers.make_table import table
     from .experiments.run_folder.in_python import fit
     from .experiments.run_folder.load import load_run
     from .inference import Method, Run
@@ -40,6 +41,7 @@ __all__ = [
     "load_study",
     "mixed_model",
     "read_table",
+    "table",
 ]
 
 #: what is lent from the rooms, and which of them has it; from upper floors, too: a door for users, not for this floor
@@ -58,6 +60,7 @@ _ROOMS = {
     "load_study": "experiments.federate.study_fit",
     "mixed_model": "models.mixed_effects.mixed_model",
     "read_table": "data.reading.read",
+    "table": "experiments.papers.make_table",
 }
 
 

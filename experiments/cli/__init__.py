@@ -18,7 +18,6 @@ from .bench import bench
 from .compare import ablate, ablation_table, compare
 from .federate import federate
 from .lists import datasets, methods
-from .papers import papers
 from .predict import predict
 from .protocol import protocol
 from .report import collect, cost, report
@@ -26,7 +25,7 @@ from .run import run
 from .runs import runs
 from .sbc import sbc
 from .search import search, tune
-from .table import table
+from .table import papers, table
 
 #: the exit code of an error that is none of the user's
 DEFECT = 1
@@ -60,7 +59,8 @@ COMMANDS = (
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)
-app.add_typer(papers, name="papers")
+# (what was `hierfl papers` says how it is called now)
+app.command("papers", hidden=True, context_settings={"ignore_unknown_options": True})(papers)
 app.add_typer(federate, name="federate")
 
 

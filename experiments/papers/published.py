@@ -5,24 +5,37 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
+
+from .definition import Place, Table
 
 
 @dataclass(frozen=True)
 class Published:
-    """One published number, in percent."""
+    """One published number, in percent, and its standard error."""
 
-    accuracy: float
+    value: float
     sem: float | None
 
 
-def published_numbers(paper: str, number: str, split: str = "") -> dict[tuple[str, int, str, str], Published]:
-    """{(data, clients, method, PM or GM): number} of one table from published.csv, of a split where it has several."""
+@cache
+def _rows() -> tuple[dict[str, str], ...]:
     text = (files("hierfl.experiments.papers") / "published.csv").read_text()
+    return tuple(csv.DictReader(io.StringIO(text)))
+
+
+def published_numbers(paper: str, number: str) -> dict[tuple[Place, str], Published]:
+    """{(cell, PM or GM): number} of one table from published.csv."""
     return {
-        (row["data"], int(row["clients"]), row["method"], row["model"]): Published(
-            float(row["accuracy"]), float(row["sem"]) if row["sem"] else None
+        (Place(row["data"], int(row["clients"]), row["condition"], row["method"]), row["model"]): Published(
+            float(row["value"]), float(row["sem"]) if row["sem"] else None
         )
-        for row in csv.DictReader(io.StringIO(text))
-        if (row["paper"], row["table"], row["split"]) == (paper, number, split)
+        for row in _rows()
+        if (row["paper"], row["table"]) == (paper, number)
     }
+
+
+def numbers_of(table: Table) -> dict[tuple[Place, str], Published]:
+    """Those that stand beside a table's own; none beside a user's."""
+    return published_numbers(table.paper, table.number) if table.paper else {}

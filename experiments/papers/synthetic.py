@@ -1,6 +1,6 @@
 """FedPop's synthetic experiment (its Figure 2): many small clients, a shared matrix phi and an effect z_j of each.
 
-    hierfl papers synthetic --seeds 10 --out results
+    hierfl table fedpop-figure-2 --seeds 10 --out results
 
 FedPop beside its two limits, FedAvg (sigma -> 0) and FedRep (sigma -> inf), judged by the principal angle between the
 true phi and the found one and by the mean l2 error of z; step sizes are chosen on other data sets, by the error on
@@ -169,7 +169,8 @@ def run_experiment(seeds: int, exact_seeds: int, reading: str, out: Path) -> str
     frame = pd.DataFrame(rows)
     grouped = frame.groupby("method", sort=False)[["principal_angle", "z_error", "test_rmse", "seconds"]]
     table = pd.concat([grouped.mean(), grouped.sem().add_suffix("_se")], axis=1)
-    command = f"hierfl papers synthetic --seeds {seeds} --exact {exact_seeds} --reading {reading} --out {out}"
+    more = f" --set exact={exact_seeds} --set reading={reading}"
+    command = f"hierfl table fedpop-figure-2 --seeds {seeds}{more} --out {out}"
     report = {
         "command": command, "rounds": ROUNDS,
         "reading": reading, "chosen": chosen, "mean": table.to_dict("index"), "exact": agreement,

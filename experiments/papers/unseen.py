@@ -1,6 +1,6 @@
 """A client of a domain that no other client has: how well is it served, and after how many examples of its own?
 
-    hierfl papers unseen --data digit-three --leave synthetic-digits --data-root DATA --out OUT
+    hierfl table pfedv-new-client --conditions synthetic-digits --data-root DATA --out OUT
 
 Every method is fitted to the other domains. What shares all of its model serves the new client as it is; what has
 something of its own for every client (a last layer, or batch norm) trains it on a few of the new client's examples,
@@ -30,20 +30,34 @@ from hierfl.nn.networks.build import architecture
 
 from ..build import options_of
 from ..configure import configure
-from ..grid import read_cells
+from ..grid import Cell, read_cells
 from ..messages import to_stderr
 from ..methods import load
 from ..run_folder.files import write_text
+from .cells import table_cell
+from .definition import Place
 from .means import mean_and_error, percent
-from .skew.variants import settings_of
+from .read_definition import shipped
 
-#: those of :mod:`hierfl.experiments.papers.skew.experiment` that a new client can be served by
+#: rows of pfedv-2 that a new client can be served by
 NAMES = (
-    "FedAvg", "FedBN", "FedBN (statistics alone)", "FedV", "FedV (Gaussian prior)", "pFedV (flat)",
-    "pFedV (own batch norm)", "pFedV (Gaussian prior)", "pFedV",
+    "fedavg", "fedbn", "fedbn-statistics", "fedv", "fedv-gaussian-prior", "pfedv-flat", "pfedv-own-norm",
+    "pfedv-gaussian-prior", "pfedv", "pfedhb",
 )  # fmt: skip
 GIVEN = (20, 100, 500)
 STEPS = 300
+
+
+def row_cell(name: str, data: str, seed: int, said: Mapping[str, Any]) -> Cell:
+    """What a row of pfedv-2 is on some data.
+
+    Raises:
+        UserError: for settings that tell rows apart.
+    """
+    table = shipped("pfedv-2")
+    if data not in table.data:
+        raise unknown("data set of domains", data, table.data)
+    return table_cell(table, Place(data, 0, "", name), seed, said)
 
 
 def without(pool: PooledDataset, domain: str) -> tuple[PooledDataset, dict[str, np.ndarray]]:
@@ -75,7 +89,8 @@ def serve(
     said: dict[str, Any],
 ) -> dict[str, float]:
     """Accuracies for the new client of one method with one seed, by how many examples it has given ("0" for none)."""
-    method, settings = settings_of(name, said["settings"])
+    cell = row_cell(name, said["data"], seed, said["settings"])
+    method, settings = cell.method, cell.settings
     loaded = load(method)
     domains = len(np.unique(pool.client_train))  # type: ignore[arg-type]
     run_options = {"clients": domains, "validation_fraction": 0.0, "evaluate_every": 1000, **said["run"], "seed": seed}
@@ -151,7 +166,8 @@ def run_table(
             raise unknown("row of this table", name, NAMES)
     if seeds < 1 or steps < 1 or min(given) < 2:
         raise UserError("seeds and steps must be at least 1, and examples given at least 2")
-    settings_of(NAMES[0], settings)
+    for name in rows or NAMES:
+        row_cell(name, data, 0, settings)
     path = out / "unseen.json"
     about = {"data": data, "left_out": leave, "given": [*given], "steps": steps, **options, "settings": settings}
     pool = new = None

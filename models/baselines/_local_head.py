@@ -7,7 +7,7 @@ on the mean log likelihood.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 from pyro.distributions import Delta
 
@@ -20,6 +20,7 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from .._common_settings import client_momentum, server_step
@@ -86,3 +87,26 @@ class SharedBase(LocalHead):
 
     def exchange(self) -> dict[str, AggregationRule]:
         return {"base": SampleWeighted(server_lr=self.settings.server_lr)}
+
+
+class OwnHead(SharedBase):
+    """A head of its own for every client, on the base of all: which base predicts is said.
+
+    Papers differ. Public code of pFedVEM evaluates a client's own copy of the base after its training. PFLlib evaluates
+    the average that the client has just received.
+    """
+
+    @dataclass(frozen=True)
+    class Settings(SharedBase.Settings):
+        """With the client's own copy, or the average."""
+
+        predict_with: Literal["own", "average"] = setting(
+            "own", "the base that a client predicts with: its own, as it was just trained | the average that it gets"
+        )
+
+    settings: Settings
+
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        if self.settings.predict_with == "average":
+            vars(self)["local_copies"] = ()  # (of this instance)

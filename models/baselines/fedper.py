@@ -12,10 +12,10 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.method.about import About
 from hierfl.inference.method.schedule import Schedule
 
-from ._local_head import SharedBase
+from ._local_head import OwnHead
 
 
-class FedPer(SharedBase):
+class FedPer(OwnHead):
     """rho -> inf on the head: base and head trained jointly."""
 
     about = About(

@@ -17,10 +17,10 @@ from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.about import About
 from hierfl.inference.method.settings import setting
 
-from ._local_head import SharedBase
+from ._local_head import OwnHead
 
 
-class FedRep(SharedBase):
+class FedRep(OwnHead):
     """rho -> inf on the head: first the head, then the base."""
 
     about = About(
@@ -35,7 +35,7 @@ class FedRep(SharedBase):
     )
 
     @dataclass(frozen=True)
-    class Settings(SharedBase.Settings):
+    class Settings(OwnHead.Settings):
         """Head and base have epochs of their own."""
 
         head_epochs: int = setting(10, "passes that train the head, before those that train the base", at_least=0)

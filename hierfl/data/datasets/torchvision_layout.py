@@ -129,7 +129,7 @@ def load_images(name: str, root: Path) -> Images:
             f"{name} also needs {shown(root / layout.beside)}, which torchvision does not download; {advice}"
         )
     folder = root / layout.folder
-    if not _begun(folder):
+    if not is_begun(folder):
         if os.environ.get(OFFLINE, "") not in ("", "0"):
             raise UserError(
                 f"{name} is not in {shown(root)}, and --offline ({OFFLINE}) forbids to download it; {advice}"
@@ -144,7 +144,7 @@ def load_images(name: str, root: Path) -> Images:
         ) from error
 
 
-def _begun(folder: Path) -> bool:
+def is_begun(folder: Path) -> bool:
     """Whether anything is in a set's folder, over which nothing is downloaded."""
     return any(not path.is_dir() for path in folder.rglob("*"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -166,26 +165,29 @@ COMMANDS = {
     ),
     "tune": (("tune", "fedavg", "lr=0.02,0.05,0.1", *TINY, "--out", "o/t.json"), "o/t.json"),
     "table": (
-        ("table", "pfedvem-1", "--data", "fashion-mnist", "-J", "4", "--methods", "local,pfedvem", "--seeds", "1",
-         "--data-root", ".", "--out", "o", "--quiet"), "o/table.md",
+        ("table", "mine.toml", "--methods", "local,pfedvem", "--seeds", "1", "--data-root", ".", "--out", "o",
+         "--quiet"), "o/table.md",
     ),
 }  # fmt: skip
+
+
+TABLE = """
+title = "two methods"
+data = ["fashion-mnist"]
+clients = [4]
+methods = ["local", "pfedvem"]
+run = { validation_fraction = 0.0, rounds = 2, network = "mlp:4" }
+"""
 
 
 @pytest.mark.parametrize(
     ("name", "kills"), [("tune", 1), *(pytest.param(name, 11, marks=pytest.mark.slow) for name in COMMANDS)]
 )
-def test_a_kill_at_any_time_leaves_nothing_stuck(
-    place: Path, name: str, kills: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hierfl.experiments.papers.table_definitions import TABLES
-
+def test_a_kill_at_any_time_leaves_nothing_stuck(place: Path, name: str, kills: int) -> None:
     y = np.arange(200) % 10
     x = np.random.default_rng(0).integers(0, 256, (200, 4, 4), dtype=np.uint8)
     np.savez("fashion-mnist.npz", x_train=x[50:], y_train=y[50:], x_test=x[:50], y_test=y[:50])
-    short = {"validation_fraction": 0.0, "rounds": 2, "network": "mlp:4"}
-    table = dataclasses.replace(TABLES["pfedvem-1"], given=short, exceptions={})
-    monkeypatch.setitem(TABLES, "pfedvem-1", table)
+    Path("mine.toml").write_text(TABLE)
     command, found = COMMANDS[name]
 
     def told() -> object:

@@ -11,8 +11,9 @@ from support.commands import Call
 from support.run_folders import SMALL, Finished, arrays, lines
 
 from hierfl.experiments.grid import run_cell
-from hierfl.experiments.papers.table import table_cell
-from hierfl.experiments.papers.table_definitions import TABLES
+from hierfl.experiments.papers.cells import table_cell
+from hierfl.experiments.papers.definition import Place
+from hierfl.experiments.papers.read_definition import shipped
 from hierfl.files import check_writable
 
 
@@ -39,12 +40,11 @@ def test_somebodys_own_files_are_not_overwritten(hierfl: Call, tmp_path: Path) -
 def test_a_tables_cell_begins_again_where_a_start_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arrays(tmp_path / "fashion-mnist.npz")
-    cell = table_cell(TABLES["pfedvem-1"], "fashion-mnist", 3, "local", 0)
+    cell = table_cell(shipped("pfedvem-1"), Place("fashion-mnist", 3, "", "fedavg"), 0)
     (tmp_path / "cell").mkdir()
     (tmp_path / "cell/.lock").touch()
     (tmp_path / "cell/.config.toml.part").write_text("[run")
     extra = {"data_root": str(tmp_path), "split": "natural", "rounds": 1, "network": "linear"}
-    monkeypatch.setitem(TABLES["pfedvem-1"].exceptions, "local", ({}, {}))
     run_cell(cell, tmp_path / "cell", extra, progress=False)
     assert (tmp_path / "cell/summary.json").is_file()
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from hierfl.errors import UserError
 
-from ...bench.clock import seconds
-from ...build import build
-from ...grid import Cell
-from ...messages import to_stderr
+from ..bench.clock import seconds
+from ..build import build
+from ..grid import Cell
+from ..messages import to_stderr
 
 
 def with_width(network: str, width: int) -> str:

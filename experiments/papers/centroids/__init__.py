@@ -1,1 +1,0 @@
-"""pFedVMP and its ablations (its Tables 1 and 2)."""

@@ -1,0 +1,62 @@
+"""How long a cell would take: seconds of a round that were measured, times its rounds.
+
+In this order: the same method, data and number of clients in runs of this folder; the same in ``seconds.csv`` beside
+this file, which holds committed results of other machines; the same method on these data with another number of
+clients; the median of all methods on these data; of all there is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from ..grid import Cell, is_finished
+from ..run_folder.summary import read_summary
+from .definition import Place
+
+
+@cache
+def _earlier() -> dict[tuple[str, int, str], float]:
+    text = (files("hierfl.experiments.papers") / "seconds.csv").read_text()
+    return {
+        (row["data"], int(row["clients"]), row["method"]): float(row["seconds"])
+        for row in csv.DictReader(io.StringIO(text))
+    }
+
+
+def measured(cells: Iterable[tuple[Place, Cell]], out: Path) -> dict[tuple[str, int, str], float]:
+    """Seconds of a round of the cells that have finished in a folder, by data, clients and method."""
+    seen: dict[tuple[str, int, str], list[float]] = {}
+    for place, cell in cells:
+        if is_finished(out / cell.name):
+            seconds = read_summary(out / cell.name).get("seconds_per_round")
+            if seconds:
+                seen.setdefault((place.data, place.clients, place.method), []).append(float(seconds))
+    return {key: statistics.mean(values) for key, values in seen.items()}
+
+
+def seconds_per_round(place: Place, seen: Mapping[tuple[str, int, str], float]) -> tuple[float, str]:
+    """Of a cell, and how that is known.
+
+    Args:
+        place: the cell.
+        seen: :func:`measured` in this folder.
+    """
+    key = (place.data, place.clients, place.method)
+    known = {**_earlier(), **seen}
+    if key in seen:
+        return seen[key], "measured here"
+    if key in known:
+        return known[key], "measured earlier, on another machine"
+    alike = [v for (data, _, method), v in known.items() if (data, method) == (place.data, place.method)]
+    if alike:
+        return statistics.median(alike), "of this method with other numbers of clients"
+    beside = [v for (data, _, _), v in known.items() if data == place.data]
+    if beside:
+        return statistics.median(beside), "the median of other methods on these data"
+    return statistics.median(known.values()), "the median of all that was measured: a guess"

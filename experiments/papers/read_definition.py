@@ -1,0 +1,174 @@
+"""Tables from their toml files: those of the papers, and a user's own."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError, unknown
+
+from .definition import Condition, Rule, Table
+
+#: of a table's file: what an entry must be
+KINDS: dict[str, Any] = {
+    "title": str, "note": str, "published": dict, "data": list, "clients": list, "methods": list, "headline": list,
+    "seeds": int, "run": dict, "settings": dict, "condition": list, "where": list, "variant": dict, "metrics": dict,
+    "by": str, "claims": list, "figure": dict, "runner": str, "arguments": dict,
+}  # fmt: skip
+CONDITION_KINDS = {"name": str, "data": list, "clients": list, "methods": list, "run": dict, "settings": dict}
+RULE_KINDS = {
+    "data": (str, list), "clients": (int, list), "condition": (str, list), "method": (str, list), "run": dict,
+    "settings": dict, "unreachable": str, "explained": str,
+}  # fmt: skip
+#: experiments that are no grid of runs
+RUNNERS = ("synthetic", "unseen", "alone", "cost")
+
+
+def names() -> list[str]:
+    """Of the tables and figures that ship."""
+    lying = files("hierfl.experiments.papers.definitions").iterdir()
+    return sorted(path.name.removesuffix(".toml") for path in lying if path.name.endswith(".toml"))
+
+
+@cache
+def shipped(name: str) -> Table:
+    """A table of a paper.
+
+    Raises:
+        UserError: for a name that there is not.
+    """
+    if name not in names():
+        raise unknown("table", name, [*names(), "or your own, FILE.toml"])
+    text = (files("hierfl.experiments.papers.definitions") / f"{name}.toml").read_text(encoding="utf-8")
+    return from_mapping(tomllib.loads(text), name, f"{name}.toml")
+
+
+def read(path: Path) -> Table:
+    """A user's table; data and methods that are files lie beside it.
+
+    Raises:
+        UserError: for a file that is none, or an entry that cannot be.
+    """
+    try:
+        held = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no toml: {error}") from error
+    return from_mapping(held, path.stem, str(path), path.parent)
+
+
+def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | None = None) -> Table:
+    """A table from its entries.
+
+    Args:
+        held: as toml gives them.
+        name: of the table.
+        where: it was read from, for messages.
+        beside: folder in which data and methods that are files lie.
+
+    Raises:
+        UserError: for an entry that is unknown, missing or of another type.
+    """
+    check(held, KINDS, where)
+    if "title" not in held:
+        raise UserError(f"{where}: title is missing")
+    runner = held.get("runner", "")
+    if runner and runner not in RUNNERS:
+        raise unknown("runner", runner, RUNNERS)
+
+    def located(values: Sequence[str]) -> tuple[str, ...]:
+        return tuple(_beside(value, beside) for value in values)
+
+    conditions = held.get("condition") or [{}]
+    for entry in conditions:
+        check(entry, CONDITION_KINDS, f"{where}: condition")
+    methods = located(held.get("methods", ()))
+    made = tuple(
+        Condition(
+            entry.get("name", ""),
+            located(entry.get("data", held.get("data", ()))),
+            tuple(entry.get("clients", held.get("clients", ()))),
+            located(entry.get("methods", ())) or methods,
+            entry.get("run", {}),
+            entry.get("settings", {}),
+        )
+        for entry in conditions
+    )
+    for condition in made:
+        if not runner and not (condition.data and condition.methods):
+            raise UserError(f"{where}: data and methods are needed, a list of names each")
+        if any(isinstance(j, bool) or not isinstance(j, int) or j < 1 for j in condition.clients):
+            raise UserError(f"{where}: clients are whole numbers from 1")
+    seeds = held.get("seeds", 1)
+    if seeds < 1:
+        raise UserError(f"{where}: seeds must be at least 1")
+    published = held.get("published", {})
+    check(published, {"paper": str, "table": str}, f"{where}: published")
+    metrics = held.get("metrics", {"PM": "pm_accuracy", "GM": "gm_accuracy"})
+    check(metrics, {"PM": str, "GM": str}, f"{where}: metrics")
+    if held.get("by", "domain") != "domain":
+        raise UserError(f'{where}: by is "domain", or left out')
+    every = tuple(dict.fromkeys(method for condition in made for method in condition.methods))
+    return Table(
+        name, held["title"], made, every, seeds, held.get("note", ""), published.get("paper", ""),
+        published.get("table", ""), tuple(held.get("headline", ())), held.get("run", {}), held.get("settings", {}),
+        tuple(_rule(entry, where, beside) for entry in held.get("where", ())),
+        {key: _variant(value, f"{where}: variant.{key}") for key, value in held.get("variant", {}).items()},
+        metrics, held.get("by", ""), tuple(_claim(pair, every, where, beside) for pair in held.get("claims", ())),
+        held.get("figure", {}), runner, held.get("arguments", {}),
+    )  # fmt: skip
+
+
+def check(held: Any, kinds: Mapping[str, Any], where: str) -> None:
+    """Checks entries of a table's file.
+
+    Raises:
+        UserError: for one that is unknown, or of another type.
+    """
+    if not isinstance(held, Mapping):
+        raise UserError(f"{where}: it must be a table, not {held!r}")
+    for key, value in held.items():
+        if key not in kinds:
+            raise UserError(f"{where}: {unknown('entry', key, kinds)}")
+        if not isinstance(value, kinds[key]) or (isinstance(value, bool) and kinds[key] is int):
+            raise UserError(f"{where}: {key} cannot be {value!r}")
+
+
+def _beside(value: Any, folder: Path | None) -> str:
+    """A name as it is; a file beside the table's, by its whole path."""
+    text = str(value)
+    is_file = text.endswith((".npz", ".csv", ".py"))
+    return str((folder / text).absolute()) if folder is not None and is_file else text
+
+
+def _rule(entry: Any, where: str, beside: Path | None) -> Rule:
+    check(entry, RULE_KINDS, f"{where}: where")
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+    for key in ("data", "clients", "condition", "method"):
+        if key in values and not isinstance(values[key], tuple):
+            values[key] = (values[key],)
+    for key in {"data", "method"} & values.keys():
+        values[key] = tuple(_beside(value, beside) for value in values[key])
+    return Rule(**values)
+
+
+def _variant(entry: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+    check(entry, {"method": str, "settings": dict}, where)
+    if "method" not in entry:
+        raise UserError(f"{where}: method is missing")
+    return entry["method"], entry.get("settings", {})
+
+
+def _claim(pair: Any, methods: Sequence[str], where: str, beside: Path | None) -> tuple[str, str]:
+    if not isinstance(pair, list) or len(pair) != 2:
+        raise UserError(f"{where}: a claim is a list of two methods, not {pair!r}")
+    first, second = (_beside(value, beside) for value in pair)
+    for name in (first, second):
+        if name not in methods:
+            raise UserError(f"{where}: claims: {unknown('method', name, methods)}")
+    return first, second

@@ -1,0 +1,187 @@
+"""Experiments of the papers that are no grid of runs, each with rows as a table has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hierfl.data.datasets.presence import missing_sets
+from hierfl.errors import UserError, unknown
+from hierfl.file_lock import locked
+from hierfl.files import make_folder
+
+from ..bench.machine import Machine
+from ..grid import read_cells
+from ..run_folder.csv_files import read_frame
+from ..run_folder.files import versions, write_text
+from .alone import run_alone
+from .cells import table_cell
+from .collect import row_of
+from .definition import Place, Table
+from .published import numbers_of
+from .round_cost import cost_table, time_rounds, with_width
+from .synthetic import run_experiment
+from .unseen import NAMES, run_table
+from .unseen import markdown as unseen_markdown
+from .written import markdown, write
+
+Rows = list[dict[str, Any]]
+Said = Mapping[str, Any]
+
+
+def run_other(table: Table, out: Path, said: Said, extra: Mapping[str, Any], collect: bool, progress: bool) -> Rows:
+    """Runs what is missing of an experiment, and writes its table.
+
+    Args:
+        table: the experiment.
+        out: its folder; one process at a time.
+        said: data, methods, conditions, seeds and settings as asked for; settings may be its arguments.
+        extra: run options.
+        collect: only collect what has finished.
+        progress: whether to print the table.
+
+    Raises:
+        UserError: for what the experiment does not have, or if another process is at it.
+    """
+    make_folder(out)
+    arguments, settings = dict(table.arguments), dict(said["settings"] or {})
+    for key in settings.keys() & arguments.keys():
+        arguments[key] = _typed(key, settings.pop(key), arguments[key])
+    how = {**said, "settings": settings, "seeds": said["seeds"] or table.seeds}
+    with locked(out / ".lock", f"{table.name} is running in another process, in {out}"):
+        rows = RUNNERS[table.runner](table, out, how, dict(extra), arguments, collect)
+    write(table, rows, [], out)
+    if progress:
+        print(markdown(table, rows))
+    return rows
+
+
+def _typed(key: str, text: Any, usual: Any) -> Any:
+    """An argument as said, of the usual one's kind."""
+    if not isinstance(text, str):
+        return text
+    parts = text.split(",") if isinstance(usual, list) else [text]
+    kind = type(usual[0] if isinstance(usual, list) else usual)
+    try:
+        values = [kind(part) for part in parts]
+    except ValueError as error:
+        raise UserError(f"{key} cannot be {text!r}") from error
+    return values if isinstance(usual, list) else values[0]
+
+
+def _none_of(said: Said, *names: str) -> None:
+    for name in names:
+        if said[name]:
+            raise UserError(f"this experiment has no --{'set' if name == 'settings' else name}")
+
+
+def _synthetic(
+    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+) -> Rows:
+    """FedPop's Figure 2."""
+    _none_of(said, "data", "methods", "conditions", "settings")
+    if more := extra.keys() - {"data_root"}:
+        raise UserError(f"this experiment has no --{min(more)}")
+    path = out / "synthetic.csv"
+    if not collect and not (out / "synthetic.json").is_file():
+        run_experiment(said["seeds"], arguments["exact"], arguments["reading"], out)
+    frame = read_frame(path, ("method",)) if path.is_file() else pd.DataFrame({"method": []})
+    rows = []
+    for metric in ("principal_angle", "z_error", "test_rmse"):
+        for method, own in frame.groupby("method", sort=False):
+            place = Place("fedpop-synthetic", 100, metric.replace("_", " "), str(method))
+            rows.append(row_of(table, place, "PM", own[metric].tolist(), None, {}, ""))
+    return rows
+
+
+def _unseen(
+    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+) -> Rows:
+    """A client of a domain that no other has."""
+    root, data = Path(extra.pop("data_root", "data")), (said["data"] or table.data)[0]
+    rows = []
+    for leave in said["conditions"] or arguments["leave"]:
+        path, given = out / leave / "unseen.json", arguments["examples"]
+        if not collect:
+            run_table(
+                data, root, leave, extra, said["settings"], out / leave, said["methods"], said["seeds"], given,
+                arguments["steps"],
+            )  # fmt: skip
+        about = {"data": data, "left_out": leave, "given": [*given], "steps": arguments["steps"], **extra}
+        cells = read_cells(path, {**about, "settings": said["settings"]})
+        if cells:
+            write_text(path.with_suffix(".md"), unseen_markdown(cells, given))
+        for name in NAMES:
+            own = [cell["accuracy"] for cell in cells if cell["method"] == name]
+            for number in dict.fromkeys(key for accuracy in own for key in accuracy):
+                place = Place(leave, 0, f"{number} examples", name)
+                values = [100 * accuracy[number] for accuracy in own if number in accuracy]
+                rows.append(row_of(table, place, "PM", values, None, {}, ""))
+    return rows
+
+
+def _alone(
+    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+) -> Rows:
+    """Models of one domain on every domain."""
+    _none_of(said, "methods", "conditions")
+    root = Path(extra.pop("data_root", "data"))
+    wanted = said["data"] or table.data
+    there = [name for name in wanted if not missing_sets(name, root)]
+    if said["data"] and len(there) < len(wanted) and not collect:
+        there = list(wanted)  # (asked for: say what is missing, or download it)
+    options = {"rounds": arguments["epochs"], **extra}
+    cells = run_alone(there, root, said["seeds"], options, said["settings"], out, collect)
+    theirs, rows, seen = numbers_of(table), [], set()
+    for data in table.data:
+        own = [cell["accuracy"] for cell in cells if cell["data"] == data]
+        for trained in own[0] if own else ():
+            for tested in own[0][trained]:
+                place = Place(tested, 1, f"trained on {trained}", "local")
+                values = [100 * accuracy[trained][tested] for accuracy in own]
+                number = theirs.get((place, "PM")) if data == "digit-five" else None
+                seen |= {(place, "PM")} if number else set()
+                shown = place if data == "digit-five" else Place(tested, 1, f"{place.condition}, {data}", "local")
+                rows.append(row_of(table, shown, "PM", values, number, {}, ""))
+    lacking = missing_sets("digit-five", root)
+    why = f"not on this disk: {', '.join(lacking)}" if lacking else "not run"
+    rest = [key for key in theirs if key not in seen]
+    return rows + [row_of(table, place, model, None, theirs[place, model], {}, why) for place, model in rest]
+
+
+def _cost(table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool) -> Rows:
+    """Seconds and bytes of a round, every method and width in turn."""
+    widths, turns = arguments["widths"], arguments["turns"]
+    if min(widths) < 1 or turns < 1:
+        raise UserError("widths and turns must be at least 1")
+    for name in said["methods"] or ():
+        if name not in table.methods:
+            raise unknown(f"method of {table.name}", name, table.methods)
+    path = out / "cost.json"
+    if not collect:
+        cells = {}
+        for place in table.places(said["data"], None, said["methods"], said["conditions"]):
+            cell = table_cell(table, place, 0, said["settings"])
+            network = str(extra.pop("network", cell.given["network"]))
+            for width in widths:
+                given = {**cell.given, "network": with_width(network, width)}
+                cells[place.method, width] = type(cell)(**{**vars(cell), "given": given})
+        timed = time_rounds(cells, extra, turns)
+        machine = asdict(Machine.here(extra.get("device", "cpu")))
+        write_text(path, json.dumps({"machine": machine, "versions": versions(), "rows": timed}, indent=1) + "\n")
+        write_text(out / "cost.md", cost_table(timed))
+    timed = json.loads(path.read_text())["rows"] if path.is_file() else []
+    rows = []
+    for one in timed:
+        place = Place(table.data[0], 50, f"{one['width']} features", one["variant"])
+        common = {"bytes_per_message": one["bytes_per_message"], "seconds_per_round": one["median_seconds"]}
+        rows.append(row_of(table, place, "PM", one["seconds"], None, common, ""))
+    return rows
+
+
+RUNNERS: dict[str, Callable[..., Rows]] = {"synthetic": _synthetic, "unseen": _unseen, "alone": _alone, "cost": _cost}

@@ -1,1 +1,0 @@
-"""Methods on digits of several domains (pFedV's Table 2)."""

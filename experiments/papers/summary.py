@@ -1,0 +1,142 @@
+"""How many of the published numbers have been run, and how near ours are, table by table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+from hierfl.schema import read_json
+
+from .cells import table_cell, why_not
+from .definition import Place, Table
+from .published import numbers_of
+from .read_definition import names, shipped
+
+#: points of percent within which a number agrees
+NEAR, WITHIN = 1.0, 1.5
+Ours = dict[tuple[Place, str], dict[str, Any]]
+
+
+def ours_in(folder: Path, tables: Sequence[str]) -> dict[str, Ours]:
+    """Rows that have been run, from every table.json below a folder; of one cell twice the one with more seeds.
+
+    Raises:
+        UserError: for a table.json that is damaged.
+    """
+    seen: dict[str, Ours] = {name: {} for name in tables}
+    for path in sorted(folder.rglob("table.json")):
+        held = read_json(path)
+        name = held.get("table")
+        if name not in seen or not isinstance(held.get("rows"), list):
+            continue
+        for row in held["rows"]:
+            if row.get("ours") is None:
+                continue
+            key = Place(row["data"], row["clients"], _condition(shipped(name), row), row["method"]), row["model"]
+            old = seen[name].get(key)
+            if old is None or row.get("seeds", 1) > old.get("seeds", 1):
+                seen[name][key] = row
+    return seen
+
+
+def _condition(table: Table, row: Mapping[str, Any]) -> str:
+    """Of a row; tables of earlier versions have it as the split alone."""
+    if "condition" in row:
+        return str(row["condition"])
+    split = str(row.get("setting", {}).get("run", {}).get("split", "")).partition(",")[0]
+    return split if split in {condition.name for condition in table.conditions} else ""
+
+
+def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
+    """Published numbers of a table, how many have been run, how many agree, and why others cannot be run."""
+    theirs = numbers_of(table)
+    there = {key for key in theirs if key in ours}
+    short = {key for key in there if _is_short(table, key[0], ours[key])}
+    gaps = {key: ours[key]["ours"] - theirs[key].value for key in theirs if key in there - short}
+    reasons = {"run with fewer rounds than the table's": len(short)} if short else {}
+    for place, _ in theirs.keys() - there:
+        if why := _why(table, place, root):
+            reasons[why] = reasons.get(why, 0) + 1
+    far = [
+        {
+            "place": place,
+            "model": model,
+            "ours": ours[place, model],
+            "published": theirs[place, model].value,
+            "gap": gap,
+        }
+        for (place, model), gap in gaps.items()
+        if abs(gap) > WITHIN + 1e-9
+    ]
+    return {
+        "table": table.name, "published": len(theirs), "run": len(gaps),
+        "near": sum(abs(gap) <= NEAR + 1e-9 for gap in gaps.values()),
+        "within": sum(abs(gap) <= WITHIN + 1e-9 for gap in gaps.values()), "reasons": reasons, "far": far,
+    }  # fmt: skip
+
+
+def _is_short(table: Table, place: Place, row: Mapping[str, Any]) -> bool:
+    """Whether a run had fewer rounds than its table gives it: a trial, and no number of the table."""
+    rounds = row.get("rounds") or row.get("setting", {}).get("run", {}).get("rounds")
+    if rounds is None or table.runner:
+        return False
+    where = replace(place, data=table.data[0]) if table.by else place
+    return int(rounds) < table_cell(table, where, 0).config({}).run.rounds
+
+
+def _why(table: Table, place: Place, root: Path) -> str:
+    """Why a published number cannot be run here; numbers of a domain need the whole data set."""
+    if table.by or table.runner:
+        return why_not(table, Place(table.data[0], place.clients, place.condition, place.method), root)
+    return why_not(table, place, root)
+
+
+def summary(folder: Path, root: Path, name: str = "") -> list[dict[str, Any]]:
+    """:func:`counts` of every published table, or of one.
+
+    Args:
+        folder: with the tables' folders (``runs``), or above them.
+        root: where data sets lie.
+        name: of a table; all that have published numbers by default.
+
+    Raises:
+        UserError: for a table that has none.
+    """
+    tables = [name] if name else [known for known in names() if shipped(known).paper]
+    if not shipped(tables[0]).paper:
+        raise UserError(f"nothing is published beside {name}")
+    ours = ours_in(folder, tables)
+    return [counts(shipped(table), ours[table], root) for table in tables]
+
+
+def markdown(found: Iterable[dict[str, Any]]) -> str:
+    """A line for each table, all of them, and every number that is further than 1.5 points from ours."""
+    every = list(found)
+    lines = [
+        f"| table | published | run | within {NEAR:g} | within {WITHIN:g} | not counted, and why |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for one in every:
+        reasons = "; ".join(f"{many}: {why}" for why, many in sorted(one["reasons"].items()))
+        lines.append(
+            f"| {one['table']} | {one['published']} | {one['run']} | {one['near']} | {one['within']} | {reasons} |"
+        )
+    published, run, near, within = (sum(one[key] for one in every) for key in ("published", "run", "near", "within"))
+    lines += ["", f"{run} of {published} published numbers have been run: {near} within {NEAR:g} point of ours, "
+              f"{within} within {WITHIN:g}."]  # fmt: skip
+    if far := [(one["table"], gap) for one in every for gap in one["far"]]:
+        lines += ["", f"Further than {WITHIN:g} points:", ""]
+        lines += ["| table | data | J | condition | method | | ours | published | difference | |"]
+        lines += ["|---|---|---:|---|---|---|---:|---:|---:|---|"]
+    for name, gap in far:
+        place, row = gap["place"], gap["ours"]
+        why = shipped(name).said(place, "explained") or "unexplained"
+        rounds = f", {row['rounds']} rounds" if row.get("rounds") else ""
+        lines.append(
+            f"| {name} | {place.data} | {place.clients} | {place.condition} | {place.method} | {gap['model']} | "
+            f"{row['ours']:.1f} ({row.get('seeds', 1)}{rounds}) | {gap['published']:.1f} | {gap['gap']:+.1f} | {why} |"
+        )
+    return "\n".join([*lines, ""])

@@ -1,0 +1,135 @@
+"""A table as markdown, LaTeX, csv and json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..run_folder.csv_files import write_rows
+from ..run_folder.files import write_text
+from .definition import Table
+
+COLUMNS = (
+    "data", "clients", "condition", "method", "model", "ours", "ours_sem", "seeds", "published", "published_sem",
+    "difference", "nll", "ece", "rounds", "seconds_per_round", "bytes_per_message", "why", "explained",
+)  # fmt: skip
+
+
+def write(table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]], out: Path) -> None:
+    """table.json, table.csv, table.md and table.tex."""
+    out.mkdir(parents=True, exist_ok=True)
+    record = {"table": table.name, "title": table.title, "note": table.note, "rows": rows, "differences": claims}
+    write_text(out / "table.json", json.dumps(record, indent=1) + "\n")
+    write_rows(out / "table.csv", COLUMNS, rows)
+    write_text(out / "table.md", markdown(table, rows, claims))
+    write_text(out / "table.tex", latex(table, rows))
+
+
+def head_of(row: Mapping[str, Any]) -> str:
+    """Of the columns of a condition and a number of clients."""
+    return ", ".join(filter(None, (f"J = {row['clients']}" if row["clients"] else "", row["condition"])))
+
+
+def grids(table: Table, rows: Sequence[dict[str, Any]]) -> Iterable[tuple[str, list[str], list[list[str]]]]:
+    """For each data set its name, the heads of the columns, and the lines: method, model, and a cell each."""
+    for data in dict.fromkeys(row["data"] for row in rows):
+        mine = [row for row in rows if row["data"] == data]
+        spots = list(dict.fromkeys((row["clients"], row["condition"]) for row in mine))
+        spots.sort(key=lambda spot: spot[0])
+        by = {(r["method"], r["model"], r["clients"], r["condition"]): r for r in mine}
+        shown = parts(table)
+        heads = [", ".join(filter(None, (head_of({"clients": j, "condition": c}), shown[0]))) for j, c in spots]
+        columns = [text for head in heads for text in (head, *shown[1:])]
+        lines = []
+        for method, model in dict.fromkeys((row["method"], row["model"]) for row in mine):
+            cells = [text for spot in spots for text in cell(table, by.get((method, model, *spot), {}))]
+            lines.append([method, model, *cells])
+        yield data, columns, lines
+
+
+def parts(table: Table) -> tuple[str, ...]:
+    """Heads of what is shown of a cell."""
+    return ("ours", "published", "difference") if table.paper else ("", "NLL", "ECE")
+
+
+def cell(table: Table, row: Mapping[str, Any]) -> tuple[str, str, str]:
+    """What is shown of a cell: ours, published and difference; beside nothing that was published, NLL and ECE."""
+    digits = 1 if abs(row.get("ours") or 100) >= 2 else 3
+    ours = number(row.get("ours"), row.get("ours_sem"), digits)
+    ours += f" ({row['seeds']})" if ours else ""
+    if not table.paper:
+        return ours, number(row.get("nll"), None, 3), number(row.get("ece"), None, 3)
+    gap = row.get("difference")
+    return ours, number(row.get("published"), row.get("published_sem"), 1), "" if gap is None else f"{gap:+.1f}"
+
+
+def number(value: float | None, error: float | None, digits: int) -> str:
+    """Mean ± standard error."""
+    if value is None:
+        return ""
+    return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+
+
+def markdown(table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]] = ()) -> str:
+    """A grid for each data set, differences between methods, how methods were run, and why cells are empty."""
+    lines = [table.title, ""]
+    for data, columns, body in grids(table, rows):
+        lines += [f"| {data} | | {' | '.join(columns)} |", "|---|---|" + "---:|" * len(columns)]
+        lines += [f"| {' | '.join(line)} |" for line in body]
+        lines.append("")
+        ran = {row["method"]: row for row in rows if row["data"] == data and "setting" in row}
+        lines += [_how(method, row) for method, row in ran.items()]
+        lines += [""] if ran else []
+    if claims:
+        lines += _claims(claims)
+    reasons: dict[str, int] = {}
+    for row in rows:
+        if row.get("why", "not run") != "not run":
+            reasons[f"{row['data']}: {row['why']}"] = reasons.get(f"{row['data']}: {row['why']}", 0) + 1
+    lines += [f"Not run: {why} ({many} numbers)." for why, many in reasons.items()] + [""] * bool(reasons)
+    return "\n".join([*lines, table.note, ""])
+
+
+def _how(method: str, row: Mapping[str, Any]) -> str:
+    """How a method was run (seconds a round are in table.csv: the text is the same however often it was stopped)."""
+    values = ", ".join(f"{k}={v}" for k, v in row["setting"]["settings"].items())
+    chosen = row["settings_chosen"] or "its defaults, not searched on this data set"
+    mixed = "; runs of different versions of its file" if len(row["method_digests"]) > 1 else ""
+    cost = f"{row['rounds']} rounds, {row['bytes_per_message'] / 1e3:,.0f} kB a message"
+    return f"- {method}: {cost}; {chosen}{mixed} ({values})"
+
+
+def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
+    lines = ["| difference, paired by seed | | seeds | points | by domain | NLL |", "|---|---|---:|---:|---|---:|"]
+    for gap in claims:
+        where = ", ".join(filter(None, (gap["data"], head_of(gap))))
+        domains = ", ".join(f"{name} {number(pair[0], pair[1], 2)}" for name, pair in gap["domains"].items())
+        nll = number(gap["nll"][0], gap["nll"][1], 3) if "nll" in gap else ""
+        pair = f"{gap['better']} less {gap['worse']}"
+        mean = number(gap["mean"][0], gap["mean"][1], 2)
+        lines.append(f"| {pair} | {where} | {len(gap['seeds'])} | {mean} | {domains} | {nll} |")
+    return [*lines, ""]
+
+
+#: characters that LaTeX reads as commands
+_LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "{": r"\{",
+          "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}  # fmt: skip
+
+
+def escaped(text: str) -> str:
+    """Text as LaTeX shows it; a minus before a number is a minus."""
+    plain = "".join(_LATEX.get(c, c) for c in text)
+    return f"${plain}$" if plain[:1] in "+-" and plain[1:].replace(".", "").isdigit() else plain
+
+
+def latex(table: Table, rows: Sequence[dict[str, Any]]) -> str:
+    """A tabular for each data set (package booktabs)."""
+    lines = [f"% {' '.join(table.title.split())}", r"% \usepackage{booktabs}"]
+    for data, columns, body in grids(table, rows):
+        lines += [rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}", r"\toprule"]
+        lines += [" & ".join(map(escaped, (data, "", *columns))) + r" \\", r"\midrule"]
+        lines += [" & ".join(map(escaped, line)) + r" \\" for line in body]
+        lines += [r"\bottomrule", r"\end{tabular}", ""]
+    return "\n".join(lines)
