@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -13,10 +13,27 @@ State = dict[str, Tensor]
 #: what tensors look like: {name: (shape, dtype)}
 StateForm = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
+#: numbers of a tensor that costs more to ask by itself than to copy
+SMALL = 4096
+
 
 def form_of_state(state: Mapping[str, Tensor]) -> StateForm:
     """What these tensors look like."""
     return {name: (tuple(value.shape), value.dtype) for name, value in state.items()}
+
+
+def all_finite(values: Iterable[Tensor], device: torch.device) -> Tensor:
+    """Whether all numbers of some tensors are finite, () on a device; small tensors are asked together."""
+    asked: dict[torch.device, list[Tensor]] = {}
+    sound = torch.ones((), dtype=torch.bool, device=device)
+    for value in values:
+        if value.numel() > SMALL:
+            sound = sound & value.isfinite().all().to(device)
+        else:
+            asked.setdefault(value.device, []).append(value.flatten())
+    for small in asked.values():
+        sound = sound & torch.cat(small).isfinite().all().to(device)
+    return sound
 
 
 def client_view(shared: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> State:

@@ -76,6 +76,6 @@ def one_column(df: pd.DataFrame, name: str) -> pd.Series:
     """
     if name not in df.columns:
         raise no_column(name, df.columns)
-    if int((df.columns == name).sum()) > 1:
+    if not df.columns.is_unique and int((df.columns == name).sum()) > 1:
         raise UserError(f"the table has two columns called {name!r}: rename one")
     return df[name]

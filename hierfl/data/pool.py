@@ -49,5 +49,11 @@ class PooledDataset:
         for a in (self.x_train, self.y_train, self.x_test, self.y_test, self.fine_train, self.client_train):
             if a is not None:
                 h.update(str((a.shape, a.dtype.kind)).encode())
-                h.update(np.ascontiguousarray(a if a.dtype.kind != "U" else np.char.encode(a, "utf-8")).tobytes())
+                h.update(np.ascontiguousarray(a if a.dtype.kind != "U" else _encoded(a)).tobytes())
         return h.hexdigest()
+
+
+def _encoded(names: np.ndarray) -> np.ndarray:
+    """Text (N,) in UTF-8, of as many bytes each as the longest has: each name is encoded once."""
+    distinct, which = np.unique(names, return_inverse=True)
+    return np.asarray(np.char.encode(distinct, "utf-8")[which])

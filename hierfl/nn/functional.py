@@ -99,6 +99,8 @@ class Network:
         Args:
             rng: for the weights that are drawn.
         """
+        if not self._dims:
+            return {}
         kept = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**62, (), generator=rng)))

@@ -29,7 +29,7 @@ from ..local.base import LocalStep
 from ..method.base import Method
 from ..method.schedule import Plan
 from ..method.with_noise import privacy_of
-from ..model_check.check import check_model, is_shipped
+from ..model_check.check import check_model, is_formula, is_shipped
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.receiver import Receiver
@@ -100,7 +100,7 @@ class PlateEngine:
     def begin(self, shared: State, initial: State, exchange: Exchange) -> None:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         method = self.method
-        copied = [k for group in method.local_copies for k in method.expand(group, shared)]
+        copied = {k: shared[k] for group in method.local_copies for k in method.expand(group, shared)}
         tentative = self.schedule.commit == "if-used"
         self.initial, self.exchange = initial, exchange
         if not self.groups:
@@ -108,11 +108,9 @@ class PlateEngine:
             self.groups = client_groups(self.ids, self.options)
         #: the fewest and the most rows that clients may declare: those that they have; with noise they declare none
         self.rows = None if self.privacy else send(self.federation.sizes(), self.device, torch.float64).expand(2, -1)
-        numbers = sum(v.numel() for v in (*initial.values(), *(shared[k] for k in copied)))
+        numbers = sum(v.numel() for v in (*initial.values(), *copied.values()))
         self.chunk = self.options.chunk or suitable_chunk(self.federation, numbers)
-        self.store = ClientStore(
-            len(self.ids), initial, {k: shared[k] for k in copied}, tentative, self.options.client_state
-        )
+        self.store = ClientStore(len(self.ids), initial, copied, tentative, self.options.client_state)
         trained = [name for step in method.local() for name in step.trains]
         trained += [name for name, group in exchange.groups.items() if group.rule.sends_gradients]
         known = {**shared, **initial}
@@ -120,7 +118,8 @@ class PlateEngine:
         if not is_shipped(method):
             check_model(method, self.federation, shared, initial, exchange, sorted(rows))
         response(check_shapes(method, self.federation, shared, initial, sorted(rows)))
-        check_rows(method, self.federation, shared, initial)
+        if not is_formula(method):
+            check_rows(method, self.federation, shared, initial)
 
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         """See :class:`~hierfl.inference.engines.base.Engine`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import typing
 from collections.abc import Collection, Mapping
@@ -102,13 +103,19 @@ def applicable(
 def _all_typed(method: type[Configurable], given: Mapping[str, Any]) -> dict[str, Any]:
     """All settings by name, defaults included."""
     fields = {f.name: f for f in dataclasses.fields(method.Settings)}
-    types = typing.get_type_hints(method.Settings)
+    types = _types(method.Settings)
     values = {name: f.default for name, f in fields.items()}
     for name, value in given.items():
         if name not in fields:
             raise unknown(f"setting of {method.name or method.__name__}", name, fields or ["none"])
         values[name] = _typed(name, value, types[name], fields[name].metadata)
     return values
+
+
+@functools.cache
+def _types(settings: type) -> Mapping[str, Any]:
+    """Of its fields: they are text, which is evaluated once."""
+    return typing.get_type_hints(settings)
 
 
 def _silenced(f: dataclasses.Field[Any], values: Mapping[str, Any]) -> str:

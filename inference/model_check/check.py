@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hierfl.data.federation import Federation
+from hierfl.data.formula.design import Design
 
 from ..local.svi import SVI
 from ..method.base import Method
@@ -24,6 +25,11 @@ log = logging.getLogger("hierfl")
 def is_shipped(method: Method) -> bool:
     """Whether a method is one of hierfl's own, which the tests have asked."""
     return type(method).__module__.startswith("hierfl.models.")
+
+
+def is_formula(method: Method) -> bool:
+    """Whether a method of hierfl's own has a formula for a network: then nothing of its model is a user's code."""
+    return is_shipped(method) and isinstance(method.network, Design)
 
 
 def check_model(

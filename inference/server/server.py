@@ -18,7 +18,7 @@ from ..messages.form import LONGEST
 from ..messages.sums import Sums
 from ..objective.joint_model import JointModel
 from ..objective.log_joint import global_log_prob
-from ..state import State
+from ..state import State, all_finite
 from .exchange import Exchange
 from .rules.base import AggregationContext
 
@@ -157,9 +157,9 @@ class Server(nn.Module):
             return _skipped(state)
         # a round is skipped as a whole, whichever rule fails; and computed also with too few reports: no number leaves
         # the device
+        made = (*new.values(), *(v for rule in kept.values() for v in rule.values()), *replies.values())
         sound = sums.reported >= self.quorum
-        for value in (*new.values(), *(v for rule in kept.values() for v in rule.values()), *replies.values()):
-            sound = sound & value.isfinite().all().to(sound.device)
+        sound = sound & all_finite(made, sound.device)
         old = state.shared
         new = {k: torch.where(sound, v, old[k]) for k, v in new.items()}
         norms, rule_state = {}, {}

@@ -44,6 +44,8 @@ class Groups:
         Raises:
             UserError: for a client that is in two groups of clients.
         """
+        if not (levels.inside or levels.outer):
+            return cls(levels)
         who = client_names(df[levels.client], f"column {levels.client!r}")
         within = cls.all_inside(who, df, levels)
         if not levels.outer:
@@ -96,6 +98,8 @@ class Groups:
 
     def numbers(self, df: pd.DataFrame) -> dict[str, np.ndarray]:
         """The rows' groups by level, (n,) each: 0 where a group is not known, or there is no column that says it."""
+        if not (self.levels.inside or self.levels.outer):
+            return {}
         who = [""] * len(df)
         if self.levels.client in df.columns:
             who = _names(df, self.levels.client).tolist()

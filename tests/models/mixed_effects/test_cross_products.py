@@ -15,11 +15,15 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.models.mixed_effects.likelihood.gaussian.closed import eliminated
 from hierfl.models.mixed_effects.likelihood.gaussian.cross_products import at_points, polynomial
+from hierfl.models.mixed_effects.likelihood.gaussian.elimination import eliminate
+from hierfl.models.mixed_effects.likelihood.gaussian.entrywise import Entrywise
 from hierfl.models.mixed_effects.likelihood.gaussian.row_sums import RowSums, clients_last
 from hierfl.models.mixed_effects.likelihood.gaussian.taylor import Taylor
 from hierfl.models.mixed_effects.likelihood.posterior import Conditional
 from hierfl.models.mixed_effects.method import MixedEffects
+from hierfl.models.mixed_effects.model.covariance import Covariance
 from hierfl.models.mixed_effects.report.coefficients import satterthwaite
 from hierfl.models.mixed_effects.report.summary import effects_table, standard_errors
 from hierfl.models.mixed_effects.search.criterion import Surface
@@ -191,3 +195,19 @@ def test_a_climb_that_ends_on_the_other_side_of_zero_says_the_same() -> None:
         assert torch.allclose(one[name], other[name], rtol=1e-5, atol=1e-5), name
     assert torch.allclose(standard_errors(method, one)[0], standard_errors(method, other)[0], rtol=1e-5)
     assert torch.allclose(satterthwaite(method, one), satterthwaite(method, other), rtol=1e-4)
+
+
+@pytest.mark.parametrize("blocks", [(2,), (2, 1)])
+def test_closed_derivatives_are_those_of_elimination_entry_by_entry(blocks: tuple[int, ...]) -> None:
+    """At a covariance that is singular, too: the last deviation is zero."""
+    of, rng = Covariance(blocks), generator("eliminated")
+    columns = torch.randn(4, 9, sum(blocks) + 4, generator=rng, dtype=torch.float64)
+    gram = (columns.mT @ columns).permute(1, 2, 0)
+    at = torch.randn(of.entries + 1, generator=rng, dtype=torch.float64)
+    at[-2] = 0.0
+    numbers = Taylor.variables(at)
+    closed = eliminated(of, gram, numbers[:-1], numbers[-1])
+    entrywise = eliminate(Entrywise(of, gram, numbers[:-1], numbers[-1]))
+    for one, other in zip(closed, entrywise, strict=True):
+        for part in ("value", "slope", "bend"):
+            assert torch.allclose(getattr(one, part), getattr(other, part), rtol=1e-11, atol=1e-11), part

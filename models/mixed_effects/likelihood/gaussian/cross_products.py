@@ -27,8 +27,8 @@ from torch import Tensor
 
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
-from .elimination import eliminate
-from .entrywise import Entrywise, over_rows, summed, without_inside
+from .closed import eliminated, without_inside
+from .entrywise import over_rows, summed
 from .row_sums import columns_of
 from .serial_sums import SerialSums
 from .taylor import Taylor
@@ -62,10 +62,11 @@ def packed(method: MixedModel, gram: Any, rows: Tensor, numbers: Sequence[Any]) 
     left, volumes = without_inside(method.inside, gram, entries, log_s)
     for inside in volumes:
         volume = inside + volume
-    clients = Entrywise(method.covariance, left, entries["root"], log_s)
-    cross, own = eliminate(clients)
-    cross, volume = cross * over_rows(clients.inverse), own + volume
-    return cross, volume if log_s is None else volume + rows[0] * (log_s * 2.0)
+    cross, own = eliminated(method.covariance, left, entries["root"], log_s)
+    volume = own + volume
+    if log_s is None:
+        return cross, volume
+    return cross * over_rows((log_s * -2.0).exp()), volume + rows[0] * (log_s * 2.0)
 
 
 def entries_of(method: MixedModel, like: Any, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:

@@ -16,7 +16,8 @@ from hierfl.inference.state import State
 
 from ...model.covariance import Covariance
 from ...model.equations import MixedModel
-from .entrywise import Entrywise, back, forward, sum_of, turned, without_inside
+from .closed import without_inside
+from .entrywise import Entrywise, back, forward, sum_of, turned
 from .serial_sums import at_population
 
 #: draws x groups x entries of their matrices that are held at a time

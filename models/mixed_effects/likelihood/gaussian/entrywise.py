@@ -6,7 +6,7 @@ derivatives, :class:`.taylor.Taylor`, and tensors of many points.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 
 from ...model.covariance import Covariance
-from ...model.levels import Level
-from .elimination import eliminate, places
 from .taylor import Taylor
 
 
@@ -88,36 +86,6 @@ class Entrywise:
     def log_volume(self, factor: list[list[Any]]) -> Any:
         """(..., S)."""
         return sum_of([row[-1].log() for row in factor]) * 2.0
-
-
-def without_inside(
-    inside: Sequence[Level], gram: Any, entries: Mapping[str, Sequence[Any]], log_s: Any
-) -> tuple[Any, list[Any]]:
-    """G of clients (..., m, m, S), and what each level inside adds to log |V|, (..., S).
-
-    Args:
-        inside: levels inside clients, outermost first.
-        gram: of the groups of the innermost, (m_in, m_in, groups S), group by group.
-        entries: of each level's L.
-        log_s: likewise.
-    """
-    volumes = []
-    for level in reversed(inside):
-        m = gram.shape[-2] - level.q
-        known, own = [one for one in (*entries[level.name], log_s) if one is not None], None
-        if isinstance(gram, Tensor) and all(isinstance(one, Taylor) for one in known):
-            # (of the many groups of the innermost level derivatives in its own numbers alone are held)
-            own = Taylor.variables(torch.stack([one.value for one in known]))
-        numbers = own or known
-        count = len(entries[level.name])
-        of_level, of_noise = numbers[:count], numbers[count] if len(numbers) > count else None
-        left, volume = (
-            summed(one, level.size) for one in eliminate(Entrywise(level.covariance, gram, of_level, of_noise))
-        )
-        left, volume = (one.among(known) if own else one for one in (left, volume))
-        gram = at_rows(left, places(m, gram.device))
-        volumes.append(volume)
-    return gram, volumes
 
 
 def row_of(x: Any, i: int) -> Any:

@@ -21,6 +21,7 @@ from hierfl.inference.state import State
 from ...model.arithmetic import IMPOSSIBLE, sound
 from ...model.equations import MixedModel
 from ..joint.problem import JointProblem, numbers_of, problem_of
+from .derivatives import expanded, in_closed_form
 from .nested import marginal_heights
 from .newton import NEAR_NODES, NEWTON_TOLERANCE, Factors, Problem
 from .nodes import integral, nodes_of, nodes_per_row
@@ -51,24 +52,38 @@ def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shar
     Returns:
         height (S,), slope (S, k), curvature (S, k, k), minus the second derivatives.
     """
-    parts: list[State] = []
-    for part in passes(method, chunk, 1):
-        batch = part.batch()
-        leaves = {k: _leaf(part, k, shared) for k in names}
-        with torch.enable_grad(), pyro.validation_enabled(False):
-            problem = problem_of(method, batch, {**shared, **leaves})
-            mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
-            height = log_marginals(problem, *problem.differentiable(mode))
-            slope = along(height.sum(), list(leaves.values()), again=True)
-            bend = [along(slope[:, a].sum(), list(leaves.values()), again=False) for a in range(slope.shape[1])]
-        found = {"height": height, "slope": slope, "curvature": -torch.stack(bend, 1)}
-        parts.append({k: v.detach() for k, v in found.items()})
+    if in_closed_form(method, names):
+        parts = [_closed_form(method, part, names, shared) for part in passes(method, chunk, method.k)]
+    else:
+        parts = [_by_autograd(method, part, names, shared) for part in passes(method, chunk, 1)]
     whole = {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
     fine = torch.stack([sound(v).flatten(1).all(1) if v.dim() > 1 else sound(v) for v in whole.values()]).all(0)
     return {
         k: torch.where(fine.view(-1, *[1] * (v.dim() - 1)), v, IMPOSSIBLE if k == "height" else 0.0)
         for k, v in whole.items()
     }
+
+
+def _closed_form(method: MixedModel, part: ClientChunk, names: Sequence[str], shared: Mapping[str, Tensor]) -> State:
+    """See :func:`expansion`, by the equations of :mod:`.derivatives`."""
+    with torch.no_grad(), pyro.validation_enabled(False):
+        problem = Problem.of(method, part.batch(), {k: v[None, None] for k, v in shared.items()})
+        mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
+        found = expanded(problem, names, method.covariance.matrix(shared["root"]), mode)
+    return {"height": found.value, "slope": found.slope.mT, "curvature": -found.bend.permute(2, 0, 1)}
+
+
+def _by_autograd(method: MixedModel, part: ClientChunk, names: Sequence[str], shared: Mapping[str, Tensor]) -> State:
+    """See :func:`expansion`, by differentiating two of Newton's steps."""
+    leaves = {k: _leaf(part, k, shared) for k in names}
+    with torch.enable_grad(), pyro.validation_enabled(False):
+        problem = problem_of(method, part.batch(), {**shared, **leaves})
+        mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
+        height = log_marginals(problem, *problem.differentiable(mode))
+        slope = along(height.sum(), list(leaves.values()), again=True)
+        bend = [along(slope[:, a].sum(), list(leaves.values()), again=False) for a in range(slope.shape[1])]
+    found = {"height": height, "slope": slope, "curvature": -torch.stack(bend, 1)}
+    return {k: v.detach() for k, v in found.items()}
 
 
 def _leaf(part: ClientChunk, name: str, shared: Mapping[str, Tensor]) -> Tensor:
