@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from ..rng import ClientNoise
-
 from .label_shares import LabelShares
 
 #: sweeps that are left out; the first begins at the population's shares, where every class is there

@@ -5,7 +5,6 @@ import pandas as pd
 METRICS = ["accuracy", "nll", "ece"]
 
 
-
 table = pd.read_csv("protocols.csv", keep_default_na=False)
 keys = ["method", "setting", "predictions", "shares"]
 means = table.groupby([*keys, "protocol"], sort=False)[METRICS].mean().unstack("protocol")
