@@ -113,8 +113,7 @@ def predictions(
     inputs = member.study.data.inputs(path, federation, reading or member.reading)
     calibration = run.calibration if shares in ("", "own") else None
     tempered = calibration is not None and calibration.powers is not None
-    how = {"draws": draws, "tempered": tempered, "shares": shares, "frame": False}
-    found = run.predict(inputs, member.client, **how).cpu().numpy()
+    found = run.predict(inputs, member.client, draws, tempered=tempered, shares=shares, frame=False).cpu().numpy()
     if federation.task == "regression":
         table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
         if not level_names(run.fitted.method):

@@ -10,6 +10,7 @@ from hierfl.data import tables
 from hierfl.errors import UserError
 from hierfl.inference.engines.plate import PlateEngine
 from hierfl.inference.run.fit import EngineMaker, Fit
+from hierfl.inference.run.journal import Row
 from hierfl.inference.run.progress import working
 
 from .. import methods
@@ -72,12 +73,12 @@ def fit_and_write(
             say(f"no settings ship for {name} on {run.data}: its defaults are used, but for what --set gives")
     try:
         with tracked_run(folder, run.track, resumed=resume) as tracking:
-            fitted = ready.run(
-                folder / "checkpoint",
-                resume=resume,
-                progress=progress,
-                observe=lambda rows: (write_metrics(folder, rows), tracking.observe(rows))[0],
-            )
+
+            def observe(rows: list[Row]) -> None:
+                write_metrics(folder, rows)
+                tracking.observe(rows)
+
+            fitted = ready.run(folder / "checkpoint", resume=resume, progress=progress, observe=observe)
             with working("drawing from the posterior, writing results", progress):
                 strange = ood_inputs(run, ready.federation)
                 kept = {"observed": run.observed_data, "by_row": run.rows}

@@ -137,9 +137,9 @@ def forward(factor: list[list[Tensor]], b: Sequence[Tensor]) -> list[Tensor]:
     return found
 
 
-def back(factor: list[list[Tensor]], v: Sequence[Tensor]) -> list[Tensor]:
-    """F^-T v, entry by entry."""
-    q, found = len(v), dict[int, Tensor]()
+def back(factor: Sequence[Sequence[Any]], v: Sequence[Any]) -> list[Any]:
+    """F^-T v, entry by entry; entries are Tensors, or of F also what has derivatives beside its value."""
+    q, found = len(v), dict[int, Any]()
     for a in reversed(range(q)):
         rest = v[a]
         for c in range(a + 1, q):
