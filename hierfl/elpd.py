@@ -52,7 +52,7 @@ def smoothed(log_ratios: np.ndarray, reff: float = 1.0) -> tuple[np.ndarray, np.
     if not of_trees():
         weights, k = import_arviz().psislw(log_ratios, reff=reff)
         return np.asarray(weights), np.asarray(k)
-    from arviz_stats.base import array_stats
+    import xarray
 
     weights = log_ratios - log_ratios.max(-1, keepdims=True)
     number = weights.shape[-1]
@@ -61,7 +61,9 @@ def smoothed(log_ratios: np.ndarray, reff: float = 1.0) -> tuple[np.ndarray, np.
     k = np.full(len(weights), np.inf)
     fit = (weights > cutoff).sum(-1) > LARGEST_SHORT_TAIL
     if fit.any():
-        weights[fit], k[fit] = array_stats.psislw(-weights[fit], r_eff=reff, axis=-1)
+        import_arviz()  # (from 1.0 on what it does with arrays is an accessor of xarray's)
+        rows = xarray.DataArray(-weights[fit], dims=("row", "draw"))
+        weights[fit], k[fit] = (v.transpose("row", ...).values for v in rows.azstats.psislw(dim="draw", r_eff=reff))
     return weights - np.logaddexp.reduce(weights, axis=-1, keepdims=True), k
 
 

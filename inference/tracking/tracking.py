@@ -64,7 +64,8 @@ class Tracking:
         for name in names:
             module, kind, _ = TRACKERS[name]
             try:
-                self.trackers[name] = getattr(importlib.import_module(f".{module}", __package__), kind)(run)
+                adapter = importlib.import_module(f"hierfl.inference.tracking.{module}")
+                self.trackers[name] = getattr(adapter, kind)(run)
                 self.logged[name] = self.trackers[name].logged()
             except UserError:
                 self.close(finished=False)

@@ -15,7 +15,7 @@ most=60 # MB
 # hierfl's dependencies as pyproject.toml has them, and what these need
 carried=(
     "pyro-ppl>=1.9,<1.10" pyro-api opt-einsum
-    "arviz>=0.20,<1" xarray-einstats platformdirs "h5netcdf>=1.3"
+    "arviz>=0.20,<2" arviz-base arviz-stats arviz-plots lazy_loader xarray-einstats platformdirs "h5netcdf>=1.3"
     "formulae>=0.5" "tomli-w>=1.0"
 )
 there=(

@@ -90,7 +90,8 @@ def test_what_is_no_file_to_be_read_is_one_line_and_exit_code_2(hierfl: Call, tm
             file.writestr(f"{name}.npy", b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head + bytes(5000))
     for name, words in (
         ("pipe.npz", "is a named pipe, not a regular file"), ("loop.npz", "[Ss]ymlink loop|circle"),
-        ("folder.npz", "is a directory"), ("lone\udc80.npz", "not valid UTF-8"), ("encrypted.npz", "is encrypted"),
+        ("folder.npz", "is a directory|no folder of data"), ("lone\udc80.npz", "not valid UTF-8"),
+        ("encrypted.npz", "is encrypted"),
         ("bomb.npz", "GiB, more than"), ("absent.npz", "no file"), ("~nobody-of-this-name/x.npz", "home"),
     ):  # fmt: skip
         for options in (("--data", name), ("--data-root", ".", "--data", name.removesuffix(".npz"))):

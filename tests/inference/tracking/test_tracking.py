@@ -193,6 +193,7 @@ def test_what_cannot_be_tracked_is_one_line(tmp_path: Path, monkeypatch: pytest.
         tracking.Tracking(["csv"], TrackedRun(tmp_path, {}))
 
 
+@pytest.mark.cpu(5, "a run, and its last round again")
 def test_the_command_tracks_metrics_and_summary(hierfl: Call, tmp_path: Path) -> None:
     small = ("-J", 3, "--split", "iid", "--rounds", 1, "--network", "mlp:4", "--quiet", "--out", "o")
     assert hierfl("run", "fedavg", *small, "--track", "csv")[0] == 0

@@ -53,7 +53,7 @@ def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
         (("run", "mixed-effects", "--data", "digits"), "mixed-effects needs a table: FILE.csv, eight-schools"),
         (("run", "mixed-effects", "--data", "none.csv", "--formula", "y ~ 1 + (1|s)"), "no file"),
         (("run", "mixed-effects", "--data", "semi.csv", "--formula", "y ~ 1 + (1|s)"), "unknown column 's'"),
-        (("run", "pfedvem", "--data", "mine.csv"), "pfedvem needs a data set or FILE.npz"),
+        (("run", "pfedvem", "--data", "mine.csv"), "say which column of mine.csv names the clients: --group COLUMN"),
         (("run", "pfedvem", "--formula", "y ~ x"), "--formula is for tables, and digits is not one"),
         (("run", "mixed-effects", "--family", "cauchy"), "unknown family 'cauchy'"),
     ):
