@@ -88,6 +88,8 @@ def network_rows(
         UserError: for a file that does not hold what the run's inputs are.
     """
     about = federation.about
+    if not path.exists():
+        raise UserError(f"no file {shown(path)}")
     if path.is_dir():
         _refuse(path, reading, "a folder of pictures", group)
         if len(federation.event_shape) != 3:

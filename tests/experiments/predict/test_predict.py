@@ -131,9 +131,12 @@ def test_numbers_have_intervals_and_columns_go_by_their_names(tmp_path: Path) ->
 
     found = answered(run, Config, Question(file, interval=0.5))  # type: ignore[arg-type]
     assert found["client"].tolist() == ["01", "2"] * 3
-    mean, sd = run.predict(df[["age", "dose"]].iloc[[0, 2, 4]].to_numpy(), "01", draws=20).numpy().T
-    np.testing.assert_allclose(found["mean"].iloc[::2], mean, rtol=1e-6)
-    np.testing.assert_allclose(found["response_upper"].iloc[::2], mean + 0.6744897501960817 * sd, rtol=1e-6)
+    pd.testing.assert_frame_equal(found, run.predict(df.head(6), interval=0.5))
+    table = answered(run, Config, Question(file, client="2", draws=3))  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(table, run.predict(df.head(6), "2", draws=3))
+    df[["dose", "age"]].head(6).to_csv(file, index=False)
+    table = answered(run, Config, Question(file, new=True))  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(table, run.predict_new_client(df.head(6)))
     df[["dose", "site"]].to_csv(file, index=False)
     with pytest.raises(UserError, match="lacks column 'age'"):
         answered(run, Config, Question(file))  # type: ignore[arg-type]
