@@ -12,6 +12,7 @@ import numpy as np
 from hierfl.data import tables
 from hierfl.data.client_names import client_names
 from hierfl.data.federation import Federation
+from hierfl.data.folders.images import read_resized
 from hierfl.data.readers.npz import read_npz
 from hierfl.data.readers.pictures import picture_files, read_pictures
 from hierfl.data.reading.options import Reading
@@ -96,7 +97,8 @@ def network_rows(
             raise UserError(f"{shown(path)} is a folder of pictures, and an input is {tuple(federation.event_shape)}")
         paths, names = picture_files(path)
         owner = None if names is None else np.array(names)
-        return NewRows(read_pictures(paths, tuple(federation.event_shape)), owner, files=tuple(p.name for p in paths))
+        read = read_pictures if run.image_size is None else read_resized
+        return NewRows(read(paths, tuple(federation.event_shape)), owner, files=tuple(p.name for p in paths))
     if path.suffix.lower() == ".npz":
         _refuse(path, reading, "arrays", group)
         arrays = read_npz(path, ("x",), ("client", "y"))

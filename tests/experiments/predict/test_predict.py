@@ -19,6 +19,7 @@ from torchvision.utils import save_image
 
 import hierfl as package
 from hierfl import Federation, UserError
+from hierfl.data.folders.images import read_resized
 from hierfl.data.readers.pictures import picture_files, read_pictures
 from hierfl.experiments.predict.answers import Question, answered
 from hierfl.inference.run.fit import fit
@@ -97,6 +98,8 @@ def test_pictures_of_a_folder_are_read_by_their_clients(tmp_path: Path) -> None:
     assert np.array_equal(read_pictures(files, (1, 5, 4)), pictures[[1, 2, 0]].numpy())
     with pytest.raises(UserError, match="is 5x4 pixels high and wide, and the run's pictures are 6x4"):
         read_pictures(files, (1, 6, 4))
+    assert np.array_equal(read_resized(files, (1, 5, 4)), pictures[[1, 2, 0]].numpy())
+    assert read_resized(files, (3, 2, 2)).shape == (3, 3, 2, 2)
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match="damaged, or no picture"):
         read_pictures(files, (1, 5, 4))
