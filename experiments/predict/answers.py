@@ -77,8 +77,9 @@ class Question:
 def answered(loaded: Run | FittedMixedModel | FittedModel, run: RunConfig, asked: Question) -> pd.DataFrame:
     """A row of predictions for each row of the file.
 
-    Of classes ``label``, ``p(LABEL)`` of each class and, of a run with ``--conformal``, ``set``; of numbers ``mean``,
-    ``sd``, ``response_lower`` and ``response_upper``; before them ``client``, where it is known. Of mixed and of plain
+    Of classes ``label``, ``p(LABEL)`` of each class and, of a run with ``--conformal``, ``set``; of numbers in a table
+    what ``run.predict(df)`` gives, in arrays ``mean``, ``sd``, ``response_lower`` and ``response_upper``; before them
+    ``client``, where it is known. Of mixed and of plain
     Pyro models what their own ``predict`` gives.
 
     Raises:
@@ -110,7 +111,10 @@ def _of_network(run: Run, config: RunConfig, asked: Question) -> pd.DataFrame:
     labelled = _classes if classes else _numbers
     parts = []
     for name, places in _groups(run, config, rows, len(x), asked):
-        found = labelled(run, x[places], name, asked, _predictor(run, config, asked, name))
+        if not classes and isinstance(rows.x, pd.DataFrame):
+            found = _numbers_of_table(run, rows.x.iloc[places], name, asked, _given(run, config, asked, name))
+        else:
+            found = labelled(run, x[places], name, asked, _predictor(run, config, asked, name))
         if name is not None:
             found.insert(0, "client", name)
         parts.append(found.set_axis(places))
@@ -162,21 +166,26 @@ def _predictor(run: Run, config: RunConfig, asked: Question, name: str | None) -
     if not asked.new:
         client = str(name)
         return lambda x, draws: run.predict(x, client, draws=draws or 0, tempered=warm, shares=asked.shares)
-    given: Any = None
-    if asked.given is not None:
-        federation = run.fitted.federation
-        rows = network_rows(asked.given, federation, config, asked.group, asked.reading)
-        rows = rows if name is None else rows.of(name)
-        if rows.y is None:
-            column = federation.about.get("response")
-            raise UserError(
-                f"{asked.given.name} has no responses: --given takes FILE.npz with x and y"
-                + (f", or a table with {column!r}" if column else "")
-            )
-        if not len(rows.y):
-            raise UserError(f"{asked.given.name} has no rows of client {name!r}")
-        given = raw_inputs(federation, rows.x), rows.y
+    given = _given(run, config, asked, name)
     return lambda x, draws: run.predict_new_client(x, NEW_DRAWS if draws is None else draws, given=given)
+
+
+def _given(run: Run, config: RunConfig, asked: Question, name: str | None) -> Any:
+    """Inputs and responses of a new client; None where none are given."""
+    if asked.given is None:
+        return None
+    federation = run.fitted.federation
+    rows = network_rows(asked.given, federation, config, asked.group, asked.reading)
+    rows = rows if name is None else rows.of(name)
+    if rows.y is None:
+        column = federation.about.get("response")
+        raise UserError(
+            f"{asked.given.name} has no responses: --given takes FILE.npz with x and y"
+            + (f", or a table with {column!r}" if column else "")
+        )
+    if not len(rows.y):
+        raise UserError(f"{asked.given.name} has no rows of client {name!r}")
+    return raw_inputs(federation, rows.x), rows.y
 
 
 def _classes(run: Run, x: Tensor, name: str | None, asked: Question, predict: Predict) -> pd.DataFrame:
@@ -203,6 +212,18 @@ def _numbers(run: Run, x: Tensor, name: str | None, asked: Question, predict: Pr
     return pd.DataFrame({"mean": mean, "sd": sd, "response_lower": mean - z * sd, "response_upper": mean + z * sd})
 
 
+def _numbers_of_table(run: Run, df: pd.DataFrame, name: str | None, asked: Question, given: Any) -> pd.DataFrame:
+    """As Python answers a table, to the bit."""
+    interval = asked.interval or INTERVAL
+    if asked.new:
+        draws = NEW_DRAWS if asked.draws is None else asked.draws
+        answer = run.predict_new_client(df, draws, given=given, interval=interval)
+    else:
+        answer = run.predict(df, str(name), draws=asked.draws, interval=interval, shares=asked.shares)
+    table: pd.DataFrame = answer.drop(columns="client", errors="ignore")
+    return table
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
@@ -216,10 +237,19 @@ def _of_mixed(fitted: FittedMixedModel, config: RunConfig, asked: Question) -> p
     terms = gate.parse(reader.formula)
     text = {*terms.places, column, asked.group or ""}
     df = _regrouped(table_rows(asked.data, config, text, asked.reading, terms.predictors), asked, column)
+    ids = list(fitted.run.ids)
     if not asked.new:
-        _check_known(df, column, list(fitted.run.ids), reader.spellings[column])
+        _check_known(df, column, ids, reader.spellings[column])
     with torch.random.fork_rng(devices=[]):
-        return fitted.predict(df, "new" if asked.new else "client", asked.interval or INTERVAL)
+        table = fitted.predict(df, "new" if asked.new else "client", asked.interval or INTERVAL)
+    if asked.new and column in df.columns:
+        names = client_names(df[column], f"column {column!r}")
+        if fitted_ones := [name for name in dict.fromkeys(names.tolist()) if name in ids]:
+            raise UserError(
+                f"client {fitted_ones[0]!r} was fitted, and --new is of clients that were not: leave one of them out"
+            )
+        table.insert(0, "client", names)
+    return table
 
 
 def _of_model(fitted: FittedModel, config: RunConfig, asked: Question) -> pd.DataFrame:

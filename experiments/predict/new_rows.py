@@ -12,6 +12,7 @@ import numpy as np
 from hierfl.data import tables
 from hierfl.data.client_names import client_names
 from hierfl.data.federation import Federation
+from hierfl.data.folders.images import read_resized
 from hierfl.data.readers.npz import read_npz
 from hierfl.data.readers.pictures import picture_files, read_pictures
 from hierfl.data.reading.options import Reading
@@ -88,13 +89,16 @@ def network_rows(
         UserError: for a file that does not hold what the run's inputs are.
     """
     about = federation.about
+    if not path.exists():
+        raise UserError(f"no file {shown(path)}")
     if path.is_dir():
         _refuse(path, reading, "a folder of pictures", group)
         if len(federation.event_shape) != 3:
             raise UserError(f"{shown(path)} is a folder of pictures, and an input is {tuple(federation.event_shape)}")
         paths, names = picture_files(path)
         owner = None if names is None else np.array(names)
-        return NewRows(read_pictures(paths, tuple(federation.event_shape)), owner, files=tuple(p.name for p in paths))
+        read = read_pictures if run.image_size is None else read_resized
+        return NewRows(read(paths, tuple(federation.event_shape)), owner, files=tuple(p.name for p in paths))
     if path.suffix.lower() == ".npz":
         _refuse(path, reading, "arrays", group)
         arrays = read_npz(path, ("x",), ("client", "y"))

@@ -40,11 +40,11 @@ def read_pictures(root: Path, size: Size | None) -> ClientArrays:
     paths = sorted(path for path in root.glob("*/*/*") if not path.name.startswith("."))
     if strange := [path for path in paths if path.suffix.lower() not in PICTURES]:
         raise UserError(f"{shown(strange[0])} is no picture: {shown(root)}/client/label holds .png and .jpg alone")
-    first = _resized(read_picture(paths[0]), size)
+    first = resized(read_picture(paths[0]), size)
     check_size(root, len(paths) * first.size, "its pictures")
     x = np.empty((len(paths), *first.shape), np.uint8)
     for place, path in enumerate(paths):
-        picture = _resized(read_picture(path), size)
+        picture = resized(read_picture(path), size)
         if picture.shape != first.shape:
             raise UserError(
                 f"{shown(root)} has pictures of several sizes, {_words(first)} and {_words(picture)} ({path.name}): "
@@ -57,6 +57,22 @@ def read_pictures(root: Path, size: Size | None) -> ClientArrays:
     return ClientArrays(np.ascontiguousarray(np.moveaxis(x[..., :1] if grey else x, -1, 1)), whole(labels), clients)
 
 
+def read_resized(paths: list[Path], shape: tuple[int, ...]) -> np.ndarray:
+    """Pictures of any size, cut and resized as those of a folder are, (n, *shape) in uint8.
+
+    Args:
+        paths: of the files.
+        shape: channels, height and width.
+
+    Raises:
+        UserError: for a picture in colour where ``shape`` has one channel.
+    """
+    x = np.stack([resized(read_picture(path), (shape[1], shape[2])) for path in paths])
+    if shape[0] == 1 and bool((x[..., :1] != x).any()):
+        raise UserError("the run's pictures are grey, and these are in colour")
+    return np.ascontiguousarray(np.moveaxis(x[..., : shape[0]], -1, 1))
+
+
 def whole(labels: np.ndarray) -> np.ndarray:
     """Names of folders as whole numbers where all are written as these are."""
     numbers = all(label.isdecimal() and str(int(label)) == label for label in labels.tolist())
@@ -67,7 +83,7 @@ def _words(picture: np.ndarray) -> str:
     return f"{picture.shape[0]}x{picture.shape[1]}"
 
 
-def _resized(picture: np.ndarray, size: Size | None) -> np.ndarray:
+def resized(picture: np.ndarray, size: Size | None) -> np.ndarray:
     """The middle of a picture, in the shape of ``size``, resized to it."""
     if size is None or picture.shape[:2] == size:
         return picture

@@ -19,6 +19,7 @@ from torchvision.utils import save_image
 
 import hierfl as package
 from hierfl import Federation, UserError
+from hierfl.data.folders.images import read_resized
 from hierfl.data.readers.pictures import picture_files, read_pictures
 from hierfl.experiments.predict.answers import Question, answered
 from hierfl.inference.run.fit import fit
@@ -97,6 +98,8 @@ def test_pictures_of_a_folder_are_read_by_their_clients(tmp_path: Path) -> None:
     assert np.array_equal(read_pictures(files, (1, 5, 4)), pictures[[1, 2, 0]].numpy())
     with pytest.raises(UserError, match="is 5x4 pixels high and wide, and the run's pictures are 6x4"):
         read_pictures(files, (1, 6, 4))
+    assert np.array_equal(read_resized(files, (1, 5, 4)), pictures[[1, 2, 0]].numpy())
+    assert read_resized(files, (3, 2, 2)).shape == (3, 3, 2, 2)
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match="damaged, or no picture"):
         read_pictures(files, (1, 5, 4))
@@ -131,9 +134,12 @@ def test_numbers_have_intervals_and_columns_go_by_their_names(tmp_path: Path) ->
 
     found = answered(run, Config, Question(file, interval=0.5))  # type: ignore[arg-type]
     assert found["client"].tolist() == ["01", "2"] * 3
-    mean, sd = run.predict(df[["age", "dose"]].iloc[[0, 2, 4]].to_numpy(), "01", draws=20).numpy().T
-    np.testing.assert_allclose(found["mean"].iloc[::2], mean, rtol=1e-6)
-    np.testing.assert_allclose(found["response_upper"].iloc[::2], mean + 0.6744897501960817 * sd, rtol=1e-6)
+    pd.testing.assert_frame_equal(found, run.predict(df.head(6), interval=0.5))
+    table = answered(run, Config, Question(file, client="2", draws=3))  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(table, run.predict(df.head(6), "2", draws=3))
+    df[["dose", "age"]].head(6).to_csv(file, index=False)
+    table = answered(run, Config, Question(file, new=True))  # type: ignore[arg-type]
+    pd.testing.assert_frame_equal(table, run.predict_new_client(df.head(6)))
     df[["dose", "site"]].to_csv(file, index=False)
     with pytest.raises(UserError, match="lacks column 'age'"):
         answered(run, Config, Question(file))  # type: ignore[arg-type]
