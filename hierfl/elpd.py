@@ -29,7 +29,7 @@ def with_elpd(found: Any, each: np.ndarray, k: np.ndarray, p: float) -> Any:
     """The same with other log densities of rows left out (N,), shapes (N,) and effective number of parameters."""
     own = {
         "elpd": each.sum(),
-        "se": (len(each) * each.var()) ** 0.5,
+        "se": (len(each) * each.var(ddof=int(of_trees()))) ** 0.5,  # (1.x divides by n - 1, as its loo does)
         "p": p,
         "elpd_i": elpd_value(found, "elpd_i").copy(data=each),
         "pareto_k": elpd_value(found, "pareto_k").copy(data=k),

@@ -34,13 +34,15 @@ def check_shares(fitted: Fitted, shares: str) -> HasLabelShares:
     """The method, where it can predict for these shares.
 
     Raises:
-        UserError: for shares that there are not, or a method without any.
+        UserError: for shares that there are not, a method without any, or a fit that they have not entered.
     """
     if shares not in SHARES:
         raise unknown("shares", shares, SHARES)
     if not has_label_shares(fitted.method):
         name = fitted.method.name or type(fitted.method).__name__
         raise UserError(f"{name} has no label shares, which shares={shares} would set; pfedhb has")
+    if shares != "own" and not has_label_shares(fitted.method, fitted.shared):
+        raise UserError(f"label shares are not in this model (shares=auto): shares={shares} would change nothing")
     return cast(HasLabelShares, fitted.method)
 
 

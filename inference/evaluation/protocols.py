@@ -39,7 +39,7 @@ def evaluate_protocols(
 
     A row says ``protocol``; ``predictions``, "pm" of the clients' own models, "pm_draws" the same averaged over draws,
     "gm" of the global model for each client's rows; ``shares``, the label shares that are predicted for, empty for a
-    method without; and ``transductive``, whether the test rows' inputs were used to estimate them.
+    model without; and ``transductive``, whether the test rows' inputs were used to estimate them.
 
     Args:
         fitted: the state; a classification with test rows.
@@ -56,7 +56,7 @@ def evaluate_protocols(
     if offset and not fitted.method.has_global_model:
         name = fitted.method.name or type(fitted.method).__name__
         raise UserError(f"{name} has no global model that an offset could be put on")
-    shares = SHARES if has_label_shares(fitted.method) else ("",)
+    shares = SHARES if has_label_shares(fitted.method, fitted.shared) else ("",)
     rows = []
     for protocol in protocols:
         there = replace(fitted, federation=under_protocol(fitted.federation, protocol, seed))

@@ -34,15 +34,26 @@ class HasLabelShares(Protocol):
 
 
 @runtime_checkable
+class MayHaveLabelShares(Protocol):
+    """A method whose label shares enter where they gain; see :func:`has_label_shares`."""
+
+    def shares_entered(self, shared: State) -> bool:
+        """Whether they are in the model that has been fitted."""
+        ...
+
+
+@runtime_checkable
 class BalancesClasses(Protocol):
     """A method whose global model predicts as if all classes were equally frequent; see :func:`balances_classes`."""
 
     balances_classes: ClassVar[bool]
 
 
-def has_label_shares(method: object) -> bool:
-    """Whether predictions depend on how often each class comes at the client."""
-    return isinstance(method, HasLabelShares) and bool(method.label_shares)
+def has_label_shares(method: object, shared: State | None = None) -> bool:
+    """Whether predictions depend on how often each class comes at the client; of a fit, where its values are given."""
+    if not (isinstance(method, HasLabelShares) and method.label_shares):
+        return False
+    return shared is None or not isinstance(method, MayHaveLabelShares) or method.shares_entered(shared)
 
 
 def balances_classes(method: object) -> bool:

@@ -206,6 +206,10 @@ class PFedHB(FedAvg):
         """See :class:`~hierfl.inference.method.label_shares.HasLabelShares`."""
         return bool(self.settings.shares != "off")
 
+    def shares_entered(self, shared: State) -> bool:
+        """See :class:`~hierfl.inference.method.label_shares.MayHaveLabelShares`."""
+        return "shares" not in self.auto or bool(shared["parts.shares"] > 0)
+
     def share_population(self, shared: State, counts: Tensor | None = None) -> LabelShares:
         return self.shares.population(shared, counts)
 

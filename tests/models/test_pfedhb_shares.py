@@ -79,6 +79,20 @@ def test_what_cannot_be_predicted_is_one_line(skewed: Federation, run: Run) -> N
         evaluate_protocols(regression.fitted)
 
 
+def test_shares_that_have_not_entered_are_said(skewed: Federation) -> None:
+    model = PFedHB(architecture("mlp:5", skewed), **COMMON, heads="off", shares="auto")
+    auto, x = fitted(model, skewed, 0), skewed.x[skewed.test[0]]
+    for shares in ("test", "uniform", "pooled"):
+        with pytest.raises(UserError, match=rf"not in this model \(shares=auto\): shares={shares} would"):
+            auto.predict(x, "place-0", shares=shares)
+    assert torch.equal(auto.predict(x, "place-0", shares="own"), auto.predict(x, "place-0"))
+    assert {row["shares"] for row in evaluate_protocols(auto.fitted, ["own"])} == {""}
+    # and where they have entered they are there
+    shared = {**auto.fitted.shared, "parts.shares": torch.ones_like(auto.fitted.shared["parts.shares"])}
+    inside = dataclasses.replace(auto.fitted, shared=shared)
+    assert {row["shares"] for row in evaluate_protocols(inside, ["own"])} == {"", "own", "test", "uniform", "pooled"}
+
+
 def test_protocols_have_the_labels_that_they_say(skewed: Federation) -> None:
     own = label_counts(skewed, "test")
     balanced = label_counts(under_protocol(skewed, "balanced", 1), "test")

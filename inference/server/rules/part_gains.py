@@ -15,7 +15,8 @@ from ...messages.form import Field, Form, not_negative
 from ...state import State
 from .base import AggregationContext
 
-#: nats that a part gains at least: log 20, which a likelihood ratio exceeds once in twenty where the part is not there
+#: nats that a part gains at least: log 20, which one likelihood ratio at one look exceeds at most once in twenty where
+#: the part is not there
 LEAST = math.log(20)
 #: the normal's quantile of the test over clients, of which Student's follows
 NORMAL = 1.6448536269514722
@@ -39,6 +40,9 @@ class PartGains:
     - the mean over clients, who are independent, of tanh(d / 2) is above zero by Student's t at 5 % of one side, with d
       (K,) a client's differences of log densities. It is a concave function of the ratio exp(d), and so not above zero
       on average where that is at most one. It is bounded: no client decides alone.
+
+    Both are of one part at one look. Of several parts, looks at the same rows, and the version that these rows have
+    chosen they bound nothing together: how often a part enters wrongly is known from simulations.
 
     A client sends d, d^2, tanh(d / 2), its square, its log density under each version less that under the first, on how
     many rows, and whether there were any: 4 K + G + 2 numbers. After ``until`` it sends zeros.
