@@ -46,7 +46,9 @@ def check_shares(fitted: Fitted, shares: str) -> HasLabelShares:
     return cast(HasLabelShares, fitted.method)
 
 
-def at_shares(fitted: Fitted, shares: str, batch: Batch, rows: Sequence[int], draws: int) -> Fitted:
+def at_shares(
+    fitted: Fitted, shares: str, batch: Batch, rows: Sequence[int], draws: int, least: int = LEAST_INPUTS
+) -> Fitted:
     """The same fit, of which some clients predict for other label shares.
 
     Args:
@@ -56,9 +58,10 @@ def at_shares(fitted: Fitted, shares: str, batch: Batch, rows: Sequence[int], dr
         batch: what is predicted; its labels are not looked at.
         rows: whose inputs these are.
         draws: of the predictions, 0 for the posterior mean.
+        least: inputs of a client that "test" asks for.
 
     Raises:
-        UserError: as :func:`check_shares`; for fewer than two inputs with "test".
+        UserError: as :func:`check_shares`; for fewer inputs with "test".
     """
     method = check_shares(fitted, shares)
     if shares == "own":
@@ -66,9 +69,9 @@ def at_shares(fitted: Fitted, shares: str, batch: Batch, rows: Sequence[int], dr
     shared, clients = fitted.shared, fitted.federation.clients
     neutral = method.neutral_shares(shared)
     if shares == "test":
-        least = min(int(n) for n in batch.present())
-        if least < LEAST_INPUTS:
-            raise UserError(f"shares=test is estimated from at least {LEAST_INPUTS} inputs together, not {least}")
+        fewest = min(int(n) for n in batch.present())
+        if fewest < least:
+            raise UserError(f"shares=test is estimated from at least {least} inputs together, not {fewest}")
         plain = _fixed(fitted, method, neutral.expand(clients, -1))
         pieces = [plain.personal_sites(rows, piece, 0)[1] for piece in plain.pieces(batch, 0)]
         said = torch.cat([log_probs(response(sites).fn) for sites in pieces], 1)

@@ -84,7 +84,7 @@ def personal(fitted: Fitted, shares: str, draws: int, chunk: int) -> dict[str, n
         cost = federation.classes + federation.event_shape.numel()
         for rows in pieces(federation.sizes("test"), chunk, cost):
             batch = federation.batch(rows, "test")
-            for name, value in at_shares(fitted, shares, batch, rows, draws).fixed.items():
+            for name, value in at_shares(fitted, shares, batch, rows, draws, least=0).fixed.items():
                 fixed.setdefault(name, value)[:, rows] = value[:, rows]
         fitted = replace(fitted, fixed=fixed)
     elif shares:
