@@ -115,7 +115,7 @@ def reading_options(given: Mapping[str, Any], *, drop: bool = True) -> dict[str,
         raise UserError("--na says both refuse and drop: say one")
     if rules and not drop:
         raise UserError(
-            f"--na {min(rules)} is the study's to say, in study.toml; here --na says how missing values look"
+            f"--na {min(rules)} is said of a fit (of a study, in study.toml); here --na says how missing values look"
         )
     result: dict[str, Any] = {"na": min(rules)} if rules else {}
     declared = {name: given[name] for name in ("sep", "decimal", "thousands", "encoding", "sheet") if name in given}
