@@ -86,6 +86,7 @@ def test_the_population_is_the_marginal_likelihoods() -> None:
     assert torch.allclose(run.shared["log_sigma"], log_sigma.detach(), atol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(4, "what a learned spread is beside quadrature, in the only quick test of it")
 @pytest.mark.parametrize("kernel", of_all(["metropolis", "unadjusted"], ["metropolis"], str))
 def test_in_the_curvatures_metric_the_learned_spread_is_that_of_quadrature(kernel: str) -> None:

@@ -68,6 +68,7 @@ def test_a_newcomers_own_batch_norm(case: tuple[type[Method], str]) -> None:
     assert not torch.allclose(others, mean, rtol=1e-2)
 
 
+@pytest.mark.slow
 @NORMS
 def test_statistics_taken_anew(case: tuple[type[Method], str]) -> None:
     """After the last round they become those of the averaged weights, in torch's own layers; nothing else moves."""

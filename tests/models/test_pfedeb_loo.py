@@ -33,6 +33,7 @@ def exact_loo(truth: Truth) -> Tensor:
     return total.logsumexp(0) - rest.logsumexp(0)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(3, "16,000 draws, whose errors are the tolerance")
 @pytest.mark.parametrize("rho", of_all([0.0, 0.5], [0.5], str))
 def test_leave_one_out_is_the_exact_one_with_everything_fitted_anew(rho):

@@ -17,6 +17,7 @@ COLUMNS: dict[str, Any] = {**PATIENTS, "y": {"kind": "number", "least": -5, "mos
 HOW = {"formula": "y ~ age + stage + (1 | site)", "dp": "site", "epsilon": 6.0, "rounds": 8}
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(8, "a study of six sites by files")
 def test_sites_send_one_set_of_noisy_sums(tmp_path: Path) -> None:
     files = write_tables(patients(6, seed=3), tmp_path / "data")

@@ -50,6 +50,7 @@ def rotated(place: FileStudy, name: str) -> Identity:
     return made
 
 
+@pytest.mark.slow
 def test_a_site_rotates_its_key_in_the_middle_of_a_study(
     own: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

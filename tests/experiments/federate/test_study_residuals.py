@@ -53,6 +53,7 @@ def test_sites_count_what_the_pooled_fit_counts(tmp_path: Path) -> None:
     assert load_study(place.place("h01")).residual_histogram()["rows"].tolist() == counts.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(10, "a masked study of four sites by files, and the pooled fit")
 def test_masked_sites_with_small_cells_count_none(tmp_path: Path) -> None:
     rng, site = np.random.default_rng(1), np.repeat(["a", "b", "c", "d"], [150, 150, 150, 15])

@@ -124,6 +124,7 @@ def test_what_cannot_be_ablated(hierfl: Call) -> None:
         assert words in err, err
 
 
+@pytest.mark.slow
 @pytest.mark.figures("blank")
 def test_an_ablation_of_a_table(hierfl: Call, tmp_path: Path) -> None:
     """Scales by rows that are held out of the training rows; compared on others."""

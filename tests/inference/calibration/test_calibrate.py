@@ -137,6 +137,7 @@ def test_one_plate_for_all_gives_the_same(run: Run) -> None:
     close(numbers(fit(*made(), progress=False, **{**HOW, "chunk": 5})), numbers(run))
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(4, "each operation of a fit is simulated")
 def test_another_device_gives_the_same(run: Run) -> None:
     federation = run.fitted.federation

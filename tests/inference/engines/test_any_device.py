@@ -39,7 +39,7 @@ RECORDED = [60, 50, 23]
 Case = tuple[type[Method], dict]
 TABLES = [("gaussian", "1"), ("binomial", "1"), ("binomial", "1 + x"), ("poisson", "1"), ("poisson", "1 + x")]
 #: those with Newton steps take five times as long as the others, and are in the slow set
-ON_HOST = [case for case in representatives(METHODS, of_state) if case[0] not in (PFedEB, PFedHB)]
+ON_HOST = [case for case in representatives(METHODS, of_state) if case[0] not in (PFedEB, PFedHB, FedPop)]
 #: FedPop's kernels, populations and codecs
 CHAINS: list[dict[str, Any]] = [
     {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4},

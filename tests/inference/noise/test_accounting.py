@@ -63,6 +63,7 @@ def test_a_plan_without_sampling_divides_the_squared_ratio() -> None:
     assert 1 / found["a"] ** 2 + 5 / found["b"] ** 2 == pytest.approx(gaussian_ratio(2.0, 1e-6) ** 2, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(8, "distributions of the loss are composed some twenty times")
 def test_a_plan_with_sampling_meets_its_budget_and_nearly_uses_it() -> None:
     plan = Plan.of("site", 3.0, 1e-5, [STATISTICS, STEPS])

@@ -69,6 +69,7 @@ def test_a_linear_model_far_from_its_start_is_exact_after_two_rounds() -> None:
     assert float(run.shared[PRECISION]) == pytest.approx(w.sum() + 1e-4, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(6, "a climb of many rounds")
 def test_a_density_with_a_kink_is_not_taken_for_a_quadratic() -> None:
     """Its second derivative is the same at all draws: a fit ended after two rounds, and was called exact."""

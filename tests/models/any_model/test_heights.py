@@ -37,6 +37,7 @@ def test_estimates_are_unbiased_and_say_their_own_variance() -> None:
     assert torch.allclose(few.height[:, 0], found.height[:5, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(6, "two fits")
 def test_clients_one_by_one_are_the_same() -> None:
     df = table_of_counts(4, 5)

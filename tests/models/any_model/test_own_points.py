@@ -202,6 +202,7 @@ def drifting(batch: ColumnBatch) -> None:
             pyro.sample("y", dist.Poisson(level.exp()), obs=batch["y"])
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(6, "a fit on a plate, its second half again, and one at every site")
 def test_they_stay_with_their_clients_and_are_the_same_on_every_engine(tmp_path: Path) -> None:
     method, federation = small(drifting)

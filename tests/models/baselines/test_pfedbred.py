@@ -57,6 +57,7 @@ def test_without_a_shift_and_short_meta_steps_it_is_pfedme(small: Federation, ne
     assert gaps[2] < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(4, "as many rounds as a fixed point takes to seven digits")
 def test_loss_gradients_reach_their_stationary_point(lines: Federation) -> None:
     """sum_j (s_j - theta_j) = 0, s_j = w - eta_s grad F_j(w), theta_j = argmin F_j + (lambda / 2) |. - s_j|^2."""

@@ -142,6 +142,7 @@ def test_its_stationary_law_on_a_gaussian_is_that_of_unadjusted_langevin_steps(l
     assert variance[-1] > 1.5 / values[-1]  # of the stiffest direction twice that of the posterior, nearly
 
 
+@pytest.mark.slow
 def test_memories_take_out_the_noise_of_quantiser_and_absence(lines: Federation) -> None:
     """One level, half of the clients, no temperature: the pooled mode is found, and without memories it is not."""
     quadratics = Quadratics(lines)

@@ -131,6 +131,7 @@ def test_units_of_the_table_change_nothing() -> None:
     assert there["dispersion:Intercept"] == pytest.approx(intercept, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(4, "searches of some sixty rounds, asked of three sites through bytes")
 @pytest.mark.parametrize(
     ("family", "formula", "weights"),

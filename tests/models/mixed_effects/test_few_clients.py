@@ -164,6 +164,7 @@ def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) ->
     assert np.isinf(plain.df["u"])
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(5, "three fits with levels")
 def test_degrees_of_freedom_are_those_of_the_groups_that_a_coefficient_is_learned_from() -> None:
     rng = np.random.default_rng(2)

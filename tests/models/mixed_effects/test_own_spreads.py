@@ -165,6 +165,7 @@ def test_units_of_the_table_change_nothing() -> None:
     assert there["dispersion:Intercept"] == pytest.approx(here["dispersion:Intercept"] + np.log(1e4), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(4, "a search asked of four sites through bytes")
 def test_sites_find_what_the_table_would(tmp_path: Path) -> None:
     df = table(sites=4)

@@ -90,6 +90,7 @@ def test_a_spread_that_may_be_none_begins_at_zero() -> None:
 FEW = pd.DataFrame({"y": np.random.default_rng(2).normal(size=40), "site": np.repeat([f"s{j}" for j in range(4)], 10)})
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(4, "a fit with profiles")
 def test_what_has_no_end_is_infinite_or_at_its_bound() -> None:
     """Degrees of freedom of which the likelihood stays high to the end."""

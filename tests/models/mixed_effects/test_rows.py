@@ -122,6 +122,7 @@ def test_a_coefficient_at_infinity_is_said_to_be(family: str) -> None:
     assert fit.summary().numbers["effective_points"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(3, "rounds until an estimate is known to have no end")
 def test_clients_of_one_kind_each_are_separated() -> None:
     df = counts("binomial", 6)

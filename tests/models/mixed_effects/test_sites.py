@@ -26,7 +26,7 @@ from hierfl.models import MixedEffects
     [
         ("gaussian", 30, {}),
         ("poisson", 8, {}),
-        ("hurdle-poisson", 8, {}),
+        pytest.param("hurdle-poisson", 8, {}, marks=pytest.mark.slow),
         ("gaussian", 30, {"one_round": True, "least_rows": 1}),
     ],
 )

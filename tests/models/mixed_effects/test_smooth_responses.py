@@ -30,6 +30,7 @@ def laplace(theta: np.ndarray, df: pd.DataFrame) -> float:
     return float(value - 0.5 * u @ u - 0.5 * np.linalg.slogdet(curvature)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(12, "a climb, and a referee's")
 def test_with_one_node_it_is_laplaces_approximation_of_all_effects() -> None:
     df = waves()

@@ -37,6 +37,7 @@ def counts(batch: ColumnBatch) -> None:
 SETTINGS: dict[str, Any] = {"guide": "low-rank", "rank": R, "reweigh": False}
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(8, "a fit on a plate and at every site, and a resumed one")
 def test_sites_have_the_posterior_of_the_plate_and_send_nothing_undeclared(tmp_path: Path) -> None:
     method, federation = small(counts, **SETTINGS)

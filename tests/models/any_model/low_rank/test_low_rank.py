@@ -108,6 +108,7 @@ def test_with_all_directions_it_is_the_full_family() -> None:
     torch.testing.assert_close(dense, full.shared[PRECISION], rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(12, "rounds of a network")
 def test_a_network_of_more_than_300_weights_is_fitted_as_points() -> None:
     with torch.random.fork_rng():

@@ -101,6 +101,7 @@ def test_a_fit_goes_on_after_a_kill_with_the_same_bits(tmp_path: Path) -> None:
         near(whole.fitted.personal, again.fitted.personal, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(6, "a fit with all, and one with half of the clients")
 def test_absent_clients_count_as_they_were_last_counted() -> None:
     method, federation = made(reweigh=False, fine_draws=128, draws=4000)
@@ -125,6 +126,7 @@ def test_a_broadcast_that_no_fit_makes_is_refused(row: int, value: float, line: 
         bounds.check(head, {**site.shared, SHAPE: wrong})
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(6, "two fits one after the other beside the two together")
 @pytest.mark.parametrize("reweigh", [True, False])
 def test_replicates_of_a_calibration_are_fits_of_their_data(reweigh: bool) -> None:

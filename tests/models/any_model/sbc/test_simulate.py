@@ -126,6 +126,7 @@ def test_a_clients_response_is_the_same_in_its_rows_and_covariates_stay() -> Non
     assert (first[:, 2, 0] - found.globals["mu"]).std() == pytest.approx(0.1, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(10, "4,000 chains, one time after another")
 def test_a_chain_is_drawn_in_the_order_of_its_times() -> None:
     """A state stays with its client's chance, and a response follows the one that was drawn before."""
