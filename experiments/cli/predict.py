@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def predict(
     folder: Annotated[Path, path_argument("RUN|DIR", "A finished run, or a site's own folder.")],
     data: Annotated[
-        Path, path_option("FILE", "New rows: FILE.csv, FILE.npz with x (and client), or a folder of pictures.")
+        Path, path_option("FILE", "New rows: FILE.csv, FILE.npz with x (and client), a picture or a folder of them.")
     ],
     client: Annotated[
         str | None,

@@ -14,7 +14,7 @@ from hierfl.data.client_names import client_names
 from hierfl.data.federation import Federation
 from hierfl.data.folders.images import read_resized
 from hierfl.data.readers.npz import read_npz
-from hierfl.data.readers.pictures import picture_files, read_pictures
+from hierfl.data.readers.pictures import is_picture, picture_files, read_pictures
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
@@ -91,14 +91,15 @@ def network_rows(
     about = federation.about
     if not path.exists():
         raise UserError(f"no file {shown(path)}")
-    if path.is_dir():
-        _refuse(path, reading, "a folder of pictures", group)
+    if path.is_dir() or is_picture(path):
+        what = "a folder of pictures" if path.is_dir() else "a picture"
+        _refuse(path, reading, what, group)
         if len(federation.event_shape) != 3:
-            raise UserError(f"{shown(path)} is a folder of pictures, and an input is {tuple(federation.event_shape)}")
+            raise UserError(f"{shown(path)} is {what}, and an input is {tuple(federation.event_shape)}")
         paths, names = picture_files(path)
         owner = None if names is None else np.array(names)
         read = read_pictures if run.image_size is None else read_resized
-        return NewRows(read(paths, tuple(federation.event_shape)), owner, files=tuple(p.name for p in paths))
+        return NewRows(read(paths, tuple(federation.event_shape)), owner, files=_names(path, paths))
     if path.suffix.lower() == ".npz":
         _refuse(path, reading, "arrays", group)
         arrays = read_npz(path, ("x",), ("client", "y"))
@@ -110,7 +111,7 @@ def network_rows(
     columns = about.get("columns")
     if columns is None:
         raise UserError(
-            f"the run is of arrays: --data takes FILE.npz with x, or a folder of pictures, not {shown(path)}"
+            f"the run is of arrays: --data takes FILE.npz with x, a picture or a folder of pictures, not {shown(path)}"
         )
     column = group or about.get("client") or run.group
     df = table_rows(path, run, {column or ""}, reading, columns)
@@ -119,6 +120,13 @@ def network_rows(
     owner = client_names(df[column], f"column {column!r}") if column in df.columns else None
     response = about.get("response")
     return NewRows(df, owner, df[response].to_numpy() if response in df.columns else None)
+
+
+def _names(folder: Path, paths: list[Path]) -> tuple[str, ...]:
+    """Names of pictures: with those of their labels' folders, where they lie in such."""
+    if not folder.is_dir():
+        return tuple(path.name for path in paths)
+    return tuple("/".join(path.relative_to(folder).parts[1:]) or path.name for path in paths)
 
 
 def _refuse(path: Path, reading: Reading | None, what: str, group: str | None) -> None:
