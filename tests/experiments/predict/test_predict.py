@@ -6,7 +6,7 @@ import io
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -41,7 +41,7 @@ class Config:
 class Pictures:
     """What they ask of a federation of pictures."""
 
-    about: dict[str, Any] = {}
+    about: ClassVar[dict[str, Any]] = {}
     event_shape = (1, 5, 4)
 
 
