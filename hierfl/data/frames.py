@@ -95,8 +95,8 @@ def check_column(column: pd.Series, name: Any) -> None:
         elif (word := _word_among_numbers(column)) is not None:
             row, text = word
             raise UserError(
-                f"column {name!r} holds numbers, but also {text!r} (row {row!r}): correct that value, or make it missing and "
-                "drop its row"
+                f"column {name!r} holds numbers, but also {text!r} (row {row!r}): correct that value, or make it "
+                "missing and drop its row"
             )
         elif isinstance(first, str) and _reads_as_number(first):
             way = f"it has text such as {first!r}, of which pandas.to_numeric makes numbers"
