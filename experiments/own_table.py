@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hierfl")
 #: options of tables that a network's table has, too
-OF_TABLES = frozenset(("group", "spellings", "na", "reading", "test_fraction"))
+OF_TABLES = frozenset(("group", "spellings", "na", "reading", "test_fraction", "weights"))
 #: options of arrays that it has not, and why
 ELSEWHERE = {
     "clients": "--group names the clients",
@@ -75,11 +75,13 @@ def from_network_table(run: RunConfig, latent: bool) -> tuple[Federation, Archit
     group, y = cast(str, run.group), cast(str, run.y)
     reading = Reading.of(run.reading)
     header = [str(name) for name in tables.read(run.data, text={group}, reading=reading).columns]
-    inputs = list(split_words(run.x)) if run.x else [name for name in header if name not in (group, y)]
-    if strange := [name for name in (group, y, *inputs) if name not in header]:
+    weights = [run.weights] if run.weights else []
+    inputs = list(split_words(run.x)) if run.x else [name for name in header if name not in (group, y, *weights)]
+    if strange := [name for name in (group, y, *inputs, *weights) if name not in header]:
         raise unknown("column", strange[0], header)
-    df = tables.read(run.data, {y, *inputs}, {group}, reading=reading)[list(dict.fromkeys([group, *inputs, y]))]
-    df, left_out = _whole(df, [*inputs, y], group, run.na == "drop")
+    df = tables.read(run.data, {y, *inputs, *weights}, {group}, reading=reading)
+    df = df[list(dict.fromkeys([group, *inputs, y, *weights]))]
+    df, left_out = _whole(df, [*inputs, y, *weights], group, run.na == "drop")
     task = cast("Task", run.task) if run.task else _sure_task(df[y], y)
     df = _large_enough(df, group, run.least_rows or 1)
     _check_rows(df[group], 2 if task == "classification" else 1)
@@ -87,7 +89,7 @@ def from_network_table(run: RunConfig, latent: bool) -> tuple[Federation, Archit
         df, client=group, y=y, x=inputs if run.x else None, test=run.test_fraction or 0.0,
         validation=run.validation_fraction, seed=run.seed, task=task,
         standardise={"yes": True, "no": False}.get(run.standardise, "auto"), spellings=run.spellings or "refuse",
-        name=tables.stem(run.data),
+        name=tables.stem(run.data), weights=run.weights or None,
     )  # fmt: skip
     about = {**federation.about, "split": f"by {group}"} | ({} if left_out is None else {"left_out": left_out})
     federation = replace(federation, about=about)

@@ -28,8 +28,11 @@ from .timing import measure
 def run_benchmark(
     name: str, clients: list[int | None], batch: int | None, device: str, chunk: int, repeats: int, references: bool,
     out: Path | None, overwrite: bool, quiet: bool,
-) -> None:  # fmt: skip
+) -> Path:  # fmt: skip
     """`hierfl bench`: measures, prints, writes json; arguments as on the command line.
+
+    Returns:
+        The json file.
 
     Raises:
         UserError: for anything that cannot be measured, or an ``out`` that exists.
@@ -72,6 +75,7 @@ def run_benchmark(
         show_by_clients(record["results"])
     if not quiet:
         print(f"everything is in {path}")
+    return path
 
 
 def heading(record: Mapping[str, Any]) -> str:

@@ -35,8 +35,11 @@ ALONE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREA
 OURS = "from hierfl.experiments.bench.mixed import fit_here; fit_here()"
 
 
-def run_mixed_benchmark(repeats: int, references: bool, out: Path | None, overwrite: bool, quiet: bool) -> None:
+def run_mixed_benchmark(repeats: int, references: bool, out: Path | None, overwrite: bool, quiet: bool) -> Path:
     """`hierfl bench mixed`: measures, prints, writes json; arguments as on the command line.
+
+    Returns:
+        The json file.
 
     Raises:
         UserError: for an ``out`` that exists, or R without lme4.
@@ -70,6 +73,7 @@ def run_mixed_benchmark(repeats: int, references: bool, out: Path | None, overwr
                 print(line(name, record["results"][name]), flush=True)
     if not quiet:
         print(f"everything is in {path}")
+    return path
 
 
 def line(name: str, result: Mapping[str, Any]) -> str:

@@ -68,8 +68,11 @@ def table(clients: int, seed: int = 0) -> pd.DataFrame:
 
 def run_plain_benchmark(
     sizes: Sequence[int], repeats: int, references: bool, out: Path | None, overwrite: bool, quiet: bool
-) -> None:
+) -> Path:
     """`hierfl bench plain`: measures, prints, writes json; arguments as on the command line.
+
+    Returns:
+        The json file.
 
     Raises:
         UserError: for anything that cannot be measured, or an ``out`` that exists.
@@ -97,6 +100,7 @@ def run_plain_benchmark(
         for result in record["results"]:
             _show(result)
         print(f"everything is in {path}")
+    return path
 
 
 def measure_plain(clients: int, repeats: int, references: bool) -> dict[str, Any]:

@@ -51,8 +51,11 @@ EXAMPLES, EVENT, CLASSES, NETWORK = 1_400, (1, 8, 8), 10, "mlp:64"
 
 def run_sites_benchmark(
     sizes: Sequence[int], repeats: int, references: bool, out: Path | None, overwrite: bool, quiet: bool
-) -> None:
+) -> Path:
     """`hierfl bench sites`: measures, prints, writes json; arguments as on the command line.
+
+    Returns:
+        The json file.
 
     Raises:
         UserError: for anything that cannot be measured, or an ``out`` that exists.
@@ -83,6 +86,7 @@ def run_sites_benchmark(
         print(heading(record))
         _show(record["results"])
         print(f"everything is in {path}")
+    return path
 
 
 def measure_sites(

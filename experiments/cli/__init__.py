@@ -25,6 +25,7 @@ from .run import run
 from .runs import runs
 from .sbc import sbc
 from .search import search, tune
+from .serve import serve
 from .table import papers, table
 
 #: the exit code of an error that is none of the user's
@@ -54,8 +55,8 @@ def _root(
 
 
 COMMANDS = (
-    run, runs, compare, ablate, sbc, report, protocol, predict, table, tune, search, collect, cost, ablation_table,
-    bench, methods, datasets,
+    run, runs, compare, ablate, sbc, report, protocol, predict, serve, table, tune, search, collect, cost,
+    ablation_table, bench, methods, datasets,
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from hierfl.errors import UserError
 
+from .as_json import AsJson, print_json
 from .options import Quiet, path_option, whole_numbers
 
 
@@ -35,8 +37,19 @@ def bench(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Time a round of pFedVEM (digit-three: pFedV; ...-fedrep: FedRep) beside the same work done otherwise."""
+    path = _measured(name, clients, batch, device, chunk, repeats, references, out, overwrite, quiet or as_json)
+    if as_json:
+        print_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _measured(
+    name: str, clients: str | None, batch: int | None, device: str, chunk: int, repeats: int, references: bool,
+    out: Path | None, overwrite: bool, quiet: bool,
+) -> Path:  # fmt: skip
+    """The json file of a benchmark; arguments as on the command line."""
     from ..bench.command import run_benchmark
 
     if name == "sites":

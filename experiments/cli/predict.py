@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def predict(
     folder: Annotated[Path, path_argument("RUN|DIR", "A finished run, or a site's own folder.")],
     data: Annotated[
-        Path, path_option("FILE", "New rows: FILE.csv, FILE.npz with x (and client), or a folder of pictures.")
+        Path, path_option("FILE", "New rows: FILE.csv, FILE.npz with x (and client), a picture or a folder of them.")
     ],
     client: Annotated[
         str | None,
@@ -90,10 +90,7 @@ def predict(
 
 def _of_run(folder: Path, asked: Any, *, trust_code: bool) -> pd.DataFrame:
     from ..predict.answers import answered
-    from ..run_folder.config_file import read_config
-    from ..run_folder.load import load_run, predicts_alone
+    from ..predict.ready import ready
 
-    found = load_run(folder, trust_code=trust_code)
-    if not predicts_alone(found):
-        found = load_run(folder, rows=True, trust_code=trust_code)
-    return answered(found, read_config(folder).run, asked)
+    loaded, run = ready(folder, trust_code=trust_code)
+    return answered(loaded, run, asked)

@@ -62,8 +62,13 @@ def collect(
 def cost(
     runs: Annotated[list[Path], path_argument("RUN...", "Finished runs.")],
     out: Annotated[Path, path_option("DIR", "Folder to write cost.csv, cost.png and the configurations to.")],
+    as_json: AsJson = False,
 ) -> None:
     """Test accuracy against seconds and bytes, for several runs."""
-    from ..papers.cost import write_cost
+    from ..papers.cost import rows, write_cost
 
-    typer.echo(write_cost(runs, out))
+    written = write_cost(runs, out)
+    if as_json:
+        print_json({"folder": out, "evaluations": [row for folder in runs for row in rows(folder)]})
+    else:
+        typer.echo(written)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .as_json import AsJson, print_json
 from .options import Quiet, Settings, path_option
 from .reading import with_reading
 
@@ -43,6 +44,7 @@ def sbc(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the calibration that is in --out.")] = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
     reading: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Simulation-based calibration: do intervals of a model cover what its own prior draws?"""
@@ -53,9 +55,11 @@ def sbc(
     found = run_sbc(
         model, name, data=data, group=group, values=values or [], sites=sites, rows=rows, replicates=replicates,
         settings=parse_settings(setting or []), seed=seed, folder=folder, overwrite=overwrite,
-        progress=not quiet, reading=reading,
+        progress=not (quiet or as_json), reading=reading,
     )  # fmt: skip
-    if not quiet:
+    if as_json:
+        print_json({"folder": folder, "model": found.name, "quantities": found.rows(), "lines": found.lines()})
+    elif not quiet:
         from .screen_models import print_calibration
 
         print_calibration(found, folder)

@@ -41,10 +41,10 @@ class Question:
     """What is asked.
 
     Attributes:
-        data: the file of new rows.
+        data: the file of new rows, or the rows.
         client: whose model; None for the clients that the file names.
         new: whether the clients are not among those fitted.
-        given: a file of rows of the new clients with responses; None for none.
+        given: rows of the new clients with responses, or a file of them; None for none.
         interval: its probability; None where nothing was said.
         draws: that predictions are averaged over; None where nothing was said.
         group: the table's column of clients; None for the run's.
@@ -53,10 +53,10 @@ class Question:
             and there are no sets.
     """
 
-    data: Path
+    data: Path | NewRows
     client: str | None = None
     new: bool = False
-    given: Path | None = None
+    given: Path | NewRows | None = None
     interval: float | None = None
     draws: int | None = None
     group: str | None = None

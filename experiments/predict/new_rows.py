@@ -13,8 +13,9 @@ from hierfl.data import tables
 from hierfl.data.client_names import client_names
 from hierfl.data.federation import Federation
 from hierfl.data.folders.images import read_resized
+from hierfl.data.frames import is_table
 from hierfl.data.readers.npz import read_npz
-from hierfl.data.readers.pictures import picture_files, read_pictures
+from hierfl.data.readers.pictures import is_picture, picture_files, read_pictures
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
@@ -42,6 +43,11 @@ class NewRows:
     y: Any = None
     files: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return "the request"
+
     def of(self, client: str) -> NewRows:
         """A client's; all where the file does not say whose they are."""
         if self.owner is None:
@@ -52,12 +58,12 @@ class NewRows:
 
 
 def table_rows(
-    path: Path, run: RunConfig, text: Collection[str], reading: Reading | None, used: Collection[str] = ()
+    path: Path | NewRows, run: RunConfig, text: Collection[str], reading: Reading | None, used: Collection[str] = ()
 ) -> pd.DataFrame:
     """A table, read as the run's own was where nothing is said.
 
     Args:
-        path: of the table.
+        path: of the table; or its rows, whose values have types.
         run: whose reading and columns of names are meant.
         text: columns of names, such as the clients'.
         reading: what was said of the file; None for what was said of the run's own.
@@ -66,6 +72,8 @@ def table_rows(
     Raises:
         UserError: for a file that is no table, or cannot be read.
     """
+    if isinstance(path, NewRows):
+        return _named(path, text)
     if not tables.is_table_file(str(path)):
         raise UserError(f"{shown(path)} is no table: the run's data are rows of columns by name")
     how = Reading.of(run.reading) if reading is None else reading
@@ -81,7 +89,7 @@ def table_rows(
 
 
 def network_rows(
-    path: Path, federation: Federation, run: RunConfig, group: str | None, reading: Reading | None
+    path: Path | NewRows, federation: Federation, run: RunConfig, group: str | None, reading: Reading | None
 ) -> NewRows:
     """Rows for a network's run.
 
@@ -89,16 +97,23 @@ def network_rows(
         UserError: for a file that does not hold what the run's inputs are.
     """
     about = federation.about
+    if isinstance(path, NewRows):
+        if not is_table(path.x):
+            return path
+        if about.get("columns") is None:
+            raise UserError("the run is of arrays: say x, not rows")
+        return _of_table(path, federation, run, group, reading)
     if not path.exists():
         raise UserError(f"no file {shown(path)}")
-    if path.is_dir():
-        _refuse(path, reading, "a folder of pictures", group)
+    if path.is_dir() or is_picture(path):
+        what = "a folder of pictures" if path.is_dir() else "a picture"
+        _refuse(path, reading, what, group)
         if len(federation.event_shape) != 3:
-            raise UserError(f"{shown(path)} is a folder of pictures, and an input is {tuple(federation.event_shape)}")
+            raise UserError(f"{shown(path)} is {what}, and an input is {tuple(federation.event_shape)}")
         paths, names = picture_files(path)
         owner = None if names is None else np.array(names)
         read = read_pictures if run.image_size is None else read_resized
-        return NewRows(read(paths, tuple(federation.event_shape)), owner, files=tuple(p.name for p in paths))
+        return NewRows(read(paths, tuple(federation.event_shape)), owner, files=_names(path, paths))
     if path.suffix.lower() == ".npz":
         _refuse(path, reading, "arrays", group)
         arrays = read_npz(path, ("x",), ("client", "y"))
@@ -107,18 +122,39 @@ def network_rows(
             if name in arrays and len(arrays[name]) != len(arrays["x"]):
                 raise UserError(f"{shown(path)} has {len(arrays['x'])} x, and {len(arrays[name])} {name}")
         return NewRows(arrays["x"], owner, arrays.get("y"))
-    columns = about.get("columns")
-    if columns is None:
+    if about.get("columns") is None:
         raise UserError(
-            f"the run is of arrays: --data takes FILE.npz with x, or a folder of pictures, not {shown(path)}"
+            f"the run is of arrays: --data takes FILE.npz with x, a picture or a folder of pictures, not {shown(path)}"
         )
-    column = group or about.get("client") or run.group
+    return _of_table(path, federation, run, group, reading)
+
+
+def _of_table(
+    path: Path | NewRows, federation: Federation, run: RunConfig, group: str | None, reading: Reading | None
+) -> NewRows:
+    about = federation.about
+    column, columns = group or about.get("client") or run.group, list(about["columns"])
     df = table_rows(path, run, {column or ""}, reading, columns)
     if group is not None and group not in df.columns:
-        raise UserError(f"{shown(path)} has no column {group!r} that says whose rows are whose")
+        raise UserError(f"{path.name} has no column {group!r} that says whose rows are whose")
     owner = client_names(df[column], f"column {column!r}") if column in df.columns else None
     response = about.get("response")
     return NewRows(df, owner, df[response].to_numpy() if response in df.columns else None)
+
+
+def _named(rows: NewRows, text: Collection[str]) -> pd.DataFrame:
+    """A table whose columns of names are text."""
+    if not is_table(rows.x):
+        raise UserError("the run's data are rows of columns by name: say rows, not x")
+    df: pd.DataFrame = rows.x
+    return df.assign(**{name: client_names(df[name], f"column {name!r}") for name in text if name in df.columns})
+
+
+def _names(folder: Path, paths: list[Path]) -> tuple[str, ...]:
+    """Names of pictures: with those of their labels' folders, where they lie in such."""
+    if not folder.is_dir():
+        return tuple(path.name for path in paths)
+    return tuple("/".join(path.relative_to(folder).parts[1:]) or path.name for path in paths)
 
 
 def _refuse(path: Path, reading: Reading | None, what: str, group: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,7 @@ def natural_pool(
     standardise: Standardise,
     classes: int = 0,
     numbers: bool = False,
+    weights: np.ndarray | None = None,
 ) -> PooledDataset:
     """A pool whose rows say whose they are; a fraction of each client's rows becomes its test set if none is given."""
     who = client_names(client, f"{name}: client")
@@ -131,6 +133,7 @@ def natural_pool(
         check_fraction(f"{name}: test", test)
         check_seed(seed)
         out = test_rows(who, test, seed)
+        weights = None if weights is None else weights[~out]
         x, x_test, y, y_test, who, client_test = (
             x[~out],
             x[out],
@@ -143,4 +146,6 @@ def natural_pool(
         name, x, y, np.asarray(x_test), np.asarray(y_test), task=task,
         client_train=who, client_test=client_names(client_test, f"{name}: client_test"), classes=classes,
     )  # fmt: skip
+    if weights is not None:
+        pool = replace(pool, weights=np.concatenate([weights, np.ones(len(pool.y_test))]))
     return standardised(pool, standardise, numbers=numbers)

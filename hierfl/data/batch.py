@@ -19,8 +19,9 @@ class Batch:
         x: inputs, (S, n, *event).
         y: targets, (S, n); int64 labels or floats.
         mask: (S, n), False where a row is padded; None where no row is.
-        n: (S,), how many training examples each of these clients has in all.
-        scale: (S, 1), the likelihood's weight n_j / b_j in a minibatch; None where the whole set is here.
+        n: (S,), how many training examples each of these clients has in all, or the sum of their weights.
+        scale: the likelihood's weight: (S, 1), n_j / b_j in a minibatch; (S, n), times each row's weight where rows
+            have weights; None where the whole set is here and no row has one.
         counts: how many examples each row has here, on the host; None where that is not known without the device.
         given: what is known of these clients beside it, where a method conditions on that; None for nothing.
     """
@@ -52,7 +53,8 @@ class Batch:
     def narrow(self) -> Batch:
         """The same rows with one example each, for what does not depend on them (Pyro has no empty plates)."""
         mask = None if self.mask is None else self.mask[:, :1]
-        return Batch(self.x[:, :1], self.y[:, :1], mask, self.n, self.scale)
+        scale = None if self.scale is None else self.scale[:, :1]
+        return Batch(self.x[:, :1], self.y[:, :1], mask, self.n, scale)
 
     @property
     def row_numbers(self) -> Tensor:

@@ -44,6 +44,16 @@ class ChunkData:
         """Inputs (rows after rows, *event) and targets."""
         return self.federation.examples(self._index)
 
+    @cached_property
+    def weights(self) -> Tensor | None:
+        """For how many rows each of :attr:`data` stands, (rows after rows,); None for one each."""
+        weights = self.federation.weights
+        return None if weights is None else weights[self._index].to(self.federation.dtype)
+
+    def weights_at(self, places: Tensor) -> Tensor | None:
+        """Of the examples at these places, of any shape; None for one each."""
+        return None if self.weights is None else self.weights[places]
+
     @property
     def size(self) -> int:
         """N, how many places there are, padding included."""
@@ -72,10 +82,11 @@ class ChunkData:
         """All examples of these clients, padded to the longest; not to be changed in place."""
         known, device = self.federation.sizes(), self.federation.device
         sizes = [known[j] for j in clients]
-        n = send(sizes, device, self.federation.dtype)
+        n = send([self.federation.amounts[j] for j in clients], device, self.federation.dtype)
         if tuple(clients) in self._buckets:
             place, shape, mask = self._buckets[tuple(clients)]
             x, y = (part[place : place + shape.numel()].unflatten(0, shape) for part in self.data)
-            return Batch(x, y, mask, n, counts=sizes)
+            weights = None if self.weights is None else self.weights[place : place + shape.numel()].unflatten(0, shape)
+            return Batch(x, y, mask, n, weights, sizes)
         places, mask = padded_places(self.places(clients), sizes, device)
-        return Batch(*self.at(places), mask, n, counts=sizes)
+        return Batch(*self.at(places), mask, n, self.weights_at(places), sizes)

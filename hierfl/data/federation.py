@@ -48,6 +48,7 @@ class Federation(FederationMakers):
         outline: whether it is one without clients: what is known of data that are elsewhere.
         response_units: mean and sd of a regression's training responses; None where they are not known.
         standard_response: whether a batch's responses are standardised by them.
+        weights: for how many training rows each of the pool's examples stands, (N,) in float64; None for one each.
     """
 
     x: Tensor
@@ -66,6 +67,7 @@ class Federation(FederationMakers):
     outline: bool = False
     response_units: ResponseUnits | None = None
     standard_response: bool = False
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
         check_clients(self.ids, outline=self.outline)
@@ -103,6 +105,7 @@ class Federation(FederationMakers):
             response_units=ResponseUnits.of(pool.y_train) if pool.task == "regression" else None,
             about={"data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
                    "origin": pool.origin},
+            weights=None if pool.weights is None else torch.as_tensor(pool.weights),
         )  # fmt: skip
 
     def remembering(self, kept: Mapping[str, Any]) -> Federation:
@@ -138,6 +141,13 @@ class Federation(FederationMakers):
     def sizes(self, split: str = "train") -> Sequence[int]:
         """n_j for each client; not to be changed."""
         return self.indices(split).sizes
+
+    @cached_property
+    def amounts(self) -> Sequence[float]:
+        """n_j as a fit counts it: training rows, or the sum of their weights in the federation's dtype."""
+        if (weights := self.weights) is None:
+            return self.sizes()
+        return [float(weights[index].sum().to(self.dtype)) for index in self.train]
 
     @cached_property
     def keys(self) -> Tensor:
@@ -194,7 +204,7 @@ class Federation(FederationMakers):
         device, dtype = torch.device(device or self.device), dtype or self.dtype
         if (device, dtype) == (self.device, self.dtype):
             return self
-        names = ("x", "y", "global_test", "mean", "std", *SPLITS)
+        names = ("x", "y", "global_test", "mean", "std", "weights", *SPLITS)
         moved: dict[str, Any] = {k: None if (held := getattr(self, k)) is None else held.to(device) for k in names}
         made = replace(self, **moved, dtype=dtype)
         # (labels are read while they are here: later the device would be waited for)
@@ -209,4 +219,5 @@ class Federation(FederationMakers):
 
     def digest(self) -> str:
         """A fingerprint of data and split: two federations with the same digest hold the same examples."""
-        return fingerprint((self.x, self.y, *self.train, *self.validation, *self.test))
+        more = () if self.weights is None else (self.weights,)
+        return fingerprint((self.x, self.y, *self.train, *self.validation, *self.test, *more))

@@ -41,7 +41,7 @@ class FederationMakers:
     def from_arrays(
         cls, x: Any, y: Any, client: Any, *, x_test: Any = None, y_test: Any = None, client_test: Any = None,
         test: float = 0.2, validation: float = 0.0, seed: int = 0, task: Task | None = None, spellings: str = "refuse",
-        standardise: Standardise = "auto", name: str = "arrays", inputs: Inputs | None = None,
+        standardise: Standardise = "auto", name: str = "arrays", inputs: Inputs | None = None, weights: Any = None,
     ) -> Self:  # fmt: skip
         """A federation from arrays whose rows say which client they belong to.
 
@@ -61,12 +61,27 @@ class FederationMakers:
                 scale where they are whole, too; or "ids", whole numbers that reach the network as int64. None: uint8 of
                 two dimensions or more are pixels, others numbers.
             name, spellings: what to call it; and as in :meth:`from_frame`.
+            weights: (N,), for how many training rows each row stands; None for one each. Metrics, scales and units
+                count every row once.
 
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
         """
         pool, kept = given_pool(
-            x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs, spellings
+            x,
+            y,
+            client,
+            x_test,
+            y_test,
+            client_test,
+            test,
+            seed,
+            task,
+            name,
+            standardise,
+            inputs,
+            spellings,
+            weights,
         )
         made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
         return made.remembering(kept)
@@ -130,7 +145,7 @@ class FederationMakers:
     def from_frame(
         cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str] | None = None, test: float = 0.2,
         validation: float = 0.0, seed: int = 0, task: Task | None = None, standardise: Standardise = "auto",
-        spellings: str | Mapping[str, str] = "refuse", name: str = "frame",
+        spellings: str | Mapping[str, str] = "refuse", name: str = "frame", weights: str | None = None,
     ) -> Self:  # fmt: skip
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
@@ -146,14 +161,15 @@ class FederationMakers:
             spellings: of clients, labels and levels; "refuse", "join" or "keep" those that
                 :mod:`~hierfl.data.spellings` lists, or {column: choice}.
             name: what to call it.
+            weights: the column that says for how many training rows each row stands, as in :meth:`from_arrays`.
 
         Raises:
             UserError: for unknown columns, missing values or inputs that are no numbers.
         """
-        read = frame_arrays(df, client, y, x, task, spellings)
+        read = frame_arrays(df, client, y, x, task, spellings, weights)
         pool = natural_pool(
             read.x, read.y, read.client, None, None, None, test, seed, read.task, name, standardise, len(read.labels),
-            numbers=True,
+            numbers=True, weights=read.weights,
         )  # fmt: skip
         made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
         return made.remembering(read.remembered)

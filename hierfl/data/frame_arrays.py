@@ -15,6 +15,7 @@ from .frames import check_present, check_table
 from .labels import targets_and_labels
 from .pool import Task
 from .reading.frames import refuse_text, warn_of_codes
+from .row_weights import row_weights
 from .spellings import one_spelling
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class FrameArrays:
         labels: names of the classes, in the order of their numbers; none of responses.
         remembered: what a prediction's table is read by: "columns", "categories" with their levels, "client" and
             "response", the columns of both, and "labels".
+        weights: of the rows, (n,) in float64; None for one each.
     """
 
     x: np.ndarray
@@ -44,11 +46,12 @@ class FrameArrays:
     task: Task
     labels: list[str]
     remembered: dict[str, Any]
+    weights: np.ndarray | None = None
 
 
 def frame_arrays(
     df: pd.DataFrame, client: str, y: str, x: Sequence[str] | None, task: Task | None,
-    spellings: str | Mapping[str, str] = "refuse",
+    spellings: str | Mapping[str, str] = "refuse", weights: str | None = None,
 ) -> FrameArrays:  # fmt: skip
     """Inputs, response and clients of a table, checked.
 
@@ -57,6 +60,7 @@ def frame_arrays(
         client, y, x: names of its columns; ``x=None`` takes all others.
         task: as was said; None by the type of the response.
         spellings: of names and levels that are spelled alike.
+        weights: name of the column that says for how many rows each one stands; None for one each.
 
     Raises:
         UserError: for columns that are not there, lack values or may be two things.
@@ -66,19 +70,21 @@ def frame_arrays(
         raise UserError(f"x is a list of columns: x=[{x!r}]")
     if not df.columns.is_unique:
         raise UserError("the table has two columns of one name")
-    columns = [name for name in df.columns if name not in (client, y)] if x is None else list(x)
-    for name in (client, y, *columns):
+    columns = [name for name in df.columns if name not in (client, y, weights)] if x is None else list(x)
+    for name in (client, y, *columns, *([] if weights is None else [weights])):
         if name not in df.columns:
             raise unknown("column", name, map(str, df.columns))
         check_present(df, name, "the table")
     if not columns:
         raise UserError("a federation needs at least one input column")
     client_names(df[client], f"column {client!r}")
-    for name, role in ((y, "is the response"), (client, "names the clients")):
+    for name, role in ((y, "is the response"), (client, "names the clients"), (weights, "has the weights")):
         if name in columns:
             raise UserError(f"column {name!r} {role}, and cannot be an input too: leave it out of x")
     if y == client:
         raise UserError(f"column {y!r} names the clients, and cannot be the response too")
+    if weights in (y, client):
+        raise UserError(f"column {weights!r} has the weights, and cannot be the response or name the clients too")
     if x is None:
         _refuse_row_numbers(df, columns)
     refuse_text(df, [*columns, y])
@@ -91,6 +97,7 @@ def frame_arrays(
         y=response if labels else response.astype(np.float64),
         client=who, task=task, labels=labels,
         remembered={"columns": columns, "categories": levels, "client": client, "response": y, "labels": labels},
+        weights=None if weights is None else row_weights(df[weights], len(df), f"column {weights!r}"),
     )  # fmt: skip
 
 

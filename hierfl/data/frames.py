@@ -92,6 +92,12 @@ def check_column(column: pd.Series, name: Any) -> None:
             way = "give real and imaginary parts as two columns"
         elif isinstance(first, Decimal):
             way = f"df[{name!r}].astype(float) makes numbers of Decimal"
+        elif (word := _word_among_numbers(column)) is not None:
+            row, text = word
+            raise UserError(
+                f"column {name!r} holds numbers, but also {text!r} (row {row!r}): correct that value, or make it "
+                "missing and drop its row"
+            )
         elif isinstance(first, str) and _reads_as_number(first):
             way = f"it has text such as {first!r}, of which pandas.to_numeric makes numbers"
         raise UserError(f"column {name!r} holds no numbers; {way}")
@@ -103,6 +109,15 @@ def _check_missing(column: pd.Series, name: Any) -> None:
     missing = int(column.isna().sum())
     if missing:
         raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}: fill or drop these rows")
+
+
+def _word_among_numbers(column: pd.Series) -> tuple[Any, str] | None:
+    """The first word of a column that holds numbers too, and the label of its row."""
+    words = [isinstance(value, str) and not _reads_as_number(value) for value in column]
+    if not any(words) or all(words):
+        return None
+    place = words.index(True)
+    return column.index[place], str(column.iloc[place])
 
 
 def _reads_as_number(text: str) -> bool:

@@ -19,6 +19,7 @@ from .names_alike import names_of_arrays, words_of_arrays
 from .pool import PooledDataset, Task
 from .raw_values import number_array, precision_of
 from .reading.frames import code_among
+from .row_weights import row_weights
 
 log = logging.getLogger("hierfl")
 #: arrays have no declarations, and numbers such as 9 are mostly numbers
@@ -28,13 +29,13 @@ LEAST_CODE = 99
 def given_pool(
     x: Any, y: Any, client: Any, x_test: Any, y_test: Any, client_test: Any, test: float, seed: int, task: Task | None,
     name: str, standardise: Standardise, inputs: Inputs | None,
-    spellings: str = "refuse",
+    spellings: str = "refuse", weights: Any = None,
 ) -> tuple[PooledDataset, dict[str, Any]]:  # fmt: skip
     """A pool of arrays, and what is to be remembered of them: names of classes, and of columns.
 
     Args:
-        x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs, spellings: as for
-            :meth:`hierfl.data.federation.Federation.from_arrays`.
+        x, y, client, x_test, y_test, client_test, test, seed, task, name, standardise, inputs, spellings, weights: as
+            for :meth:`hierfl.data.federation.Federation.from_arrays`.
 
     Raises:
         UserError: for arrays that do not fit together, or may be two things.
@@ -62,6 +63,7 @@ def given_pool(
     pool = natural_pool(
         read, targets, who, x_test, y_test, who_test, test, seed, task, name, standardise,
         len(labels), numbers=inputs == "numbers" or columns is not None,
+        weights=None if weights is None else row_weights(weights, len(read), f"{name}: weights"),
     )  # fmt: skip
     if inputs is None and standardise == "auto":
         _warn_of_whole(pool, name)

@@ -38,4 +38,4 @@ def without_data(federation: Federation) -> Federation:
     nothing = torch.empty(0, dtype=torch.long, device=federation.device)
     empty: dict[str, Any] = {split: [] for split in SPLITS}
     none = federation.x[:0], federation.y[:0]
-    return replace(federation, x=none[0], y=none[1], global_test=nothing, ids=[], outline=True, **empty)
+    return replace(federation, x=none[0], y=none[1], global_test=nothing, ids=[], outline=True, weights=None, **empty)

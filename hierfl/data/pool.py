@@ -25,6 +25,7 @@ class PooledDataset:
             input; None for inputs that are used as they are.
         fine_train, fine_test: subclass of each example, for concept drift.
         client_train, client_test: whose each example is (or of which domain), where the data say so.
+        weights: for how many rows each training and then each test example stands, (N,) in float64; None for one each.
         origin: how the data were made, where they are not the published ones.
     """
 
@@ -42,11 +43,20 @@ class PooledDataset:
     client_train: np.ndarray | None = None
     client_test: np.ndarray | None = None
     origin: str = ""
+    weights: np.ndarray | None = None
 
     def digest(self) -> str:
         """A fingerprint of the arrays, so that a resumed run notices other data under the same name."""
         h = hashlib.blake2b(digest_size=8)
-        for a in (self.x_train, self.y_train, self.x_test, self.y_test, self.fine_train, self.client_train):
+        for a in (
+            self.x_train,
+            self.y_train,
+            self.x_test,
+            self.y_test,
+            self.fine_train,
+            self.client_train,
+            self.weights,
+        ):
             if a is not None:
                 h.update(str((a.shape, a.dtype.kind)).encode())
                 h.update(np.ascontiguousarray(a if a.dtype.kind != "U" else _encoded(a)).tobytes())

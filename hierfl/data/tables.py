@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import UserError, unknown
 from .reading.options import Reading
 from .reading.read import ENDINGS, read_file
+from .reading.saved_set import is_saved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,8 +93,8 @@ def is_table(data: str) -> bool:
 
 
 def is_table_file(data: str) -> bool:
-    """Whether it is the path of a table's file."""
-    return data.lower().endswith(ENDINGS)
+    """Whether it is the path of a table's file, or of the folder of a saved Hugging Face data set."""
+    return data.lower().endswith(ENDINGS) or is_saved(data)
 
 
 def stem(data: str) -> str:

@@ -88,8 +88,9 @@ class ClientChunk:
 
     @cached_property
     def n(self) -> Tensor:
-        """n_j of the rows, (S,)."""
-        return send(self.sizes, self.federation.device, self.federation.dtype)
+        """n_j of the rows, (S,): how many examples they have, or the sum of these examples' weights."""
+        amounts = self.federation.amounts
+        return send([amounts[j] for j in self.clients], self.federation.device, self.federation.dtype)
 
     @cached_property
     def keys(self) -> Tensor:

@@ -73,7 +73,7 @@ class MinibatchPlaces(NamedTuple):
         places: (S, b), where they lie among the plate's.
         mask: (S, b), False for padding; None where no row is padded.
         n: (S,), how many training examples each row has in all.
-        weight: (S, 1), n_j / b_j.
+        weight: (S, 1), n_j / b_j; (S, b), times each row's weight, where rows have weights.
         counts: (S,), b_j; on the host.
     """
 
@@ -112,18 +112,22 @@ class Minibatches:
         self._active = [active for first, last, active in active_spans(plan.steps) for _ in range(first, last)]
         self._mask, self._n = send(present, device), chunk.n
         # (n_j / b_j; who has finished is never asked)
-        self._weight = (self._n / send(self._counts, device))[..., None]
+        rows = self._n if self.examples.weights is None else send(chunk.sizes, device, self._n.dtype)
+        self._weight = (rows / send(self._counts, device))[..., None]
         self._places = self.examples.first(chunk.clients) + send(plan.position.clamp_min(0), device)
         self._defer = any(frozen.moving.isdisjoint(network.names) for network in chunk.method.network.networks)
 
     def at(self, step: int) -> MinibatchPlaces:
         """Those of one step."""
         active, width = self._active[step], self._widths[step]
+        places, weight = self._places[step, :active, :width], self._weight[step, :active]
+        if (own := self.examples.weights_at(places)) is not None:
+            weight = weight * own
         return MinibatchPlaces(
-            self._places[step, :active, :width],
+            places,
             None if self._complete[step] else self._mask[step, :active, :width],
             self._n[:active],
-            self._weight[step, :active],
+            weight,
             self._counts[step, :active],
         )
 

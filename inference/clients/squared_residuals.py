@@ -60,6 +60,7 @@ def _of_rows(chunk: ClientChunk) -> Tensor:
         )
         unknown = (over_draws(site.fn.variance) - sd.square()).clamp_min(0) if part.given is not None else 0.0
         squares = ((part.y - over_draws(site.fn.mean)).square() + unknown).mean(0)
+        squares = squares if part.scale is None else squares * part.scale
         total = total + (squares if part.mask is None else squares * part.mask).sum(-1)
     return total / chunk.n
 
@@ -70,4 +71,5 @@ def _pieces(batch: Batch) -> Iterator[Batch]:
     for first in range(0, batch.width, size):
         part = slice(first, first + size)
         mask = None if batch.mask is None else batch.mask[:, part]
-        yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n)
+        scale = None if batch.scale is None else batch.scale[:, part]
+        yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n, scale)

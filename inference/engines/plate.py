@@ -107,7 +107,7 @@ class PlateEngine:
             check_maskable(method, exchange, self.options, self.everyone)
             self.groups = client_groups(self.ids, self.options)
         #: the fewest and the most rows that clients may declare: those that they have; with noise they declare none
-        self.rows = None if self.privacy else send(self.federation.sizes(), self.device, torch.float64).expand(2, -1)
+        self.rows = None if self.privacy else send(self.federation.amounts, self.device, torch.float64).expand(2, -1)
         numbers = sum(v.numel() for v in (*initial.values(), *copied.values()))
         self.chunk = self.options.chunk or suitable_chunk(self.federation, numbers)
         self.store = ClientStore(len(self.ids), initial, copied, tentative, self.options.client_state)

@@ -69,9 +69,12 @@ def at_shares(
     shared, clients = fitted.shared, fitted.federation.clients
     neutral = method.neutral_shares(shared)
     if shares == "test":
-        fewest = min(int(n) for n in batch.present())
+        fewest, row = min((int(n), row) for n, row in zip(batch.present(), rows, strict=True))
         if fewest < least:
-            raise UserError(f"shares=test is estimated from at least {least} inputs together, not {fewest}")
+            raise UserError(
+                f"shares=test is estimated from at least {least} inputs of a client together, not {fewest}, of client "
+                f"{fitted.federation.ids[row]!r}: own, uniform and pooled take a single one"
+            )
         plain = _fixed(fitted, method, neutral.expand(clients, -1))
         pieces = [plain.personal_sites(rows, piece, 0)[1] for piece in plain.pieces(batch, 0)]
         said = torch.cat([log_probs(response(sites).fn) for sites in pieces], 1)

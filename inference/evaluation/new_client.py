@@ -31,7 +31,7 @@ def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
     nothing = torch.empty(0, dtype=torch.long, device=old.device)
     federation = replace(
         old, x=x, y=y, train=[torch.arange(len(x), device=old.device)], validation=[nothing], test=[nothing],
-        global_test=nothing, ids=["newcomer"],
+        global_test=nothing, ids=["newcomer"], weights=None,
     )  # fmt: skip
     rows = fitted.newcomer()
     rows = {k: v[None, None].clone() for k, v in rows.items()}

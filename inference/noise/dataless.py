@@ -31,7 +31,7 @@ class DatalessFederation:
         )  # fmt: skip
         self.event_shape, self.ids = federation.event_shape, list(federation.ids) or ["client"]
         self.clients, self.keys = len(self.ids), client_keys(self.ids)
-        self._rows, self._form = rows, federation
+        self._rows, self._form, self.amounts = rows, federation, [rows] * self.clients
 
     def sizes(self, split: str = "train") -> Sequence[int]:
         """The public number, for each client."""

@@ -47,6 +47,7 @@ from .progress import Bar, warn_diverged
 from .restore import identity_of, load_checked, numbers_of
 from .result import Run
 from .watched import Watched, announce
+from .weighted import check_weighted
 
 log = logging.getLogger("hierfl")
 #: from a method, its data and options to where its clients are
@@ -113,16 +114,15 @@ class Fit:
         self.folder: Path | None = None
         self.observe: Callable[[list[Row]], None] | None = None
         self.engine = engine(method, federation, options)
-        clients = len(self.engine.ids)
-        if options.quorum > clients:
+        if options.quorum > (clients := len(self.engine.ids)):
             raise UserError(f"a quorum of {options.quorum} cannot be reached by {clients} clients")
         whole = method.name * needs_everyone(method)
         check_participation(clients, options.participation, least_reporting(options), whole)
         self.keys = client_keys(self.engine.ids)
         shared, self.initial = self._initial(federation)
+        check_weighted(method, federation, options, {**shared, **self.initial})
         exchange = Exchange(method.exchange(), method.pipeline(), method.expand, shared)
-        template = self.engine.template()
-        least = least_reporting(options)
+        template, least = self.engine.template(), least_reporting(options)
         self.server = Server(method, exchange, template, self.initial, clients, least, options.seed)
         self.state = self.server.begin(shared)
         self.schedule = method.schedule().at_least(options.absent_clients)

@@ -33,6 +33,7 @@ ELSEWHERE = {
     "params": "fitted.summary() has the globals",
     "coef": "fitted.summary() has the globals",
     "ranef": "fitted.clients are draws of the clients' latents",
+    "client_module": "it has no network; fitted.predict(rows) is of a client, and fitted.clients has its draws",
 }
 
 

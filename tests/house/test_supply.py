@@ -55,7 +55,7 @@ def test_what_is_imported_is_declared() -> None:
         *project["dependencies"],
         *(
             one
-            for extra in ("sun397", "parquet", "flower", "privacy")
+            for extra in ("sun397", "parquet", "flower", "privacy", "serve")
             for one in project["optional-dependencies"][extra]
         ),
     ]

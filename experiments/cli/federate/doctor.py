@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ..as_json import AsJson, print_json
 from ..options import TrustCode, path_argument, path_option
 from .options import Exchange, SuperLink
 
@@ -17,13 +19,17 @@ def doctor(
     superlink: SuperLink = "",
     study: Annotated[Path | None, path_option("STUDY", "study.toml, to read it here.")] = None,
     trust_code: TrustCode = False,
+    as_json: AsJson = False,
 ) -> None:
     """Look at folders, disk, clock, keys, versions and ports; exit status 1 where something fails."""
     from ...federate.doctor import examine
 
-    failed = False
+    findings = []
     for found in examine(home, exchange, superlink, study, trust_code=trust_code):
-        typer.echo(found.line)
-        failed |= found.level == "fail"
-    if failed:
+        findings.append(found)
+        if not as_json:
+            typer.echo(found.line)
+    if as_json:
+        print_json(list(map(asdict, findings)))
+    if any(found.level == "fail" for found in findings):
         raise typer.Exit(1)

@@ -10,8 +10,12 @@ import typer
 from hierfl.errors import UserError
 from hierfl.files import make_folder
 
+from ..as_json import AsJson, print_json
 from ..options import Quiet, TrustCode, path_argument, path_option
 from .options import Authority, Exchange, StudyFile, SuperLink
+
+#: columns of a study's status
+SITE_COLUMNS = ("site", "rounds", "last answer", "kB from it")
 
 
 def server(
@@ -36,6 +40,7 @@ def server(
     ] = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a study: ask the sites, add up what they send, keep what is everybody's."""
     from hierfl.inference.engines.remote.files import FileCourier
@@ -66,7 +71,7 @@ def server(
         control = Control(study, superlink, ca)
         summary = serve_in_superlink(
             agreed, out, control, home, resume=resume, restart=restart, deadline=deadline, trust_code=trust_code,
-            say=to_stderr(not quiet),
+            say=to_stderr(not (quiet or as_json)),
         )  # fmt: skip
     else:
         place = exchange
@@ -76,9 +81,11 @@ def server(
         with alone(PlainFolder(place), ".server.lock", f"another server asks in {place}: a study needs its own folder"):
             summary = serve(
                 agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
-                earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not quiet,
+                earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not (quiet or as_json),
             )  # fmt: skip
-    if not quiet:
+    if as_json:
+        print_json({"folder": out, **summary})
+    elif not quiet:
         print_summary(summary, out)
 
 
@@ -97,17 +104,21 @@ def _tried(study: Path, trust_code: bool, quiet: bool) -> None:
         raise typer.Exit(1)
 
 
-def status(folder: Annotated[Path, path_argument("DIR", "The server's own folder.")]) -> None:
+def status(folder: Annotated[Path, path_argument("DIR", "The server's own folder.")], as_json: AsJson = False) -> None:
     """Where a study is: its round, who has yet to answer, who refuses or is slow, how long it may take."""
     from ...federate.contributions import last_contributions
     from ...federate.progress import progress
     from ..screen import console, text_table
 
+    lines, rows = progress(folder), last_contributions(folder)
+    if as_json:
+        return print_json({"lines": lines, "sites": [dict(zip(SITE_COLUMNS, row, strict=True)) for row in rows]})
     screen = console()
-    for line in progress(folder):
+    for line in lines:
         screen.print(line, soft_wrap=True)
-    table = text_table("site", "rounds", "last answer", "kB from it")
-    for row in last_contributions(folder):
+    table = text_table(*SITE_COLUMNS)
+    for row in rows:
         table.add_row(*row)
     if table.rows:
         screen.print(table)
+    return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hierfl.files import shown
 
@@ -51,11 +51,21 @@ def show_rules(rules: Sequence[Rule]) -> None:
     console().print(table)
 
 
-def show_parties(parties: Sequence[Party]) -> None:
+def show_parties(several: Sequence[Party]) -> None:
     """Prints who takes part, by which keys, and whether they were pinned here."""
     table = text_table("takes part", "fingerprint", "card")
-    for party in parties:
-        name = party.name if party.card is None else party.card.name
-        said = f"server: {name}" if party.name == "server" else name
-        table.add_row(said, party.card.fingerprint if party.card else "-", "pinned" if party.pinned else "not pinned")
+    for row in parties(several):
+        said = f"server: {row['name']}" if row["server"] else row["name"]
+        table.add_row(said, row["fingerprint"] or "-", "pinned" if row["pinned"] else "not pinned")
     console().print(table)
+
+
+def parties(several: Sequence[Party]) -> list[dict[str, Any]]:
+    """Who takes part: name, whether it is the server, the fingerprint of its card, and whether that was pinned."""
+    return [
+        {
+            "name": party.name if party.card is None else party.card.name, "server": party.name == "server",
+            "fingerprint": party.card.fingerprint if party.card else None, "pinned": party.pinned,
+        }
+        for party in several
+    ]  # fmt: skip

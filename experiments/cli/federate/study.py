@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.files import shown
 
+from ..as_json import AsJson, print_json
 from ..options import Settings, TrustCode, path_option, with_run_options
 from ..reading import with_reading
 from .options import StudyFile
@@ -74,6 +76,7 @@ def check(
         Path | None, path_option("HOME", "The site's own folder: the rules of its policy are tried, too.")
     ] = None,
     trust_code: TrustCode = False,
+    as_json: AsJson = False,
     reading: Any = None,
 ) -> None:
     """Whether a site's data fit a study, and what would leave the site. Offline: nothing is sent, or written."""
@@ -84,10 +87,17 @@ def check(
     from ...federate.study import Study
     from ...federate.study_site import read_site_data
     from ..screen import console
-    from .showing import show_leaving, show_parties, show_rules
+    from .showing import parties, show_leaving, show_parties, show_rules
 
     agreed = Study.read(study, trust_code=trust_code)
     held = read_site_data(agreed, data, "this", Reading.of(reading))
+    if as_json:
+        found = None if home is None else propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
+        return print_json({
+            "study": agreed.name, "rows": held.rows, "left_out": held.left_out,
+            "leaving": list(map(asdict, leaving(agreed, held))),
+            **({} if found is None else {"rules": list(map(asdict, found.rules)), "parties": parties(found.parties)}),
+        })  # fmt: skip
     screen = console()
     about = f"{agreed.loaded.name}, {len(agreed.clients)} sites"
     screen.print(f"{data}: {held.rows} rows fit {shown(agreed.name)} ({about})")
@@ -103,3 +113,4 @@ def check(
         show_rules(found.rules)
         show_parties(found.parties)
     screen.print("Nothing has been sent.")
+    return None

@@ -1,4 +1,4 @@
-"""Pictures in a folder: PNG and JPEG files, in folders that are called as their clients or all of one client."""
+"""PNG and JPEG files: one of them, those of a folder, or those in folders that are called as their clients."""
 
 from __future__ import annotations
 
@@ -13,25 +13,37 @@ from .safe_files import regular_file
 
 #: endings of the files that are read
 ENDINGS = (".png", ".jpg", ".jpeg")
-#: the largest picture that is decoded, in bytes as a file
+#: pictures of one client, of clients' folders, and of folders of labels in these
+DEPTHS = ("*", "*/*", "*/*/*")
+#: how pictures of so many channels are decoded
 MODES = {1: "GRAY", 3: "RGB"}
 
 
-def picture_files(folder: Path) -> tuple[list[Path], list[str] | None]:
-    """The pictures of a folder, in order, and whose each is: the name of its folder; None where there are no folders.
+def is_picture(path: Path) -> bool:
+    """Whether a file's ending is that of a picture."""
+    return path.suffix.lower() in ENDINGS
+
+
+def picture_files(path: Path) -> tuple[list[Path], list[str] | None]:
+    """Pictures in order, and the client of each; None where the path does not say.
+
+    Args:
+        path: a picture; a folder of pictures; a folder of clients' folders, which hold their pictures, or as training
+            data do a folder of pictures for each label.
 
     Raises:
-        UserError: for a folder without pictures, or with pictures both beside folders of pictures and in them.
+        UserError: for a folder without pictures, or with pictures at several depths.
     """
-    inside = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS)
-    below = sorted(
-        path for part in folder.iterdir() if part.is_dir() for path in part.iterdir() if path.suffix.lower() in ENDINGS
-    )
-    if inside and below:
-        raise UserError(f"{shown(folder)} has pictures beside its folders and in them: whose are these?")
-    if not inside and not below:
-        raise UserError(f"{shown(folder)} has no pictures ({', '.join(ENDINGS)}), nor have its folders")
-    return inside or below, None if inside else [path.parent.name for path in below]
+    if not path.is_dir():
+        return [path], None
+    depths = [sorted(found for found in path.glob(pattern) if is_picture(found)) for pattern in DEPTHS]
+    filled = [found for found in depths if found]
+    if len(filled) > 1:
+        raise UserError(f"{shown(path)} has pictures beside its folders and in them: whose are these?")
+    if not filled:
+        raise UserError(f"{shown(path)} has no pictures ({', '.join(ENDINGS)}), nor have its folders")
+    alone = bool(depths[0])
+    return filled[0], None if alone else [found.relative_to(path).parts[0] for found in filled[0]]
 
 
 def read_pictures(paths: list[Path], shape: tuple[int, ...]) -> np.ndarray:

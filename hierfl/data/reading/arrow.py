@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from io import BytesIO
 from typing import Any
@@ -35,6 +36,21 @@ def arrow_cells(data: str, content: bytes, options: Reading) -> Cells:
     """
     if said := [name for name in OF_TEXT if getattr(options, name)]:
         raise UserError(f"{data} is no text: {said[0]} says nothing of it")
+    table = arrow_table(data, content)
+    columns = [table.column(k).to_pylist() for k in range(table.num_columns)]
+    return cells_of_columns(data, dict(zip(map(str, table.column_names), columns, strict=True)))
+
+
+def arrow_table(data: str, content: bytes) -> Any:
+    """A file as pyarrow has it.
+
+    Args:
+        data: what the file is called.
+        content: its bytes.
+
+    Raises:
+        UserError: without pyarrow, and for a damaged file.
+    """
     try:
         import pyarrow as arrow
         from pyarrow import parquet
@@ -48,12 +64,20 @@ def arrow_cells(data: str, content: bytes, options: Reading) -> Cells:
         else:
             table = arrow.ipc.open_stream(BytesIO(content)).read_all()
         check_size(data, table.nbytes, "the unpacked file")
-        columns = [table.column(k).to_pylist() for k in range(table.num_columns)]
-    if not table.num_rows:
+    return table
+
+
+def cells_of_columns(data: str, columns: Mapping[str, Sequence[Any]]) -> Cells:
+    """Columns of values as cells.
+
+    Raises:
+        UserError: for none, and columns of lists or pictures.
+    """
+    rows = len(next(iter(columns.values()), ()))
+    if not rows:
         raise UserError(f"{data} has no rows")
-    header = [str(name) for name in table.column_names]
-    cells = [[_text(value, name, data) for value in column] for name, column in zip(header, columns, strict=True)]
-    return Cells(header, cells, range(1, table.num_rows + 1))
+    cells = [[_text(value, name, data) for value in column] for name, column in columns.items()]
+    return Cells(list(columns), cells, range(1, rows + 1))
 
 
 def _text(value: Any, name: str, data: str) -> str:

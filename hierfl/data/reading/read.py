@@ -12,6 +12,7 @@ from .cells import Cells, cells_of
 from .decoded import OLD_EXCEL, ZIP, contents, decoded
 from .options import Reading, Type
 from .remedies import FILE, FRAME, OPTIONS, Remedies
+from .saved_set import is_saved, saved_cells
 from .typed import Typing
 from .workbook import sheet_cells
 
@@ -30,6 +31,8 @@ def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
     Raises:
         UserError: for a file that cannot be read, or whose form is not sure.
     """
+    if is_saved(path):
+        return saved_cells(path, reading)
     data, content = str(path), contents(path)
     if content.startswith(OLD_EXCEL):
         raise UserError(f"{data} is a workbook of an old form: save it as .xlsx or csv")

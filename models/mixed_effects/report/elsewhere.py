@@ -15,6 +15,7 @@ ELSEWHERE = {
     **dict.fromkeys(("emmeans", "marginal_means"), "means(of) has marginal means, contrast(of) their differences"),
     **dict.fromkeys(("wald_test", "t_test", "f_test"), "test(hypothesis) is a Wald test, as test('x = z = 0')"),
     **dict.fromkeys(("random_effects", "coefs_by_client"), "ranef() has each client's effects"),
+    "client_module": "it has no network; predict(rows) is of a client, and ranef() has its effects",
     "resid": "residuals() has them",
     "fittedvalues": "fitted() has them",
     **dict.fromkeys(("plot", "plots"), "ranef(), shrinkage() and summary().table have the numbers that figures show"),

@@ -62,6 +62,17 @@ def test_a_run_is_repeated_from_its_configuration(tmp_path: Path) -> None:
     assert first.federation.about["columns"] == ["age", "arm", "outcome", "visits"]
 
 
+def test_a_column_has_the_weights_of_the_rows(tmp_path: Path) -> None:
+    rows = ROWS.assign(times=[1.0, 2.5, 3.0] * 20)
+    ready, _ = build(configured(tmp_path, rows, y="outcome", x=None, weights="times", test_fraction=0.0))
+    fed = ready.federation
+    assert fed.about["columns"] == ["age", "arm", "stay", "visits"]
+    assert fed.weights is not None
+    assert sum(fed.amounts) == pytest.approx(fed.weights[np.concatenate(list(fed.train))].sum())
+    with pytest.raises(UserError, match="fedpac counts rows"):
+        build(configured(tmp_path, rows, "fedpac", y="outcome", weights="times"))
+
+
 def test_small_clients_are_left_out_or_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = pd.concat([ROWS, ROWS.iloc[:1].assign(hospital="alone")])
     with pytest.raises(UserError, match=r"1 of 4 clients have fewer than 2 rows \(alone\): --least-rows 2"):

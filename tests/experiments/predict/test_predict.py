@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -22,12 +23,26 @@ from hierfl import Federation, UserError
 from hierfl.data.folders.images import read_resized
 from hierfl.data.readers.pictures import picture_files, read_pictures
 from hierfl.experiments.predict.answers import Question, answered
+from hierfl.experiments.predict.new_rows import network_rows
 from hierfl.inference.run.fit import fit
 from hierfl.models import FedAvg, PFedVEM
 from hierfl.nn.networks.build import architecture
 
 #: pictures of the digits' scale
 X = np.linspace(0, 1, 4 * 64, dtype=np.float32).reshape(4, 1, 8, 8)
+
+
+class Config:
+    """What answers ask of a configuration."""
+
+    reading, group, spellings, image_size = None, "site", None, None
+
+
+class Pictures:
+    """What they ask of a federation of pictures."""
+
+    about: ClassVar[dict[str, Any]] = {}
+    event_shape = (1, 5, 4)
 
 
 @pytest.fixture
@@ -100,18 +115,22 @@ def test_pictures_of_a_folder_are_read_by_their_clients(tmp_path: Path) -> None:
         read_pictures(files, (1, 6, 4))
     assert np.array_equal(read_resized(files, (1, 5, 4)), pictures[[1, 2, 0]].numpy())
     assert read_resized(files, (3, 2, 2)).shape == (3, 3, 2, 2)
+    assert picture_files(files[0]) == ([files[0]], None)
+    labelled = tmp_path / "as" / "training" / "b" / "yes" / "3.png"
+    labelled.parent.mkdir(parents=True)
+    shutil.copy(files[0], labelled)
+    assert picture_files(tmp_path / "as" / "training") == ([labelled], ["b"])
+    rows = network_rows(tmp_path / "as" / "training", Pictures, Config, None, None)  # type: ignore[arg-type]
+    assert (rows.files, rows.owner.tolist()) == (("yes/3.png",), ["b"])
+    rows = network_rows(labelled, Pictures, Config, None, None)  # type: ignore[arg-type]
+    assert (rows.files, rows.owner, rows.x.shape) == (("3.png",), None, (1, 1, 5, 4))
+    shutil.rmtree(tmp_path / "as")
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match="damaged, or no picture"):
         read_pictures(files, (1, 5, 4))
     (tmp_path / "a" / "none").mkdir()
     with pytest.raises(UserError, match="has no pictures"):
         picture_files(tmp_path / "a" / "none")
-
-
-class Config:
-    """What answers ask of a configuration."""
-
-    reading, group, spellings = None, "site", None
 
 
 def test_sets_are_of_a_run_with_conformal(tmp_path: Path) -> None:

@@ -123,6 +123,8 @@ def test_a_mixed_model_comes_back(hierfl: Call, tmp_path: Path) -> None:
     assert back.posterior().posterior.sizes["client"] == 5
     with pytest.raises(UserError, match="refit needs the rows"):
         back.refit()
+    with pytest.raises(UserError, match=r"no 'client_module': it has no network; predict\(rows\)"):
+        _ = back.client_module
 
 
 @pytest.mark.slow
@@ -138,6 +140,8 @@ def test_a_plain_model_comes_back(hierfl: Call, tmp_path: Path, model_file: Call
     assert back.predict(new, given=new).equals(whole.predict(new, given=new))
     assert str(back) == str(whole)
     assert back.client_table().equals(whole.client_table())
+    with pytest.raises(UserError, match="no 'client_module': it has no network"):
+        _ = back.client_module
     assert back.loo().elpd_loo == pytest.approx(whole.loo().elpd_loo, abs=1e-9)
     assert back.globals["b"].shape == whole.globals["b"].shape
 

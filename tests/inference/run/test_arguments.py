@@ -80,6 +80,7 @@ def test_wrong_calls(call: Callable[[Federation], object], words: str) -> None:
         (lambda run: run.predict(DF, "h9"), r"no client 'h9'; there are h0, h1, h2; predict_new_client\(x\) is for"),
         (lambda run: run.predict(DF[["x"]], "h0"), "lacks column 'u'; it has 'x'"),
         (lambda run: run.predict(DF.assign(u="1.5"), "h0"), "column 'u' .* text such as '1.5', .* pandas.to_numeric"),
+        (lambda run: run.predict(DF.assign(u=["old", *[2.0] * 59]), "h0"), r"numbers, but also 'old' \(row 0\)"),
         (lambda run: run.predict(DF.assign(u=np.nan), "h0"), "column 'u' has 60 missing values: fill or drop"),
         (lambda run: run.predict(DF.assign(u=np.inf), "h0"), "column 'u' holds 60 infinite values"),
         (lambda run: run.predict(DF.assign(u=pd.Timestamp("2020-01-01")), "h0"), "'u' .* days since a first date"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import date
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 
 from hierfl import UserError, read_table
+from hierfl.data.tables import is_table
 
 
 def table() -> dict[str, list]:
@@ -66,3 +68,28 @@ def test_what_they_cannot_be_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
     parquet.write_table(arrow.table({"a": [[1], [2]]}), path)
     with pytest.raises(UserError, match="column 'a' holds list entries"):
         read_table(path)
+
+
+def test_a_saved_data_set_is_its_files_one_after_the_other(tmp_path: Path) -> None:
+    """As ``datasets`` writes it: splits, several files, classes with names."""
+    arrow = pytest.importorskip("pyarrow")
+    folder = tmp_path / "photos" / "train"
+    folder.mkdir(parents=True)
+    (tmp_path / "photos" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    files = [f"data-0000{k}-of-00002.arrow" for k in range(2)]
+    for k, name in enumerate(files):
+        rows = arrow.table({"site": ["a", "b"], "x": [1.5 + k, 2.5], "label": [k, 1 - k]})
+        with arrow.ipc.new_stream(str(folder / name), rows.schema) as writer:
+            writer.write_table(rows)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": f} for f in files], "_split": None}))
+    features = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}, "x": {"dtype": "float64", "_type": "Value"}}
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+    df = read_table(folder)
+    assert df.x.tolist() == [1.5, 2.5, 2.5, 2.5]
+    assert df.label.astype(str).tolist() == ["cat", "dog", "dog", "cat"]
+    assert is_table(str(folder))
+    with pytest.raises(UserError, match="holds the splits train, test: name one, such as .*/photos/train"):
+        read_table(tmp_path / "photos")
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "../../x.arrow"}]}')
+    with pytest.raises(UserError, match="which is no file of that folder"):
+        read_table(folder)

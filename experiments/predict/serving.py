@@ -1,0 +1,119 @@
+"""A finished run over http: rows in, predictions out. It needs the extra ``serve``.
+
+A request is checked as :mod:`.answers` checks a file. No answer holds a row of the training data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.middleware.trustedhost import TrustedHostMiddleware
+from fastapi.responses import JSONResponse
+
+from hierfl import __version__
+from hierfl.errors import UserError
+
+from ..cli.as_json import plain
+from .answers import Question, answered
+from .asked_rows import rows_of
+from .card import model_card
+from .ready import ready
+
+#: bytes of a request
+LARGEST = 64 * 2**20
+#: names by which a server of this machine alone is asked
+LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
+#: what a request may say, beside its rows
+SAID = {"client": str, "new": bool, "interval": float, "draws": int, "shares": str}
+
+
+def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = False) -> FastAPI:
+    """The web application of a run: POST /predict, GET /health, GET /card.
+
+    Args:
+        folder: of the run.
+        host: address at which it is served. Requests to a loopback address must be addressed to this machine.
+        trust_code: as of :func:`hierfl.load_run`.
+
+    Raises:
+        UserError: as :func:`hierfl.load_run`.
+    """
+    loaded, run = ready(folder, trust_code=trust_code)
+    card, alone = model_card(folder, loaded), Lock()
+    app = FastAPI(title=f"hierfl: {folder.name}", version=__version__, docs_url=None, redoc_url=None)
+    if host in LOOPBACK:  # (a page in a browser may name this address as its own)
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
+
+    @app.exception_handler(UserError)
+    async def refused(_: Request, error: UserError) -> JSONResponse:
+        return JSONResponse({"error": str(error)}, status_code=422)
+
+    @app.get("/health")
+    def health() -> dict[str, Any]:
+        return {"status": "ok", "run": folder.name, "hierfl": __version__}
+
+    @app.get("/card")
+    def read_card() -> dict[str, Any]:
+        return card
+
+    @app.post("/predict")
+    async def predict(request: Request) -> JSONResponse:
+        asked = question(await body(request))
+
+        def predictions() -> Any:
+            with alone:  # (predictions set torch's own seed, which all threads share)
+                return plain(answered(loaded, run, asked))
+
+        return JSONResponse({"predictions": await run_in_threadpool(predictions)})
+
+    return app
+
+
+async def body(request: Request) -> dict[str, Any]:
+    """The object of a request.
+
+    Raises:
+        UserError: for one that is too large, and what is no json object.
+    """
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > LARGEST:
+            raise UserError(f"a request has at most {LARGEST:,} bytes")
+    try:
+        held = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"a request is a json object: {error}") from error
+    if not isinstance(held, dict):
+        raise UserError('a request is a json object, such as {"rows": [{...}]}')
+    return held
+
+
+def question(held: Mapping[str, Any]) -> Question:
+    """What is asked by a request.
+
+    Args:
+        held: ``rows``, a list of objects, or ``x``, nested lists, with ``client``, a name or one for each row; and
+            ``new``, ``given`` (with ``rows``, or with ``x`` and ``y``), ``interval``, ``draws`` and ``shares``, as the
+            options of ``hierfl predict``.
+
+    Raises:
+        UserError: for another key, or a value of another type.
+    """
+    said = {name: held[name] for name in SAID if held.get(name) is not None and not isinstance(held[name], list)}
+    for name, value in said.items():
+        if type(value) not in ({int, float} if SAID[name] is float else {SAID[name]}):
+            raise UserError(f"{name} is {SAID[name].__name__} in a request, not {type(value).__name__}")
+    if said.get("draws", 0) < 0:
+        raise UserError(f"draws must be at least 0, not {said['draws']}")
+    given = held.get("given")
+    if given is not None and not isinstance(given, dict):
+        raise UserError("given is an object with rows, or with x and y")
+    rows = rows_of(held, {"x", "rows", "client", "given", *SAID})
+    return Question(rows, given=None if given is None else rows_of(given, {"x", "y", "rows", "client"}), **said)

@@ -1,0 +1,30 @@
+"""Weights of training rows: for how many rows each one stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from .labels import one_column
+from .raw_values import number_array
+
+
+def row_weights(weights: Any, rows: int, what: str) -> np.ndarray:
+    """Weights of rows, (n,) in float64.
+
+    Args:
+        weights: (n,) or (n, 1).
+        rows: n.
+        what: they are, for messages.
+
+    Raises:
+        UserError: for a number that is not above zero or not finite, and another length.
+    """
+    found = number_array(one_column(weights, what), what).astype(np.float64)
+    if found.shape != (rows,):
+        raise UserError(f"{what} has {len(found)} entries, and x has {rows} rows")
+    if bad := int((~(np.isfinite(found) & (found > 0))).sum()):
+        raise UserError(f"{what} holds {bad} value{'s' * (bad != 1)} that no row can stand for: weights are above zero")
+    return found
