@@ -93,7 +93,8 @@ def make_table(
     places = made.places(data, clients, methods, conditions)
     if not places:
         raise UserError(f"{made.name} has no cell of this kind: its conditions have data and methods of their own")
-    cells = [(p, table_cell(made, p, s, settings)) for s in range(seeds or made.seeds) for p in places]
+    every_seed = range(made.first_seed, made.first_seed + (seeds or made.seeds))
+    cells = [(p, table_cell(made, p, s, settings)) for s in every_seed for p in places]
     if budget is not None:
         cells = in_order(made, cells, out, extra, root)
     problems = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ from .definition import Condition, Rule, Table
 #: of a table's file: what an entry must be
 KINDS: dict[str, Any] = {
     "title": str, "note": str, "published": dict, "data": list, "clients": list, "methods": list, "headline": list,
-    "seeds": int, "run": dict, "settings": dict, "condition": list, "where": list, "variant": dict, "metrics": dict,
+    "seeds": int, "first_seed": int, "run": dict, "settings": dict, "condition": list, "where": list, "variant": dict, "metrics": dict,
     "by": str, "claims": list, "figure": dict, "runner": str, "arguments": dict,
 }  # fmt: skip
 CONDITION_KINDS = {"name": str, "data": list, "clients": list, "methods": list, "run": dict, "settings": dict}
@@ -107,6 +107,8 @@ def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | 
     seeds = held.get("seeds", 1)
     if seeds < 1:
         raise UserError(f"{where}: seeds must be at least 1")
+    if (first := held.get("first_seed", 0)) < 0 or (runner and first):
+        raise UserError(f"{where}: first_seed is a whole number from 0, of a table of runs")
     published = held.get("published", {})
     check(published, {"paper": str, "table": str}, f"{where}: published")
     metrics = held.get("metrics", {"PM": "pm_accuracy", "GM": "gm_accuracy"})
@@ -119,8 +121,9 @@ def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | 
         published.get("table", ""), tuple(held.get("headline", ())), held.get("run", {}), held.get("settings", {}),
         tuple(_rule(entry, where, beside) for entry in held.get("where", ())),
         {key: _variant(value, f"{where}: variant.{key}") for key, value in held.get("variant", {}).items()},
-        metrics, held.get("by", ""), tuple(_claim(pair, every, where, beside) for pair in held.get("claims", ())),
-        held.get("figure", {}), runner, held.get("arguments", {}),
+        metrics, held.get("by", ""),
+        tuple(both for pair in held.get("claims", ()) for both in _claims(pair, every, where, beside)),
+        held.get("figure", {}), runner, held.get("arguments", {}), first,
     )  # fmt: skip
 
 
@@ -164,11 +167,15 @@ def _variant(entry: Any, where: str) -> tuple[str, Mapping[str, Any]]:
     return entry["method"], entry.get("settings", {})
 
 
-def _claim(pair: Any, methods: Sequence[str], where: str, beside: Path | None) -> tuple[str, str]:
+def _claims(
+    pair: Any, methods: Sequence[str], where: str, beside: Path | None
+) -> Iterator[tuple[str, str]]:
+    """One claim; with "*" in the second place one of every other method."""
     if not isinstance(pair, list) or len(pair) != 2:
         raise UserError(f"{where}: a claim is a list of two methods, not {pair!r}")
     first, second = (_beside(value, beside) for value in pair)
-    for name in (first, second):
+    for name in (first, *(() if second == "*" else (second,))):
         if name not in methods:
             raise UserError(f"{where}: claims: {unknown('method', name, methods)}")
-    return first, second
+    for name in (other for other in methods if other != first) if second == "*" else (second,):
+        yield first, name
