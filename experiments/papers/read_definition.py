@@ -120,7 +120,7 @@ def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | 
         name, held["title"], made, every, seeds, held.get("note", ""), published.get("paper", ""),
         published.get("table", ""), tuple(held.get("headline", ())), held.get("run", {}), held.get("settings", {}),
         tuple(_rule(entry, where, beside) for entry in held.get("where", ())),
-        {key: _variant(value, f"{where}: variant.{key}") for key, value in held.get("variant", {}).items()},
+        {key: _variant(value, f"{where}: variant.{key}", beside) for key, value in held.get("variant", {}).items()},
         metrics, held.get("by", ""),
         tuple(both for pair in held.get("claims", ()) for both in _claims(pair, every, where, beside)),
         held.get("figure", {}), runner, held.get("arguments", {}), first,
@@ -160,11 +160,11 @@ def _rule(entry: Any, where: str, beside: Path | None) -> Rule:
     return Rule(**values)
 
 
-def _variant(entry: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+def _variant(entry: Any, where: str, beside: Path | None) -> tuple[str, Mapping[str, Any]]:
     check(entry, {"method": str, "settings": dict}, where)
     if "method" not in entry:
         raise UserError(f"{where}: method is missing")
-    return entry["method"], entry.get("settings", {})
+    return _beside(entry["method"], beside), entry.get("settings", {})
 
 
 def _claims(
