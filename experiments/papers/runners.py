@@ -85,11 +85,12 @@ def _synthetic(
 ) -> Rows:
     """FedPop's Figure 2."""
     _none_of(said, "data", "methods", "conditions", "settings")
-    if more := extra.keys() - {"data_root"}:
+    if more := extra.keys() - {"data_root", "rounds"}:
         raise UserError(f"this experiment has no --{min(more)}")
     path = out / "synthetic.csv"
-    if not collect and not (out / "synthetic.json").is_file():
-        run_experiment(said["seeds"], arguments["exact"], arguments["reading"], out)
+    if not collect:
+        rounds = {"rounds": extra.get("rounds", arguments["rounds"]), "exact_rounds": arguments["exact_rounds"]}
+        run_experiment(said["seeds"], arguments["exact"], arguments["reading"], out, **rounds)
     frame = read_frame(path, ("method",)) if path.is_file() else pd.DataFrame({"method": []})
     rows = []
     for metric in ("principal_angle", "z_error", "test_rmse"):
@@ -164,10 +165,10 @@ def _cost(table: Table, out: Path, said: Said, extra: dict[str, Any], arguments:
             raise unknown(f"method of {table.name}", name, table.methods)
     path = out / "cost.json"
     if not collect:
-        cells = {}
+        cells, other = {}, extra.pop("network", None)
         for place in table.places(said["data"], None, said["methods"], said["conditions"]):
             cell = table_cell(table, place, 0, said["settings"])
-            network = str(extra.pop("network", cell.given["network"]))
+            network = str(other or cell.given["network"])
             for width in widths:
                 given = {**cell.given, "network": with_width(network, width)}
                 cells[place.method, width] = type(cell)(**{**vars(cell), "given": given})
