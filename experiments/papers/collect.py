@@ -146,5 +146,7 @@ def curves_of(runs: Mapping[Place, Mapping[int, Path]], column: str) -> dict[tup
             metrics = metrics[metrics["split"] == "test"]
             if column in metrics and metrics[column].notna().all():
                 key = (place.data, place.clients, place.condition)
-                lines.setdefault(key, []).append((shown_name(place.method), metrics["round"].tolist(), metrics[column].tolist()))
+                lines.setdefault(key, []).append(
+                    (shown_name(place.method), metrics["round"].tolist(), metrics[column].tolist())
+                )
     return lines

@@ -16,6 +16,7 @@ The papers' tables lie in ``definitions/``; a user's own table is a file of the 
     by = "domain"               a row for each domain of the clients
     claims = [[A, B], ...]      differences between methods, paired by seed; B = "*" is every other method
     [figure]                    kind: what is drawn of the runs
+    [grid.METHOD]               values by setting, of runner = "search"
     runner                      an experiment that is no grid of runs, and its arguments under [arguments]
 """
 
@@ -98,6 +99,7 @@ class Table:
     runner: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     first_seed: int = 0
+    grid: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
 
     @property
     def data(self) -> tuple[str, ...]:

@@ -27,8 +27,8 @@ def differences(table: Table, runs: Runs) -> list[dict[str, Any]]:
 
     Returns:
         Data, clients, condition, better, worse, seeds; ``by``: {metric: mean, se, low, high} of the differences, the
-        ends of a 95 % interval by Student's t where there are :data:`TESTED` seeds; ``mean``, mean and standard error of
-        the first metric; ``domains``, the same of each domain.
+        ends of a 95 % interval by Student's t where there are :data:`TESTED` seeds; ``mean``, mean and standard error
+        of the first metric; ``domains``, the same of each domain.
     """
     gaps = []
     for data, clients, condition in dict.fromkeys((p.data, p.clients, p.condition) for p in runs):

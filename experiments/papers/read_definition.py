@@ -16,8 +16,8 @@ from .definition import Condition, Rule, Table
 #: of a table's file: what an entry must be
 KINDS: dict[str, Any] = {
     "title": str, "note": str, "published": dict, "data": list, "clients": list, "methods": list, "headline": list,
-    "seeds": int, "first_seed": int, "run": dict, "settings": dict, "condition": list, "where": list, "variant": dict, "metrics": dict,
-    "by": str, "claims": list, "figure": dict, "runner": str, "arguments": dict,
+    "seeds": int, "first_seed": int, "run": dict, "settings": dict, "condition": list, "where": list, "variant": dict,
+    "metrics": dict, "grid": dict, "by": str, "claims": list, "figure": dict, "runner": str, "arguments": dict,
 }  # fmt: skip
 CONDITION_KINDS = {"name": str, "data": list, "clients": list, "methods": list, "run": dict, "settings": dict}
 RULE_KINDS = {
@@ -25,7 +25,7 @@ RULE_KINDS = {
     "settings": dict, "unreachable": str, "explained": str,
 }  # fmt: skip
 #: experiments that are no grid of runs
-RUNNERS = ("synthetic", "unseen", "alone", "cost")
+RUNNERS = ("synthetic", "unseen", "alone", "cost", "sizes", "search")
 
 
 def names() -> list[str]:
@@ -124,6 +124,7 @@ def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | 
         metrics, held.get("by", ""),
         tuple(both for pair in held.get("claims", ()) for both in _claims(pair, every, where, beside)),
         held.get("figure", {}), runner, held.get("arguments", {}), first,
+        {_beside(key, beside): _grid(value, f"{where}: grid.{key}") for key, value in held.get("grid", {}).items()},
     )  # fmt: skip
 
 
@@ -167,9 +168,14 @@ def _variant(entry: Any, where: str, beside: Path | None) -> tuple[str, Mapping[
     return _beside(entry["method"], beside), entry.get("settings", {})
 
 
-def _claims(
-    pair: Any, methods: Sequence[str], where: str, beside: Path | None
-) -> Iterator[tuple[str, str]]:
+def _grid(entry: Any, where: str) -> Mapping[str, list[str]]:
+    """Values by setting, as the command line has them."""
+    if not isinstance(entry, dict) or not all(isinstance(value, list) and value for value in entry.values()):
+        raise UserError(f"{where}: a list of values for each setting is needed")
+    return {key: [str(value) for value in values] for key, values in entry.items()}
+
+
+def _claims(pair: Any, methods: Sequence[str], where: str, beside: Path | None) -> Iterator[tuple[str, str]]:
     """One claim; with "*" in the second place one of every other method."""
     if not isinstance(pair, list) or len(pair) != 2:
         raise UserError(f"{where}: a claim is a list of two methods, not {pair!r}")

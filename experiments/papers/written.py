@@ -15,7 +15,8 @@ from .seen_runs import write_runs
 
 COLUMNS = (
     "data", "clients", "condition", "method", "model", "ours", "ours_sem", "seeds", "published", "published_sem",
-    "difference", "nll", "ece", "draws_nll", "draws_ece", "rounds", "seconds_per_round", "bytes_per_message", "why", "explained",
+    "difference", "nll", "ece", "draws_nll", "draws_ece", "rounds", "seconds_per_round", "bytes_per_message", "why",
+    "explained",
 )  # fmt: skip
 
 
@@ -60,6 +61,8 @@ def parts(table: Table, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Heads of what is shown of a cell."""
     if table.paper:
         return "ours", "published", "difference"
+    if table.runner:
+        return ("",)
     return ("", "NLL", "ECE", "NLL of draws")[: 4 if any(row.get("draws_nll") is not None for row in rows) else 3]
 
 
@@ -67,7 +70,7 @@ def cell(table: Table, row: Mapping[str, Any], many: int = 3) -> tuple[str, ...]
     """What is shown of a cell: ours, published and difference; beside nothing that was published, ``many`` scores."""
     digits = 1 if abs(row.get("ours") or 100) >= 2 else 3
     ours = number(row.get("ours"), row.get("ours_sem"), digits)
-    ours += f" ({row['seeds']})" if ours else ""
+    ours += f" ({row['seeds']})" if ours and table.runner != "sizes" else ""
     if not table.paper:
         return ours, *(number(row.get(key), None, 3) for key in ("nll", "ece", "draws_nll")[: many - 1])
     gap = row.get("difference")
