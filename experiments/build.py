@@ -97,7 +97,9 @@ def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
     clients = run.clients
     if not clients and not run.split.startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")
-    federation = Federation.from_pool(pool, clients, run.split, validation=run.validation_fraction, seed=run.seed)
+    federation = Federation.from_pool(
+        pool, clients, run.split, validation=run.validation_fraction, seed=run.seed, validation_of=run.validation_of
+    )
     return federation, network_of(run, federation, latent)
 
 

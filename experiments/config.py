@@ -18,7 +18,7 @@ from typing import Any
 from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
-from .declared import TASKS, Option, flag, of_rows, of_table, of_watching, option, recorded
+from .declared import TASKS, Option, flag, of_rows, of_table, of_validation, of_watching, option, recorded
 
 ALL = ("run", "ablate", "tune", "search")
 
@@ -55,6 +55,7 @@ class RunConfig:
         "are chosen. [default: 0.1; for tables 0]", 0.1,
         commands=ALL, same_data=True,
     )  # fmt: skip
+    validation_of: str = of_validation()
     network: str = option(
         "Architecture before the last layer, such as mlp:100; see hierfl datasets. [default: the data set's]",
         commands=ALL, data="arrays",

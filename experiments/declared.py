@@ -54,6 +54,16 @@ def recorded(default: Any = MISSING, **about: Any) -> Any:
     return field(default=default, metadata={"option": Option(**about)})
 
 
+def of_validation() -> Any:
+    """The option that says of what validation data are a fraction."""
+    return option(
+        "What --validation-fraction is of: classes (each of which a client has ten examples) or clients (all rows "
+        "of each, one at least where it has three: small clients are judged, too). [default: classes]", "classes",
+        commands=("run", "ablate", "tune", "search"), choices=("classes", "clients"), metavar="classes|clients",
+        data="arrays", same_data=True, newer=True,
+    )  # fmt: skip
+
+
 def of_watching(help: str, metavar: str) -> Any:
     """An option of how a run is watched, which changes nothing of it and may be said of a run that goes on."""
     return option(help, None, metavar=metavar, identity=False, moves=True, newer=True)

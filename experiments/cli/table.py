@@ -9,6 +9,7 @@ import typer
 
 from hierfl.errors import UserError
 
+from .as_json import AsJson, print_json
 from .options import Offline, Quiet, Settings, path_option, whole_numbers, with_run_options
 
 
@@ -42,6 +43,7 @@ def table(
     ] = None,
     offline: Offline = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
     **given: Any,
 ) -> None:
     """Run or collect a table: a paper's, ours beside published, or your own. Stopped, it goes on where it was.
@@ -52,21 +54,28 @@ def table(
     from ..papers.read_definition import names, shipped
 
     if listed:
-        for known in names():
-            typer.echo(f"{known}: {shipped(known).title}")
+        titles = {known: shipped(known).title for known in names()}
+        if as_json:
+            print_json(titles)
+        for known, title in () if as_json else titles.items():
+            typer.echo(f"{known}: {title}")
         return
     if summary:
-        from ..papers.summary import markdown
+        from ..papers.summary import markdown, plain
         from ..papers.summary import summary as counted
 
-        typer.echo(markdown(counted(out or Path("runs"), given.get("data_root", Path("data")), name)))
+        found = counted(out or Path("runs"), given.get("data_root", Path("data")), name)
+        if as_json:
+            print_json(plain(found))
+        else:
+            typer.echo(markdown(found))
         return
     if not name:
         raise UserError(f"which table? known: {', '.join(names())}; or your own, FILE.toml")
     from ..configure import parse_settings
     from ..papers.make_table import make_table
 
-    make_table(
+    rows = make_table(
         name,
         out,
         data=data.split(",") if data else None,
@@ -78,8 +87,10 @@ def table(
         settings=parse_settings(setting or []),
         extra=given,
         collect=collect,
-        progress=not quiet,
+        progress=not (quiet or as_json),
     )
+    if as_json:
+        print_json(rows)
 
 
 def papers(

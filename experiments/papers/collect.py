@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hierfl.errors import UserError
@@ -20,6 +19,7 @@ from ..run_folder.summary import read_summary
 from .cells import why_not
 from .cost import bytes_per_message
 from .definition import Place, Table
+from .labels import shown_name
 from .means import mean_and_error
 from .published import numbers_of
 
@@ -132,33 +132,9 @@ def row_of(
             row["explained"] = text
     prefix = model.lower()
     row |= {"nll": common.get(f"{prefix}_nll"), "ece": common.get(f"{prefix}_ece")}
+    row |= {f"draws_{k}": common.get(f"{prefix}_draws_{k}") for k in ("nll", "ece")}
     row |= {k: v for k, v in common.items() if not k.endswith(("_nll", "_ece"))}
     return row
-
-
-def differences(table: Table, runs: Mapping[Place, Mapping[int, Path]]) -> list[dict[str, Any]]:
-    """Each claim in each condition, in the table's first metric and in NLL, paired by seed: mean, standard error."""
-    gaps, metric = [], next(iter(table.metrics.values()))
-    spots = dict.fromkeys((p.data, p.clients, p.condition) for p in runs)
-    for data, clients, condition in spots:
-        for first, second in table.claims:
-            one, two = (runs.get(Place(data, clients, condition, name), {}) for name in (first, second))
-            both = sorted(one.keys() & two.keys())
-            if not both:
-                continue
-            pairs = [(values(one[s], metric, table.by), values(two[s], metric, table.by)) for s in both]
-            by_label = {
-                label: mean_and_error([scale(metric) * (a[label] - b[label]) for a, b in pairs])
-                for label in (pairs[0][0] if table.by else ())
-            }
-            means = [scale(metric) * float(np.mean(list(a.values())) - np.mean(list(b.values()))) for a, b in pairs]
-            nll = [read_summary(one[s]).get("pm_nll") for s in both], [read_summary(two[s]).get("pm_nll") for s in both]
-            gap = {"data": data, "clients": clients, "condition": condition, "better": first, "worse": second}
-            gap |= {"seeds": both, "mean": mean_and_error(means), "domains": by_label}
-            if None not in nll[0] + nll[1]:
-                gap["nll"] = mean_and_error(np.subtract(np.array(nll[0], float), np.array(nll[1], float)))
-            gaps.append(gap)
-    return gaps
 
 
 def curves_of(runs: Mapping[Place, Mapping[int, Path]], column: str) -> dict[tuple[str, int, str], list[Any]]:
@@ -170,5 +146,7 @@ def curves_of(runs: Mapping[Place, Mapping[int, Path]], column: str) -> dict[tup
             metrics = metrics[metrics["split"] == "test"]
             if column in metrics and metrics[column].notna().all():
                 key = (place.data, place.clients, place.condition)
-                lines.setdefault(key, []).append((place.method, metrics["round"].tolist(), metrics[column].tolist()))
+                lines.setdefault(key, []).append(
+                    (shown_name(place.method), metrics["round"].tolist(), metrics[column].tolist())
+                )
     return lines

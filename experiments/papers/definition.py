@@ -5,7 +5,8 @@ The papers' tables lie in ``definitions/``; a user's own table is a file of the 
     title, note                 in words
     published = {paper, table}  where its numbers are in published.csv
     data, clients, methods      the cells; without clients the data's own number
-    seeds, headline             runs of each cell; methods that --budget takes first
+    seeds, first_seed           runs of each cell; the first one's seed, 0 by default
+    headline                    methods that --budget takes first
     run, settings               run options of all cells; settings of all methods that have them
     [[condition]]               name, and by choice data, clients, methods, run, settings: of these cells alone
     [[where]]                   data, clients, condition, method (each a value or a list): run, settings, unreachable
@@ -13,8 +14,9 @@ The papers' tables lie in ``definitions/``; a user's own table is a file of the 
     [variant.NAME]              method, settings: a row that is another method with settings
     [metrics]                   PM, GM: which numbers of summary.json are the table's
     by = "domain"               a row for each domain of the clients
-    claims = [[A, B], ...]      differences between methods, paired by seed
+    claims = [[A, B], ...]      differences between methods, paired by seed; B = "*" is every other method
     [figure]                    kind: what is drawn of the runs
+    [grid.METHOD]               values by setting, of runner = "search"
     runner                      an experiment that is no grid of runs, and its arguments under [arguments]
 """
 
@@ -96,6 +98,8 @@ class Table:
     figure: Mapping[str, Any] = field(default_factory=dict)
     runner: str = ""
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    first_seed: int = 0
+    grid: Mapping[str, Mapping[str, list[str]]] = field(default_factory=dict)
 
     @property
     def data(self) -> tuple[str, ...]:

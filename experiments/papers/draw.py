@@ -23,6 +23,7 @@ from ..run_folder.csv_files import read_frame
 from .cells import slug, table_cell, why_not
 from .collect import curves_of, scale, values
 from .definition import Place, Table
+from .labels import shown_name
 
 Runs = Mapping[Place, Mapping[int, Path]]
 #: of a figure's kind
@@ -68,7 +69,7 @@ def _curves(table: Table, runs: Runs, out: Path) -> list[Path]:
     metric = next(iter(table.metrics.values()))
     made = []
     for (data, clients, condition), lines in curves_of(runs, metric).items():
-        title = ", ".join(filter(None, (data, f"{clients} clients" if clients else "", condition)))
+        title = ", ".join(filter(None, (shown_name(data), f"{clients} clients" if clients else "", condition)))
         name = f"curves-{slug(data)}-{clients}-{slug(condition)}".rstrip("-")
         made.append(curves(lines, f"test {metric.replace('_', ' ')}", title, out / f"{name}.png"))
     return made
@@ -91,10 +92,10 @@ def _conditions(table: Table, runs: Runs, out: Path) -> list[Path]:
                 ]
                 if points:
                     frame = pd.DataFrame(points, columns=["place", "value"]).groupby("place")["value"].mean()
-                    (line,) = ax.plot(frame.index, frame, marker="o", lw=1.6, label=method)
+                    (line,) = ax.plot(frame.index, frame, marker="o", lw=1.6, label=shown_name(method))
                     ax.scatter(*zip(*points, strict=True), s=12, color=line.get_color(), alpha=0.4)
             ax.set_xticks(range(len(names)), names)
-            ax.set(ylabel=metric.replace("_", " "), title=f"{data}, {clients} clients")
+            ax.set(ylabel=metric.replace("_", " "), title=f"{shown_name(data)}, {clients} clients")
             ax.legend(loc="best")
             made.append(save(plt, figure, out / f"conditions-{slug(data)}-{clients}.png"))
     return made
@@ -143,6 +144,6 @@ def _bubbles(table: Table, places: Sequence[Place], out: Path, root: Path) -> li
         with styled() as plt:
             figure, ax = plt.subplots(figsize=(8.0, 3.4), layout="constrained")
             share_bubbles(federation.by_class.counts, ax)
-            ax.set_title(f"{place.data}, {place.condition or run.split}")
+            ax.set_title(f"{shown_name(place.data)}, {place.condition or run.split}")
             made.append(save(plt, figure, out / f"bubbles-{slug(place.data)}-{slug(place.condition or run.split)}.png"))
     return made

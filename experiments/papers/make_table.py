@@ -18,11 +18,14 @@ from ..grid import Cell, run_cells
 from ..messages import to_stderr
 from .budget import in_order, plan, within
 from .cells import cell_name, table_cell
-from .collect import checked, differences, rows_of
+from .collect import checked, rows_of
 from .definition import Place, Table
+from .differences import differences
 from .draw import draw
+from .labels import labelled, labels
 from .read_definition import read, shipped
 from .runners import run_other
+from .seen_runs import lines
 from .written import COLUMNS, markdown, write
 
 if TYPE_CHECKING:
@@ -93,7 +96,8 @@ def make_table(
     places = made.places(data, clients, methods, conditions)
     if not places:
         raise UserError(f"{made.name} has no cell of this kind: its conditions have data and methods of their own")
-    cells = [(p, table_cell(made, p, s, settings)) for s in range(seeds or made.seeds) for p in places]
+    every_seed = range(made.first_seed, made.first_seed + (seeds or made.seeds))
+    cells = [(p, table_cell(made, p, s, settings)) for s in every_seed for p in places]
     if budget is not None:
         cells = in_order(made, cells, out, extra, root)
     problems = []
@@ -107,18 +111,25 @@ def make_table(
     if not collect:
         problems += [words for words in strange if words not in problems]
     rows, claims = rows_of(made, runs, root), differences(made, runs)
-    write(made, rows, claims, out)  # all that there is, whatever part was asked for
+    known = labels([*(p.data for p in runs), *(p.method for p in runs)])
+
+    def called(held: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return labelled(held, known)
+
+    # all that there is, whatever part was asked for
+    write(made, called(rows), called(claims), out, called(lines(runs)))
     asked = {_key(made, p) for p in places}
     shown = [r for r in rows if _key(made, Place(r["data"], r["clients"], r["condition"], r["method"])) in asked]
     draw(made, runs, places, out, root)
     if progress:
         spots = {(p.data, p.clients, p.condition) for p in places}
-        print(markdown(made, shown, [c for c in claims if (c["data"], c["clients"], c["condition"]) in spots]))
+        mine = [c for c in claims if (c["data"], c["clients"], c["condition"]) in spots]
+        print(markdown(made, called(shown), called(mine)))
         for words in strange if collect else ():
             print(f"left out: {words}", file=sys.stderr)
     if problems:
         raise UserError(f"{len(problems)} of {len(cells)} cells could not be run; the first: {problems[0]}")
-    return shown
+    return called(shown)
 
 
 def definition(name: str | Path | Table) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -16,8 +16,8 @@ from .definition import Condition, Rule, Table
 #: of a table's file: what an entry must be
 KINDS: dict[str, Any] = {
     "title": str, "note": str, "published": dict, "data": list, "clients": list, "methods": list, "headline": list,
-    "seeds": int, "run": dict, "settings": dict, "condition": list, "where": list, "variant": dict, "metrics": dict,
-    "by": str, "claims": list, "figure": dict, "runner": str, "arguments": dict,
+    "seeds": int, "first_seed": int, "run": dict, "settings": dict, "condition": list, "where": list, "variant": dict,
+    "metrics": dict, "grid": dict, "by": str, "claims": list, "figure": dict, "runner": str, "arguments": dict,
 }  # fmt: skip
 CONDITION_KINDS = {"name": str, "data": list, "clients": list, "methods": list, "run": dict, "settings": dict}
 RULE_KINDS = {
@@ -25,7 +25,7 @@ RULE_KINDS = {
     "settings": dict, "unreachable": str, "explained": str,
 }  # fmt: skip
 #: experiments that are no grid of runs
-RUNNERS = ("synthetic", "unseen", "alone", "cost")
+RUNNERS = ("synthetic", "unseen", "alone", "cost", "sizes", "search")
 
 
 def names() -> list[str]:
@@ -107,6 +107,8 @@ def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | 
     seeds = held.get("seeds", 1)
     if seeds < 1:
         raise UserError(f"{where}: seeds must be at least 1")
+    if (first := held.get("first_seed", 0)) < 0 or (runner and first):
+        raise UserError(f"{where}: first_seed is a whole number from 0, of a table of runs")
     published = held.get("published", {})
     check(published, {"paper": str, "table": str}, f"{where}: published")
     metrics = held.get("metrics", {"PM": "pm_accuracy", "GM": "gm_accuracy"})
@@ -118,9 +120,11 @@ def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | 
         name, held["title"], made, every, seeds, held.get("note", ""), published.get("paper", ""),
         published.get("table", ""), tuple(held.get("headline", ())), held.get("run", {}), held.get("settings", {}),
         tuple(_rule(entry, where, beside) for entry in held.get("where", ())),
-        {key: _variant(value, f"{where}: variant.{key}") for key, value in held.get("variant", {}).items()},
-        metrics, held.get("by", ""), tuple(_claim(pair, every, where, beside) for pair in held.get("claims", ())),
-        held.get("figure", {}), runner, held.get("arguments", {}),
+        {key: _variant(value, f"{where}: variant.{key}", beside) for key, value in held.get("variant", {}).items()},
+        metrics, held.get("by", ""),
+        tuple(both for pair in held.get("claims", ()) for both in _claims(pair, every, where, beside)),
+        held.get("figure", {}), runner, held.get("arguments", {}), first,
+        {_beside(key, beside): _grid(value, f"{where}: grid.{key}") for key, value in held.get("grid", {}).items()},
     )  # fmt: skip
 
 
@@ -157,18 +161,27 @@ def _rule(entry: Any, where: str, beside: Path | None) -> Rule:
     return Rule(**values)
 
 
-def _variant(entry: Any, where: str) -> tuple[str, Mapping[str, Any]]:
+def _variant(entry: Any, where: str, beside: Path | None) -> tuple[str, Mapping[str, Any]]:
     check(entry, {"method": str, "settings": dict}, where)
     if "method" not in entry:
         raise UserError(f"{where}: method is missing")
-    return entry["method"], entry.get("settings", {})
+    return _beside(entry["method"], beside), entry.get("settings", {})
 
 
-def _claim(pair: Any, methods: Sequence[str], where: str, beside: Path | None) -> tuple[str, str]:
+def _grid(entry: Any, where: str) -> Mapping[str, list[str]]:
+    """Values by setting, as the command line has them."""
+    if not isinstance(entry, dict) or not all(isinstance(value, list) and value for value in entry.values()):
+        raise UserError(f"{where}: a list of values for each setting is needed")
+    return {key: [str(value) for value in values] for key, values in entry.items()}
+
+
+def _claims(pair: Any, methods: Sequence[str], where: str, beside: Path | None) -> Iterator[tuple[str, str]]:
+    """One claim; with "*" in the second place one of every other method."""
     if not isinstance(pair, list) or len(pair) != 2:
         raise UserError(f"{where}: a claim is a list of two methods, not {pair!r}")
     first, second = (_beside(value, beside) for value in pair)
-    for name in (first, second):
+    for name in (first, *(() if second == "*" else (second,))):
         if name not in methods:
             raise UserError(f"{where}: claims: {unknown('method', name, methods)}")
-    return first, second
+    for name in (other for other in methods if other != first) if second == "*" else (second,):
+        yield first, name

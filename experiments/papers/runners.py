@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from hierfl.data.datasets.presence import missing_sets
+from hierfl.data.datasets.registry import defaults
 from hierfl.errors import UserError, unknown
 from hierfl.file_lock import locked
 from hierfl.files import make_folder
@@ -21,6 +22,8 @@ from ..run_folder.csv_files import read_frame
 from ..run_folder.files import versions, write_text
 from .alone import run_alone
 from .cells import table_cell
+from .choose import run_searches
+from .client_sizes import SHOWN, draw_sizes, run_sizes
 from .collect import row_of
 from .definition import Place, Table
 from .published import numbers_of
@@ -85,11 +88,12 @@ def _synthetic(
 ) -> Rows:
     """FedPop's Figure 2."""
     _none_of(said, "data", "methods", "conditions", "settings")
-    if more := extra.keys() - {"data_root"}:
+    if more := extra.keys() - {"data_root", "rounds"}:
         raise UserError(f"this experiment has no --{min(more)}")
     path = out / "synthetic.csv"
-    if not collect and not (out / "synthetic.json").is_file():
-        run_experiment(said["seeds"], arguments["exact"], arguments["reading"], out)
+    if not collect:
+        rounds = {"rounds": extra.get("rounds", arguments["rounds"]), "exact_rounds": arguments["exact_rounds"]}
+        run_experiment(said["seeds"], arguments["exact"], arguments["reading"], out, **rounds)
     frame = read_frame(path, ("method",)) if path.is_file() else pd.DataFrame({"method": []})
     rows = []
     for metric in ("principal_angle", "z_error", "test_rmse"):
@@ -164,10 +168,10 @@ def _cost(table: Table, out: Path, said: Said, extra: dict[str, Any], arguments:
             raise unknown(f"method of {table.name}", name, table.methods)
     path = out / "cost.json"
     if not collect:
-        cells = {}
+        cells, other = {}, extra.pop("network", None)
         for place in table.places(said["data"], None, said["methods"], said["conditions"]):
             cell = table_cell(table, place, 0, said["settings"])
-            network = str(extra.pop("network", cell.given["network"]))
+            network = str(other or cell.given["network"])
             for width in widths:
                 given = {**cell.given, "network": with_width(network, width)}
                 cells[place.method, width] = type(cell)(**{**vars(cell), "given": given})
@@ -184,4 +188,53 @@ def _cost(table: Table, out: Path, said: Said, extra: dict[str, Any], arguments:
     return rows
 
 
-RUNNERS: dict[str, Callable[..., Rows]] = {"synthetic": _synthetic, "unseen": _unseen, "alone": _alone, "cost": _cost}
+def _sizes(
+    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+) -> Rows:
+    """How large clients are, by the split alone."""
+    _none_of(said, "methods", "conditions", "settings")
+    root, split, splits = Path(extra.pop("data_root", "data")), extra.pop("split", None), arguments["splits"]
+    if splits < 1:
+        raise UserError("splits must be at least 1")
+    if extra:
+        raise UserError(f"this experiment has no --{min(extra)}")
+    clients, wanted, rows = table.conditions[0].clients, said["data"] or table.data, []
+    there = [name for name in wanted if said["data"] or not missing_sets(name, root)]
+    cells = run_sizes(there, clients, root, splits, split, out, collect)
+    for data in wanted:
+        own = [cell for cell in cells if cell["data"] == data and cell["split"] == (split or defaults(data).split)]
+        for cell in own:
+            for name in SHOWN:
+                rows.append(row_of(table, Place(data, cell["clients"], "", name), "size", [cell[name]], None, {}, ""))
+        if own:
+            draw_sizes(own, splits, out / f"sizes-{data}.png")
+        else:
+            lacking = missing_sets(data, root)
+            why = f"not on this disk: {', '.join(lacking)}" if lacking else "not run"
+            rows += [row_of(table, Place(data, j, "", "median"), "size", None, None, {}, why) for j in clients]
+    return rows
+
+
+def _search(
+    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+) -> Rows:
+    """Settings of several methods, chosen on validation data."""
+    _none_of(said, "conditions", "settings")
+    places = table.places(said["data"], None, said["methods"])
+    found = run_searches(table, places, arguments["budget"], said["seeds"], extra, out, collect)
+    made = {one["place"]: one for one in found}
+    rows = []
+    for place in places:
+        if (one := made.get(place)) is None:
+            rows.append(row_of(table, place, "validation NLL", None, None, {}, "not run"))
+            continue
+        chosen = ", ".join(f"{k}={v}" for k, v in one["settings"].items())
+        row = row_of(table, place, "validation NLL", [one["nll"]], None, {}, "")
+        rows.append({**row, "seeds": said["seeds"], "explained": f"{chosen}; {one['tried']} of {one['of']} settings"})
+    return rows
+
+
+RUNNERS: dict[str, Callable[..., Rows]] = {
+    "synthetic": _synthetic, "unseen": _unseen, "alone": _alone, "cost": _cost, "sizes": _sizes,
+    "search": _search,
+}  # fmt: skip

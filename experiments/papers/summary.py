@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -54,9 +55,9 @@ def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
     """Published numbers of a table, how many have been run, how many agree, and why others cannot be run."""
     theirs = numbers_of(table)
     there = {key for key in theirs if key in ours}
-    short = {key for key in there if _is_short(table, key[0], ours[key])}
-    gaps = {key: ours[key]["ours"] - theirs[key].value for key in theirs if key in there - short}
-    reasons = {"run with fewer rounds than the table's": len(short)} if short else {}
+    strange = {key: why for key in there if (why := _otherwise(table, key[0], ours[key]))}
+    gaps = {key: ours[key]["ours"] - theirs[key].value for key in theirs if key in there - strange.keys()}
+    reasons = dict(Counter(strange.values()))
     for place, _ in theirs.keys() - there:
         if why := _why(table, place, root):
             reasons[why] = reasons.get(why, 0) + 1
@@ -78,13 +79,25 @@ def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _is_short(table: Table, place: Place, row: Mapping[str, Any]) -> bool:
-    """Whether a run had fewer rounds than its table gives it: a trial, and no number of the table."""
-    rounds = row.get("rounds") or row.get("setting", {}).get("run", {}).get("rounds")
-    if rounds is None or table.runner:
-        return False
-    where = replace(place, data=table.data[0]) if table.by else place
-    return int(rounds) < table_cell(table, where, 0).config({}).run.rounds
+#: run options that tell a table's cells apart, beside its rounds
+OPTIONS = ("split", "network", "participation", "validation_fraction")
+
+
+def _otherwise(table: Table, place: Place, row: Mapping[str, Any]) -> str:
+    """How a run differs from the table's cell, in words: it is no number of the table then; empty where it does not."""
+    setting = row.get("setting", {})
+    rounds = row.get("rounds") or setting.get("run", {}).get("rounds")
+    if table.runner:
+        return ""
+    cell = table_cell(table, replace(place, data=table.data[0]) if table.by else place, 0)
+    config = cell.config({})
+    if rounds is not None and int(rounds) < config.run.rounds:
+        return "run with fewer rounds than the table's"
+    wanted = {name: getattr(config.run, name) for name in OPTIONS}
+    wanted |= {name: config.settings[name] for name in cell.settings}
+    had = {**setting.get("run", {}), **setting.get("settings", {})}
+    other = [name for name, value in wanted.items() if name in had and had[name] != value]
+    return f"run with another {other[0]} than the table's" if other else ""
 
 
 def _why(table: Table, place: Place, root: Path) -> str:
@@ -140,3 +153,17 @@ def markdown(found: Iterable[dict[str, Any]]) -> str:
             f"{row['ours']:.1f} ({row.get('seeds', 1)}{rounds}) | {gap['published']:.1f} | {gap['gap']:+.1f} | {why} |"
         )
     return "\n".join([*lines, ""])
+
+
+def plain(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same for a program: cells in place of rows."""
+    kept = ("ours", "ours_sem", "seeds", "rounds")
+    return [
+        {**one, "far": [
+            {**vars(gap["place"]), "model": gap["model"], **{k: gap["ours"].get(k) for k in kept},
+             "published": gap["published"], "difference": gap["gap"],
+             "explained": shipped(one["table"]).said(gap["place"], "explained") or None}
+            for gap in one["far"]
+        ]}
+        for one in found
+    ]  # fmt: skip

@@ -5,7 +5,7 @@
 FedPop beside its two limits, FedAvg (sigma -> 0) and FedRep (sigma -> inf), judged by the principal angle between the
 true phi and the found one and by the mean l2 error of z; step sizes are chosen on other data sets, by the error on
 their held-out rows. Then the fit whose gradients have control variates, against the maximum of the exact marginal
-likelihood.
+likelihood. What OUT/synthetic-cells.json holds is not run again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,11 @@ from hierfl.models import FedAvg, FedPop, FedRep
 from hierfl.nn.networks.build import architecture
 from hierfl.plots.comparison import compared
 
+from ..grid import read_cells
 from ..run_folder.csv_files import write_frame
 from ..run_folder.files import versions, write_text
 
-ROUNDS = 200
+ROUNDS, EXACT_ROUNDS = 200, 600
 #: seeds on which step sizes are chosen
 CHOOSING = (1000, 1001)
 LANGEVIN = {
@@ -47,8 +49,6 @@ LANGEVIN = {
     "beta2": 0.97,
     "final_kernel": "unadjusted",
     "final_chains": 1,
-    "final_steps": 1000,
-    "final_keep": 100,
 }
 #: by name: the method, what is fixed, and the grid
 CONTESTANTS: dict[str, tuple[type[Method], dict[str, Any], dict[str, list[Any]]]] = {
@@ -70,14 +70,18 @@ CONTESTANTS: dict[str, tuple[type[Method], dict[str, Any], dict[str, list[Any]]]
 }  # fmt: skip
 
 
-def one(name: str, settings: Mapping[str, Any], federation: Federation, noise: float, seed: int) -> Run:
+def one(
+    name: str, settings: Mapping[str, Any], federation: Federation, noise: float, seed: int, rounds: int = ROUNDS
+) -> Run:
     """One fit; a mean log likelihood's step size is in units of its curvature, 1 / noise^2."""
     kind, fixed, _ = CONTESTANTS[name]
+    if kind is FedPop:  # (1,000 last steps, of which 100 draws are kept, where there are 200 rounds)
+        fixed = {**fixed, "final_steps": 5 * rounds, "final_keep": max(1, rounds // 2)}
     own = {k: v * noise**2 if k == "lr" and kind is not FedPop else v for k, v in settings.items()}
     method = kind(architecture("projection:2", federation, noise), **fixed, **own)
     return fit(
-        method, federation, ROUNDS, seed=seed, chunk=federation.clients, dtype=torch.float64, progress=False,
-        evaluate_every=ROUNDS,
+        method, federation, rounds, seed=seed, chunk=federation.clients, dtype=torch.float64, progress=False,
+        evaluate_every=rounds,
     )  # fmt: skip
 
 
@@ -99,21 +103,21 @@ def measured(run: Run, made: truth.Truth) -> dict[str, float]:
     }
 
 
-def choose(name: str, reading: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def choose(name: str, reading: Any, rounds: int = ROUNDS) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Step sizes with the smallest error on the held-out rows of other data sets; and all cells."""
     grid, cells = CONTESTANTS[name][2], []
     for values in itertools.product(*grid.values()):
         settings, errors = dict(zip(grid, values, strict=True)), []
         for seed in CHOOSING:
             federation, made = truth.synthetic(seed, reading=reading)
-            errors.append(float(one(name, settings, federation, made.noise, seed).last()["pm_rmse"]))
+            errors.append(float(one(name, settings, federation, made.noise, seed, rounds).last()["pm_rmse"]))
         error = float(np.mean(errors))
         cells.append({**settings, "rmse": error if np.isfinite(error) else None})
     best = min((cell for cell in cells if cell["rmse"] is not None), key=lambda cell: cell["rmse"])
     return {k: best[k] for k in grid}, cells
 
 
-def exact(seed: int, reading: Any, rounds: int = 600) -> dict[str, Any]:
+def exact(seed: int, reading: Any, rounds: int = EXACT_ROUNDS) -> dict[str, Any]:
     """FedPop with control variates against the exact marginal likelihood's maximum, in what is identified."""
     federation, made = truth.synthetic(seed, reading=reading)
     method = FedPop(
@@ -132,55 +136,71 @@ def exact(seed: int, reading: Any, rounds: int = 600) -> dict[str, Any]:
     return {"seed": seed, **relative, "log likelihood": abs(heights[0] / heights[1] - 1), "maximum": heights[1]}
 
 
-def run_experiment(seeds: int, exact_seeds: int, reading: str, out: Path) -> str:
+def run_experiment(
+    seeds: int, exact_seeds: int, reading: str, out: Path, rounds: int = ROUNDS, exact_rounds: int = EXACT_ROUNDS
+) -> str:
     """Chooses step sizes, runs every contestant on every data set, and writes it all; the table as text.
 
     Args:
         seeds: how many data sets.
         exact_seeds: how many of them are compared with the exact maximum.
         reading: of the paper's noise, one of :data:`hierfl.data.synthetic.NOISE`.
-        out: the folder of synthetic.csv, synthetic.json and synthetic.png.
+        out: the folder of synthetic-cells.json, synthetic.csv, synthetic.json and synthetic.png.
+        rounds, exact_rounds: of each fit; of those that are compared with the exact maximum.
 
     Raises:
-        UserError: for numbers of seeds that cannot be, or an unknown reading.
+        UserError: for numbers that cannot be, an unknown reading, or a folder with another reading or other rounds.
     """
-    if seeds < 1 or exact_seeds < 0:
-        raise UserError("--seeds must be at least 1, --exact at least 0")
+    if seeds < 1 or exact_seeds < 0 or rounds < 1 or exact_rounds < 1:
+        raise UserError("--seeds and rounds must be at least 1, exact at least 0")
     if reading not in truth.NOISE:
         raise unknown("reading", reading, truth.NOISE)
     logging.getLogger("hierfl").setLevel(logging.ERROR)  # a step size that is too large is part of a grid
     out.mkdir(parents=True, exist_ok=True)
-    chosen, rows, start = {}, [], time.perf_counter()
+    setting = {"experiment": "fedpop-figure-2", "reading": reading, "rounds": rounds, "exact_rounds": exact_rounds}
+    path = out / "synthetic-cells.json"
+
+    def cell(what: str, name: str, seed: int, made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What the file holds of it, or what is made now and kept there."""
+        kept, key = read_cells(path, setting), {"what": what, "method": name, "seed": seed}
+        there = next((old for old in kept if key.items() <= old.items()), None)
+        if there is None:
+            start = time.perf_counter()
+            there = {**key, **made(), "seconds": round(time.perf_counter() - start, 2)}
+            write_text(path, json.dumps({**setting, "cells": [*kept, there]}, indent=1) + "\n")
+        bar.advance(None)
+        return there
+
+    def chosen_of(name: str) -> dict[str, Any]:
+        settings, cells = choose(name, reading, rounds)
+        return {"settings": settings, "grid": cells, "on_seeds": list(CHOOSING)}
+
+    def run_of(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+        federation, made = truth.synthetic(seed, reading=reading)
+        return measured(one(name, settings, federation, made.noise, seed, rounds), made)
+
+    read_cells(path, setting)  # (another experiment's folder is refused before anything is run)
+    chosen, rows = {}, []
     with Bar(len(CONTESTANTS) * (seeds + 1) + exact_seeds, 0, show=True) as bar:
         for name in CONTESTANTS:
-            settings, cells = choose(name, reading)
-            chosen[name] = {"settings": settings, "cells": cells, "on_seeds": list(CHOOSING)}
-            bar.advance(None)
-            for seed in range(seeds):
-                federation, made = truth.synthetic(seed, reading=reading)
-                run = one(name, settings, federation, made.noise, seed)
-                rows.append({"method": name, "seed": seed, **measured(run, made), "seconds": round(run.seconds, 2)})
-                write_frame(out / "synthetic.csv", pd.DataFrame(rows))
-                bar.advance(None)
-        agreement = []
-        for seed in range(exact_seeds):
-            agreement.append(exact(seed, reading))
-            bar.advance(None)
-    frame = pd.DataFrame(rows)
+            chosen[name] = cell("choice", name, -1, partial(chosen_of, name))
+            settings = chosen[name]["settings"]
+            rows += [cell("run", name, seed, partial(run_of, name, settings, seed)) for seed in range(seeds)]
+        agreement = [cell("exact", "", k, partial(exact, k, reading, exact_rounds)) for k in range(exact_seeds)]
+    frame = pd.DataFrame(rows).drop(columns="what")
+    write_frame(out / "synthetic.csv", frame)
     grouped = frame.groupby("method", sort=False)[["principal_angle", "z_error", "test_rmse", "seconds"]]
     table = pd.concat([grouped.mean(), grouped.sem().add_suffix("_se")], axis=1)
-    more = f" --set exact={exact_seeds} --set reading={reading}"
-    command = f"hierfl table fedpop-figure-2 --seeds {seeds}{more} --out {out}"
+    more = f" --set exact={exact_seeds} --set reading={reading} --rounds {rounds} --set exact_rounds={exact_rounds}"
     report = {
-        "command": command, "rounds": ROUNDS,
+        "command": f"hierfl table fedpop-figure-2 --seeds {seeds}{more} --out {out}", "rounds": rounds,
         "reading": reading, "chosen": chosen, "mean": table.to_dict("index"), "exact": agreement,
-        "seconds": time.perf_counter() - start, "versions": versions(),
+        "seconds": sum(held["seconds"] for held in read_cells(path, setting)), "versions": versions(),
     }  # fmt: skip
     write_text(out / "synthetic.json", json.dumps(report, indent=1) + "\n")
     draw(frame, out / "synthetic.png")
-    lines = [
-        {k: f"{v:.2e}" if isinstance(v, float) and k != "maximum" else v for k, v in row.items()} for row in agreement
-    ]
+    shown = [{k: v for k, v in row.items() if k not in ("what", "method", "seconds")} for row in agreement]
+    lines = [{k: f"{v:.2e}" if isinstance(v, float) and k != "maximum" else v for k, v in row.items()} for row in shown]
     return "\n".join([table.round(4).to_string(), *map(str, lines)])
 
 

@@ -10,21 +10,29 @@ from typing import Any
 from ..run_folder.csv_files import write_rows
 from ..run_folder.files import write_text
 from .definition import Table
+from .differences import SCORES, TESTED, in_words
+from .seen_runs import write_runs
 
 COLUMNS = (
     "data", "clients", "condition", "method", "model", "ours", "ours_sem", "seeds", "published", "published_sem",
-    "difference", "nll", "ece", "rounds", "seconds_per_round", "bytes_per_message", "why", "explained",
+    "difference", "nll", "ece", "draws_nll", "draws_ece", "rounds", "seconds_per_round", "bytes_per_message", "why",
+    "explained",
 )  # fmt: skip
 
 
-def write(table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]], out: Path) -> None:
-    """table.json, table.csv, table.md and table.tex."""
+def write(
+    table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]], out: Path,
+    runs: Sequence[dict[str, Any]] = (),
+) -> None:  # fmt: skip
+    """table.json, table.csv, table.md and table.tex; and runs.csv, where there are runs."""
     out.mkdir(parents=True, exist_ok=True)
     record = {"table": table.name, "title": table.title, "note": table.note, "rows": rows, "differences": claims}
     write_text(out / "table.json", json.dumps(record, indent=1) + "\n")
     write_rows(out / "table.csv", COLUMNS, rows)
     write_text(out / "table.md", markdown(table, rows, claims))
     write_text(out / "table.tex", latex(table, rows))
+    if runs:
+        write_runs(list(runs), out)
 
 
 def head_of(row: Mapping[str, Any]) -> str:
@@ -39,28 +47,32 @@ def grids(table: Table, rows: Sequence[dict[str, Any]]) -> Iterable[tuple[str, l
         spots = list(dict.fromkeys((row["clients"], row["condition"]) for row in mine))
         spots.sort(key=lambda spot: spot[0])
         by = {(r["method"], r["model"], r["clients"], r["condition"]): r for r in mine}
-        shown = parts(table)
+        shown = parts(table, rows)
         heads = [", ".join(filter(None, (head_of({"clients": j, "condition": c}), shown[0]))) for j, c in spots]
         columns = [text for head in heads for text in (head, *shown[1:])]
         lines = []
         for method, model in dict.fromkeys((row["method"], row["model"]) for row in mine):
-            cells = [text for spot in spots for text in cell(table, by.get((method, model, *spot), {}))]
+            cells = [text for spot in spots for text in cell(table, by.get((method, model, *spot), {}), len(shown))]
             lines.append([method, model, *cells])
         yield data, columns, lines
 
 
-def parts(table: Table) -> tuple[str, ...]:
+def parts(table: Table, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Heads of what is shown of a cell."""
-    return ("ours", "published", "difference") if table.paper else ("", "NLL", "ECE")
+    if table.paper:
+        return "ours", "published", "difference"
+    if table.runner:
+        return ("",)
+    return ("", "NLL", "ECE", "NLL of draws")[: 4 if any(row.get("draws_nll") is not None for row in rows) else 3]
 
 
-def cell(table: Table, row: Mapping[str, Any]) -> tuple[str, str, str]:
-    """What is shown of a cell: ours, published and difference; beside nothing that was published, NLL and ECE."""
+def cell(table: Table, row: Mapping[str, Any], many: int = 3) -> tuple[str, ...]:
+    """What is shown of a cell: ours, published and difference; beside nothing that was published, ``many`` scores."""
     digits = 1 if abs(row.get("ours") or 100) >= 2 else 3
     ours = number(row.get("ours"), row.get("ours_sem"), digits)
-    ours += f" ({row['seeds']})" if ours else ""
+    ours += f" ({row['seeds']})" if ours and table.runner != "sizes" else ""
     if not table.paper:
-        return ours, number(row.get("nll"), None, 3), number(row.get("ece"), None, 3)
+        return ours, *(number(row.get(key), None, 3) for key in ("nll", "ece", "draws_nll")[: many - 1])
     gap = row.get("difference")
     return ours, number(row.get("published"), row.get("published_sem"), 1), "" if gap is None else f"{gap:+.1f}"
 
@@ -102,15 +114,16 @@ def _how(method: str, row: Mapping[str, Any]) -> str:
 
 
 def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
-    lines = ["| difference, paired by seed | | seeds | points | by domain | NLL |", "|---|---|---:|---:|---|---:|"]
+    names = list(dict.fromkeys(name for gap in claims for name in gap["by"]))
+    domains = any(gap["domains"] for gap in claims)
+    heads = ["difference, paired by seed", "", "seeds", *names, *(["by domain"] if domains else [])]
+    lines = [f"| {' | '.join(heads)} |", "|---|---|---:|" + "---:|" * (len(heads) - 3)]
     for gap in claims:
-        where = ", ".join(filter(None, (gap["data"], head_of(gap))))
-        domains = ", ".join(f"{name} {number(pair[0], pair[1], 2)}" for name, pair in gap["domains"].items())
-        nll = number(gap["nll"][0], gap["nll"][1], 3) if "nll" in gap else ""
-        pair = f"{gap['better']} less {gap['worse']}"
-        mean = number(gap["mean"][0], gap["mean"][1], 2)
-        lines.append(f"| {pair} | {where} | {len(gap['seeds'])} | {mean} | {domains} | {nll} |")
-    return [*lines, ""]
+        pair, where = f"{gap['better']} less {gap['worse']}", ", ".join(filter(None, (gap["data"], head_of(gap))))
+        said = [in_words(gap["by"][name], 3 if name in SCORES else 2) if name in gap["by"] else "" for name in names]
+        each = ", ".join(f"{name} {number(two[0], two[1], 2)}" for name, two in gap["domains"].items())
+        lines.append(f"| {' | '.join([pair, where, str(len(gap['seeds'])), *said, *([each] if domains else [])])} |")
+    return [*lines, "", f"(95 % intervals by Student's t; fewer than {TESTED} seeds are not tested.)", ""]
 
 
 #: characters that LaTeX reads as commands

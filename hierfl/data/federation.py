@@ -78,8 +78,9 @@ class Federation(FederationMakers):
 
     @classmethod
     def from_pool(
-        cls, pool: PooledDataset, clients: int, split: str, *, validation: float = 0.1, seed: int = 0
-    ) -> Federation:
+        cls, pool: PooledDataset, clients: int, split: str, *, validation: float = 0.1, seed: int = 0,
+        validation_of: str = "classes",
+    ) -> Federation:  # fmt: skip
         """Splits a pool (see :mod:`hierfl.data.datasets.registry`) among J clients.
 
         Args:
@@ -88,13 +89,15 @@ class Federation(FederationMakers):
             split: a name of :data:`hierfl.data.partition.registry.SPLITS` with its parameter, such as "label-skew:5".
             validation: fraction of each class that is held out where a client has at least ten of it.
             seed: of the split and of what is held out.
+            validation_of: "clients": that fraction of every client's rows instead, whatever their classes, one at least
+                of clients that have three, so that small clients are judged, too.
 
         Raises:
             UserError: where the split cannot be made.
         """
         parts = split_pool(pool, clients, split, seed)
         y = np.concatenate([pool.y_train, pool.y_test])
-        train, held = hold_out(parts.train, parts.ids, y, validation, seed, pool.task)
+        train, held = hold_out(parts.train, parts.ids, y, validation, seed, pool.task, validation_of)
         return cls(
             x=torch.as_tensor(np.concatenate([pool.x_train, pool.x_test])), y=torch.as_tensor(y),
             train=[torch.as_tensor(i) for i in train], test=[torch.as_tensor(i) for i in parts.test],

@@ -27,8 +27,9 @@ class FederationMakers:
 
     @classmethod
     def from_pool(
-        cls, pool: PooledDataset, clients: int, split: str, *, validation: float = 0.1, seed: int = 0
-    ) -> Self:
+        cls, pool: PooledDataset, clients: int, split: str, *, validation: float = 0.1, seed: int = 0,
+        validation_of: str = "classes",
+    ) -> Self:  # fmt: skip
         """See :meth:`hierfl.data.federation.Federation.from_pool`."""
         raise NotImplementedError
 

@@ -1,0 +1,89 @@
+"""Settings of several methods, chosen on validation data with one budget for all: before anything is tested.
+
+    hierfl table choose-digits --out OUT
+
+Each method's search is a ``hierfl tune`` of its own, kept in OUT/tune-METHOD-DATA.json, and goes on where it was. What
+was chosen is written as OUT/chosen.toml: entries ``[[where]]``, as a table of runs has them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hierfl.errors import UserError
+
+from ..configure import configure
+from ..messages import to_stderr
+from ..methods import load
+from ..run_folder.files import write_text
+from ..search.cells import criterion
+from ..search.tune import tune
+from .definition import Place, Table
+
+
+def run_searches(
+    table: Table, places: list[Place], budget: int, seeds: int, given: Mapping[str, Any], out: Path, collect: bool
+) -> list[dict[str, Any]]:
+    """Searches what is missing; for each method and data set what is best of what has been tried.
+
+    Args:
+        table: with a grid for each method.
+        places: of its methods.
+        budget: settings of each method.
+        seeds: of each setting, from 0.
+        given: run options.
+        out: the folder.
+        collect: search nothing.
+
+    Raises:
+        UserError: for a method without a grid, a budget that is none, or validation data that there are not.
+    """
+    if budget < 1:
+        raise UserError(f"a budget is a number of settings, not {budget}")
+    for place in places:
+        if place.method not in table.grid:
+            raise UserError(f"{table.name} has no grid of {place.method}: [grid.{place.method}]")
+    found = []
+    for place in places:
+        kind, row = table.variants.get(place.method, (place.method, {}))
+        condition = table.condition(place)
+        options = {**table.run, **condition.run, **given, **({"clients": place.clients} if place.clients else {})}
+        fixed = {k: [str(v)] for k, v in {**table.settings, **condition.settings, **row}.items()
+                 if k in load(kind).cls.Settings.__dataclass_fields__}  # fmt: skip
+        grid = {**table.grid[place.method], **fixed}
+        name = "-".join(
+            filter(None, ("tune", Path(place.method).stem, Path(place.data).stem, str(place.clients or "")))
+        )
+        path = out / f"{name}.json"
+        if not collect:
+            to_stderr()(f"{place.method} on {place.data}: {min(budget, math.prod(map(len, grid.values())))} settings")
+            tune(kind, place.data, options, grid, budget, path, seeds=seeds, by=["pm_nll"], progress=False)
+        cells = json.loads(path.read_text())["cells"] if path.is_file() else []
+        best = min(cells, key=lambda cell: criterion(cell, ["pm_nll"]), default=None)
+        if best is not None and best.get("pm_nll") is not None:
+            whole = configure(kind, place.data, options, best["settings"]).settings
+            searched = {k: whole[k] for k in table.grid[place.method]}
+            found.append({
+                "place": place, "settings": searched, "tried": len(cells), "of": math.prod(map(len, grid.values())),
+                "nll": best["pm_nll"],
+            })  # fmt: skip
+    if found:
+        write_text(out / "chosen.toml", as_toml(found, seeds))
+    return found
+
+
+def as_toml(found: list[dict[str, Any]], seeds: int) -> str:
+    """What was chosen, as entries of a table of runs."""
+    from tomli_w import dumps
+
+    entries = [{"data": one["place"].data, "method": one["place"].method, "settings": one["settings"]} for one in found]
+    said = [
+        f"# {one['place'].method}: best of {one['tried']} settings ({one['of']} in the grid) by validation NLL "
+        f"{one['nll']:.4f}, {seeds} seed{'s' * (seeds != 1)}"
+        for one in found
+    ]
+    return "\n".join([*said, "", dumps({"where": entries})])

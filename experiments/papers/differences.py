@@ -1,0 +1,78 @@
+"""Differences between methods, paired by seed, with Student's t intervals where there are enough seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hierfl.metrics.paired import student
+
+from ..run_folder.summary import read_summary
+from .collect import scale, values
+from .definition import Place, Table
+from .means import mean_and_error
+
+#: of the personal models, beside the table's own metrics
+SCORES = {"NLL": "pm_nll", "ECE": "pm_ece"}
+#: seeds below which a difference is not tested
+TESTED = 5
+Runs = Mapping[Place, Mapping[int, Path]]
+
+
+def differences(table: Table, runs: Runs) -> list[dict[str, Any]]:
+    """Each claim in each condition: the table's metrics, NLL and ECE, of one method less the other's, paired by seed.
+
+    Returns:
+        Data, clients, condition, better, worse, seeds; ``by``: {metric: mean, se, low, high} of the differences, the
+        ends of a 95 % interval by Student's t where there are :data:`TESTED` seeds; ``mean``, mean and standard error
+        of the first metric; ``domains``, the same of each domain.
+    """
+    gaps = []
+    for data, clients, condition in dict.fromkeys((p.data, p.clients, p.condition) for p in runs):
+        for first, second in table.claims:
+            one, two = (runs.get(Place(data, clients, condition, name), {}) for name in (first, second))
+            both = sorted(one.keys() & two.keys())
+            if both:
+                gap = {"data": data, "clients": clients, "condition": condition, "better": first, "worse": second}
+                gaps.append({**gap, "seeds": both, **_gap(table, [one[s] for s in both], [two[s] for s in both])})
+    return gaps
+
+
+def _gap(table: Table, one: Sequence[Path], two: Sequence[Path]) -> dict[str, Any]:
+    """Differences of runs in pairs, in all metrics that both have."""
+    by, domains = {}, {}
+    for name, metric in table.metrics.items():
+        pairs = [(values(a, metric, table.by), values(b, metric, table.by)) for a, b in zip(one, two, strict=True)]
+        if not all(a and a.keys() == b.keys() for a, b in pairs):
+            continue
+        each = [{label: scale(metric) * (a[label] - b[label]) for label in a} for a, b in pairs]
+        by[name] = paired([float(np.mean(list(gap.values()))) for gap in each])
+        if table.by and not domains:
+            domains = {label: mean_and_error([gap[label] for gap in each]) for label in each[0]}
+    for name, column in SCORES.items():
+        ours, theirs = ([read_summary(folder).get(column) for folder in side] for side in (one, two))
+        if None not in ours + theirs:
+            by[name] = paired(np.subtract(np.array(ours, float), np.array(theirs, float)).tolist())
+    first = by.get(next(iter(table.metrics)), {})
+    return {"mean": (first.get("mean"), first.get("se")), "domains": domains, "by": by}
+
+
+def paired(gaps: Sequence[float]) -> dict[str, float | None]:
+    """Mean, standard error, and the ends of a 95 % interval by Student's t; None below :data:`TESTED` seeds."""
+    mean, error = mean_and_error(gaps)
+    if error is None or len(gaps) < TESTED:
+        return {"mean": mean, "se": error, "low": None, "high": None}
+    half = student(len(gaps) - 1) * error
+    return {"mean": mean, "se": error, "low": mean - half, "high": mean + half}
+
+
+def in_words(gap: Mapping[str, float | None], digits: int) -> str:
+    """A difference and its interval, or that it was not tested."""
+    mean, low, high = (gap[k] for k in ("mean", "low", "high"))
+    assert mean is not None
+    if low is None or high is None:
+        return f"{mean:+.{digits}f} (not tested)"
+    return f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
