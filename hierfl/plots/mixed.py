@@ -73,7 +73,7 @@ def _random(run: RunTables) -> list[str]:
 
 def _effects(run: RunTables) -> Iterator[Drawing]:
     table = {} if run.effects is None else run.effects.set_index("effect").to_dict()
-    for name in _random(run):
+    for name in _random(run) if run.several else ():
         sd, upper = (table.get(of, {}).get(f"sd({name})") for of in ("estimate", "upper"))
         yield f"effects-{slug(name)}", {"clients": run.clients, "effect": name, "sd": sd, "upper": upper}
 

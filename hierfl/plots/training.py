@@ -112,7 +112,12 @@ def who_reported(reports: pd.DataFrame, ax: Any = None) -> Any:
 
 
 def _sent(run: RunTables) -> Iterator[Drawing]:
-    if "bytes" in run.metrics and run.metrics["bytes"].max() > 0 and run.tested > 1:
+    if "bytes" not in run.metrics or run.tested < 2:
+        return
+    test = run.metrics[run.metrics["split"] == "test"]
+    # (where each round sends as much, this would be the curve over rounds once more)
+    each = (test["bytes"] / test["round"].where(test["round"] > 0)).dropna()
+    if len(each) > 1 and each.max() > 1.01 * each.min() > 0:
         yield "cost", {"metrics": run.metrics}
 
 
