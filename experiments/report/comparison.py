@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hierfl.metrics.registry import METRICS
 
 from ..compare.comparison import Comparison
@@ -55,6 +57,13 @@ def three_way_figures(found: Comparison) -> dict[str, Callable[[Any], Any]]:
     return {m: partial(three_ways, ours, own, one, m, METRICS[m].label, first.name) for m in metrics}
 
 
+def _limits(gains: np.ndarray) -> tuple[float, float] | None:
+    """One scale for the gains over each of the others; None where all are alike."""
+    good = gains[np.isfinite(gains)]
+    room = 0.05 * float(np.ptp(good)) if len(good) else 0.0
+    return (float(good.min()) - room, float(good.max()) + room) if room else None
+
+
 def write_comparison(found: Comparison, folder: Path) -> list[Path]:
     """Tables and pictures of a comparison into a folder; the pictures' paths."""
     from hierfl.plots.clients import column_by_size, confidence_by_deviation
@@ -85,7 +94,9 @@ def write_comparison(found: Comparison, folder: Path) -> list[Path]:
     for number, over in enumerate(v.name for v in found.variants[1:]):
         for metric in [m for m in ("accuracy", "rmse", "nll") if m in metrics]:
             label = f"gain in {METRICS[metric].label} over {short_names(found.variants)[over]}"
-            drawn[f"size-{number + 1}-{metric}"] = partial(gain_by_size, last[last["over"] == over], metric, label)
+            drawn[f"size-{number + 1}-{metric}"] = partial(
+                gain_by_size, last[last["over"] == over], metric, label, limits=_limits(last[metric].to_numpy(float))
+            )
     if {"tau", "deviation"} <= set(first.clients):
         one = first.clients[first.clients["seed"] == first.clients["seed"].min()]
         drawn["confidence"] = partial(column_by_size, one, "tau", "confidence $\\tau_j$")

@@ -9,6 +9,8 @@ from hierfl.plots import registry
 
 #: figures that join several single ones, which a page shows instead
 JOINED = ("overview", "features", "posterior")
+#: figures that say what another one says, which is shown where there is one: {name: the other's first word}
+SHOWN_BY = {"forest": "effects"}
 #: a figure's name in words, and its file
 Picture = tuple[str, Path]
 
@@ -16,7 +18,9 @@ Picture = tuple[str, Path]
 def pictures_of(folder: Path) -> list[Picture]:
     """The single figures of a folder."""
     found = sorted((folder / "figures").glob("*.png"))
-    return [(p.stem.replace("-", " "), p) for p in found if p.stem not in JOINED]
+    names = {p.stem.partition("-")[0] for p in found}
+    twice = {name for name, other in SHOWN_BY.items() if other in names}
+    return [(p.stem.replace("-", " "), p) for p in found if p.stem not in {*JOINED, *twice}]
 
 
 def caption(name: str, path: Path) -> str:

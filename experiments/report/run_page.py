@@ -22,6 +22,8 @@ from ..run_folder.summary import calibration_lines, fit_warnings, held_rows_line
 from .figures import in_section, pictures_of
 from .page import Section, format_value, key_value_rows, render
 
+#: clients in the page's table
+MOST_CLIENTS = 2000
 #: sections with a text of their own, further down the page
 WITH_TEXT = ("Who reported when", "Cost")
 #: sections whose pictures have marks of single rows
@@ -71,6 +73,8 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         sections.append(_residuals(summary))
     if (folder / "globals.csv").is_file():
         sections.append(Section("Globals", tables=[(GLOBAL_COLUMNS, read_globals(folder))]))
+    if (each := _each_client(folder)) is not None:
+        sections.append(each)
     for heading in registry.sections("run"):
         mine = in_section(pictures, "run", heading)
         if mine and heading not in WITH_TEXT and (by_row or heading not in OF_ROWS):
@@ -97,6 +101,25 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
     ]
     write_text(folder / "report.html", render(title, about, sections))
     return folder / "report.html"
+
+
+def _each_client(folder: Path) -> Section | None:
+    """A row for each client, the largest first; None where there is one client only."""
+    path = folder / "clients.csv"
+    frame = read_frame(path, ("client",)) if path.is_file() else None
+    if frame is None or len(frame) < 2 or "n" not in frame:
+        return None
+    every = len(frame)
+    frame = frame.sort_values("n", ascending=False, kind="stable").head(MOST_CLIENTS).dropna(axis="columns", how="all")
+    rows = [
+        [
+            "" if isinstance(v, float) and np.isnan(v) else format_value(name, v)
+            for name, v in zip(frame, row, strict=True)
+        ]
+        for row in frame.itertuples(index=False, name=None)
+    ]
+    text = [f"The {len(frame):,} largest of {every:,}; all are in clients.csv."] if len(frame) < every else []
+    return Section("Each client", text, [(list(frame), rows)])
 
 
 def _residuals(summary: Mapping[str, Any]) -> Section:

@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 
 from ..metrics.registry import MIN_TEST_EXAMPLES
+from .legible import grow, legend_below, short_names
 from .registry import Drawing, figure
-from .style import COLOURS, GLOBAL, INK, MAX_SINGLE_CLIENTS, PERSONAL, QUIET, axis_for, percent_axis
+from .style import COLOURS, GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for
 from .tables import RunTables
+
+#: predictions of a bin that says something: of all clients, of one
+MIN_BIN, MIN_CLIENT_BIN = 10, 5
+#: height of the counts below a diagram, in units of its own
+STRIP = 0.3
 
 
 def _diagram(run: RunTables) -> Iterator[Drawing]:
@@ -19,13 +25,15 @@ def _diagram(run: RunTables) -> Iterator[Drawing]:
 
 
 def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
-    if run.bins is not None and run.bins.sum() > 0:
+    if run.bins is not None and (run.bins.sum((1, 2)) > 0).sum() > 1:  # (of one client it is the same figure)
         yield "reliability-clients", {"bins": run.bins, "names": list(run.clients["client"])}
 
 
 @figure(
     "reliability", "Calibration",
-    "Right as often as it says: on the diagonal. The larger a point, the more predictions.",
+    "A model that is right as often as it says lies on the diagonal. Below: how many predictions each bin has. Bins of "
+    "fewer than ten are hollow, and not joined. Pooled ECE takes all predictions together; the clients' mean is the "
+    "tables' ECE. It is larger, since errors of single clients do not cancel, and small clients have few predictions.",
     place=1, source="run", needs=_diagram, order=4,
 )  # fmt: skip
 def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = None) -> Any:
@@ -38,23 +46,67 @@ def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = 
     """
     ax = axis_for(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
-    for those, colour in ((bins, PERSONAL), (averaged, GLOBAL)):
-        if those is None:
-            continue
-        count, confidence, right = np.asarray(those).reshape(-1, those.shape[-2], 3).sum(0).T
-        full = count > 0
+    shown = [(np.asarray(b), colour) for b, colour in ((bins, PERSONAL), (averaged, GLOBAL)) if b is not None]
+    for k, (those, colour) in enumerate(shown):
+        count, confidence, right = those.reshape(-1, those.shape[-2], 3).sum(0).T
+        what = "personal models" if len(shown) == 1 else ("posterior mean", "averaged draws")[k]
+        full, many = count > 0, count >= MIN_BIN
+        ax.plot(confidence[many] / count[many], right[many] / count[many], color=colour, lw=1.2, zorder=2,
+                label=f"{what}, {_errors(those)}")  # fmt: skip
         x, y = confidence[full] / count[full], right[full] / count[full]
-        what = "personal models" if averaged is None else "posterior mean" if those is bins else "averaged draws"
-        error = np.abs(confidence - right).sum() / count.sum()
-        ax.plot(x, y, color=colour, lw=1.2, zorder=2, label=f"{what}, ECE {error:.3f}")
-        sizes = 12 + 130 * count[full] / count.max()
-        ax.scatter(x, y, s=sizes, color=colour, alpha=0.6, edgecolor="white", zorder=3)
-    ax.set(xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy")
+        face = [colour if enough else "white" for enough in many[full]]
+        ax.scatter(x, y, s=22, color=face, alpha=0.8, edgecolor=colour, linewidth=0.8, zorder=3)
+        _bars(ax, count, colour, k, len(shown))
+    _unit_square(ax)
     ax.set_title("Reliability of personal models, pooled")
-    percent_axis(ax, "accuracy")
-    percent_axis(ax, "accuracy", "x")
-    ax.legend(loc="best")
+    legend_below(ax)
     return ax
+
+
+def _errors(bins: np.ndarray) -> str:
+    """Expected calibration errors of counts (..., 15, 3) in words: of all predictions pooled, and the clients' mean."""
+    count, confidence, right = bins.reshape(-1, bins.shape[-2], 3).sum(0).T
+    pooled = f"pooled ECE {np.abs(confidence - right).sum() / count.sum():.3f}"
+    return pooled if len(bins) == 1 or bins.ndim < 3 else f"{pooled}, clients' mean {mean_error(bins):.3f}"
+
+
+def mean_error(bins: np.ndarray) -> float:
+    """Mean over clients of their expected calibration errors, as in a run's tables; bins (J, 15, 3)."""
+    count, confidence, right = np.moveaxis(bins, -1, 0)
+    tested = count.sum(1) > 0
+    return float((np.abs(confidence - right).sum(1)[tested] / count.sum(1)[tested]).mean())
+
+
+def _bars(ax: Any, count: np.ndarray, colour: str, k: int, of: int) -> None:
+    """How many predictions each bin has: bars below the diagram, the k-th of so many, with numbers."""
+    width = 1 / len(count)
+    at = (np.arange(len(count)) + (k + 0.5) / of) * width
+    ax.bar(at, STRIP * 0.6 * count / count.max(), 0.9 * width / of, -STRIP, color=colour, alpha=0.5, lw=0)
+    if k == 0:
+        for place, number in zip((np.arange(len(count)) + 0.5) * width, count, strict=True):
+            if number:
+                height = STRIP * (0.62 * number / count.max() - 1)
+                ax.text(place, height, compact(number), ha="center", va="bottom", fontsize=5.5, color=INK)
+
+
+def compact(number: float) -> str:
+    """A count in at most four letters: 950, 1.2k, 35k, 2.5M."""
+    for unit, letter in ((1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * unit:
+            return f"{number / unit:.0f}{letter}" if number >= 9.95 * unit else f"{number / unit:.1f}{letter}"
+    return f"{number:.0f}"
+
+
+def _unit_square(ax: Any) -> None:
+    """Confidence and accuracy from 0 to 1, above the strip of counts."""
+    from matplotlib.ticker import PercentFormatter
+
+    ax.axhline(0, color=QUIET, lw=0.8)
+    ax.set(xlim=(0, 1.03), ylim=(-STRIP, 1.03), xlabel="confidence, and predictions in each bin", ylabel="accuracy")
+    ax.set_yticks(np.linspace(0, 1, 6))
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, decimals=0))
+    grow(ax, height=0.5)
 
 
 def worst_calibrated(bins: np.ndarray) -> int | None:
@@ -86,30 +138,30 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
     ax = axis_for(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
     singly = np.asarray(bins)
-    if len(singly) > MAX_SINGLE_CLIENTS:
+    if len(singly) > MAX_NAMED_CLIENTS:
         _spread_of_clients(singly, ax)
         singly = singly[:0]
     for k, (count, confidence, right) in enumerate(np.moveaxis(singly, -1, 1)):
-        full = count >= 5  # (fewer say nothing)
-        label = names[k] if few else "a client (bins of five and more)" if k == 0 else None
+        full = count >= MIN_CLIENT_BIN  # (fewer say nothing)
+        label = short_names(names)[k] if few else "a client (bins of five and more)" if k == 0 else None
         how = {"color": COLOURS[k], "lw": 1.2} if few else {"color": PERSONAL, "lw": 0.7, "alpha": 0.3}
         # (a client that is always as sure fills one bin: a point where no line can be)
         mark = "o" if full.sum() == 1 else None
         ax.plot(confidence[full] / count[full], right[full] / count[full], label=label, marker=mark, ms=3, **how)
     if not few and (worst := worst_calibrated(bins)) is not None:
         count, confidence, right = np.moveaxis(np.asarray(bins)[worst], -1, 0)
-        full, error = count >= min(5, count.max()), np.abs(confidence - right).sum() / count.sum()
-        name = names[worst] if len(names) else worst
+        full, error = count >= min(MIN_CLIENT_BIN, count.max()), np.abs(confidence - right).sum() / count.sum()
+        name = short_names([names[worst] if len(names) else worst])[0]
         ax.plot(confidence[full] / count[full], right[full] / count[full], color=INK, lw=1.4, marker="o", ms=3,
-                label=f"worst: client {name}, ECE {error:.2f}")  # fmt: skip
+                label=f"worst: client {name}, its ECE {error:.2f}")  # fmt: skip
     count, confidence, right = np.asarray(bins).sum(0).T
-    full = count > 0
+    full = count >= min(MIN_BIN, count.max())
     pooled = {"color": INK, "lw": 1.8, "alpha": 0.5} if few else {"color": GLOBAL, "lw": 1.8}
     ax.plot(confidence[full] / count[full], right[full] / count[full], label="pooled", **pooled)
-    ax.set(xlim=(0, 1.05), ylim=(0, 1.05), xlabel="confidence", ylabel="accuracy", title="Reliability of each client")
-    percent_axis(ax, "accuracy")
-    percent_axis(ax, "accuracy", "x")
-    ax.legend(loc="best")
+    _bars(ax, count, QUIET, 0, 1)
+    _unit_square(ax)
+    ax.set_title("Reliability of each client")
+    legend_below(ax)
     return ax
 
 
@@ -117,7 +169,7 @@ def _spread_of_clients(bins: np.ndarray, ax: Any) -> None:
     """Where four fifths of the clients are, bin by bin; of fewer than five examples a bin says nothing."""
     spans = []
     for count, confidence, right in np.moveaxis(bins, -1, 0).transpose(2, 0, 1):
-        told = count >= 5
+        told = count >= MIN_CLIENT_BIN
         if told.any():
             low, high = np.quantile(right[told] / count[told], [0.1, 0.9])
             spans.append(((confidence[told] / count[told]).mean(), low, high))

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from .distributions import density_curve, rank_bars
+from .legible import legend_below, title
 from .posterior_numbers import Posterior, Which, mixing, number_of, quietly, words_with_client, worst_mixed
 from .registry import Drawing, figure, once
-from .style import COLOURS, PERSONAL, QUIET, axis_for
+from .style import COLOURS, PERSONAL, QUIET, axis_for, client_points
 
 
 def _worst(posterior: Posterior, name: str) -> Iterator[Drawing]:
@@ -37,16 +38,16 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     figure = ax.figure
     ax.remove()
     pair = np.array([[figure.add_subplot(grid[0, k]) for k in range(2)]])
-    for draws, colour in zip(chains, _colours(data), strict=True):
-        pair[0, 0].plot(*density_curve(draws), color=colour, lw=1.2)
+    for chain, (draws, colour) in enumerate(zip(chains, _colours(data), strict=True)):
+        pair[0, 0].plot(*density_curve(draws), color=colour, lw=1.2, label=f"chain {chain}")
         pair[0, 1].plot(draws, color=colour, lw=0.5, alpha=0.8)
     pair[0, 0].set(yticks=[], ylim=(0, None))
-    pair[0, 1].set_xlabel("draw", fontsize=9)
-    for one, title in zip(
-        pair[0], (f"{words_with_client((name, place))}: density", "draws of every chain"), strict=True
-    ):
-        one.set_title(title, fontsize=9)
-        one.tick_params(labelsize=8)
+    for panel, label in zip(pair[0], ("value", "draw"), strict=True):
+        panel.set_xlabel(label, fontsize=9)
+        panel.tick_params(labelsize=8)
+    title(pair[0, 0], f"{words_with_client((name, place))}: density, draws")
+    pair[0, 1].set_title("\n" * pair[0, 0].get_title().count("\n"))
+    legend_below(pair[0, 0], letters=32)
     return pair[0, 1]
 
 
@@ -58,7 +59,7 @@ def rank(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     """Ranks of every chain's draws among all (Vehtari et al., 2021): level where chains have mixed; the axis."""
     ax, which = axis_for(ax), which or worst_mixed(data)
     rank_bars(number_of(data, which, client=True).transpose("chain", "draw").values, _colours(data), ax)
-    ax.set_title(f"{words_with_client(which)}: ranks by chain")
+    title(ax, f"{words_with_client(which)}: ranks by chain")
     ax.set_xlabel("rank among all chains' draws", fontsize=9)
     ax.set_ylabel("chain", fontsize=9)
     ax.tick_params(labelsize=8)
@@ -88,8 +89,8 @@ def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
             ax.plot(lengths * chains, found, "o-", color=colour, ms=3, lw=1.2, label=method)
     ax.axhline(100 * chains, color=QUIET, lw=1, ls="--", label=f"{100 * chains}: 100 of each chain")
     ax.set(xlabel="draws of all chains", ylabel="effective draws")
-    ax.legend(loc="upper left", fontsize=8)
-    ax.set_title(f"{words_with_client(which)}: effective draws")
+    title(ax, f"{words_with_client(which)}: effective draws")
+    legend_below(ax)
     return ax
 
 
@@ -109,10 +110,10 @@ def rhat_and_ess(data: Any, ax: Any = None) -> Any:
     ax, (rhat, ess) = axis_for(ax), mixing(data)
     worst = np.max([v.max([d for d in v.dims if d != "client"]).values for v in rhat.data_vars.values()], 0)
     least = np.min([v.min([d for d in v.dims if d != "client"]).values for v in ess.data_vars.values()], 0)
-    ax.scatter(least, worst, s=26, color=PERSONAL, alpha=0.75, edgecolor="white", linewidth=0.6)
-    ax.axhline(1.01, color=QUIET, lw=1, ls="--", label="1.01")
+    client_points(ax, least, worst)
+    ax.axhline(1.01, color=QUIET, lw=1, ls="--", label="R-hat 1.01: chains that have mixed are below")
     if least.max() > 10 * least.min():
         ax.set_xscale("log")
     ax.set(xlabel="least bulk ESS of the client", ylabel="its worst R-hat", title="Have the chains mixed?")
-    ax.legend(loc="best")
+    legend_below(ax)
     return ax

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .legible import legend_below, name_rows
 from .registry import figure, once
 from .style import (
     GLOBAL,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 @figure(
     "sizes", "Clients", "Each client's personal model on its own test data.", place=1, source="run",
-    needs=lambda run: once(run.measured and not run.alike, "sizes", clients=run.clients), order=3,
+    needs=lambda run: once(run.measured and run.several and not run.alike, "sizes", clients=run.clients), order=3,
 )  # fmt: skip
 def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
     """Each client's personal test metric against its number of training examples (pFedVEM, Figure 2)."""
@@ -37,7 +38,7 @@ def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
     ax.set(ylabel=label, title="Large clients and small ones")
     size_axis(ax, clients["n"])
     percent_axis(ax, metric)
-    ax.legend(loc="best")
+    legend_below(ax)
     return ax
 
 
@@ -54,11 +55,11 @@ def metric_by_client(clients: pd.DataFrame, ax: Any = None) -> Any:
     places = np.arange(len(clients))
     ax.scatter(clients[metric], places, s=34, color=PERSONAL, edgecolor="white", linewidth=0.6, zorder=3)
     ax.axvline(clients[metric].mean(), color=QUIET, lw=1, ls="--", label="mean over clients")
-    ax.set_yticks(places, clients["client"])
-    ax.set(xlabel=label, ylim=(len(clients) - 0.5, -0.5), title="Client by client")
+    name_rows(ax, list(clients["client"]))
+    ax.set(xlabel=label, title="Client by client")
     ax.xaxis.set_major_locator(MaxNLocator(5))
     percent_axis(ax, metric, "x")
-    ax.legend(loc="best")
+    legend_below(ax)
     return ax
 
 
@@ -70,7 +71,8 @@ _DEVIATION = "How far its model lies from the population's, against how much the
 @figure(
     "confidence", "Clients", _CONFIDENCE, place=4, source="run", order=7,
     needs=lambda run: once(
-        "tau" in run.clients, "confidence", clients=run.clients, column="tau", label="confidence $\\tau_j$"
+        "tau" in run.clients and run.several, "confidence",
+        clients=run.clients, column="tau", label="confidence $\\tau_j$",
     ),
 )  # fmt: skip
 def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = None) -> Any:
@@ -87,7 +89,9 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
 @figure("confidence-deviation", "Who gains", _DEVIATION, page="comparison", place=2)
 @figure(
     "confidence-deviation", "Clients", _DEVIATION, place=4, source="run", order=8,
-    needs=lambda run: once({"tau", "deviation"} <= set(run.clients), "confidence-deviation", clients=run.clients),
+    needs=lambda run: once(
+        {"tau", "deviation"} <= set(run.clients) and run.several, "confidence-deviation", clients=run.clients
+    ),
 )  # fmt: skip
 def confidence_by_deviation(clients: pd.DataFrame, ax: Any = None) -> Any:
     """How far a client's model lies from the population's against how much the server believes it (pFedVEM); the axis.
@@ -109,7 +113,8 @@ def confidence_by_deviation(clients: pd.DataFrame, ax: Any = None) -> Any:
 @figure(
     "histogram", "Clients", "How many clients have so many training examples.", place=3, source="run", order=15,
     needs=lambda run: once(
-        "tau" not in run.clients and not (run.measured and run.alike), "histogram", clients=run.clients
+        "tau" not in run.clients and run.several and not (run.measured and run.alike), "histogram",
+        clients=run.clients,
     ),
 )  # fmt: skip
 def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
@@ -144,8 +149,8 @@ def entropy_histograms(pairs: Sequence[tuple[np.ndarray, np.ndarray]], ax: Any =
         heights = [np.histogram(pair[which], edges)[0] / len(pair[which]) for pair in pairs]
         for height in heights[:100]:
             ax.stairs(height, edges, color=colour, lw=0.5, alpha=0.15)
-        ax.stairs(np.mean(heights, 0), edges, color=colour, lw=2, label=name)
+        ax.stairs(np.mean(heights, 0), edges, color=colour, lw=2, label=f"{name}, mean over clients")
     ax.set(xlabel="predictive entropy (nats)", ylabel="share of the inputs", title="What the models are unsure of")
     percent_axis(ax, "accuracy")
-    ax.legend(loc="upper right", title="mean, and each client")
+    legend_below(ax)
     return ax

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .legible import LEFT, LETTER, TITLE_LETTERS, legend_below, new_figure, short_names
 from .saving import save
 from .style import COLOURS, INK, PERSONAL, percent_axis, styled
 
@@ -26,14 +28,15 @@ def compared(frame: pd.DataFrame, metrics: Mapping[str, str], path: Path, title:
     """
     names = list(dict.fromkeys(frame["method"]))
     with styled() as plt:
-        figure, axes = plt.subplots(1, len(metrics), figsize=(4.6 * len(metrics), 0.9 + 0.45 * len(names)), sharey=True,
-                                    layout="constrained", squeeze=False)  # fmt: skip
+        beside = max(0.0, LETTER * max(map(len, short_names(names))) - LEFT)
+        size = (4.2 * len(metrics) + beside, 0.9 + 0.45 * len(names))
+        figure, axes = plt.subplots(1, len(metrics), figsize=size, sharey=True, layout="constrained", squeeze=False)
         for ax, (metric, label) in zip(axes[0], metrics.items(), strict=True):
             for place, name in enumerate(names):
                 values = frame.loc[frame["method"] == name, metric]
                 ax.scatter(values, [place] * len(values), s=18, color=PERSONAL, alpha=0.5, edgecolor="none")
                 ax.plot([values.mean()] * 2, [place - 0.3, place + 0.3], color=INK, lw=1.6)
-            ax.set_yticks(range(len(names)), names)
+            ax.set_yticks(range(len(names)), short_names(names), fontsize=8)
             ax.set(xlabel=label, xlim=(0, None))
             ax.grid(visible=False, axis="y")
         axes[0, 0].invert_yaxis()
@@ -54,7 +57,7 @@ def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: s
 
     methods = list(dict.fromkeys(name for name, _, _ in lines))
     with styled() as plt:
-        figure, ax = plt.subplots(figsize=(5.4, 3.6), layout="constrained")
+        figure, ax = new_figure(plt)
         for k, method in enumerate(methods):
             mine, colour = [(x, y) for name, x, y in lines if name == method], COLOURS[k % len(COLOURS)]
             for x, y in mine if len(mine) > 1 else ():
@@ -62,10 +65,10 @@ def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: s
             shared = sorted(set.intersection(*(set(x) for x, _ in mine)))
             means = [np.mean([y[list(x).index(r)] for x, y in mine]) for r in shared]
             ax.plot(shared, means, color=colour, lw=1.8, marker="o" if len(shared) < 4 else None, label=method)
-        ax.set(xlabel="round", ylabel=label, title=title)
+        ax.set(xlabel="round", ylabel=label, title=fill(title, TITLE_LETTERS))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         percent_axis(ax, "accuracy")
-        ax.legend(loc="lower right")
+        legend_below(ax)
         return save(plt, figure, path)
 
 
@@ -102,7 +105,7 @@ def sensitivity(frame: pd.DataFrame, key: str, metrics: Mapping[str, str], path:
             ax.set(xlabel=key, ylabel=label)
             percent_axis(ax, metric.removeprefix("pm_").removeprefix("gm_"))
         if len(groups) > 1:
-            axes[0, -1].legend(loc="best")
+            figure.legend(*axes[0, -1].get_legend_handles_labels(), loc="outside lower center", ncol=4, fontsize=8)
         figure.suptitle(title, fontsize=10)
         return save(plt, figure, path)
 
@@ -119,17 +122,20 @@ def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
     with styled() as plt:
         figure, axes = plt.subplots(
             lines, min(2, len(splits)), figsize=(4.4 * min(2, len(splits)), 3.1 * lines), layout="constrained",
-            squeeze=False,
+            squeeze=False, sharex=True, sharey=True,
         )  # fmt: skip
+        handles: dict[str, Any] = {}
         for ax, split in zip(axes.flat, splits, strict=False):
             here = frame[frame["split"] == split]
             for (method, _), run in here.groupby(["method", "seed"], sort=False):
                 colour = COLOURS[methods.index(method) % len(COLOURS)]
                 ax.plot(run["seconds"], run["pm_accuracy"], color=colour, lw=1.6, marker="o", ms=4, label=method)
-            handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
-            ax.legend(handles.values(), handles.keys(), loc="lower right")
+            handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
             ax.set(xlabel="seconds in rounds", ylabel="personal test accuracy", title=split)
-            percent_axis(ax, "accuracy")
+        percent_axis(axes[0, 0], "accuracy")
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncol=4, fontsize=8)
+        for ax in axes.flat:
+            ax.label_outer()
         for ax in axes.flat[len(splits) :]:
             ax.set_axis_off()
         return save(plt, figure, path)

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..errors import UserError
 from .distributions import density_curve
+from .legible import legend_below
 from .registry import Drawing, figure
-from .style import PERSONAL, axis_for
+from .style import PERSONAL, axis_for, log_axis
 from .tables import RunTables
 
 if TYPE_CHECKING:
@@ -60,15 +61,19 @@ def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
     picked = sorted(
         {seen[k] for k in np.linspace(0, len(seen) - 1, min(MAX_DENSITY_ROUNDS, len(seen))).round().astype(int)}
     )
+    # (of positive numbers the density of their logarithm: it ends nowhere, and rounds of other sizes are as wide)
+    positive = all((values[number][np.isfinite(values[number])] > 0).all() for number in picked)
     for k, number in enumerate(picked):
         shade = 1.0 if len(picked) == 1 else 0.3 + 0.7 * k / (len(picked) - 1)
-        ax.plot(
-            *density_curve(values[number], bounded=True), color=PERSONAL, alpha=shade, lw=1.6, label=f"round {number}"
-        )
+        x, height = density_curve(np.log10(values[number]) if positive else values[number])
+        ax.plot(10**x if positive else x, height, color=PERSONAL, alpha=shade, lw=1.6, label=f"round {number}")
+    if positive:
+        log_axis(ax)
     names = {"tau": "confidence ratio $\\tau_j / \\Sigma \\tau$", "deviation": "deviation $|w_j - w|^2 / d$"}
     title = {"tau": "Confidence in the clients", "deviation": "How far clients' models deviate"}.get(column, column)
-    ax.set(xlabel=names.get(column, column), ylabel="density over clients", yticks=[], title=f"{title}, by round")
-    ax.legend(loc="best", fontsize=8)
+    ax.set(xlabel=names.get(column, column), yticks=[], ylim=(0, None), title=f"{title}, by round")
+    ax.set_ylabel("density over clients" + ", of the logarithm" * positive)
+    legend_below(ax)
     return ax
 
 

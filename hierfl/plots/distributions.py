@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import gaussian_kde, rankdata
 
+from .legible import name_rows
+
 #: points of a density's curve
 POINTS = 200
 #: bars of ranks
@@ -58,9 +60,7 @@ def intervals(rows: Mapping[str, np.ndarray], share: float, colour: str, ax: Any
         ax.hlines(place, low, high, color=colour, lw=1.4)
         ax.hlines(place, lower, upper, color=colour, lw=3.5)
         ax.plot(middle, place, "o", color=colour, ms=5, markerfacecolor="white")
-    ax.set_yticks(range(len(rows)), list(rows), fontsize=9)
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.grid(visible=False, axis="y")
+    name_rows(ax, list(rows), most=max(map(len, rows)))
 
 
 def rank_bars(chains: np.ndarray, colours: Sequence[str], ax: Any) -> None:

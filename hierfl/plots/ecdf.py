@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def ecdf_differences(
             gap = np.concatenate([[0.0], ecdfs[k] - points, [0.0]])
             ax.plot(z, gap, color=GLOBAL if off[k] else PERSONAL, lw=1.4)
             ax.set(xlim=(0, 1), ylim=(-most, most))
-            ax.set_title(f"{names[k]}, off" if off[k] else names[k])
+            ax.set_title(fill(f"{names[k]}, off" if off[k] else names[k], 28), fontsize=9)
         for ax in axes.flat[len(order) :]:
             ax.set_axis_off()
         for ax in axes[-1]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
 
+from ..natural_order import natural
+from .legible import legend_below, short_names
 from .registry import figure
-from .style import axis_for
+from .style import COLOURS, QUIET, axis_for
+
+#: so many classes or clients have a colour each
+MOST_COLOURS = 10
 
 
 def embedding(z: np.ndarray) -> np.ndarray:
@@ -19,7 +25,7 @@ def embedding(z: np.ndarray) -> np.ndarray:
 
 @figure("features", "Features", "Test data of all clients in the network's last hidden layer.")
 def feature_map(places: np.ndarray, labels: np.ndarray, what: str, ax: Any = None) -> Any:
-    """Features in the plane (:func:`embedding`), coloured by what they belong to.
+    """Features in the plane (:func:`embedding`), coloured by what they belong to: of more than ten the six commonest.
 
     Args:
         places: (N, 2).
@@ -29,14 +35,22 @@ def feature_map(places: np.ndarray, labels: np.ndarray, what: str, ax: Any = Non
     """
     import matplotlib.pyplot as plt
 
-    ax, names = axis_for(ax), np.unique(labels)
-    colours = plt.get_cmap("tab10" if len(names) <= 10 else "turbo")
-    for k, name in enumerate(names):
-        here = places[labels == name]
-        colour = colours(k if len(names) <= 10 else k / (len(names) - 1))
-        ax.scatter(here[:, 0], here[:, 1], s=5, color=colour, linewidth=0, alpha=0.8, label=str(name))
+    ax, known = axis_for(ax), Counter(labels.tolist())
+    many = len(known) > MOST_COLOURS
+    shown = sorted((name for name, _ in known.most_common(len(COLOURS) if many else None)), key=natural)
+    colours = COLOURS if many else [plt.get_cmap("tab10")(k) for k in range(MOST_COLOURS)]
+    size = float(np.clip(4000 / len(places), 4, 20))
+    if many:
+        rest = places[~np.isin(labels, shown)]
+        label = f"{len(known) - len(shown):,} others"
+        ax.scatter(rest[:, 0], rest[:, 1], s=size, color=QUIET, linewidth=0, alpha=0.3, label=label)
+    for name, short, colour in zip(shown, short_names(shown), colours, strict=False):
+        own = places[labels == name]
+        ax.scatter(own[:, 0], own[:, 1], s=size, color=colour, linewidth=0, alpha=0.8, label=short)
     ax.set(xticks=[], yticks=[], title=f"Features by {what} (t-SNE)")
     ax.grid(visible=False)
-    if len(names) <= 12:
-        ax.legend(loc="center left", bbox_to_anchor=(1, 0.5), markerscale=2.5)
+    legend_below(ax)
+    for dot in ax.get_legend().legend_handles:
+        dot.set_sizes([30])
+        dot.set_alpha(1)
     return ax

@@ -10,6 +10,7 @@ import numpy as np
 from ..arviz_data import dataset, group_names
 from ..errors import UserError
 from .distributions import intervals
+from .legible import short_names, title
 from .posterior_numbers import Posterior, Which, clients_by_size, most_variable, number_of, words
 from .registry import Drawing, figure
 from .style import PERSONAL, QUIET, axis_for
@@ -54,7 +55,8 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
     values = number_of(data, (name, place), client=False)
     if strange := [who for who in names if who not in sizes]:
         raise UserError(f"no client {strange[0]!r}")
-    rows = {f"{who}  (n = {sizes[who]})": values.sel(client=who, drop=True) for who in names}
+    labels = [f"{short}  (n = {sizes[who]})" for short, who in zip(short_names(names), names, strict=True)]
+    rows = {label: values.sel(client=who, drop=True) for label, who in zip(labels, names, strict=True)}
     prior = dataset(data, "prior") if "prior" in group_names(data) else {}
     if not _of_model(data) and name in prior:
         # of a client that is picked at random (its prior's width may be its own)
@@ -62,7 +64,7 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
         rows = {"population": drawn[np.arange(len(drawn)), np.arange(len(drawn)) % drawn.shape[1]], **rows}
     intervals({row: np.asarray(draws) for row, draws in rows.items()}, INTERVAL, PERSONAL, ax)
     ax.axvline(0, color=QUIET, lw=0.8, ls="--", zorder=0)
-    ax.set_title(f"{words((name, place))}: {'population and ' * ('population' in rows)}clients, 90 % HDI")
+    title(ax, f"{words((name, place))}: {'population and ' * ('population' in rows)}clients, 90 % HDI")
     return ax
 
 

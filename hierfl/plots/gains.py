@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..metrics.paired import by_size
+from .legible import legend_below, name_rows
 from .registry import figure
-from .style import COLOURS, GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for, percent_axis, size_axis
+from .style import (
+    COLOURS,
+    GLOBAL,
+    INK,
+    MAX_NAMED_CLIENTS,
+    PERSONAL,
+    QUIET,
+    axis_for,
+    client_points,
+    percent_axis,
+    size_axis,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +49,8 @@ def three_ways(
         ax: where to draw.
     """
     ax, order = axis_for(ax), hierarchical["n"].sort_values(ascending=False, kind="stable").index
+    every = len(order)
+    order = order[np.unique(np.linspace(0, every - 1, min(every, MAX_NAMED_CLIENTS)).round().astype(int))]
     rows = np.arange(len(order))
     values = [frame.loc[order, metric].to_numpy(float) for frame in (local, pooled, hierarchical)]
     ax.hlines(rows, np.min(values, 0), np.max(values, 0), color=QUIET, lw=0.8)
@@ -45,14 +59,11 @@ def three_ways(
     )
     ax.scatter(values[1], rows, s=18, color=GLOBAL, marker="s", zorder=3, label="one for all")
     ax.scatter(values[2], rows, s=18, color=PERSONAL, zorder=4, label=name)
-    few = len(order) <= MAX_NAMED_CLIENTS
-    names = [f"{c} ({n})" for c, n in zip(order, hierarchical.loc[order, "n"], strict=True)] if few else []
-    ax.set_yticks(rows if few else [], names, fontsize=6 if len(order) > 15 else 8)
-    ax.set(ylim=(len(order) - 0.5, -0.5), xlabel=f"test {label}", ylabel="" if few else "clients, the largest on top")
-    ax.set_title("Alone, one for all, and in between?")
+    name_rows(ax, list(order), [f" ({n})" for n in hierarchical.loc[order, "n"]])
+    some = f"\n{len(order)} of {every:,} clients, from the largest to the smallest" * (len(order) < every)
+    ax.set(xlabel=f"test {label}{some}", title="Alone, one for all, and in between?")
     percent_axis(ax, metric, "x")
-    ax.grid(visible=False, axis="y")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=3, fontsize=8)
+    legend_below(ax)
     return ax
 
 
@@ -72,9 +83,8 @@ def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
         errors = np.stack([part["gain"] - part["low"], part["high"] - part["gain"]]).clip(0)
         ax.errorbar(part["gain"], at, xerr=errors, fmt="o", ms=4, capsize=2, color=COLOURS[k], label=kinds[kind])
     ax.axvline(0, color=QUIET, lw=1, ls="--")
-    ax.set_yticks(range(len(names)), [fill(f"over {name}", WIDEST) for name in names])
-    ax.set(xlabel=f"gain: {label.partition(',')[0]}", ylim=(len(names) - 0.5, -0.5), title="Gain, 95 % interval")
-    ax.grid(visible=False, axis="y")
+    name_rows(ax, [fill(f"over {name}", WIDEST) for name in names], most=10**6)
+    ax.set(xlabel=f"gain: {label.partition(',')[0]}", title="Gain, 95 % interval")
     if label.endswith("pp"):
         from matplotlib.ticker import PercentFormatter
 
@@ -82,22 +92,34 @@ def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
     ax.locator_params(axis="x", nbins=4)
     ax.tick_params(axis="x", labelsize=8)  # (labels as wide as -0.0025 would touch)
     if len(shown) > 1:
-        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2, fontsize=8)
+        legend_below(ax)
     return ax
 
 
 @figure("size", "Who gains", "A point for each client and seed.", page="comparison", place=1)
-def gain_by_size(gains: pd.DataFrame, metric: str, label: str, ax: Any = None) -> Any:
-    """Each client's gain against its number of training examples, and the mean of the clients of about that size."""
+def gain_by_size(
+    gains: pd.DataFrame, metric: str, label: str, ax: Any = None, limits: tuple[float, float] | None = None
+) -> Any:
+    """Each client's gain against its number of training examples, and the mean of the clients of about that size.
+
+    Args:
+        gains: columns n and the metric.
+        metric: which.
+        label: of the gain.
+        ax: where to draw.
+        limits: of the gains, where several figures are to have one scale.
+    """
     ax = axis_for(ax)
     part = gains[["n", metric]].dropna()
-    ax.scatter(part["n"], part[metric], s=20, color=PERSONAL, alpha=0.5, edgecolor="none")
+    client_points(ax, part["n"], part[metric], 20, 0.5)
     ax.axhline(0, color=QUIET, lw=1, ls="--")
     if part["n"].max() > part["n"].min():
         means = part.groupby(by_size(part["n"].to_numpy(float), max(1, min(6, len(part) // 4)))).mean()
         ax.plot(means["n"], means[metric], color=INK, lw=1.6, marker="o", ms=3, label="mean at this size")
-        ax.legend(loc="best", fontsize=8)
     ax.set(ylabel=fill(label, WIDEST), title="Who gains")
+    if limits is not None:
+        ax.set_ylim(*limits)
     size_axis(ax, part["n"])
     percent_axis(ax, metric)
+    legend_below(ax)
     return ax

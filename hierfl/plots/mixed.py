@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .legible import TITLE_LETTERS, legend_below, name_rows, title
 from .registry import Drawing, figure, slug
 from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, MAX_SINGLE_CLIENTS, PERSONAL, QUIET, axis_for, client_points
 from .tables import RunTables
@@ -47,8 +49,7 @@ def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = 
     ax.hlines(rows, local, ours, color=QUIET, lw=1)
     ax.scatter(local, rows, s=22, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone")
     ax.scatter(ours, rows, s=20, color=PERSONAL, zorder=4, label="hierarchical")
-    ax.set_yticks(rows, [f"{c} ({n})" for c, n in zip(mine["client"], mine["n"], strict=True)],
-                  fontsize=6 if len(mine) > 15 else 8)  # fmt: skip
+    name_rows(ax, list(mine["client"]), [f" ({n})" for n in mine["n"]])
     # (the own estimates of a few small clients may be so far out that nothing else could be seen)
     known = local[np.isfinite(local)]
     first, third = np.quantile(known, [0.25, 0.75]) if len(known) else (ours.min(), ours.max())
@@ -59,10 +60,9 @@ def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = 
         ax.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     none = int(np.isnan(local).sum())
     left_out = [f"{none} with no estimate alone"] * bool(none) + [f"{out} beyond"] * bool(out)
-    ax.set(ylim=(len(mine) - 0.5, -0.5), xlabel=", ".join([f"coefficient of {effect}", *left_out]))
-    ax.set_title(f"Shrinkage: {effect} (rows of a client)")
-    ax.grid(visible=False, axis="y")
-    ax.legend(loc="best", fontsize=8)
+    ax.set_xlabel(fill(", ".join([f"coefficient of {effect}", *left_out]), TITLE_LETTERS))
+    title(ax, f"Shrinkage: {effect} (rows of a client)")
+    legend_below(ax)
     return ax
 
 
@@ -73,7 +73,7 @@ def _random(run: RunTables) -> list[str]:
 
 def _effects(run: RunTables) -> Iterator[Drawing]:
     table = {} if run.effects is None else run.effects.set_index("effect").to_dict()
-    for name in _random(run):
+    for name in _random(run) if run.several else ():
         sd, upper = (table.get(of, {}).get(f"sd({name})") for of in ("estimate", "upper"))
         yield f"effects-{slug(name)}", {"clients": run.clients, "effect": name, "sd": sd, "upper": upper}
 
@@ -99,7 +99,7 @@ def caterpillar(
     from matplotlib.ticker import MaxNLocator
 
     ax = axis_for(ax)
-    order = clients.sort_values(f"b[{effect}]")
+    order = clients.dropna(subset=[f"b[{effect}]"]).sort_values(f"b[{effect}]", ascending=False)
     mean, half = order[f"b[{effect}]"], CENTRAL * order[f"sd b[{effect}]"]
     rows = np.arange(len(order))
     if len(order) > MAX_SINGLE_CLIENTS:
@@ -109,23 +109,28 @@ def caterpillar(
         ax.fill_betweenx(rows, mean - half, mean + half, color=PERSONAL, alpha=0.3, linewidth=0)
         ax.plot(mean, rows, color=PERSONAL, lw=1.6)
     else:
-        ax.hlines(rows, mean - half, mean + half, color=PERSONAL, lw=1.2 if len(order) > 30 else 2, alpha=0.6)
-        ax.scatter(mean, rows, s=10 if len(order) > 30 else 22, color=PERSONAL, zorder=3)
+        few = len(order) <= MAX_NAMED_CLIENTS  # (of many, lines as wide as there is room, and points of that size)
+        ax.hlines(
+            rows, mean - half, mean + half, color=PERSONAL, lw=2 if few else min(1.2, 100 / len(order)), alpha=0.6
+        )
+        ax.scatter(mean, rows, s=22 if few else max(0.5, 300 / len(order)), color=PERSONAL, zorder=3, linewidth=0)
     ax.axvline(0, color=QUIET, lw=1, ls="--")
     if sd is not None and np.isfinite(sd):
-        ax.axvspan(-CENTRAL * sd, CENTRAL * sd, color=GLOBAL, alpha=0.1, linewidth=0, label="population, 90 %")
+        ax.axvspan(-CENTRAL * sd, CENTRAL * sd, color=GLOBAL, alpha=0.15, linewidth=0, label="population, 90 %")
         if upper is not None and np.isfinite(upper) and upper > sd:
-            ends = {"color": GLOBAL, "alpha": 0.04, "linewidth": 0}
+            ends = {"color": GLOBAL, "alpha": 0.06, "linewidth": 0}
             ax.axvspan(-CENTRAL * upper, CENTRAL * upper, label="at its sd's upper limit", **ends)
-        ax.legend(loc="lower right", fontsize=8)
-    if len(order) <= 30:
-        ax.set_yticks(rows, order["client"])
+    if len(order) <= MAX_NAMED_CLIENTS:
+        name_rows(ax, list(order["client"]))
     else:
         ax.set_yticks([])
-        ax.set_ylabel(f"{len(order)} clients, in order")
+        ax.set(ylabel=f"{len(order):,} clients, in order", ylim=(len(order), -1))
     ax.grid(visible=False, axis="y")
     ax.xaxis.set_major_locator(MaxNLocator(5))
-    ax.set(xlabel="deviation from the fixed effect, with central 90 %", title=f"Random effect: {effect}")
+    without = len(clients) - len(order)
+    ax.set_xlabel("deviation from the fixed effect, central 90 %" + f"\n{without} clients have none" * bool(without))
+    title(ax, f"Random effect: {effect}")
+    legend_below(ax)
     return ax
 
 
@@ -150,14 +155,15 @@ def normal_quantiles(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
     """
     from scipy.special import ndtri
 
-    ax, order = axis_for(ax), clients.sort_values(f"b[{effect}]")
+    ax, order = axis_for(ax), clients.dropna(subset=[f"b[{effect}]"]).sort_values(f"b[{effect}]")
     mean, half = order[f"b[{effect}]"].to_numpy(), CENTRAL * order[f"sd b[{effect}]"].to_numpy()
     at = ndtri((np.arange(len(order)) + 0.5) / len(order))
     first, third = np.quantile(mean, [0.25, 0.75])
     slope = (third - first) / np.ptp(np.quantile(at, [0.25, 0.75]))
     ax.axline((0, (first + third) / 2), slope=slope, color=QUIET, lw=1, ls="--")
     if len(order) <= MAX_SINGLE_CLIENTS:
-        ax.vlines(at, mean - half, mean + half, color=PERSONAL, lw=1, alpha=0.4)
-    client_points(ax, at, mean, 14)
-    ax.set(xlabel="standard normal quantile", ylabel="posterior mean, central 90 %", title=f"Q-Q: {effect}")
+        ax.vlines(at, mean - half, mean + half, color=PERSONAL, lw=min(1, 100 / len(order)), alpha=0.4)
+    client_points(ax, at, mean, min(14, 2000 / len(order)))
+    ax.set(xlabel="standard normal quantile", ylabel="posterior mean, central 90 %")
+    title(ax, f"Q-Q: {effect}")
     return ax

@@ -153,6 +153,11 @@ class Posterior:
         return "posterior" in group_names(self.data) and not points
 
     @property
+    def several(self) -> bool:
+        """Whether there are clients to compare."""
+        return self.data.constant_data.sizes["client"] > 1
+
+    @property
     def chains(self) -> bool:
         """Whether there are several chains of several draws, which may have mixed or not."""
         if draws_of(self.data) == "posterior":

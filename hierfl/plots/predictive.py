@@ -10,16 +10,17 @@ from scipy.special import ndtri
 
 from .distributions import POINTS, density_at
 from .forest import INTERVAL
+from .legible import legend_below, name_rows, title
 from .posterior_numbers import Posterior, clients_by_size
 from .registry import Drawing, figure, once
-from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for
+from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, QUIET, axis_for, percent_axis
 
 #: draws of the posterior predictive that a check shows
 MAX_PREDICTIVE_DRAWS = 50
 #: rows that a picture of residuals shows
 MAX_ROWS = 2000
-#: bins of whole numbers, such values that have a tick of their own, and ticks
-MOST_STEPS, MOST_VALUES, MOST_TICKS = 40, 20, 11
+#: bins of whole numbers, ticks of them, and letters of all ticks
+MOST_STEPS, MOST_TICKS, TICK_LETTERS = 40, 11, 60
 
 
 @figure(
@@ -32,7 +33,7 @@ MOST_STEPS, MOST_VALUES, MOST_TICKS = 40, 20, 11
 def predictive_check(data: Any, ax: Any = None) -> Any:
     """All training data beside draws of the posterior predictive, and their mean; the axis.
 
-    Whole numbers have a step for each, or for each of at most :data:`MOST_STEPS` bins; others have smoothed densities.
+    Whole numbers have a bar for each, or for each of at most :data:`MOST_STEPS` bins; others have smoothed densities.
     """
     ax, observed = axis_for(ax), data.observed_data["y"]
     y = observed.values.ravel()
@@ -40,39 +41,73 @@ def predictive_check(data: Any, ax: Any = None) -> Any:
     picked = np.linspace(0, len(new) - 1, min(MAX_PREDICTIVE_DRAWS, len(new))).round().astype(int)
     new = new.reshape(len(new), -1)[np.unique(picked)]
     whole = np.array_equal(y, np.round(y))
-    curves, style = (_steps(y, new), "steps-post") if whole else (_smooth(y, new), "default")
-    (at, of_data), of_draws = curves[0], [height for _, height in curves[1:]]
-    for k, height in enumerate(of_draws):
-        name = None if k else "posterior predictive draws"
-        ax.plot(at, height, color=PERSONAL, alpha=0.3, lw=0.7, drawstyle=style, label=name)
-    ax.plot(at, np.mean(of_draws, 0), color=GLOBAL, lw=1.4, ls="--", drawstyle=style, label="their mean")
-    ax.plot(at, of_data, color=INK, lw=1.4, drawstyle=style, label="data")
-    ax.set(xlabel=observed.attrs.get("long_name", "y"), yticks=[], title="Posterior-predictive check, training data")
-    ax.set_ylim(0, ax.get_ylim()[1] * 1.35)  # (room for the legend)
-    if whole and len(values := np.unique(y).astype(int).tolist()) <= MOST_VALUES:
-        some = values[:1]
-        for v in values[1:]:
-            some += [v] * (v - some[-1] >= (values[-1] - values[0]) / MOST_TICKS)
-        ax.set_xticks(some, list(map(str, some)))
-    ax.legend(loc="upper right", fontsize=8)
+    ax.set(xlabel=observed.attrs.get("long_name", "y"), title="Posterior-predictive check, training data")
+    if whole:
+        _bars(y, new, ax)
+    else:
+        at, of_data, of_draws = _smooth(y, new)
+        for k, height in enumerate(of_draws):
+            ax.plot(at, height, color=PERSONAL, alpha=0.3, lw=0.7, label=None if k else "posterior predictive draws")
+        ax.plot(at, np.mean(of_draws, 0), color=GLOBAL, lw=1.4, ls="--", label="their mean")
+        ax.plot(at, of_data, color=INK, lw=1.4, label="data")
+        ax.set(ylabel="density", yticks=[], ylim=(0, None))
+    legend_below(ax)
     return ax
 
 
-def _smooth(y: np.ndarray, new: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Densities of the data and of each draw (S, N) on the same points."""
+def _bars(y: np.ndarray, new: np.ndarray, ax: Any) -> None:
+    """Shares of whole numbers: bars of the data, beside the mean and the central 90 % of the draws' shares."""
+    names, of_data, of_draws = shares(y, new)
+    at, wide = np.arange(len(names)), len(names) > MOST_TICKS
+    ax.bar(at, of_data, 0.8, color=QUIET, alpha=0.5, lw=0, label="data")
+    low, high = np.quantile(of_draws, [0.5 - INTERVAL / 2, 0.5 + INTERVAL / 2], axis=0)
+    ax.vlines(at, low, high, color=PERSONAL, lw=1.4, label="posterior predictive, 90 %")
+    ax.plot(at, of_draws.mean(0), "o", color=PERSONAL, ms=3 if wide else 5, markerfacecolor="white", label="its mean")
+    longest = max(map(len, names))
+    every = -(-len(names) // MOST_TICKS) if longest < 4 else -(-len(names) * (longest + 2) // TICK_LETTERS)
+    ax.set_xticks(at[::every], names[::every], fontsize=7 if longest > 3 else 9)
+    ax.set(ylabel="share of the rows", xlim=(-0.7, len(names) - 0.3), ylim=(0, None))
+    ax.grid(visible=False, axis="x")
+    percent_axis(ax, "accuracy")
+
+
+def _smooth(y: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Points, and there the densities of the data and of each draw (S, N)."""
     pooled = np.concatenate([y, new.ravel()])
     low, high = np.quantile(pooled[np.isfinite(pooled)], [0.001, 0.999])
     at = np.linspace(min(low, y.min()), max(high, y.max()), POINTS)
-    return [(at, density_at(row, at)) for row in (y, *new)]
+    return at, density_at(y, at), [density_at(row, at) for row in new]
 
 
-def _steps(y: np.ndarray, new: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Shares of whole numbers among the data and among each draw (S, N), as steps."""
-    low, high = int(min(y.min(), np.quantile(new, 0.001))), int(max(y.max(), np.quantile(new, 0.999)))
+def shares(y: np.ndarray, new: np.ndarray) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Shares of whole numbers among the data y (N,) and among each draw (S, N).
+
+    Returns:
+        Names of K bins, shares of the data (K,), and of each draw (S, K). A bin is one number, or several of at most
+        :data:`MOST_STEPS` equal bins. The first and the last hold whatever is beyond them.
+    """
+    pooled = np.concatenate([y, new.ravel()])
+    pooled = pooled[np.isfinite(pooled)]
+    low, high = int(pooled.min()), int(np.ceil(pooled.max()))
+    if high - low >= MOST_STEPS:  # (a long tail would leave a few bins with all the rest)
+        low, high = (int(v) for v in np.quantile(pooled, [0.002, 0.998]).round())
     width = max(1, -(-(high - low + 1) // MOST_STEPS))
-    edges = np.arange(low, high + width + 1, width) - 0.5
-    shares = [np.histogram(row, edges)[0] / len(row) for row in (y, *new)]
-    return [(edges, np.append(share, share[-1])) for share in shares]
+    starts = np.arange(low, high + 1, width)
+    edges = np.concatenate([[-np.inf], starts[1:] - 0.5, [np.inf]])
+    ends = starts + width - 1
+    names = [str(a) if width == 1 else f"{a}-{b}" for a, b in zip(starts, ends, strict=True)]
+    if pooled.max() >= ends[-1] + 1:
+        names[-1] = f"≥{starts[-1]}"
+    if pooled.min() < low:
+        names[0] = f"≤{ends[0]}"
+    rows = np.array([_histogram(row, edges) for row in (y, *new)])
+    return names, rows[0], rows[1:]
+
+
+def _histogram(row: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Shares of numbers between edges."""
+    inside = np.searchsorted(edges, row[np.isfinite(row)]) - 1
+    return np.bincount(inside, minlength=len(edges) - 1) / max(1, len(row))
 
 
 @figure(
@@ -80,7 +115,9 @@ def _steps(y: np.ndarray, new: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]
     "Of each client the mean of its training data (of labels: the share of its commonest one), beside what its own "
     "model draws.",
     place=2, source="posterior", order=7,
-    needs=lambda posterior: once(posterior.predicted, "predictive-check-clients", data=posterior.data),
+    needs=lambda posterior: once(
+        posterior.predicted and posterior.several, "predictive-check-clients", data=posterior.data
+    ),
 )  # fmt: skip
 def predictive_check_by_client(data: Any, ax: Any = None, most: int = MAX_NAMED_CLIENTS) -> Any:
     """Of each client a mean of its data beside what its model's draws give, with their central 90 %; the axis.
@@ -96,10 +133,10 @@ def predictive_check_by_client(data: Any, ax: Any = None, most: int = MAX_NAMED_
     new = data.posterior_predictive["y"].stack(sample=("chain", "draw")).transpose("obs", "sample").values
     y, owner = data.observed_data["y"].values, data.observed_data["client"].values
     labels, outside = np.issubdtype(y.dtype, np.integer), 0
-    for row, name in enumerate(names):
+    what = data.observed_data["y"].attrs.get("long_name", "y")
+    with_rows = [name for name in names if (owner == name).any()]
+    for row, name in enumerate(with_rows):
         mine = owner == name
-        if not mine.any():
-            continue
         own, drawn = y[mine], new[mine]
         if labels:
             common = np.bincount(own).argmax()
@@ -108,11 +145,11 @@ def predictive_check_by_client(data: Any, ax: Any = None, most: int = MAX_NAMED_
         outside += bool(own.mean() < low or own.mean() > high)
         ax.hlines(row, low, high, color=PERSONAL, lw=3, alpha=0.5, label="models' draws, 90 %" if not row else None)
         ax.plot(own.mean(), row, "o", color=INK, ms=4, label="data" if not row else None)
-    ax.set_yticks(range(len(names)), names, fontsize=9 if len(names) <= 15 else 6)
-    ax.set(ylim=(len(names) - 0.5, -0.5), xlabel="share of the commonest label" if labels else "mean of y")
-    ax.set_title(f"Client by client: {outside} of {len(names)} outside")
-    ax.grid(visible=False, axis="y")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, fontsize=8)
+    name_rows(ax, with_rows)
+    binary = set(np.unique(y).tolist()) <= {0, 1}
+    ax.set_xlabel("share of the commonest label" if labels else f"share of {what} = 1" if binary else f"mean of {what}")
+    title(ax, f"Client by client: {outside} of {len(with_rows)} outside")
+    legend_below(ax)
     return ax
 
 
@@ -151,7 +188,7 @@ def residuals(data: Any, ax: Any = None, most: int = MAX_ROWS) -> Any:
     spread = [residual[part].std() for part in parts]
     ax.plot(middle, spread, color=GLOBAL, lw=1, ls=":", label="standard deviation")
     ax.set(xlabel="fitted", ylabel="quantile residual", title="Residuals, training data")
-    ax.legend(loc="lower right", fontsize=8)
+    legend_below(ax)
     return ax
 
 

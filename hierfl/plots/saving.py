@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_whole
+from .legible import SIZE, new_figure
 from .style import INK, styled
 
 
@@ -19,13 +20,20 @@ def save_all(
     """Writes every picture to ``folder/NAME.png``, and all of them beside each other to one more."""
     folder.mkdir(parents=True, exist_ok=True)
     with styled() as plt:
-        paths = []
+        paths, sizes = list[Path](), list[Any]()
         for name, draw in drawn.items():
-            figure, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
+            figure, ax = new_figure(plt)
             draw(ax)
+            sizes.append(figure.get_size_inches())
             paths.append(save(plt, figure, folder / f"{name}.png"))
         lines = max(1, -(-len(drawn) // 2))
-        figure, axes = plt.subplots(lines, 2, figsize=(8.4, 3.2 * lines), layout="constrained", squeeze=False)
+        # (each column as wide, each line as high, as its largest figure alone: names stay as legible)
+        widths = [max((w for w, _ in sizes[k::2]), default=SIZE[0]) for k in range(2)]
+        heights = [max((h for _, h in sizes[2 * k : 2 * k + 2]), default=SIZE[1]) for k in range(lines)]
+        figure, axes = plt.subplots(
+            lines, 2, figsize=(sum(widths), 0.3 + sum(heights)), layout="constrained", squeeze=False,
+            width_ratios=widths, height_ratios=heights,
+        )  # fmt: skip
         for ax, draw in zip(axes.flat, drawn.values(), strict=False):
             draw(ax)
         for ax in axes.flat[len(drawn) :]:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .legible import new_figure
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -54,7 +56,7 @@ def axis_for(ax: Any) -> Any:
     if ax is not None:
         return ax
     with styled() as plt:
-        return plt.subplots(figsize=(4.2, 3.1), layout="constrained")[1]
+        return new_figure(plt)[1]
 
 
 def client_points(ax: Any, x: Any, y: Any, area: Any = 26, alpha: float = 0.75) -> None:
@@ -75,7 +77,24 @@ def percent_axis(ax: Any, metric: str, axis: str = "y") -> None:
 
     if metric == "accuracy":
         low, high = getattr(ax, f"get_{axis}lim")()
+        if low < 1 < high:  # (no share is more than all: room for a point is left)
+            high = min(high, 1 + 0.03 * (1 - low))
+            getattr(ax, f"set_{axis}lim")(low, high)
         getattr(ax, f"{axis}axis").set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.3 else 1))
+
+
+def log_axis(ax: Any) -> None:
+    """A logarithmic axis across with as many labels as can be read."""
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 30 * low else (1,), numticks=7))
+    if high < 30 * low:
+        ax.xaxis.set_major_formatter("{x:g}")
+    else:
+        ax.xaxis.set_major_formatter(LogFormatterSciNotation())
+    ax.xaxis.set_minor_formatter(NullFormatter())
 
 
 def size_axis(ax: Any, n: Any) -> None:

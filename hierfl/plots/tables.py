@@ -54,6 +54,11 @@ class RunTables:
         return metric in self.clients and bool(self.clients[metric].notna().any())
 
     @property
+    def several(self) -> bool:
+        """Whether there are clients to compare: a site's own report has one."""
+        return len(self.clients) > 1
+
+    @property
     def alike(self) -> bool:
         """Whether the clients are few, and of about one size."""
         n = self.clients["n"]

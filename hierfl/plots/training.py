@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .legible import legend_below, name_rows
 from .registry import Drawing, figure, once
 from .style import COLOURS, GLOBAL, INK, MAX_NAMED_CLIENTS, PERSONAL, axis_for, main_metric, percent_axis
 from .tables import RunTables
@@ -31,7 +32,7 @@ def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
     ax.set(xlabel="round", ylabel=label, title="Over rounds")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     percent_axis(ax, metric)
-    ax.legend(loc="best")
+    legend_below(ax)
     return ax
 
 
@@ -52,17 +53,20 @@ def bound_over_rounds(trace: pd.DataFrame, ax: Any = None) -> Any:
         if len(climb):
             below = climb["bound"].max() - climb["bound"]
             ax.plot(climb["round"], below, color=colour, lw=1.8, marker="o", ms=3, label=label)
-    ax.legend(loc="upper center")
     explored = trace[trace["phase"] == "explore"]
     ax.set_yscale("symlog", linthresh=1)
     ax.set(xlabel="round", ylabel="bound, below its highest", title="The guide's climb")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    right = []
     if len(explored):
-        other = ax.twinx()
-        other.plot(explored["round"], explored["worth"], color=GLOBAL, lw=1.8, marker="s", ms=3)
+        right.append(other := ax.twinx())
+        label = "worth of the points (right)"
+        other.plot(explored["round"], explored["worth"], color=GLOBAL, lw=1.8, marker="s", ms=3, label=label)
         other.grid(visible=False)
+        other.spines["right"].set_visible(True)
         other.set_ylim(0, 1.3 * explored["worth"].max() + 1)
-        other.set_ylabel("worth of the points, draws", color=GLOBAL)
+        other.set_ylabel("independent draws")
+    legend_below(ax, *right)
     return ax
 
 
@@ -98,17 +102,22 @@ def who_reported(reports: pd.DataFrame, ax: Any = None) -> Any:
     ax.set(xlabel="round", title=f"Who reported when: {share:.0%} of all")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if values.shape[1] <= MAX_NAMED_CLIENTS:
-        ax.set_yticks(range(values.shape[1]), list(reports.columns), fontsize=6 if values.shape[1] > 12 else 8)
+        name_rows(ax, list(reports.columns))
     else:
         ax.set_ylabel(f"{values.shape[1]} clients")
     ax.grid(visible=False)
     there = [Patch(color=c, label=name) for k, (name, c) in enumerate(colours.items()) if (values == k).any()]
-    ax.legend(handles=there, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncol=2, fontsize=8)
+    legend_below(ax, *there)
     return ax
 
 
 def _sent(run: RunTables) -> Iterator[Drawing]:
-    if "bytes" in run.metrics and run.metrics["bytes"].max() > 0 and run.tested > 1:
+    if "bytes" not in run.metrics or run.tested < 2:
+        return
+    test = run.metrics[run.metrics["split"] == "test"]
+    # (where each round sends as much, this would be the curve over rounds once more)
+    each = (test["bytes"] / test["round"].where(test["round"] > 0)).dropna()
+    if len(each) > 1 and each.max() > 1.01 * each.min() > 0:
         yield "cost", {"metrics": run.metrics}
 
 
@@ -150,5 +159,5 @@ def movement(metrics: pd.DataFrame, ax: Any = None) -> Any:
                     marker="o" if len(rows) < 4 else None, label=name.removeprefix("update_norm_"))  # fmt: skip
     ax.set(yscale="log", xlabel="round", ylabel="moved in the round (RMS)", title="What is shared, moving")
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    ax.legend(loc="best")
+    legend_below(ax)
     return ax

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import shutil
@@ -13,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from support.commands import Call, command
-from support.drawing import unrendered
+from support.drawing import blank, unrendered
 from support.once import Once
 from support.run_folders import Finished, arrays
 
-from hierfl.experiments.report.page import Section, render
+from hierfl.experiments.report.page import POLICY, SCRIPT, Section, legible_width, render
 from hierfl.experiments.run_folder.summary import fit_warnings
 
 pytestmark = pytest.mark.figures("blank")
@@ -58,7 +60,9 @@ def read(path: Path) -> Reader:
     reader.feed(text)
     assert reader.open == []
     assert reader.elsewhere == []
-    assert not re.search(r"<script|@import|url\(|https?://", text)
+    assert text.count("<script") == text.count(f"<script>{SCRIPT}</script>") == 1
+    assert POLICY.replace("'", "&#39;") in text
+    assert not re.search(r"@import|url\(|https?://", text)
     return reader
 
 
@@ -90,9 +94,9 @@ def pages(once: Once, request: pytest.FixtureRequest, tmp_path: Path) -> list[Pa
 def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path) -> None:
     run, comparison = map(read, pages)
     assert {"rounds", "reliability", "confidence", "features classes"} <= set(run.pictures)
-    assert {"forest", "predictive check", "predictive check clients", "confidence deviation", "cost"} <= set(
-        run.pictures
-    )
+    assert {"forest", "predictive check", "predictive check clients", "confidence deviation"} <= set(run.pictures)
+    assert "cost" not in run.pictures  # (each round sends as much: the curve over rounds says it)
+    assert len(set(run.pictures)) == len(run.pictures)
     assert "All 3 clients in every round." in run.texts
     assert not {"overview", "posterior", "trace"} & set(run.pictures)  # (no chains)
     summary = json.loads((tmp_path / "hierarchical" / "summary.json").read_text())
@@ -137,8 +141,10 @@ def test_a_table(hierfl: Call, tmp_path: Path) -> None:
     code, out, err = hierfl("report", "m")
     assert code == 0, err
     page = read(tmp_path / "m" / "report.html")
-    assert {"forest", "shrinkage Intercept", "effects Intercept", "predictive check"} <= set(page.pictures)
-    assert not {"trace", "rank", "mixing"} & set(page.pictures)  # (draws are independent)
+    assert {"shrinkage Intercept", "effects Intercept", "predictive check"} <= set(page.pictures)
+    # (draws are independent, and effects show what a forest would)
+    assert not {"trace", "rank", "mixing", "forest"} & set(page.pictures)
+    assert "county-84" in page.texts  # (of the sortable table)
     assert {"sd(Intercept)", "p_loo", "kB a message", "All 85 clients in every round."} <= set(page.texts)
     assert "m/figures/forest.png" in out.splitlines()
     estimates = pd.read_csv(tmp_path / "m" / "estimates.csv")
@@ -246,6 +252,31 @@ def test_text_is_text() -> None:
     assert {"a < b", "x & y", "<h>", "1 < 2", "<c>", "<script>"} <= set(reader.texts)
 
 
+def many_clients() -> str:
+    """A page with a table of a thousand clients, some with names of markup."""
+    names = [f"<img src=x onerror=alert({k})>" if k % 100 == 7 else f"ward {k}" for k in range(1000)]
+    rows = [[name, f"{1000 - k:,}", "" if k == 3 else f"{k / 10:.1f}%"] for k, name in enumerate(names)]
+    return render("many", "", [Section("Each client", tables=[(["client", "n", "accuracy"], rows)])])
+
+
+def test_a_long_table_can_be_sorted_and_a_short_one_has_no_buttons() -> None:
+    text = many_clients()
+    reader = Reader()
+    reader.feed(text)
+    assert reader.open == []
+    assert "<img src=x onerror=alert(7)>" in reader.texts
+    assert "<img src=x" not in text
+    assert text.count("<button") == 3
+    assert "<button" not in render("", "", [Section("few", tables=[(["a"], [["b"]])])])
+
+
+def test_a_pictures_width_is_that_at_which_it_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "p.png"
+    path.write_bytes(blank(1500, 30))
+    assert legible_width(path) == 760  # (ten inches)
+    assert "min-width: min(60rem, 760px)" in render("", "", [Section("s", pictures=[("p", path)])])
+
+
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -265,7 +296,8 @@ def test_a_browser_shows_it(pages: list[Path], tmp_path: Path, width: int) -> No
     })</script>"""
     for number, path in enumerate(pages):
         copy = tmp_path / f"{number}.html"
-        copy.write_text(path.read_text().replace("</body>", f"{look}</body>"))
+        page = re.sub("<meta http-equiv=[^>]*>", "", path.read_text())  # (which allows no script but the page's own)
+        copy.write_text(page.replace("</body>", f"{look}</body>"))
         flags = [
             "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
             "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
@@ -289,3 +321,27 @@ def test_a_browser_shows_it(pages: list[Path], tmp_path: Path, width: int) -> No
         assert seen["pictures"] == seen["drawn"] > 3
         assert not seen["wide"]
         assert "CONSOLE" not in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_a_browser_sorts_a_table(tmp_path: Path) -> None:
+    """Numbers as numbers and empty cells last; the page's own script runs under its policy, and no other does."""
+    look = """<script>addEventListener("load", () => {
+      const first = () => [...document.querySelectorAll("tbody tr")].map(row => row.cells[1].textContent);
+      const [name, n, accuracy] = document.querySelectorAll("th button"), seen = [];
+      n.click(); seen.push(first()[0]); n.click(); seen.push(first()[0]);
+      accuracy.click(); seen.push(first().at(-1)); name.click(); seen.push(first()[10]);
+      document.title = JSON.stringify(seen);
+    })</script>"""
+    page, policy = many_clients(), "script-src"
+    allowed = base64.b64encode(hashlib.sha256(look[8:-9].encode()).digest()).decode()
+    page = page.replace(policy, f"{policy} 'sha256-{allowed}'").replace("</body>", f"{look}</body>")
+    (tmp_path / "many.html").write_text(page)
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run(
+        [str(BROWSER), *flags, "--virtual-time-budget=3000", "--dump-dom", f"file://{tmp_path / 'many.html'}"],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    title = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert title
+    assert json.loads(title[1].replace("&quot;", '"')) == ["1", "1,000", "997", "1,000"]

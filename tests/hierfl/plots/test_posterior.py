@@ -116,7 +116,8 @@ def test_whole_numbers_are_no_density() -> None:
     ax = predictive_check(data)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1"]
     assert data.observed_data["y"].dtype == float
-    assert any("steps" in line.get_drawstyle() for line in ax.get_lines())
+    bars = [bar.get_height() for bar in ax.patches]
+    assert bars == pytest.approx([np.mean(data.observed_data["y"].values == v) for v in (0, 1)])
 
 
 def test_a_response_is_called_as_its_site_is() -> None:
