@@ -65,7 +65,8 @@ class Likelihoods:
         there = singles.valid
         if self.says(old):
             return single_sites.judged(self.method, old, message, there, rule, memory)
-        return Judged(torch.full((len(there), 4), torch.nan, dtype=torch.float64), there.to(torch.float64))
+        unknown = torch.full((len(there), 4), torch.nan, dtype=torch.float64)
+        return Judged(there.to(torch.float64), lambda: (unknown, None))
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """Each client's log likelihood as a function of the population: around a point, or at many; 1, n, groups."""
