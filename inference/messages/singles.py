@@ -93,4 +93,6 @@ def valid_rows(value: Tensor, valid: Tensor) -> Tensor:
         value: (R, *shape).
         valid: (R,), True where a row counts.
     """
+    if valid.device.type == "cpu" and bool(valid.all()):  # (asking a GPU would stall it)
+        return value
     return by_row(value, lambda v: torch.where(valid.view(-1, *[1] * (v.dim() - 1)), v, 0))

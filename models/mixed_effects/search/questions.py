@@ -83,10 +83,11 @@ class Likelihoods:
             rows: S.
             device: of the zeros.
         """
-        found = {
-            name: torch.zeros((), dtype=field.dtype, device=device).expand(rows, *field.shape)
-            for name, field in self.form({}).items()
-        }
+        answers: State = {}
         for request in requests:
-            found |= request.answer(asked)
-        return found
+            answers |= request.answer(asked)
+        return {
+            name: answers[name] if name in answers
+            else torch.zeros((), dtype=field.dtype, device=device).expand(rows, *field.shape)
+            for name, field in self.form({}).items()
+        }  # fmt: skip
