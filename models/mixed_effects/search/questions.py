@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -45,6 +46,10 @@ class Likelihoods:
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """Around one point, and at many; what a round is not about is zero."""
+        return self._form
+
+    @cached_property
+    def _form(self) -> Form:
         shapes = [shape for request in REQUESTS for shape in request.reply(self.method).items()]
         found = {name: Field(shape, torch.float64, impossible=-IMPOSSIBLE) for name, shape in shapes}
         return found | {"counts": replace(found["counts"], rows=lambda counts: counts[:, 1])}
