@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
+
 from ..calls import checked_call
 from .arrays import natural_pool
 from .column_table import NO_RESPONSE, column_table
@@ -174,6 +176,34 @@ class FederationMakers:
         )  # fmt: skip
         made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
         return made.remembering(read.remembered)
+
+    @classmethod
+    def from_numbers(
+        cls, x: Mapping[str, np.ndarray], y: np.ndarray, client: np.ndarray, *, test: float, validation: float,
+        seed: int,
+    ) -> Self:  # fmt: skip
+        """A regression of columns of numbers (n,), as :meth:`from_frame` makes it of a table that has no others.
+
+        Args:
+            x, y, client: the inputs, the response, and each row's client.
+            test, validation, seed: as in :meth:`from_arrays`.
+
+        Raises:
+            UserError: for numbers that are not finite, and as :meth:`from_frame`.
+        """
+        import pandas as pd
+
+        inputs, response = np.stack([np.asarray(column, float) for column in x.values()], 1), np.asarray(y, float)
+        if not (np.isfinite(inputs).all() and np.isfinite(response).all()):
+            df = pd.DataFrame({**x, "response": y, "client": client})
+            frame_arrays(df, "client", "response", list(x), "regression", "keep")
+        pool = natural_pool(
+            inputs, response, client, None, None, None, test, seed, "regression", "frame", False, numbers=True
+        )
+        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
+        return made.remembering(
+            {"columns": list(x), "categories": {}, "client": "client", "response": "response", "labels": []}
+        )
 
     @classmethod
     def from_columns(cls, df: pd.DataFrame, *, client: str, **how: Any) -> Self:

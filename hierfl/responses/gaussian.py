@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -44,7 +45,7 @@ class GaussianResponse(Response):
         """See :class:`.base.Response`."""
         return cls(design.known, settings.noise_0 * design.scale, Serial.of(design.correlation))
 
-    @property
+    @cached_property
     def starts(self) -> Mapping[str, Tensor]:
         """log sigma, where it is learned, and what rho is a function of."""
         noise = {} if self.known else {"log_noise": torch.tensor(self.sd).double().log()}

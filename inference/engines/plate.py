@@ -18,18 +18,17 @@ from hierfl.recorder import recorder
 
 from ..calibration.answer import Answer
 from ..calibration.question import Question
-from ..clients.checks import check_rows, check_shapes
 from ..clients.chunk import ClientChunk
 from ..clients.store import ClientStore
 from ..evaluation.fitted import Fitted
 from ..evaluation.global_model import evaluate_global
 from ..evaluation.personal import evaluate_personal
-from ..evaluation.response import response
 from ..local.base import LocalStep
 from ..method.base import Method
 from ..method.schedule import Plan
 from ..method.with_noise import privacy_of
-from ..model_check.check import check_model, is_formula, is_shipped
+from ..model_check.check import check_model, is_shipped
+from ..model_check.clients import check_clients
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.receiver import Receiver
@@ -117,9 +116,7 @@ class PlateEngine:
         rows = {k for name in trained for k in method.expand(name, known) if k in shared}
         if not is_shipped(method):
             check_model(method, self.federation, shared, initial, exchange, sorted(rows))
-        response(check_shapes(method, self.federation, shared, initial, sorted(rows)))
-        if not is_formula(method):
-            check_rows(method, self.federation, shared, initial)
+        check_clients(method, self.federation, shared, initial, sorted(rows))
 
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         """See :class:`~hierfl.inference.engines.base.Engine`."""

@@ -70,11 +70,13 @@ class Singles:
         def placed(value: Tensor) -> Tensor:
             return by_row(value, lambda v: v.new_zeros((clients, *v.shape[1:])).index_copy_(0, to, v[at]))
 
-        messages = {group: {k: placed(v) for k, v in message.items()} for group, message in self.messages.items()}
-        come = placed(self.heard)
+        messages, come, counts = self.messages, self.heard, self.counts
+        if [row[0] for row in self.members] != list(range(clients)):
+            messages = {group: {k: placed(v) for k, v in message.items()} for group, message in messages.items()}
+            come, counts = placed(come), placed(counts)
         if more := sorted(heard):
             come = come.index_fill(0, send(more, come.device, torch.long), True)
-        return Singles([[j] for j in range(clients)], placed(self.counts), come, messages)
+        return Singles([[j] for j in range(clients)], counts, come, messages)
 
     def __add__(self, other: Singles) -> Singles:
         """The rows of both."""
@@ -93,4 +95,6 @@ def valid_rows(value: Tensor, valid: Tensor) -> Tensor:
         value: (R, *shape).
         valid: (R,), True where a row counts.
     """
+    if valid.device.type == "cpu" and bool(valid.all()):  # (asking a GPU would stall it)
+        return value
     return by_row(value, lambda v: torch.where(valid.view(-1, *[1] * (v.dim() - 1)), v, 0))

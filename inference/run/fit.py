@@ -46,7 +46,7 @@ from .pace import Pace
 from .progress import Bar, warn_diverged
 from .restore import identity_of, load_checked, numbers_of
 from .result import Run
-from .watched import Watched, announce
+from .watched import announce, watching
 from .weighted import check_weighted
 
 log = logging.getLogger("hierfl")
@@ -210,7 +210,7 @@ class Fit:
         return Run(
             fitted, self.engine.ids, options, journal.evaluations, journal.seconds, self.random, tested,
             journal.summaries, journal.statuses, calibration, journal.held_out, coverage,
-            Watched.of(self.watch, self.engine.ids),
+            watching(self.watch, self.engine.ids),
         )  # fmt: skip
 
     @torch.no_grad()

@@ -29,7 +29,7 @@ from .inference_data import inference_data
 from .journal import Row
 from .predicting import Predicting
 from .rounds import Chosen, chosen_round
-from .watched import Watched
+from .watched import Watched, Watching
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ class Run(Predicting, ClientModules):
         calibration: a temperature and a threshold, where they were asked for.
         held_out: validation sums of each evaluated round, by which rounds are compared.
         coverage: of a regression's 90 % intervals on validation or training data.
-        watched: how each client's messages lie beside the others', where single messages were seen.
+        watch: what :attr:`watched` is, or what says it when it is asked for.
     """
 
     fitted: Fitted
@@ -67,7 +67,7 @@ class Run(Predicting, ClientModules):
     calibration: Calibration | None = None
     held_out: Sequence[tuple[int, Tensor]] = ()
     coverage: Coverage | None = None
-    watched: Watched | None = None
+    watch: Watched | Watching | None = None
 
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
@@ -88,6 +88,11 @@ class Run(Predicting, ClientModules):
     def personal(self) -> State:
         """The rows of the clients that are here, {name: (J, *shape)}."""
         return self.fitted.personal
+
+    @cached_property
+    def watched(self) -> Watched | None:
+        """How each client's messages lie beside the others', where single messages were seen."""
+        return self.watch.found if isinstance(self.watch, Watching) else self.watch
 
     @property
     def metrics(self) -> pd.DataFrame:
@@ -193,7 +198,7 @@ class Run(Predicting, ClientModules):
     def warnings(self) -> list[str]:
         """What a reader has to know of the fit, a line each."""
         found = [self.coverage.warning] if self.coverage and self.coverage.warning else []
-        return [*found, *(self.watched.lines if self.watched else [])]
+        return [*found, *(self.watch.lines if self.watch else [])]
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -111,6 +112,36 @@ class Watched:
             "client": np.repeat(np.array(self.names, object), p), "estimate": list(self.estimated) * rows,
             "with": self.beside.ravel(), "without": self.without.ravel(), "se": np.tile(self.errors, rows),
         })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Watching:
+    """What is known at the end of a search, of which all but who stands out is computed when it is asked for.
+
+    Attributes:
+        watch: that has seen it.
+        ids: clients' names.
+    """
+
+    watch: Watch
+    ids: Sequence[str]
+
+    @cached_property
+    def found(self) -> Watched | None:
+        """All of it."""
+        return Watched.of(self.watch, self.ids)
+
+    @property
+    def lines(self) -> list[str]:
+        """See :attr:`Watched.lines`."""
+        if not self.watch.members:
+            return []
+        return self.found.lines if self.watch.named and self.found else [*self.watch.before]
+
+
+def watching(watch: Watch, ids: Sequence[str]) -> Watched | Watching | None:
+    """What is known at the end of a fit."""
+    return Watching(watch, ids) if watch.judges and watch.rule is None else Watched.of(watch, ids)
 
 
 def announce(watch: Watch, ids: Sequence[str]) -> None:

@@ -144,6 +144,11 @@ def _df(column: pd.Series) -> str:
 
 
 def typed(df: pd.DataFrame, terms: Formula, names: Collection[str]) -> pd.DataFrame:
+    """A table of :func:`typed_columns`; arguments likewise."""
+    return df[[]].assign(**typed_columns(df, terms, names))
+
+
+def typed_columns(df: pd.DataFrame, terms: Formula, names: Collection[str]) -> dict[str, pd.Series]:
     """Columns of a table as a formula reads them.
 
     Whole numbers and truth values among the predictors are double precision numbers, but for those of which the formula
@@ -163,7 +168,7 @@ def typed(df: pd.DataFrame, terms: Formula, names: Collection[str]) -> pd.DataFr
         column = readable(one_column(df, name))
         is_number = column.dtype.kind in "biu"
         columns[name] = column.astype("float64") if name in whole and is_number else column
-    return df[[]].assign(**columns)
+    return columns
 
 
 def truth_columns(df: pd.DataFrame, names: Collection[str]) -> frozenset[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from ...errors import UserError
 from ..column_names import one_column
 from . import gate
-from .column_types import typed
+from .column_types import typed_columns
 from .curves import check_curves
 from .hints import backquoted
 from .literals import check_levels_named, in_said_order
@@ -54,7 +54,9 @@ def used_columns(df: pd.DataFrame, terms: Formula, client: str | None, more: Col
         raise UserError(
             f"unknown column {min(lacking)!r}; names with other characters are between backquotes: {other!r}"
         )
-    used = df[[]].assign(**{name: one_column(df, name) for name in names})
+    for name in names:
+        one_column(df, name)
+    used = df[list(names)]
     if not len(df):
         raise UserError("the table has no rows")
     return used
@@ -93,7 +95,7 @@ def effects_and_offset(common: Any) -> tuple[pd.DataFrame, np.ndarray | None]:
     """formulae's common columns without offsets, and the sum of these, (n,); None without one."""
     table = common.as_dataframe().astype(float)
     offsets = [name for name, term in common.terms.items() if term.kind == "offset"]
-    return table.drop(columns=offsets), table[offsets].to_numpy().sum(1) if offsets else None
+    return (table.drop(columns=offsets), table[offsets].to_numpy().sum(1)) if offsets else (table, None)
 
 
 def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collection[str]) -> pd.DataFrame:
@@ -109,7 +111,9 @@ def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collect
                 way = f"whose these rows are is not known: write it, or keep the others by df.dropna(subset=[{name!r}])"
             raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}: {way}")
     values = (terms.response or frozenset()) | terms.predictors | set(more)
-    df = df.assign(**typed(df, terms, sorted(values)))
+    read = typed_columns(df, terms, sorted(values))
+    other = {name: column for name, column in read.items() if column.dtype != df[name].dtype}
+    df = df.assign(**other) if other else df
     for name in sorted(values - set(more)):
         if df[name].dtype.kind in "iuf":
             check_numbers(f"column {name!r}", df[name].to_numpy(dtype=float))

@@ -14,7 +14,6 @@ from ...responses.registry import response_class
 from ..column_names import as_table
 from ..federation import Federation
 from ..reading.frames import refuse_text, warn_of_codes
-from ..reading.read import CHECKED
 from ..spellings import Spellings
 from . import gate
 from .columns import used_columns
@@ -78,8 +77,6 @@ def from_formula(
             missing values, a response that the family cannot have, numbers too large to be squared, or a random slope
             about which no client says anything.
     """
-    import pandas as pd
-
     response = response_class(family)
     if na not in get_args(Missing):
         raise unknown("value of na", na, get_args(Missing))
@@ -99,12 +96,9 @@ def from_formula(
     refuse_text(df, (of_left | terms.predictors | more.columns) - terms.split - terms.places - more.groups)
     table = FormulaTable.read_from(df, terms, client, more, family, how)
     table.check(needs_residual=response.residual and not known_se)
-    wide = pd.DataFrame({**table.inputs(), "response": table.response.y, "client": table.who})
-    wide.attrs[CHECKED] = list(wide)
-    federation = Federation.from_frame(
-        wide, client="client", y="response", x=list(table.inputs()), test=test, validation=validation, seed=seed,
-        task="regression", standardise=False, spellings="keep",
-    )  # fmt: skip
+    federation = Federation.from_numbers(
+        table.inputs(), table.response.y, table.who, test=test, validation=validation, seed=seed
+    )
     reader = table.reader(formula)
     about = {**federation.about, "reader": reader, "index": df.index}
     about |= {} if left_out is None else {"left_out": left_out}

@@ -165,12 +165,13 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
             model = model_description(formula.safe)
             _check_width(model, df)
             # (a/x is a + a:x of one object a, whose coding in the second term would be that of the first)
-            model.common_terms = [deepcopy(term) for term in model.common_terms]
+            seen = set[int]()
+            model.common_terms = [_own(term, seen) for term in model.common_terms]
             for term in model.group_terms:
-                term.expr, term.factor = deepcopy(term.expr), Term(Variable(one))
+                term.expr, term.factor = _own(term.expr, seen), Term(Variable(one))
             table, names = in_own_order(df, formula).assign(**{one: 0}), Environment([namespace()])
             read = DesignMatrices(model, table, names)
-            if model.group_terms:
+            if any(term.expr.kind not in ("intercept", "numeric") for term in model.group_terms):
                 read.group = _coded_as_fixed(model, table, names)
             return read
     except UserError:
@@ -182,6 +183,20 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
                 f"column {alone[0]!r} has one level, {df[alone[0]].iloc[0]!r}, in all rows, and no effect: leave it out"
             ) from fault
         raise misfit(formula, fault) from fault
+
+
+def _own(term: Any, seen: set[int]) -> Any:
+    """A term, or a copy of one that has a component of an earlier one.
+
+    Args:
+        term: of a formula.
+        seen: which components are known, written into.
+    """
+    parts = {id(part) for part in getattr(term, "components", ())}
+    if parts & seen:
+        return deepcopy(term)
+    seen |= parts
+    return term
 
 
 def is_alone(column: pd.Series) -> bool:

@@ -39,8 +39,10 @@ def spelled(df: pd.DataFrame, terms: Formula, levels: Levels, spellings: Spellin
     chosen, renamed = texts(terms), {}
     for name in dict.fromkeys([levels.client, levels.outer, *sorted(terms.predictors), *sorted(terms.response or ())]):
         if name in df.columns and name not in levels.inner_columns:
-            renamed[name] = joined(df[name], spellings[name], chosen)
-    df = df.assign(**renamed)
+            column = df[name]
+            found = joined(column, spellings[name], chosen)
+            renamed |= {} if found is column else {name: found}
+    df = df.assign(**renamed) if renamed else df
     for name in levels.inner_columns:
         if name in df.columns:
             clients = df[levels.client].to_numpy(dtype=object)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -33,17 +34,29 @@ class Judged:
     """What a rule makes of single messages.
 
     Attributes:
-        measured: (R, 4), :data:`~.measures.MEASURES` and how far a client's own estimate is from what the others
-            expect, in standard errors; not a number where nothing is known.
         weights: how much of each message counts under a robust rule, (R,) in [0, 1].
+        measure: says :attr:`measured` and :attr:`without`, when they are asked for.
         named: rows that stand out: each with the place of what in :data:`~.standing.WORDS`, and by how much.
-        without: estimates, where the round says something of them.
     """
 
-    measured: Tensor
     weights: Tensor
+    measure: Callable[[], tuple[Tensor, Without | None]]
     named: Sequence[tuple[int, int, float]] = ()
-    without: Without | None = None
+
+    @cached_property
+    def _asked(self) -> tuple[Tensor, Without | None]:
+        return self.measure()
+
+    @property
+    def measured(self) -> Tensor:
+        """(R, 4), :data:`~.measures.MEASURES` and how far a client's own estimate is from what the others expect, in
+        standard errors; not a number where nothing is known."""
+        return self._asked[0]
+
+    @property
+    def without(self) -> Without | None:
+        """Estimates, where the round says something of them."""
+        return self._asked[1]
 
 
 @runtime_checkable

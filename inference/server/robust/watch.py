@@ -18,13 +18,14 @@ from ...messages.sums import Sums
 from ...options import Options
 from ...state import State
 from ..exchange import Exchange
-from .judged import Judging, Without
+from .judged import Judged, Judging, Without
 from .measures import measures
 from .parse import parse_rule
 from .repeats import Repeats, fingerprints
 from .rules import RobustRule
 from .standing import AGAIN, REJECTED, StandsOut, stand_out
 from .totals import group_total
+from .waiting import Waiting
 
 #: bytes of all messages of a round, up to which they are watched without a robust rule
 WATCHED_BYTES = 2**28
@@ -84,6 +85,8 @@ class Watch:
     announced: set[int] = field(default_factory=set)
     provisional: int = 0
     _later: tuple[int, Callable[[int], Tensor]] | None = None
+    _rounds: Waiting = field(default_factory=Waiting)
+    _measures: Waiting = field(default_factory=Waiting)
     _repeats: Repeats = field(default_factory=Repeats)
 
     @classmethod
@@ -93,7 +96,7 @@ class Watch:
 
     @torch.no_grad()
     def seen(self, sums: Sums, singles: Singles | None, shared: State) -> Sums:
-        """Notes a round's messages.
+        """Notes a round's messages; of a search, from which nothing follows without a robust rule, once somebody asks.
 
         Args:
             sums: of the round.
@@ -103,6 +106,17 @@ class Watch:
         Returns:
             The sums, or what a robust rule makes of the messages instead.
         """
+        if singles is not None and self.rule is None and self.judges:
+            size = self.exchange.bytes * len(singles.members)
+            if self._rounds.room(size):
+                self.members = singles.members
+                self._rounds.add(partial(self._noted, sums, singles, shared), size)
+                return sums
+        self._rounds.done()
+        return self._noted(sums, singles, shared)
+
+    def _noted(self, sums: Sums, singles: Singles | None, shared: State) -> Sums:
+        """See :meth:`seen`."""
         if singles is None:
             rows = len(self.measured[-1]) if self.measured else 0
             for table, shape in ((self.measured, (rows, 4)), (self.prints, (rows + 1 if rows else 0, 2))):
@@ -125,7 +139,7 @@ class Watch:
             if isinstance(group.rule, Judging):
                 if self.rule is not None or group.rule.says(shared):
                     self._put_off(partial(self._judge, group.rule, shared, message, singles))
-                if self.rule is not None or self.without is None:
+                if self.rule is not None or self.weights is None:
                     kept = self._settled()
                 if self.rule is not None:
                     totals[name] = {k: torch.einsum("r,r...->...", kept.to(v), v) for k, v in message.items()}
@@ -146,6 +160,7 @@ class Watch:
             self.provisional = 0
         self._later = len(self.measured), judge
 
+    @torch.no_grad()
     def _settled(self) -> Tensor:
         """Judges what was put off; how much of each message counts, (R,)."""
         later, self._later = self._later, None
@@ -155,16 +170,20 @@ class Watch:
     def _judge(self, by: Judging, shared: State, message: State, singles: Singles, number: int) -> Tensor:
         """Notes what a rule makes of single messages of a round; how much of each counts, (R,)."""
         judged = by.judged(shared, message, singles, self.rule, self.memory)
-        self.measured[number - 1], self.without = judged.measured, judged.without or self.without
+        self._measures.add(partial(self._measure, judged, number))
         if self.rule is not None or not any(row.what != AGAIN for row in self.decided):
             # (without a rule a fit goes astray with a liar in it, and honest clients would be named later)
             known = {row.client for row in self.decided}
             self.decided += [StandsOut(row, number, what, far) for row, what, far in judged.named if row not in known]
         before = judged.weights if self.weights is None else self.weights.to(judged.weights)
         self.weights = before.minimum(judged.weights)
-        for row in self.again:
+        for row in self._repeated():
             self.weights[row.client] = 0
         return self.weights * singles.valid
+
+    def _measure(self, judged: Judged, number: int) -> None:
+        """Notes what a rule measures of single messages of a round."""
+        self.measured[number - 1], self.without = judged.measured, judged.without or self.without
 
     # -- what is said of it -------------------------------------------------------------------------------------------
 
@@ -178,6 +197,11 @@ class Watch:
     @property
     def again(self) -> list[StandsOut]:
         """Rows that have sent an earlier message again."""
+        self._rounds.done()
+        return self._repeated()
+
+    def _repeated(self) -> list[StandsOut]:
+        """The same of the rounds that are noted."""
         for prints in self.prints[self._repeats.rounds :]:
             self._repeats.add(prints.cpu().numpy())
         return list(self._repeats.found.values())
@@ -185,7 +209,9 @@ class Watch:
     @property
     def table(self) -> np.ndarray:
         """(T, R, 4); of rounds of which nothing is known it is not a number."""
+        self._rounds.done()
         self._settled()
+        self._measures.done()
         return self._table(self.measured, 4)
 
     @property
@@ -196,15 +222,16 @@ class Watch:
     @property
     def named(self) -> list[StandsOut]:
         """The rows that stand out; each once."""
-        table = self.table
-        if not table.size:
+        self._rounds.done()
+        self._settled()
+        if not (rows := max(map(len, self.measured), default=0)):
             return []
         found = [*self.decided, *self.again]
-        lost = np.array([v.cpu().numpy() if len(v) else np.zeros(table.shape[1], bool) for v in self.rejected])
+        lost = np.array([v.cpu().numpy() if len(v) else np.zeros(rows, bool) for v in self.rejected])
         found += [
             StandsOut(int(j), int(lost[:, j].argmax()) + 1, REJECTED, np.nan) for j in np.flatnonzero(lost.any(0))
         ]
-        found += [] if self.judges else stand_out(table)
+        found += [] if self.judges else stand_out(self.table)
         return list({row.client: row for row in found[::-1]}.values())[::-1]
 
     @property
@@ -217,6 +244,7 @@ class Watch:
 
     def tensors(self) -> State:
         """Its part of a checkpoint."""
+        self._rounds.done()
         kept = self._later[0] if self._later is not None else self.provisional
         table = self.table
         if not table.size:

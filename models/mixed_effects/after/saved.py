@@ -109,5 +109,5 @@ def _run(method: MixedEffects, federation: Federation, state: State, record: Map
     fitted = Fitted(method, federation.to("cpu", options.dtype), shared, personal, copies, initial, how["seed"])
     status = state["status"].numpy() if "status" in state else None
     return Run(
-        fitted, federation.ids, options, [], record["seconds"], record["random"], status=status, watched=watched
+        fitted, federation.ids, options, [], record["seconds"], record["random"], status=status, watch=watched
     )  # fmt: skip

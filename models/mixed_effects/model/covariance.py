@@ -8,6 +8,7 @@ unconstrained numbers of its correlation matrix (Lewandowski, Kurowicka and Joe,
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -108,7 +109,7 @@ class Covariance:
             if size > 1:
                 numbers = size * (size - 1) // 2
                 y = rest[..., read : read + numbers]
-                factor = CorrCholeskyTransform()(y)
+                factor = pair_factor(y[..., 0]) if size == 2 else CorrCholeskyTransform()(y)
                 read += numbers
             else:
                 factor = torch.ones_like(sd[..., :1, None])
@@ -124,9 +125,30 @@ class Covariance:
             if size > 1:
                 numbers = size * (size - 1) // 2
                 y = rest[..., read : read + numbers]
+                read += numbers
+                if size == 2:
+                    total = total + pair_density(y[..., 0], concentration)
+                    continue
                 factor = CorrCholeskyTransform()(y)
                 density = LKJCholesky(size, torch.as_tensor(concentration, dtype=y.dtype), validate_args=False)
                 total = total + density.log_prob(factor)
                 total = total + CorrCholeskyTransform().log_abs_det_jacobian(y, factor)
-                read += numbers
         return total
+
+
+def pair_factor(y: Tensor) -> Tensor:
+    """Of one correlation r = tanh y, (...), the triangle [[1, 0], [r, sqrt(1 - r^2)]], (..., 2, 2)."""
+    most = 1 - torch.finfo(y.dtype).eps
+    r = y.tanh().clamp(-most, most)
+    rows = torch.ones_like(r), torch.zeros_like(r), r, (1 - r.square()).sqrt()
+    return torch.stack(rows, -1).unflatten(-1, (2, 2))
+
+
+def pair_density(y: Tensor, concentration: float) -> Tensor:
+    """The log density of y, (...), where that of r = tanh y is in proportion to (1 - r^2)^(concentration - 1).
+
+    With log (1 - r^2) = -2 (y + log(1 + exp -2y) - log 2), once more for dr / dy.
+    """
+    constant = 0.5 * math.log(math.pi) + math.lgamma(concentration) - math.lgamma(concentration + 0.5)
+    bend = -2 * (y + torch.nn.functional.softplus(-2 * y) - math.log(2))
+    return concentration * bend - constant

@@ -147,9 +147,9 @@ class Surface:
             height = self.method.likelihood.height(sums, here, step, known, coefficients)
             return height + self.log_prior(where) if mixing else height
 
-        exact = None if turned else self.method.likelihood.derivatives(sums, coefficients)
-        if exact is not None and len(at):
-            return exact
+        exact = self.method.likelihood.derivatives(sums, coefficients) if len(at) else None
+        if exact is not None:
+            return self._by_coordinates(*exact, at, mixing=mixing) if turned else exact
         if not len(at):
             return value(at), at, at.new_zeros(0, 0)
         with torch.enable_grad():
@@ -158,6 +158,24 @@ class Surface:
             (slope,) = torch.autograd.grad(height, leaf, create_graph=True)
             bend = torch.stack([torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in slope])
         return height.detach(), slope.detach(), -bend
+
+    def _by_coordinates(
+        self, height: Tensor, slope: Tensor, curvature: Tensor, at: Tensor, *, mixing: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """A criterion's height, gradient and curvature by coordinates x (k,), of those by numbers theta(x).
+
+        With J = d theta / dx: J^T g, and J^T C J less what g^T theta(x) bends; and the prior, where they are mixed.
+        """
+        with torch.enable_grad():
+            leaf = at.detach().clone().requires_grad_()
+            numbers = self.of_coordinates(leaf)
+            prior = self.log_prior(leaf) if mixing else height.new_zeros(())
+            (first,) = torch.autograd.grad(slope @ numbers + prior, leaf, create_graph=True)
+            bend, turn = (
+                torch.stack([torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in of])
+                for of in (first, numbers)
+            )
+        return height + prior.detach(), first.detach(), turn.mT @ curvature @ turn - bend
 
 
 def upright(method: MixedModel, state: State) -> State:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar
 
 import torch
@@ -45,6 +46,10 @@ class Likelihoods:
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """Around one point, and at many; what a round is not about is zero."""
+        return self._form
+
+    @cached_property
+    def _form(self) -> Form:
         shapes = [shape for request in REQUESTS for shape in request.reply(self.method).items()]
         found = {name: Field(shape, torch.float64, impossible=-IMPOSSIBLE) for name, shape in shapes}
         return found | {"counts": replace(found["counts"], rows=lambda counts: counts[:, 1])}
@@ -65,7 +70,8 @@ class Likelihoods:
         there = singles.valid
         if self.says(old):
             return single_sites.judged(self.method, old, message, there, rule, memory)
-        return Judged(torch.full((len(there), 4), torch.nan, dtype=torch.float64), there.to(torch.float64))
+        unknown = torch.full((len(there), 4), torch.nan, dtype=torch.float64)
+        return Judged(there.to(torch.float64), lambda: (unknown, None))
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """Each client's log likelihood as a function of the population: around a point, or at many; 1, n, groups."""
@@ -82,10 +88,11 @@ class Likelihoods:
             rows: S.
             device: of the zeros.
         """
-        found = {
-            name: torch.zeros((), dtype=field.dtype, device=device).expand(rows, *field.shape)
-            for name, field in self.form({}).items()
-        }
+        answers: State = {}
         for request in requests:
-            found |= request.answer(asked)
-        return found
+            answers |= request.answer(asked)
+        return {
+            name: answers[name] if name in answers
+            else torch.zeros((), dtype=field.dtype, device=device).expand(rows, *field.shape)
+            for name, field in self.form({}).items()
+        }  # fmt: skip

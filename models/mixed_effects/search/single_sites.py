@@ -266,6 +266,17 @@ def judged(
     if rule is not None:
         # (whoever else stands out later, no more are left out than the rule says)
         memory.update({"out": out | (there & ~left), "rounds": torch.zeros(()) if named else rounds + 1})
+    cap = capped(found.rows) / found.rows.clamp_min(1)
+    weights = (
+        torch.where(left, cap * pulls(found, about, left) if near and about is not None else cap, 0)
+        if rule is not None
+        else there.to(found.linear)
+    )
+    return Judged(weights, partial(_measured, method, found, there, left), named)
+
+
+def _measured(method: MixedModel, found: Quadratics, there: Tensor, left: Tensor) -> tuple[Tensor, Without]:
+    """Measures of sites, (R, 4), and estimates with and without each beside those that are left, (R,)."""
     w = left.to(found.linear)
     far, others = off(found, w)
     a, b = (w.view(-1, *[1] * (v.dim() - 1)) * v for v in (found.information, found.linear))
@@ -274,19 +285,13 @@ def judged(
     moved, unit = beside - others, whole.diagonal().clamp_min(0)
     influence = (moved.square() * unit).mean(1).sqrt()  # (in standard errors)
     measured = torch.stack([sized(found, left).abs(), _cosines(found.information, whole - a, unit), influence, far], 1)
-    cap = capped(found.rows) / found.rows.clamp_min(1)
-    weights = (
-        torch.where(left, cap * pulls(found, about, left) if near and about is not None else cap, 0)
-        if rule is not None
-        else there.to(found.linear)
-    )
     spread = torch.linalg.inv_ex(whole).inverse
     users = method.network.fixed_units.to_users(method.network.fixed, (len(unit),), total)
     errors = (users @ spread @ users.mT).diagonal().sqrt()
     mended, unknown = known_alone(others, whole - a, total - b, unit, users)
     alone = torch.where(unknown, torch.nan, users_beta(method, mended))
     without = Without(users_beta(method, beside), alone, errors)
-    return Judged(torch.where(there[:, None], measured, torch.nan), weights, named, without)
+    return torch.where(there[:, None], measured, torch.nan), without
 
 
 def _cosines(own: Tensor, others: Tensor, unit: Tensor) -> Tensor:

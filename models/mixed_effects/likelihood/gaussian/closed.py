@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ...model.covariance import Covariance
 from ...model.levels import Level
-from .elimination import eliminate, places
+from .elimination import eliminate, places, upper
 from .entrywise import Entrywise, at_rows, summed
 from .taylor import Taylor
 
@@ -85,7 +85,7 @@ def differentiated(covariance: Covariance, gram: Tensor, entries: Taylor) -> tup
     w = torch.linalg.solve_triangular(factor, r.T @ g[:, :q, q:], upper=False)
     # (solved, not subtracted: of many rows little is left)
     n, u = torch.linalg.solve_ex(one + g[:, :q, :q] @ (r @ r.T), g[:, :q]).result.split([q, g.shape[-1] - q], 2)
-    up, over = torch.triu_indices(g.shape[-1] - q, g.shape[-1] - q, device=gram.device)
+    up, over = upper(g.shape[-1] - q, gram.device)
     value = g[:, up + q, over + q] - (w[..., up] * w[..., over]).sum(1)
     pairs = (u[:, :, None, up] * u[:, None, :, over]).flatten(1, 2)  # (S, q^2, c)
     slope, bend = (sigma @ pairs).split([k, k * k], 1)

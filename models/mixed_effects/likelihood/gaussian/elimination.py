@@ -14,6 +14,7 @@ whole matrices (:mod:`.batched`).
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Protocol
 
 import torch
@@ -46,14 +47,21 @@ def eliminate(one: Elimination) -> tuple[Any, Any]:
     return one.left(one.half(factor)), one.log_volume(factor)
 
 
+@functools.lru_cache(maxsize=64)
+def upper(size: int, device: Any = None) -> Tensor:
+    """Rows and columns of an upper triangle, row by row, (2, entries); asked for in each round."""
+    return torch.triu_indices(size, size, device=device)
+
+
+@functools.lru_cache(maxsize=64)
 def places(size: int, device: Any = None) -> Tensor:
     """Where each entry of a symmetric matrix (size, size) is in its upper triangle, row by row."""
-    up, across = torch.triu_indices(size, size, device=device)
+    up, across = upper(size, device)
     place = up.new_zeros(size, size)
     place[up, across] = torch.arange(len(up), device=device)
     return torch.triu(place) + torch.triu(place, 1).T
 
 
-def symmetric(upper: Tensor, size: int) -> Tensor:
+def symmetric(of_upper: Tensor, size: int) -> Tensor:
     """(..., size, size) of its upper triangle, row by row."""
-    return upper[..., places(size).to(upper.device).flatten()].unflatten(-1, (size, size))
+    return of_upper[..., places(size, of_upper.device).flatten()].unflatten(-1, (size, size))

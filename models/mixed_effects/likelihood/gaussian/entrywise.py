@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ...model.covariance import Covariance
+from .elimination import upper
 from .taylor import Taylor
 
 
@@ -77,7 +77,7 @@ class Entrywise:
     def left(self, half: list[Any]) -> Any:
         """What is left, times s^2, (..., c, S)."""
         q, gram = self.covariance.q, self.gram
-        up, across = torch.triu_indices(gram.shape[-2] - q, gram.shape[-2] - q, device=gram.device)
+        up, across = upper(gram.shape[-2] - q, gram.device)
         less = sum_of([at_rows(one, up) * at_rows(one, across) for one in half])
         at = up + q, across + q
         whole = gram[at] if isinstance(gram, Taylor) else gram[..., at[0], at[1], :]
