@@ -114,7 +114,7 @@ class Minibatches:
         # (n_j / b_j; who has finished is never asked)
         self._weight = (self._n / send(self._counts, device))[..., None]
         self._places = self.examples.first(chunk.clients) + send(plan.position.clamp_min(0), device)
-        self._defer = any(frozen.moving.isdisjoint(network.names) for network in chunk.method.network.networks)
+        self._defer = any(frozen.moving.isdisjoint(network.output_names) for network in chunk.method.network.networks)
 
     def at(self, step: int) -> MinibatchPlaces:
         """Those of one step."""
