@@ -88,11 +88,15 @@ class LowRankHead(LinearHead):
         Raises:
             UserError: always; outputs are not linear in these numbers.
         """
-        raise UserError("a head with adapters is not linear in its numbers, which curvatures of heads need: head=linear")
+        raise UserError(
+            "a head with adapters is not linear in its numbers, which curvatures of heads need: head=linear"
+        )
 
     def design(self, z: Tensor) -> Tensor:
         """There is none; see :attr:`matrix_order`."""
-        raise UserError("a head with adapters is not linear in its numbers, which curvatures of heads need: head=linear")
+        raise UserError(
+            "a head with adapters is not linear in its numbers, which curvatures of heads need: head=linear"
+        )
 
     def begun(self, head: Tensor) -> Tensor:
         """B = 0, and standard normals for the last layer."""
@@ -184,9 +188,27 @@ def _within(key: str, name: str) -> bool:
     return key == name or key.startswith(f"{name}.")
 
 
+def split(module: nn.Module, keys: Sequence[str]) -> tuple[int, nn.Module]:
+    """How many layers come before the first adapted one, and a copy of the module without them.
+
+    Args:
+        module: any; of a Sequential layers may come before.
+        keys: of the weights that are adapted.
+    """
+    later = copy.deepcopy(module).requires_grad_(False)
+    if type(later) is not nn.Sequential:
+        return 0, later
+    parts = [*later._modules]
+    first = min(parts.index(key.partition(".")[0]) for key in keys)
+    for key in parts[:first]:  # (the others keep their names)
+        setattr(later, key, nn.Identity())
+    return first, later
+
+
 def low_rank(
-    module: nn.Module, example: Tensor, outputs: int, rank: int, layers: Sequence[str] = (), trained: bool = True
-) -> tuple[Network, LowRankHead]:
+    module: nn.Module, example: Tensor, outputs: int, rank: int, layers: Sequence[str] = (), trained: bool = True,
+    draws: bool = False,
+) -> tuple[Network, LowRankHead]:  # fmt: skip
     """A base network and a head of a network whose weights do not move.
 
     Args:
@@ -196,6 +218,7 @@ def low_rank(
         rank: of the adapters.
         layers: which are adapted; none for all linear layers, convolutions and attention.
         trained: the matrices A are trained and averaged, as a base network is; else they stay as they are drawn.
+        draws: the base network is handed draws of flat inputs.
 
     Raises:
         UserError: for a rank below 1 or above that of a weight, layers that are not there, and modules that are no
@@ -204,12 +227,7 @@ def low_rank(
     if rank < 1:
         raise UserError(f"an adapter's rank is at least 1, not {rank}")
     keys = adaptable(module, layers)
-    first, later = 0, copy.deepcopy(module).requires_grad_(False)
-    if type(later) is nn.Sequential:
-        parts = [*later._modules]
-        first = min(parts.index(key.partition(".")[0]) for key in keys)
-        for key in parts[:first]:  # (they keep their names)
-            setattr(later, key, nn.Identity())
+    first, later = split(module, keys)
     draw, matrices = torch.Generator().manual_seed(0), {}
     for key in keys:
         weight = later.get_parameter(key).requires_grad_(True)
@@ -225,11 +243,13 @@ def low_rank(
             inner = layer(inner)
         features = later(inner)
     if features.dim() != 2:
-        raise UserError(f"the network gives {tuple(features.shape[1:])} for one input: end it with nn.Flatten() or a mean")
+        raise UserError(
+            f"the network gives {tuple(features.shape[1:])} for one input: end it with nn.Flatten() or a mean"
+        )
     event = tuple(inner.shape[1:])
     rest = Network(later, event=len(event))
     rest.whole.check({key: later.get_parameter(key).detach() for key in rest.shapes}, inner)
-    base = Network(before)
+    base = Network(before, event=1 if draws else None)
     base.output_names = ()  # (A is what the head reads)
     held = {} if trained else {a_name(key): a for key, a in matrices.items()}
     return base, LowRankHead(features.shape[1], outputs, rest=rest, event=event, rank=rank, held=held)

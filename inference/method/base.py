@@ -59,8 +59,8 @@ class Method(Configurable):
     #: its network is cut into an encoder of latent features and the rest;
     #: see :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False
-    #: it takes a head with adapters (:mod:`hierfl.nn.adapters`): its model uses ``net.head(w_j, net.base(batch.x))``, and
-    #: nothing else of the head; each class says so itself
+    #: it takes a head with adapters (:mod:`hierfl.nn.adapters`): its model uses ``net.head(w_j, net.base(batch.x))``,
+    #: and nothing else of the head; each class says so itself
     takes_adapters: ClassVar[bool] = False
     #: predictions are conditioned on the client's training data, which a batch then has beside it
     #: (:attr:`hierfl.data.batch.Batch.given`)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @checked_call
 def architecture(
     spec: str, federation: Federation, noise: float | Learned = "shared", latent: bool = False, *,
-    head: str = "linear", weights: str | Path | None = None, norm: str | None = None,
+    head: str = "linear", weights: str | Path | None = None,
 ) -> Architecture:  # fmt: skip
     """A network for this federation's inputs and responses.
 
@@ -38,9 +38,8 @@ def architecture(
         head: "linear", the last layer; or "lora:RANK" or "lora:RANK:LAYER,LAYER,...", low-rank adapters of these layers
             (or of all) beside it, on a network that is not trained, see :mod:`hierfl.nn.adapters`; "lora-fixed:RANK"
             does not train the matrices A either.
-        weights: a file of weights that the network begins with, see :func:`.weights.load_weights`.
-        norm: what batch norm becomes: "batch", "group" or "affine", see :func:`.weights.with_weights`; None for what
-            the network's name says.
+        weights: a file of weights that the network begins with, see :func:`.weights.load_weights`; where ``spec`` ends
+            in ",affine-norm" batch norm goes by the file's statistics, as they are.
 
     Raises:
         UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation;
@@ -55,5 +54,5 @@ def architecture(
     if not fits:
         raise UserError(f'noise must be a number above zero, "shared" or "clients", not {noise!r}')
     outputs = federation.classes if federation.task == "classification" else 1
-    recipe = Recipe(spec, tuple(federation.event_shape), outputs, latent, head, norm)
+    recipe = Recipe(spec, tuple(federation.event_shape), outputs, latent, head)
     return recipe.made(None if federation.classes else noise, weights)

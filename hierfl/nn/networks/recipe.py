@@ -15,7 +15,9 @@ from ..architecture import Architecture
 from ..batch_norm_free import without_batch_norm
 from ..functional import Network
 from ..head import LinearHead
+from ..latent_adapters import latent_low_rank
 from .latent import Z_NORM, cut
+from .registry import NETWORKS
 from .spec import module_of
 from .weights import Weights, with_weights
 
@@ -27,8 +29,10 @@ HEADS = {
     "lora:RANK:LAYER,...": "the same of these layers alone",
     "lora-fixed:RANK": "the same, whose matrices A stay as they are drawn",
 }
-#: what batch norm becomes
-NORMS = ("batch", "group", "affine")
+#: the ends of a network's name that say what its batch norm becomes, see :func:`.weights.with_weights`
+NORMS = {",group-norm": "group", ",affine-norm": "affine"}
+NETWORKS["NETWORK,group-norm"] = "group norm instead of batch norm, of each picture by itself"
+NETWORKS["NETWORK,affine-norm"] = "batch norm by the statistics that a file of weights has, which stay"
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Recipe:
     """What a network with a name is made of.
 
     Attributes:
-        spec, latent, head, norm: as for :func:`.build.architecture`.
+        spec, latent, head: as for :func:`.build.architecture`.
         event: shape of an input.
         outputs: of the head.
     """
@@ -77,7 +81,6 @@ class Recipe:
     outputs: int
     latent: bool = False
     head: str = "linear"
-    norm: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For a run's folder."""
@@ -100,36 +103,42 @@ class Recipe:
             UserError: see :func:`.build.architecture`.
         """
         head, whole = Head.of(self.head), self.spec
-        if self.norm not in (None, *NORMS):
-            raise unknown("value of norm", str(self.norm), NORMS)
         if head.kind != "linear" and weights is None and not again:
-            raise UserError(f"head={self.head} is for a network that is not trained: weights=FILE says what it begins with")
-        spec = whole.removesuffix(Z_NORM)
-        if spec != whole and not self.latent:
+            raise UserError(
+                f"head={self.head} is for a network that is not trained: weights=FILE says what it begins with"
+            )
+        norm = next((word for end, word in NORMS.items() if whole.endswith(end)), None)
+        spec = whole.removesuffix(f",{norm}-norm").removesuffix(Z_NORM)
+        if spec != whole and norm is None and not self.latent:
             raise UserError(f"{Z_NORM[1:]} is for methods with latent features (pfedv, fedv); got {whole}")
-        if self.latent and (head.kind != "linear" or weights is not None or self.norm is not None):
-            raise UserError("latent features are cut from a network that is drawn: without head=, weights= and norm=")
+        adapted = head.kind.startswith("lora")
+        if self.latent and not adapted and (head.kind != "linear" or weights is not None or norm):
+            raise UserError("latent features of a network with weights= take adapters: head=lora:RANK:LAYER,...")
         example, encoder, latents = torch.zeros(1, *self.event), None, 0
         with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
             try:
                 module, kind = module_of(spec, torch.Size(self.event))
-                module = self._normed(module, self.norm or kind.norm, weights, again)
+                module = self._normed(module, norm or kind.norm, weights, again)
                 features = module.eval()(example).shape[-1]
-                if self.latent:
+                if self.latent and not adapted:
                     encoder, module = cut(module, torch.Size(self.event), whole)
                     latents = encoder.eval()(example).shape[-1] // 2
             except RuntimeError as error:
                 small = "size" in str(error)  # torch's word for a picture that a convolution does not fit into
                 why = f"does not fit inputs {self.event}" if small else "does not fit into memory"
                 raise UserError(f"network {spec} {why}") from error
-        if head.rank or "lora" in head.kind:
-            base, own = low_rank(module, example, self.outputs, head.rank, head.layers, head.kind == "lora")
-            return Architecture(base, own, noise, spec, recipe=self.as_json())
+        how = example, self.outputs, head.rank, head.layers, head.kind == "lora"
+        if adapted and self.latent:
+            encoder, base, own, latents = latent_low_rank(module, *how)
+            return Architecture(base, own, noise, whole, encoder, latents)
+        if adapted:
+            base, own = low_rank(module, *how)
+            return Architecture(base, own, noise, whole, recipe=self.as_json())
         last = LinearHead(features, self.outputs, bias=kind.head_bias)
         start = "drawn" if weights is None else "given"
         module.requires_grad_(head.kind == "linear")
         if encoder is None:
-            return Architecture(Network(module, weights=start), last, noise, spec, recipe=self.as_json())
+            return Architecture(Network(module, weights=start), last, noise, whole, recipe=self.as_json())
         base = Network(module, event=1, weights="drawn")
         return Architecture(base, last, noise, whole, Network(encoder, "encoder", weights="drawn"), latents)
 

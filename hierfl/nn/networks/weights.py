@@ -35,8 +35,12 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except (SafetensorError, pickle.UnpicklingError, RuntimeError, OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} is no file of weights: a .safetensors, or a state_dict of tensors alone") from error
-    if not isinstance(found, Mapping) or not all(isinstance(v, Tensor) and isinstance(k, str) for k, v in found.items()):
-        raise UserError(f"{path} holds no state_dict, {{name: tensor}}: torch.save(module.state_dict(), path) writes one")
+    if not isinstance(found, Mapping) or not all(
+        isinstance(v, Tensor) and isinstance(k, str) for k, v in found.items()
+    ):
+        raise UserError(
+            f"{path} holds no state_dict, {{name: tensor}}: torch.save(module.state_dict(), path) writes one"
+        )
     return dict(found)
 
 
@@ -63,7 +67,7 @@ def load_weights(module: nn.Module, path: Weights, spec: str) -> None:
     if missing or len({key.rpartition(".")[0] for key in more}) > 1:
         what = f"lacks {missing[0]!r}" if missing else f"has {more[0]!r}"
         if not missing and any(key.endswith("running_mean") for key in more):
-            what = "has batch norm, which norm=affine keeps as it is"
+            what = f"has batch norm, whose statistics {spec},affine-norm keeps"
         raise UserError(f"{path} is of another network than {spec}: it {what}")
     for key in sorted(wanted):
         if found[key].shape != own[key].shape:
@@ -89,10 +93,10 @@ def with_weights(module: nn.Module, path: Weights | None, norm: str, spec: str) 
     """
     has = any(isinstance(part, BATCH_NORMS) for part in module.modules())
     if norm != "batch" and not has:
-        raise UserError(f"network {spec} has no batch norm that norm={norm} could replace")
+        raise UserError(f"network {spec} has no batch norm that {norm}-norm could replace")
     if norm == "affine":
         if path is None:
-            raise UserError("norm=affine is by the statistics of a pretrained network's batch norm: weights=FILE")
+            raise UserError("affine-norm is by the statistics of a file's batch norm: weights=FILE")
         load_weights(module, path, spec)
         return without_batch_norm(module, "affine")
     module = without_batch_norm(module, "group") if norm == "group" else module
