@@ -102,17 +102,19 @@ class LowRankHead(LinearHead):
         """B = 0, and standard normals for the last layer."""
         return torch.cat([torch.zeros_like(head[: self.adapters_d]), head[self.adapters_d :]])
 
-    def weights(self, w: Tensor) -> dict[str, Tensor]:
-        """W_l + B_l A_l, {key: (..., *shape)}; A is the surrounding handler's where it is not held.
+    def weights(self, w: Tensor, matrices: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """W_l + B_l A_l, {key: (..., *shape)}.
 
         Args:
             w: (d,), rows (S, 1, d) or draws (K, S, 1, d).
+            matrices: A by the base network's names; None for those that are held, or the surrounding handler's.
         """
         pieces = w[..., : self.adapters_d].split([rows * rank for rows, rank in self.sizes.values()], -1)
         found = {}
         for (key, size), piece in zip(self.sizes.items(), pieces, strict=True):
             own, name = self.rest.module.get_parameter(key).detach(), a_name(key)
-            a = self.held[name].to(piece) if name in self.held else pyro.param(f"{self.name}.{name}")
+            known = self.held if matrices is None or name in self.held else matrices
+            a = known[name].to(piece) if name in known else pyro.param(f"{self.name}.{name}")
             change = piece.unflatten(-1, size) @ a
             found[key] = own.to(change) + change.unflatten(-1, own.shape[1:])
         return found
@@ -129,6 +131,22 @@ class LowRankHead(LinearHead):
     def last(self, w: Tensor, z: Tensor) -> Tensor:
         """Outputs of the last layer alone, for w (..., d) and features z (..., S, n, features)."""
         return super().last(w[..., self.adapters_d :], z)
+
+
+def merged(before: Before, head: LowRankHead, w: Tensor, matrices: Mapping[str, Tensor]) -> nn.Module:
+    """A client's whole network below its last layer, as a plain module with W_l + B_l A_l in it.
+
+    Args:
+        before: the module of the base network.
+        head: with the adapters.
+        w: the client's, (d,).
+        matrices: A by the base network's names.
+    """
+    module = copy.deepcopy(before.network).to(w.dtype)
+    with torch.no_grad():
+        for key, value in head.weights(w, matrices).items():
+            module.get_parameter(key).copy_(value)
+    return module
 
 
 def a_name(key: str) -> str:

@@ -13,8 +13,8 @@ from torch.func import functional_call
 
 import hierfl.models as models
 from hierfl import Federation, fit
-from hierfl.experiments.run_folder.load import load_run
 from hierfl.errors import UserError
+from hierfl.experiments.run_folder.load import load_run
 from hierfl.nn.adapters import LowRankHead, a_name, low_rank
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
@@ -123,6 +123,9 @@ def test_a_folder_predicts_without_the_file(head: str, federation: Federation, p
     )
     (tmp_path / "network.safetensors").unlink()
     x = federation.x[federation.test[1][:2]]
+    for draws in (0, 2):
+        plain = run.client_module(1, draws)(x).exp()
+        torch.testing.assert_close(plain, torch.as_tensor(run.predict(x, client=1, draws=draws)))
     again = load_run(tmp_path / "run")
     torch.testing.assert_close(torch.as_tensor(again.predict(x, client=1)), torch.as_tensor(run.predict(x, client=1)))
     other = architecture("mlp:6,5", federation)
