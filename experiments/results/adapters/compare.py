@@ -2,10 +2,10 @@
 
     python experiments/results/adapters/compare.py FOLDER METHOD OUT.json
 
-FOLDER is what ``backbone.py`` left; METHOD is one of :data:`METHODS`. It is fitted with each of its settings by seed 100,
-and the least NLL on validation data (a fifth of the training data) decides. With that setting it is fitted by seeds 0,
-1, 2, with validation data among the training data. OUT.json has NLL and accuracy on test data, unweighted means over
-clients, after the last round.
+FOLDER is what ``backbone.py`` left; METHOD is one of :data:`METHODS`. It is fitted with each of its settings by seed
+100, and the least NLL on validation data (a fifth of the training data) decides. With that setting it is fitted by
+seeds 0, 1, 2, with validation data among the training data. OUT.json has NLL and accuracy on test data, unweighted
+means over clients, after the last round.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -114,7 +114,8 @@ class Recipe:
         adapted = head.kind.startswith("lora")
         if self.latent and not adapted and (head.kind != "linear" or weights is not None or norm):
             raise UserError("latent features of a network with weights= take adapters: head=lora:RANK:LAYER,...")
-        example, encoder, latents = torch.zeros(1, *self.event), None, 0
+        example, latents = torch.zeros(1, *self.event), 0
+        encoder: Any = None
         with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
             try:
                 module, kind = module_of(spec, torch.Size(self.event))
@@ -135,7 +136,7 @@ class Recipe:
             base, own = low_rank(module, *how)
             return Architecture(base, own, noise, whole, recipe=self.as_json())
         last = LinearHead(features, self.outputs, bias=kind.head_bias)
-        start = "drawn" if weights is None else "given"
+        start: Literal["given", "drawn"] = "drawn" if weights is None else "given"
         module.requires_grad_(head.kind == "linear")
         if encoder is None:
             return Architecture(Network(module, weights=start), last, noise, whole, recipe=self.as_json())

@@ -21,9 +21,9 @@ from hierfl.nn.networks.build import architecture
 from hierfl.nn.networks.spec import module_of
 from hierfl.ppl.restrict import Restrict
 
-#: what each method is fitted with here: little
+#: what each method is fitted with: little (FedPer is FedRep in one step)
 LITTLE = {
-    "FedAvg": {}, "FedPer": {}, "FedRep": {"head_epochs": 1}, "Local": {}, "PFedVMP": {}, "PFedV": {},
+    "FedAvg": {}, "FedRep": {"head_epochs": 1}, "Local": {}, "PFedVMP": {}, "PFedV": {},
     "PFedVEM": {"head_epochs": 2, "base_epochs": 1}, "FedPop": {"final_steps": 8, "final_keep": 4},
 }  # fmt: skip
 
