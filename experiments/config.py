@@ -18,7 +18,9 @@ from typing import Any
 from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
-from .declared import TASKS, Option, flag, of_rows, of_table, of_validation, of_watching, option, recorded
+from .declared import (
+    TASKS, Option, flag, of_network, of_rows, of_table, of_validation, of_watching, option, recorded,
+)  # fmt: skip
 
 ALL = ("run", "ablate", "tune", "search")
 
@@ -60,6 +62,8 @@ class RunConfig:
         "Architecture before the last layer, such as mlp:100; see hierfl datasets. [default: the data set's]",
         commands=ALL, data="arrays",
     )  # fmt: skip
+    head: str | None = of_network("A client's own part: linear (last layer), frozen, lora:RANK[:LAYER,...].", "HEAD")
+    network_weights: str | None = of_network("What the network begins with: a .safetensors or .pt.", "FILE", path=True)
     response_sd: float = option(
         "Standard deviation of a regression's response around its prediction. [default: it is learned]",
         commands=("run", "ablate"), data="arrays", same_data=True,

@@ -26,6 +26,9 @@ from .own_table import check_network_table, usual_of_network_table
 if TYPE_CHECKING:
     from hierfl.inference import Method
 
+#: entries that are paths
+PATHS = ("data", "data_root", "ood", "network_weights")
+
 
 def configure(method: str, data: str | None, given: Mapping[str, Any], settings: Mapping[str, Any]) -> Configuration:
     """A complete configuration from what was said and, where nothing was, the data set's and method's own choices.
@@ -60,7 +63,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     if "learn_sd" in usual and not is_tabular(loaded.cls):
         usual["learn_sd"] = learned(said.get("learn_sd"), said.get("response_sd"), usual["learn_sd"])
     run = {"data_root": "data", **usual, **said, "data": data}
-    run |= {name: absolute_path(name, run[name]) for name in ("data", "data_root", "ood") if name in run}
+    run |= {name: absolute_path(name, run[name]) for name in PATHS if run.get(name)}
     run |= {"method": loaded.reference, "method_digest": loaded.digest}
     if "prior" in settings and "prior" not in loaded.cls.Settings.__dataclass_fields__:
         raise UserError(f"{loaded.name} has no prior to choose")
@@ -97,7 +100,7 @@ def parse_settings(pairs: Sequence[str], prior: str | None = None) -> dict[str, 
 
 def absolute_path(option: str, value: Any) -> Any:
     """Paths of data as they are kept in a configuration: a data set's name stays."""
-    if option == "data_root":
+    if option in ("data_root", "network_weights"):
         return str(located(value))
     if option == "data" and is_own_folder(str(value)):
         return str(located(value))

@@ -64,6 +64,14 @@ def of_validation() -> Any:
     )  # fmt: skip
 
 
+def of_network(help: str, metavar: str, *, path: bool = False) -> Any:
+    """An option of networks that earlier runs lack; a file may have moved since."""
+    about: dict[str, Any] = {"metavar": metavar, "path": path, "moves": path, "data": "arrays", "newer": True}
+    return option(
+        f"{help} [default: none]" if path else f"{help} [default: linear]", None, commands=("run", "ablate"), **about
+    )
+
+
 def of_watching(help: str, metavar: str) -> Any:
     """An option of how a run is watched, which changes nothing of it and may be said of a run that goes on."""
     return option(help, None, metavar=metavar, identity=False, moves=True, newer=True)

@@ -102,7 +102,10 @@ def network_of(run: RunConfig, federation: Federation, latent: bool) -> Architec
     Raises:
         UserError: for one that does not suit the data.
     """
-    network = architecture(run.network, federation, noise_of(run.response_sd, run.learn_sd), latent)
+    network = architecture(
+        run.network, federation, noise_of(run.response_sd, run.learn_sd), latent, head=run.head or "linear",
+        weights=run.network_weights,
+    )  # fmt: skip
     if federation.task == "classification" and (run.response_sd != 1.0 or run.learn_sd == "clients"):
         name = "--response-sd" if run.response_sd != 1.0 else "--learn-sd clients"
         raise UserError(f"{name} is a regression's, and this is a classification")

@@ -44,6 +44,7 @@ from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.gradient import Gradient
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.state import State
+from hierfl.nn.adapters import LowRankHead
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
@@ -71,6 +72,7 @@ class FedPop(Method):
         message_size=1.0,
         order=20,
     )
+    takes_adapters = True
 
     @dataclass(frozen=True)
     class Settings:
@@ -271,7 +273,8 @@ class FedPop(Method):
                 burn=burn, thin=thin, chains=s.final_chains, start="last" if s.final_chains == s.chains else "apart",
             )  # fmt: skip
         else:
-            step_size = 0.0 if self.population.near_normal else s.step_size
+            curved = self.population.near_normal and not isinstance(self.network.head, LowRankHead)
+            step_size = 0.0 if curved else s.step_size
             chain = adjusted(moved, burn, kept, thin, s.final_chains, step_size)
         return Schedule(final_steps=[chain])
 

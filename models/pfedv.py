@@ -61,6 +61,7 @@ class PFedV(Method):
         message_size=1.97,
         order=40,
     )
+    takes_adapters = True
     latent = True
 
     @dataclass(frozen=True)
@@ -239,6 +240,7 @@ class FedV(PFedV):
         message_size=1.99,
         order=50,
     )
+    takes_adapters = True
 
     def shared(self, start: InitialWeights) -> State:
         return {"w": self.settings.init_scale * start.head, **super().shared(start)}

@@ -53,6 +53,7 @@ class PFedVEM(ShareOffset, Method):
         message_size=1.0,
         order=10,
     )
+    takes_adapters = True
     local_copies = ("base",)  # a client predicts with the base it has just trained
 
     @dataclass(frozen=True)

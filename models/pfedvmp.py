@@ -49,6 +49,7 @@ from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.gaussian_factors import Gaussian, Kind, packed_size, sample_factor, sample_mean
 from hierfl.ppl.plates import clients, data, flat, mask, param, sample
+from hierfl.ppl.restrict import Restrict
 
 from ._common_settings import client_momentum
 
@@ -73,6 +74,7 @@ class PFedVMP(Method):
         message_size=2.28,
         order=60,
     )
+    takes_adapters = True
 
     @dataclass(frozen=True)
     class Settings:
@@ -145,10 +147,10 @@ class PFedVMP(Method):
         with clients(batch):
             w_j = sample("w_j", flat(net.head.d))
             with data(batch):
-                z = net.base(batch.x)  # (S, n, D)
+                z = net.head.reads(w_j, net.base(batch.x))  # (S, n, D)
                 with mask(mask=known[batch.y]):
                     sample("z", Normal(mu[batch.y], mu.new_full((), self.spread)).to_event(1), obs=z)
-                sample("y", net.likelihood(net.head(w_j, z)), obs=batch.y)
+                sample("y", net.likelihood(net.head.last(w_j, z)), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
         with clients(batch):
@@ -176,15 +178,15 @@ class PFedVMP(Method):
 
     def factors(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
         """What each row's features say of the centroids, h (S, C, D) and Lambda, packed: of its own classes."""
-        base, where = self.network.base, chunk.federation.by_class
+        net, where = self.network, chunk.federation.by_class
         shape = (len(chunk.clients), self.classes, self.features)
         linear = torch.zeros(shape, dtype=torch.float64, device=chunk.n.device)
         precision = linear.new_zeros((*shape[:2], packed_size(self.features, self.kind)))
         for first, last in buckets(chunk.sizes):
             part = chunk.part(first, last)
             batch = part.batch()
-            with torch.no_grad():
-                zs = base.apply(base.parameters_from(part.view), batch.x)
+            with torch.no_grad(), Restrict(part.view):
+                zs = net.head.reads(part.view["w_j_point"], net.base(batch.x))
             counts = where.counts[part.clients]  # (S, C)
             largest_first = (-counts).ravel().argsort(kind="stable")[: np.count_nonzero(counts)]
             rows, labels = np.divmod(largest_first, self.classes)

@@ -124,7 +124,7 @@ def _configuration(method: Method, federation: Federation, how: Options) -> Conf
     network = method.given_network
     run = RunConfig(
         method=reference, method_digest=digest, data=f"{PYTHON}{about['data']}", data_root="data",
-        clients=federation.clients, split=str(about["split"]), network=network.spec,
+        clients=federation.clients, split=str(about["split"]), network=network.spec, head=_head(network),
         validation_fraction=round(sizes["validation"] / max(1, sum(sizes.values())), 6),
         response_sd=float(noise) if isinstance(noise, int | float) else 1.0,
         learn_sd=str(network.learned or "no"), settings_chosen="",
@@ -132,6 +132,12 @@ def _configuration(method: Method, federation: Federation, how: Options) -> Conf
         **{name: getattr(how, name) for name, of in options().items() if of.fit},
     )  # fmt: skip
     return Configuration(run, dict(vars(method.settings)))
+
+
+def _head(network: object) -> str | None:
+    """A head that is not the last layer alone, as ``--head`` says it."""
+    head = str((getattr(network, "recipe", None) or {}).get("head", "linear"))
+    return None if head == "linear" else head
 
 
 def _reference(cls: type[Method]) -> tuple[str, str]:

@@ -11,23 +11,31 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from .adapters import LowRankHead
 from .functional import Network
 from .head import LinearHead
 from .layers.batch_norm import is_statistic
 from .likelihoods import RESPONSE_SD, Learned, Softmax, gaussian
 
 
-def check_architecture(method: str, network: object) -> None:
+def check_architecture(method: str, network: object, adapters: bool = False) -> None:
     """Refuses what a method cannot be made with.
 
+    Args:
+        method: its name.
+        network: that it is to be made with.
+        adapters: whether the method takes a head with adapters.
+
     Raises:
-        UserError: for another object than an architecture.
+        UserError: for another object than an architecture, and for adapters that the method does not take.
     """
     if not isinstance(network, Architecture):
         raise UserError(
             f"{method} is made with an architecture: architecture('mlp:100', federation), or "
             f"Architecture(Network(module), LinearHead(features, outputs)), not {_kind(network)}"
         )
+    if isinstance(network.head, LowRankHead) and not adapters:
+        raise UserError(f"{method} reads its head as one layer, and takes no adapters: head=linear")
 
 
 def _kind(value: object) -> str:
@@ -47,6 +55,7 @@ class Architecture:
         encoder: an input's mean and log variance of latent features, (S, n, 2 M), where the base network reads those;
             None where it reads inputs.
         latents: M, how many those are.
+        recipe: of what it can be made again, but for its weights (:mod:`.networks.recipe`); None of own modules.
     """
 
     base: Network
@@ -55,6 +64,7 @@ class Architecture:
     spec: str = "custom"
     encoder: Network | None = None
     latents: int = 0
+    recipe: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         for name, value, kind, way in (
@@ -68,6 +78,11 @@ class Architecture:
     def networks(self) -> tuple[Network, ...]:
         """All that have weights."""
         return (self.base,) if self.encoder is None else (self.encoder, self.base)
+
+    @property
+    def last_network(self) -> Network:
+        """The one that gives what the last layer reads."""
+        return self.head.rest if isinstance(self.head, LowRankHead) else self.base
 
     def norms(self, which: Literal["nothing", "statistics", "all"] = "all") -> frozenset[str]:
         """Names of batch norm's values: its running statistics, or its weights as well.

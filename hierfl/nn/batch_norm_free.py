@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from ..errors import UserError, unknown
 
 Instead = Literal["affine", "group"]
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+#: of torch
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
@@ -48,11 +49,11 @@ def without_batch_norm(module: nn.Module, instead: Instead, groups: int = 8) -> 
     if instead not in get_args(Instead):
         raise unknown("value of instead", instead, get_args(Instead))
     made = copy.deepcopy(module)
-    if isinstance(made, _BATCH_NORMS):
+    if isinstance(made, BATCH_NORMS):
         return _instead(made, instead, groups)
     for parent in [*made.modules()]:
         for key, part in parent.named_children():
-            if isinstance(part, _BATCH_NORMS):
+            if isinstance(part, BATCH_NORMS):
                 setattr(parent, key, _instead(part, instead, groups))
     return made
 

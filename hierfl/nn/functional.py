@@ -68,6 +68,8 @@ class Network:
         trained = {key: p for key, p in self.module.named_parameters() if p.requires_grad}
         values = {**trained, **{key: b for key, b in self.module.named_buffers() if key in known}}
         self.names = tuple(f"{name}.{key}" for key in values)
+        #: those on which its output depends
+        self.output_names = self.names
         #: weights by the module's names, batch norm's running statistics left out
         self.shapes = {key: p.shape for key, p in values.items() if not is_statistic(key)}
         self._dims = {key: p.dim() for key, p in values.items()}
@@ -122,6 +124,7 @@ class Network:
         """
         sent = copy.copy(self)
         sent.name, sent.names = f"{BROADCAST_PREFIX}{self.name}", tuple(f"{BROADCAST_PREFIX}{k}" for k in self.names)
+        sent.output_names = tuple(f"{BROADCAST_PREFIX}{k}" for k in self.output_names)
         sent.norm = "training" if norm == "batch" else "trained"
         return sent
 

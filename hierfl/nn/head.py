@@ -36,8 +36,30 @@ class LinearHead:
         """The number of the head's parameters."""
         return self.rows * (self.features + self.bias)
 
+    @property
+    def inputs(self) -> int:
+        """How many numbers the base network gives."""
+        return self.features
+
+    @property
+    def adapter_names(self) -> list[str]:
+        """Names of the numbers before the last layer's; none of a head that is one layer."""
+        return []
+
+    def begun(self, head: Tensor) -> Tensor:
+        """Where a fit begins, (d,), from standard normals (d,)."""
+        return head
+
     def __call__(self, w: Tensor, z: Tensor) -> Tensor:
-        """Outputs (..., S, n, outputs) for w (..., d) and features z (S, n, features)."""
+        """Outputs (..., S, n, outputs) for w (..., d) and what the base network gives, z (S, n, inputs)."""
+        return self.last(w, self.reads(w, z))
+
+    def reads(self, w: Tensor, z: Tensor) -> Tensor:
+        """What the last layer reads, (..., S, n, features): the base network's features."""
+        return z
+
+    def last(self, w: Tensor, z: Tensor) -> Tensor:
+        """Outputs (..., S, n, outputs) of the last layer alone, for w (..., d) and features z (S, n, features)."""
         cut = self.rows * self.features
         weight = w[..., :cut].unflatten(-1, (self.rows, self.features))
         found = networks_output(lambda: client_linear(z, weight, w[..., cut:] if self.bias else None), z.device)

@@ -20,4 +20,4 @@ def head_names(head: LinearHead, classes: Sequence[str], inputs: Sequence[str]) 
     starts = [f"{name}: " for name in rows] if head.outputs > 1 else [""]
     bias = "bias" if "bias" not in features else "bias (of the head)"
     weights = [f"{start}{name}" for start in starts for name in features]
-    return weights + [f"{start}{bias}" for start in starts] * head.bias
+    return [*head.adapter_names, *weights, *[f"{start}{bias}" for start in starts] * head.bias]

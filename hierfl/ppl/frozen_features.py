@@ -38,7 +38,7 @@ class FrozenFeatures:
 
     def serves(self, network: Network, x: Tensor) -> bool:
         """Whether the network's output on ``x`` is one that can be kept."""
-        return x is self._shown and network.norm == "trained" and self.moving.isdisjoint(network.names)
+        return x is self._shown and network.norm == "trained" and self.moving.isdisjoint(network.output_names)
 
     def features(self, network: Network) -> Tensor:
         """The network's output on what was shown."""

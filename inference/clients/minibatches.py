@@ -115,7 +115,7 @@ class Minibatches:
         rows = self._n if self.examples.weights is None else send(chunk.sizes, device, self._n.dtype)
         self._weight = (rows / send(self._counts, device))[..., None]
         self._places = self.examples.first(chunk.clients) + send(plan.position.clamp_min(0), device)
-        self._defer = any(frozen.moving.isdisjoint(network.names) for network in chunk.method.network.networks)
+        self._defer = any(frozen.moving.isdisjoint(network.output_names) for network in chunk.method.network.networks)
 
     def at(self, step: int) -> MinibatchPlaces:
         """Those of one step."""

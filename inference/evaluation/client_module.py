@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.distributions import Normal
 from hierfl.data.batch import Batch
 from hierfl.data.response_units import ResponseUnits
 from hierfl.errors import UserError
+from hierfl.nn.adapters import LowRankHead, merged
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead, orthonormal_contrasts
@@ -162,12 +163,14 @@ def _spied(base: Network, called: _Called) -> Network:
 
 
 def _spied_head(head: LinearHead, called: _Called) -> LinearHead:
-    class SpiedHead(LinearHead):
+    kind: Any = type(head)
+
+    class SpiedHead(kind):  # type: ignore[misc]
         def __call__(self, w: Tensor, z: Tensor) -> Tensor:
             called.heads.append(w)
             return super().__call__(w, z)
 
-    return SpiedHead(head.features, head.outputs, head.bias, head.contrasts)
+    return SpiedHead(**{field.name: getattr(head, field.name) for field in fields(head)})
 
 
 def _made(
@@ -175,20 +178,26 @@ def _made(
 ) -> ClientModule:
     federation, of = fitted.federation, network.head
     w = head.reshape(-1, of.d).detach().clone()
+    last = w[:, of.adapters_d :] if isinstance(of, LowRankHead) else w
     cut = of.rows * of.features
-    weight = w[:, :cut].unflatten(-1, (of.rows, of.features))
-    bias = w[:, cut:] if of.bias else w.new_zeros(len(w), of.rows)
+    weight = last[:, :cut].unflatten(-1, (of.rows, of.features))
+    bias = last[:, cut:] if of.bias else w.new_zeros(len(w), of.rows)
     if of.contrasts:
         turn = orthonormal_contrasts(of.outputs).to(w)
         weight, bias = turn.mT @ weight, bias @ turn
     dims = {key: value.dim() for key, value in network.base.module.state_dict().items()}
     each = {key: value.reshape(-1, *value.shape[value.dim() - dims[key] :]) for key, value in base.items()}
     number = max((len(value) for value in each.values()), default=1)
+    if isinstance(of, LowRankHead):
+        number = max(number, len(w))
     sd = over_draws(fn.stddev)[:, 0, 0].expand(draws).detach().clone() if isinstance(fn, Normal) else None
     scale = {torch.uint8: 255.0, torch.int64: 0.0}.get(federation.x.dtype, 1.0)
+    values = [{key: value[k % len(value)] for key, value in each.items()} for k in range(number)]
     bases = [
-        _loaded(network.base.module, {key: value[k % len(value)] for key, value in each.items()}, w.dtype)
-        for k in range(number)
+        merged(network.base.module, of, w[k % len(w)], own)
+        if isinstance(of, LowRankHead)
+        else _loaded(network.base.module, own, w.dtype)
+        for k, own in enumerate(values)
     ]
     mean, std = (None if value is None else value.clone() for value in (federation.mean, federation.std))
     return ClientModule(bases, weight.contiguous(), bias.contiguous(), mean, std, scale, sd, federation.units).eval()

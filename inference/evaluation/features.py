@@ -55,7 +55,7 @@ def features(fitted: Fitted, most: int = 2000) -> tuple[np.ndarray, np.ndarray, 
         index = federation.test[j][torch.as_tensor(place[taken[owner[taken] == j]], device=federation.device)]
         x, y = federation.examples(index[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
-        with LastSeen(network.base) as seen:
+        with LastSeen(network.last_network) as seen:
             fitted.personal_sites([j], batch, 0)
         found.append(seen.value.reshape(-1, network.head.features).cpu().double().numpy())
         targets.append(y[0].cpu().numpy())

@@ -59,6 +59,9 @@ class Method(Configurable):
     #: its network is cut into an encoder of latent features and the rest;
     #: see :func:`hierfl.nn.networks.build.architecture`
     latent: ClassVar[bool] = False
+    #: it takes a head with adapters (:mod:`hierfl.nn.adapters`): its model uses ``net.head(w_j, net.base(batch.x))``,
+    #: and nothing else of the head; each class says so itself
+    takes_adapters: ClassVar[bool] = False
     #: predictions are conditioned on the client's training data, which a batch then has beside it
     #: (:attr:`hierfl.data.batch.Batch.given`)
     conditions: ClassVar[bool] = False
@@ -80,7 +83,8 @@ class Method(Configurable):
 
     @checked_call
     def __init__(self, network: Architecture, **settings: Any) -> None:
-        check_architecture(self.name or type(self).__name__, network)
+        # (a method made from another may read the head as a matrix)
+        check_architecture(self.name or type(self).__name__, network, vars(type(self)).get("takes_adapters", False))
         #: the network as it was given, whatever a method makes of it
         self.given_network = self.network = network
         self.settings = make_settings(type(self), settings)

@@ -23,7 +23,7 @@ class InitialWeights:
     Attributes:
         base: of the base network (and of the encoder, where there is one), {name: (*shape)}: fresh weights, or those
             that its module came with (``Network(module, weights="given")``).
-        head: standard normals, one for each of the head's parameters, (d,); float64.
+        head: standard normals, one for each of the head's parameters, (d,), and zeros for B of adapters; float64.
         rng: for anything else that a method starts with.
     """
 
@@ -35,6 +35,7 @@ class InitialWeights:
     def of(cls, network: Architecture, seed: int) -> InitialWeights:
         """The start that belongs to a seed."""
         head = torch.randn(network.head.d, generator=generator(seed, "initial head"), dtype=torch.float64)
+        head = network.head.begun(head)
         base = {k: v for net in network.networks for k, v in net.init(generator(seed, f"initial {net.name}")).items()}
         return cls(base, head, generator(seed, "initial values"))
 

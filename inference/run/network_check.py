@@ -45,7 +45,7 @@ def check_network(method: Method, federation: Federation, template: Batch, weigh
         if net is network.base and network.encoder is not None:
             features = features[..., : network.latents]
         features = _output(net, own, features)
-    wanted, shape = network.head.features, tuple(features.shape[2:])
+    wanted, shape = network.head.inputs, tuple(features.shape[2:])
     if shape != (wanted,):
         raise UserError(
             f"the base network gives {shape} for one input, and the head takes ({wanted},): end it with nn.Flatten() "

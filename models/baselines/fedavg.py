@@ -34,6 +34,7 @@ class FedAvg(SharedBase):
         message_size=1.0,
         order=160,
     )
+    takes_adapters: ClassVar[bool] = True
     local_copies: ClassVar[tuple[str, ...]] = ()
 
     def shared(self, start: InitialWeights) -> State:

@@ -28,6 +28,7 @@ class FedPer(OwnHead):
         message_size=0.99,
         order=120,
     )
+    takes_adapters = True
 
     def local(self) -> list[LocalStep]:
         return [self.sgd("mu", "base")]

@@ -33,6 +33,7 @@ class FedRep(OwnHead):
         message_size=0.99,
         order=130,
     )
+    takes_adapters = True
 
     @dataclass(frozen=True)
     class Settings(OwnHead.Settings):

@@ -28,6 +28,7 @@ class Local(LocalHead):
         message_size=0.0,
         order=110,
     )
+    takes_adapters = True
 
     def personal(self, start: InitialWeights) -> State:
         return {"mu": self.settings.init_scale * start.head, **start.base}

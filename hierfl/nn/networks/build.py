@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
-
-import torch
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
 
 from ...calls import checked_call
 from ...errors import UserError
 from ..architecture import Architecture
-from ..functional import Network
-from ..head import LinearHead
 from ..likelihoods import Learned
-from .latent import Z_NORM, cut
-from .spec import module_of
+from .recipe import Recipe
 
 if TYPE_CHECKING:
     from ...data.federation import Federation
@@ -21,8 +17,9 @@ if TYPE_CHECKING:
 
 @checked_call
 def architecture(
-    spec: str, federation: Federation, noise: float | Learned = "shared", latent: bool = False
-) -> Architecture:
+    spec: str, federation: Federation, noise: float | Learned = "shared", latent: bool = False, *,
+    head: str = "linear", weights: str | Path | None = None,
+) -> Architecture:  # fmt: skip
     """A network for this federation's inputs and responses.
 
     With latent features the network is cut at its last convolution, or its last hidden layer where it has none. That
@@ -38,9 +35,15 @@ def architecture(
         noise: standard deviation of a regression's response in the user's units, whose responses are then used as
             they are; "shared" standardises them and learns one for all clients, "clients" one for each client.
         latent: with latent features.
+        head: "linear", the last layer; or "lora:RANK" or "lora:RANK:LAYER,LAYER,...", low-rank adapters of these layers
+            (or of all) beside it, on a network that is not trained, see :mod:`hierfl.nn.adapters`; "lora-fixed:RANK"
+            does not train the matrices A either.
+        weights: a file of weights that the network begins with, see :func:`.weights.load_weights`; where ``spec`` ends
+            in ",affine-norm" batch norm goes by the file's statistics, as they are.
 
     Raises:
-        UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation.
+        UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation;
+            a head or a file that does not fit the network.
     """
     if not isinstance(spec, str) or not hasattr(federation, "event_shape"):
         raise UserError(
@@ -51,26 +54,5 @@ def architecture(
     if not fits:
         raise UserError(f'noise must be a number above zero, "shared" or "clients", not {noise!r}')
     outputs = federation.classes if federation.task == "classification" else 1
-    event, whole = federation.event_shape, spec
-    spec = spec.removesuffix(Z_NORM)
-    if spec != whole and not latent:
-        raise UserError(f"{Z_NORM[1:]} is for methods with latent features (pfedv, fedv); got {whole}")
-    encoder: Any = None
-    latents = 0
-    with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
-        try:
-            module, kind = module_of(spec, event)
-            features = module.eval()(torch.zeros(1, *event)).shape[-1]
-            if latent:
-                encoder, module = cut(module, event, whole)
-                latents = encoder.eval()(torch.zeros(1, *event)).shape[-1] // 2
-        except RuntimeError as error:
-            small = "size" in str(error)  # torch's word for a picture that a convolution does not fit into
-            why = f"does not fit inputs {tuple(event)}" if small else "does not fit into memory"
-            raise UserError(f"network {spec} {why}") from error
-    head = LinearHead(features, outputs, bias=kind.head_bias)
-    noise_or_none = None if federation.classes else noise
-    if encoder is None:
-        return Architecture(Network(module, weights="drawn"), head, noise_or_none, spec)
-    base, encoder = Network(module, event=1, weights="drawn"), Network(encoder, "encoder", weights="drawn")
-    return Architecture(base, head, noise_or_none, whole, encoder, latents)
+    recipe = Recipe(spec, tuple(federation.event_shape), outputs, latent, head)
+    return recipe.made(None if federation.classes else noise, weights)

@@ -24,6 +24,7 @@ class NetworkKind:
         images: whether inputs must be (channels, height, width).
         options: names of the numbers that may follow (:data:`hierfl.nn.networks.spec.OPTIONS`).
         head_bias: whether the head above it has a bias.
+        norm: what stands for its batch norm where nothing is said, see :func:`.weights.with_weights`.
     """
 
     written: str
@@ -31,6 +32,7 @@ class NetworkKind:
     images: bool = False
     options: tuple[str, ...] = ()
     head_bias: bool = True
+    norm: str = "batch"
 
     @property
     def parts(self) -> int:
@@ -45,12 +47,13 @@ NETWORKS: dict[str, str] = {}
 
 
 def network(
-    written: str, about: str, *, images: bool = False, options: tuple[str, ...] = (), head_bias: bool = True
-) -> Callable[[Made], Made]:
+    written: str, about: str, *, images: bool = False, options: tuple[str, ...] = (), head_bias: bool = True,
+    norm: str = "batch",
+) -> Callable[[Made], Made]:  # fmt: skip
     """Registers a function that makes a network; see :class:`NetworkKind`."""
 
     def registered(make: Made) -> Made:
-        KINDS[written.partition(":")[0]] = NetworkKind(written, make, images, options, head_bias)
+        KINDS[written.partition(":")[0]] = NetworkKind(written, make, images, options, head_bias, norm)
         NETWORKS[written] = about
         return make
 

@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
+from ..adapters import LowRankHead
 from ..architecture import Architecture
 from ..functional import Network
 from ..head import LinearHead
 from ..whole_module import WholeModule
+from .recipe import Recipe
 
 #: where layers that may be named come from
 LAYERS_OF = "torch.nn.modules."
@@ -35,7 +38,7 @@ def written(network: Architecture) -> tuple[dict[str, Any], dict[str, Tensor]]:
     record = {
         "spec": network.spec, "noise": network.learned or network.noise, "latents": network.latents,
         "head": {"features": head.features, "outputs": head.outputs, "bias": head.bias, "contrasts": head.contrasts},
-        "networks": parts,
+        "networks": parts, "recipe": network.recipe, "adapters": _adapters(head),
     }  # fmt: skip
     constants = {f"{net.name}/{k}": v for net in network.networks for k, v in _constants(net).items()}
     return record, constants
@@ -54,11 +57,33 @@ def read(record: Mapping[str, Any], constants: Mapping[str, Tensor], given: Arch
     if given is not None:
         _same(record, constants, given)
         return given
+    if record.get("recipe") and record["networks"]["base"]["layers"] is None:
+        try:
+            made = Recipe.read(record["recipe"]).again(record["noise"], _of("base", constants))
+        except (UserError, TypeError, KeyError, RuntimeError) as error:
+            raise UserError(f"network {record['spec']} cannot be made again: {error}") from error
+        made = replace(made, head=replace(made.head, contrasts=record["head"]["contrasts"]))
+        _same(record, constants, made)
+        return made
+    if record.get("adapters"):
+        raise UserError(
+            "the network has adapters on a module of its own: load_run(folder, network=Architecture(...)) takes it"
+        )
     networks = {name: _network(name, of, constants) for name, of in record["networks"].items()}
     return Architecture(
         networks["base"], LinearHead(**record["head"]), record["noise"], record["spec"], networks.get("encoder"),
         record["latents"],
     )  # fmt: skip
+
+
+def _adapters(head: LinearHead) -> dict[str, list[int]]:
+    """Shapes of each B by name; none of a head that is one layer."""
+    return {key: list(size) for key, size in head.sizes.items()} if isinstance(head, LowRankHead) else {}
+
+
+def _of(name: str, constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of one network, by its own names."""
+    return {key.removeprefix(f"{name}/"): v for key, v in constants.items() if key.startswith(f"{name}/")}
 
 
 def _of_network(network: Network) -> dict[str, Any]:
@@ -165,6 +190,8 @@ def _same(record: Mapping[str, Any], constants: Mapping[str, Tensor], given: Arc
             raise UserError(f"network= has other values than network {name!r} of the run: it is another network")
     if again["head"] != record["head"]:
         raise UserError(f"network= has the head {again['head']}, and the run's was {record['head']}")
+    if again["adapters"] != record.get("adapters", {}):
+        raise UserError(f"network= has the adapters {again['adapters']}, and the run's were {record.get('adapters')}")
     for key, value in constants.items():
         if key not in own or not torch.equal(own[key].cpu().to(value.dtype), value):
             raise UserError(f"network= has another {key!r}, which is not trained, than the run's network")
