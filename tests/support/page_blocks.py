@@ -16,7 +16,7 @@ FENCE = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```([\w{}-]*)[^\n]*\n(.*?)^
 #: languages of blocks that are programs
 PROGRAMS = ("python", "pycon", "sh", "bash")
 #: words between the commands of a line
-SEPARATORS = (";", "&&", "|", ">", "do", "done", "(", ")")
+SEPARATORS = (";", "&&", "|", ">", "&", "do", "done", "(", ")")
 
 
 @dataclass(frozen=True)
@@ -60,4 +60,4 @@ def commands(page: str) -> Iterator[list[str]]:
         words.whitespace_split = True
         for ends, part in groupby(words, SEPARATORS.__contains__):
             if not ends and (arguments := list(part))[0] == "hierfl":
-                yield arguments[1:]
+                yield [argument for argument in arguments[1:] if argument != "..."]
