@@ -77,7 +77,10 @@ def test_the_plain_model_is_fitted() -> None:
 
 
 def test_links_point_to_files() -> None:
-    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [
+        *(ROOT / f"{name}.md" for name in ("README", "SECURITY", "CONTRIBUTING")),
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
     lost = []
     for page in pages:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
