@@ -44,7 +44,8 @@ def test_programs_that_are_not_run_say_why() -> None:
 
 
 def problem(arguments: list[str]) -> str | None:
-    """What is wrong with a command of a page, were it typed; nothing of it is done."""
+    """What is wrong with a command of a page, were it typed; nothing of it is done. ``...`` is what the page leaves out."""
+    short, arguments = "..." in arguments, [argument for argument in arguments if argument != "..."]
     command: click.Command = typer.main.get_command(cli.app)
     while isinstance(command, click.Group) and arguments:
         name, *arguments = arguments
@@ -56,6 +57,8 @@ def problem(arguments: list[str]) -> str | None:
         command.make_context("hierfl", list(arguments))
     except click.exceptions.Exit:
         return None
+    except click.MissingParameter as error:
+        return None if short else error.format_message()
     except click.ClickException as error:
         return error.format_message()
     except UserError as error:

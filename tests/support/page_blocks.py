@@ -60,4 +60,4 @@ def commands(page: str) -> Iterator[list[str]]:
         words.whitespace_split = True
         for ends, part in groupby(words, SEPARATORS.__contains__):
             if not ends and (arguments := list(part))[0] == "hierfl":
-                yield [argument for argument in arguments[1:] if argument != "..."]
+                yield arguments[1:]
