@@ -44,7 +44,7 @@ def test_programs_that_are_not_run_say_why() -> None:
 
 
 def problem(arguments: list[str]) -> str | None:
-    """What is wrong with a command of a page, were it typed; nothing of it is done. ``...`` is what the page leaves out."""
+    """What is wrong with a command of a page; nothing of it is done. ``...`` is what the page leaves out."""
     short, arguments = "..." in arguments, [argument for argument in arguments if argument != "..."]
     command: click.Command = typer.main.get_command(cli.app)
     while isinstance(command, click.Group) and arguments:
