@@ -87,7 +87,7 @@ class Watched:
 
     @property
     def influence(self) -> pd.DataFrame:
-        """A row for each round and client: how its message lies beside the others'; see docs/liars.md."""
+        """A row for each round and client: how its message lies beside the others'; see docs/false-messages.md."""
         from .tables import Table
 
         rounds, rows, _ = self.measured.shape

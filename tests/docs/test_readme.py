@@ -16,9 +16,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = {kind: re.findall(rf"^```{kind}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE) for kind in ("python", "sh")}
 
 
-def test_the_method_comes_before_the_commands() -> None:
+def test_the_first_screen_has_the_commands_a_picture_and_the_alternatives() -> None:
     assert len(BLOCKS["python"]) == 1
-    assert README.index("class Counties(Method)") < README.index("```sh")
+    first = "\n".join(README.splitlines()[:35])
+    assert first.count("```sh") == 2
+    assert "](docs/images/" in first
+    for word in ("lme4", "Flower", "PFLlib", "statistician", "engineer", "researcher"):
+        assert word in first
 
 
 def test_there_are_two_commands() -> None:
@@ -61,7 +65,7 @@ def test_every_client_has_a_posterior(shown: dict[str, Any]) -> None:
 @pytest.mark.cpu(3, "a fit")
 def test_the_plain_model_is_fitted() -> None:
     """The schools of its names have the published means."""
-    text = README.partition("## Any Pyro model")[2].partition("## Two commands")[0]
+    text = README.partition("## Any Pyro model")[2].partition("## Commands")[0]
     program = textwrap.dedent("\n".join(line for line in text.splitlines() if line.startswith("    ")))
     start = "import hierfl, pyro\nfrom pyro.distributions import HalfCauchy, Normal\n"
     schools = load("eight_schools").data().rename(columns={"y": "effect", "sigma": "error"})
@@ -73,7 +77,10 @@ def test_the_plain_model_is_fitted() -> None:
 
 
 def test_links_point_to_files() -> None:
-    pages = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [
+        *(ROOT / f"{name}.md" for name in ("README", "SECURITY", "CONTRIBUTING")),
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
     lost = []
     for page in pages:
         text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)

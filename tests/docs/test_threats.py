@@ -11,7 +11,8 @@ from support.paths import ROOT
 from hierfl.experiments.federate.guard.policy import SCHEMA
 
 PAGES = {
-    name: (ROOT / name).read_text(encoding="utf-8") for name in ("docs/threats.md", "docs/papers.md", "SECURITY.md")
+    name: (ROOT / name).read_text(encoding="utf-8")
+    for name in ("docs/threats.md", "docs/study-documents.md", "SECURITY.md")
 }
 TEST, ATTACK = re.compile(r"`(tests/(?!support)[\w/.]+\.py)`"), re.compile(r"`(test_\w+\.py)`")
 #: who is on the page, each under a heading

@@ -1,4 +1,4 @@
-"""Tables of docs/liars.md, of what liar_runs.py has written: python tests/support/liar_tables.py [FOLDER]."""
+"""Tables of docs/false-messages.md, of what liar_runs.py has written: python tests/support/liar_tables.py [FOLDER]."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ COMMENTS = {
     "refuse, approve (with approve --allow models), or allow.",
     "label_counts": "Messages that count this site's labels: refuse, approve (with --allow label-counts), or allow.",
     "points": "Plain models, and mixed models whose answers are no few sums (all but gaussian and log-normal ones of\n"
-    "one level that hold out no rows): what N answers tell of rows is in docs/points.md. refuse, approve (with\n"
-    "approve --allow points), or allow.",
+    "one level that hold out no rows): docs/rows-from-answers.md says what N answers tell of rows. refuse, approve\n"
+    "(with approve --allow points), or allow.",
     "exploration": "Exploration of up to 4,096 points (of plain models as their settings say), but of gaussian models\n"
     "of one level: refuse, approve (with --allow exploration), or allow.",
     "residuals": "Counts of rows by the quantiles of their responses, at the server's estimates (residuals = true):\n"

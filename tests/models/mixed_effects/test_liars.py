@@ -123,7 +123,7 @@ def test_without_a_site_is_the_fit_without_it() -> None:
 @pytest.mark.parametrize("how", [{}, {"rows": (10, 1000)}, {"slopes": 0.3}, {"outlies": 3.0}], ids=str)
 @pytest.mark.parametrize("sites", [4, 10])
 def test_honest_sites_are_not_named(how: dict, sites: int) -> None:
-    """Five federations each; docs/liars.md has the rate over many."""
+    """Five federations each; docs/false-messages.md has the rate over many."""
     runs = [mixed_run(table(seed, "gaussian", sites, **how), "gaussian", "none", None) for seed in range(5)]
     assert sum(bool(names_of(run)) for run in runs) <= 1
 
