@@ -19,7 +19,7 @@ from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
 from .declared import (
-    TASKS, Option, flag, of_network, of_rows, of_table, of_validation, of_watching, option, recorded,
+    TASKS, Option, flag, of_network, of_pictures, of_rows, of_table, of_validation, of_watching, option, recorded,
 )  # fmt: skip
 
 ALL = ("run", "ablate", "tune", "search")
@@ -78,16 +78,13 @@ class RunConfig:
         "Standardise inputs of an .npz: auto (where a column of fractions is far from unit scale), yes, no.", "no",
         choices=("auto", "yes", "no"), metavar="auto|yes|no", data="arrays", same_data=True, newer=True,
     )  # fmt: skip
-    image_size: int | None = option(
-        "Height and width that pictures of a folder are cut and resized to. [default: as they are]", None,
-        metavar="N", data="arrays", same_data=True, newer=True)  # fmt: skip
+    image_size: int | None = of_pictures("Pixels that pictures of a folder are cut and resized to. [default: as is]", "N")
     rounds: int = option(
         "Number of communication rounds. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True
     )
     participation: float = option(
-        "Probability with which each client reports in a round. [default: the data set's, mostly 1]",
-        commands=ALL, fit=True,
-    )  # fmt: skip
+        "Probability with which a client reports in a round. [default: the data set's, mostly 1]", commands=ALL, fit=True
+    )
     evaluate_every: int = option(
         "Evaluate after rounds 1, 1+K, 1+2K, ... and the last. [default: the data set's]",
         commands=("run", "ablate"), metavar="K", fit=True,

@@ -72,6 +72,11 @@ def of_network(help: str, metavar: str, *, path: bool = False) -> Any:
     )
 
 
+def of_pictures(help: str, metavar: str) -> Any:
+    """An option of folders of pictures; earlier runs may lack it."""
+    return option(help, None, metavar=metavar, data="arrays", same_data=True, newer=True)
+
+
 def of_watching(help: str, metavar: str) -> Any:
     """An option of how a run is watched, which changes nothing of it and may be said of a run that goes on."""
     return option(help, None, metavar=metavar, identity=False, moves=True, newer=True)
