@@ -18,9 +18,7 @@ from typing import Any
 from hierfl.errors import unknown
 from hierfl.responses.registry import RESPONSES, spoken
 
-from .declared import (
-    TASKS, Option, flag, of_network, of_pictures, of_rows, of_table, of_validation, of_watching, option, recorded,
-)  # fmt: skip
+from .declared import Option, flag, of_network, of_rows, of_table, of_validation, of_watching, option, recorded
 
 ALL = ("run", "ablate", "tune", "search")
 
@@ -62,8 +60,8 @@ class RunConfig:
         "Architecture before the last layer, such as mlp:100; see hierfl datasets. [default: the data set's]",
         commands=ALL, data="arrays",
     )  # fmt: skip
-    head: str | None = of_network("A client's own part: linear (last layer), frozen, lora:RANK[:LAYER,...].", "HEAD")
-    network_weights: str | None = of_network("What the network begins with: a .safetensors or .pt.", "FILE", path=True)
+    head: str | None = of_network("A client's own part: frozen, lora:RANK[:LAYER,...]. [default: linear]", "HEAD")
+    network_weights: str | None = of_network("First weights: a .safetensors or .pt. [default: none]", "FILE", path=True)
     response_sd: float = option(
         "Standard deviation of a regression's response around its prediction. [default: it is learned]",
         commands=("run", "ablate"), data="arrays", same_data=True,
@@ -78,12 +76,12 @@ class RunConfig:
         "Standardise inputs of an .npz: auto (where a column of fractions is far from unit scale), yes, no.", "no",
         choices=("auto", "yes", "no"), metavar="auto|yes|no", data="arrays", same_data=True, newer=True,
     )  # fmt: skip
-    image_size: int | None = of_pictures("Pixels that pictures of a folder are cut and resized to. [default: as is]", "N")
+    image_size: int | None = of_network("Pixels that pictures are resized to. [default: as is]", "N", same_data=True)
     rounds: int = option(
         "Number of communication rounds. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True
     )
     participation: float = option(
-        "Probability with which a client reports in a round. [default: the data set's, mostly 1]", commands=ALL, fit=True
+        "Probability that a client reports in a round. [default: the data set's, mostly 1]", commands=ALL, fit=True
     )
     evaluate_every: int = option(
         "Evaluate after rounds 1, 1+K, 1+2K, ... and the last. [default: the data set's]",
@@ -200,7 +198,7 @@ class RunConfig:
     )  # fmt: skip
     y: str | None = of_rows("Column of a table that a network predicts.")
     x: str | None = of_rows("Columns that are its inputs, as in age,arm; words are categories. [default: all others]")
-    task: str | None = of_rows("What --y is. [default: by its entries, where these are sure]", "|".join(TASKS), TASKS)
+    task: str | None = of_rows("What --y is. [default: by its entries, where these are sure]", tasks=True)
     least_rows: int | None = of_rows("Clients with fewer rows of such a table are left out. [default: 1]", "N")
     family: str | None = option(
         f"Distribution of a table's response: {spoken(RESPONSES)}. [default: gaussian]", None,

@@ -64,17 +64,10 @@ def of_validation() -> Any:
     )  # fmt: skip
 
 
-def of_network(help: str, metavar: str, *, path: bool = False) -> Any:
-    """An option of networks that earlier runs lack; a file may have moved since."""
-    about: dict[str, Any] = {"metavar": metavar, "path": path, "moves": path, "data": "arrays", "newer": True}
-    return option(
-        f"{help} [default: none]" if path else f"{help} [default: linear]", None, commands=("run", "ablate"), **about
-    )
-
-
-def of_pictures(help: str, metavar: str) -> Any:
-    """An option of folders of pictures; earlier runs may lack it."""
-    return option(help, None, metavar=metavar, data="arrays", same_data=True, newer=True)
+def of_network(help: str, metavar: str, *, path: bool = False, same_data: bool = False) -> Any:
+    """An option of networks and their inputs that earlier runs lack; a file may have moved since."""
+    about: dict[str, Any] = {"metavar": metavar, "path": path, "moves": path, "same_data": same_data}
+    return option(help, None, commands=("run", "ablate"), data="arrays", newer=True, **about)
 
 
 def of_watching(help: str, metavar: str) -> Any:
@@ -87,9 +80,10 @@ def of_table(help: str, metavar: str = "COLUMN", **about: Any) -> Any:
     return option(help, None, metavar=metavar, data="tables", same_data=True, newer=True, **about)
 
 
-def of_rows(help: str, metavar: str = "COLUMN", choices: tuple[str, ...] = ()) -> Any:
+def of_rows(help: str, metavar: str = "COLUMN", *, tasks: bool = False) -> Any:
     """An option of tables whose columns are a network's inputs; earlier runs may lack it."""
-    about: dict[str, Any] = {"metavar": metavar, "choices": choices, "data": "rows", "same_data": True, "newer": True}
+    about: dict[str, Any] = {"metavar": metavar, "data": "rows", "same_data": True, "newer": True}
+    about |= {"metavar": "|".join(TASKS), "choices": TASKS} if tasks else {}
     return option(help, None, commands=("run", "ablate", "tune", "search"), **about)
 
 
