@@ -44,7 +44,7 @@ from hierfl.arviz_io import read
 
 run = hierfl.load_run("runs/digits")  # twenty clients, digits
 draws = run.posterior()
-counties = hierfl.load_run("runs/counties")  # a mixed model of 85 counties
+counties = read("runs/counties/posterior.nc")  # a mixed model of 85 counties
 chains = read("runs/chains/posterior.nc")  # four Langevin chains
 schools = read("runs/schools/posterior.nc")  # a plain Pyro model
 """
@@ -87,8 +87,8 @@ CALLS: dict[str, list[tuple[str, str]]] = {
     "Posterior-predictive checks": [
         ("predictive", "predictive_check(draws)"),
         ("predictive", "predictive_check_by_client(draws)"),
-        ("predictive", 'predictive_check(read("runs/counties/posterior.nc"))'),
-        ("predictive", 'residuals(read("runs/counties/posterior.nc"))'),
+        ("predictive", 'predictive_check(counties)'),
+        ("predictive", 'residuals(counties)'),
     ],
     "Features": [("features", 'feature_map(embedding(pixels), labels, "class")')],
     "Who reported when": [
