@@ -1,8 +1,10 @@
 """The page of all figures, docs/figures.md, from finished runs: each figure with the call that draws it.
 
     python tests/support/figure_pages.py RUNS
+    python tests/support/figure_pages.py --readme RUN
 
 RUNS has the folders that the page's own commands make: digits, local, fedavg, compared, chains, counties, schools.
+With --readme it is README's picture instead, of a run of `hierfl run pfedvem`.
 """
 
 from __future__ import annotations
@@ -10,19 +12,24 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from PIL import Image
 
+from hierfl import load_run
 from hierfl.files import write_whole
 from hierfl.plots import registry
 from hierfl.plots.legible import GROWS
-from hierfl.plots.saving import _names_as_they_are
+from hierfl.plots.run import panels
+from hierfl.plots.saving import _names_as_they_are, save_all
 from hierfl.plots.style import styled
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: pixels for an inch, and colours of a picture: the page stays small
 DPI, COLOURS = 80, 48
+#: figures of README's picture
+README = ("rounds", "sizes", "reliability", "confidence")
 
 COMMANDS = """\
 hierfl run pfedvem --rounds 12 --out runs/digits
@@ -183,5 +190,20 @@ def main(runs: Path) -> None:
     write_whole(DOCS / "figures.md", "".join(parts).encode())
 
 
+def readme(folder: Path) -> None:
+    """Draws README's picture: four figures of a run."""
+    run = load_run(folder)
+    averaged = run.reliability(averaged=True)
+    every = panels(run.metrics, run.clients, run.reliability(), averaged=averaged, history=run.history)
+    with TemporaryDirectory() as scratch:
+        save_all(Path(scratch), {name: every[name] for name in README}, "", "all")
+        picture, packed = Image.open(Path(scratch) / "all.png").convert("RGB"), io.BytesIO()
+        picture.quantize(COLOURS).save(packed, "PNG", optimize=True)
+    write_whole(DOCS / "images" / "overview.png", packed.getvalue())
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "--readme":
+        readme(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]))
