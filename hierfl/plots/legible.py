@@ -9,7 +9,7 @@ from typing import Any
 #: inches of a row of names, and of one letter of them
 ROW, LETTER = 0.17, 0.06
 #: letters of a name, of a line of a title, and of a line of a legend
-MAX_LETTERS, TITLE_LETTERS, LEGEND_LETTERS = 40, 44, 62
+MAX_LETTERS, TITLE_LETTERS, LEGEND_LETTERS = 40, 47, 62
 #: width and height of a figure with neither names nor a legend, inches
 SIZE = (4.6, 3.2)
 #: inches of such a figure that are left of its axis, and that rows have
