@@ -15,6 +15,7 @@ from hierfl.errors import UserError
 from hierfl.plots.clients import metric_by_size
 from hierfl.plots.comparison import curves
 from hierfl.plots.densities import densities, spread_out
+from hierfl.plots.legible import legend_below
 from hierfl.plots.saving import save
 from hierfl.plots.share_bubbles import share_bubbles
 from hierfl.plots.style import styled
@@ -96,7 +97,7 @@ def _conditions(table: Table, runs: Runs, out: Path) -> list[Path]:
                     ax.scatter(*zip(*points, strict=True), s=12, color=line.get_color(), alpha=0.4)
             ax.set_xticks(range(len(names)), names)
             ax.set(ylabel=metric.replace("_", " "), title=f"{shown_name(data)}, {clients} clients")
-            ax.legend(loc="best")
+            legend_below(ax)
             made.append(save(plt, figure, out / f"conditions-{slug(data)}-{clients}.png"))
     return made
 

@@ -54,7 +54,10 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         for kind, what in KINDS.items():
             values = [numbers.get(f"{kind}_{name}") for name in names]
             if any(v is not None for v in values):
-                shown = ["" if v is None else format_value(name, v) for name, v in zip(names, values, strict=True)]
+                shown = [
+                    "" if v is None else format_value(name.removeprefix("draws_"), v)
+                    for name, v in zip(names, values, strict=True)
+                ]
                 rows.append([what, when, *shown])
     pictures, sections = pictures_of(folder), list[Section]()
     if beware := [f"{line[0].upper()}{line[1:]}." for line in fit_warnings(summary)]:
@@ -113,7 +116,7 @@ def _each_client(folder: Path) -> Section | None:
     frame = frame.sort_values("n", ascending=False, kind="stable").head(MOST_CLIENTS).dropna(axis="columns", how="all")
     rows = [
         [
-            "" if isinstance(v, float) and np.isnan(v) else format_value(name, v)
+            "" if isinstance(v, float) and np.isnan(v) else format_value(name.removeprefix("draws_"), v)
             for name, v in zip(frame, row, strict=True)
         ]
         for row in frame.itertuples(index=False, name=None)

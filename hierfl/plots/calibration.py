@@ -47,6 +47,7 @@ def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = 
     ax = axis_for(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
     shown = [(np.asarray(b), colour) for b, colour in ((bins, PERSONAL), (averaged, GLOBAL)) if b is not None]
+    counts = list[np.ndarray]()
     for k, (those, colour) in enumerate(shown):
         count, confidence, right = those.reshape(-1, those.shape[-2], 3).sum(0).T
         what = "personal models" if len(shown) == 1 else ("posterior mean", "averaged draws")[k]
@@ -56,7 +57,8 @@ def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = 
         x, y = confidence[full] / count[full], right[full] / count[full]
         face = [colour if enough else "white" for enough in many[full]]
         ax.scatter(x, y, s=22, color=face, alpha=0.8, edgecolor=colour, linewidth=0.8, zorder=3)
-        _bars(ax, count, colour, k, len(shown))
+        counts.append(count)
+    _bars(ax, counts, [colour for _, colour in shown])
     _unit_square(ax)
     ax.set_title("Reliability of personal models, pooled")
     legend_below(ax)
@@ -77,16 +79,17 @@ def mean_error(bins: np.ndarray) -> float:
     return float((np.abs(confidence - right).sum(1)[tested] / count.sum(1)[tested]).mean())
 
 
-def _bars(ax: Any, count: np.ndarray, colour: str, k: int, of: int) -> None:
-    """How many predictions each bin has: bars below the diagram, the k-th of so many, with numbers."""
-    width = 1 / len(count)
-    at = (np.arange(len(count)) + (k + 0.5) / of) * width
-    ax.bar(at, STRIP * 0.6 * count / count.max(), 0.9 * width / of, -STRIP, color=colour, alpha=0.5, lw=0)
-    if k == 0:
-        for place, number in zip((np.arange(len(count)) + 0.5) * width, count, strict=True):
-            if number:
-                height = STRIP * (0.62 * number / count.max() - 1)
-                ax.text(place, height, compact(number), ha="center", va="bottom", fontsize=5.5, color=INK)
+def _bars(ax: Any, counts: Sequence[np.ndarray], colours: Sequence[str]) -> None:
+    """How many predictions each bin has: bars below the diagram, side by side, with the numbers of the first."""
+    width, most = 1 / len(counts[0]), max(count.max() for count in counts)
+    for k, (count, colour) in enumerate(zip(counts, colours, strict=True)):
+        at = (np.arange(len(count)) + (k + 0.5) / len(counts)) * width
+        heights = STRIP * 0.6 * count / most
+        ax.bar(at, heights, 0.9 * width / len(counts), -STRIP, color=colour, alpha=0.5, lw=0)
+    for k, number in enumerate(counts[0]):
+        if number:
+            height = STRIP * (0.62 * max(count[k] for count in counts) / most - 1)
+            ax.text((k + 0.5) * width, height, compact(number), ha="center", va="bottom", fontsize=5.5, color=INK)
 
 
 def compact(number: float) -> str:
@@ -158,7 +161,7 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
     full = count >= min(MIN_BIN, count.max())
     pooled = {"color": INK, "lw": 1.8, "alpha": 0.5} if few else {"color": GLOBAL, "lw": 1.8}
     ax.plot(confidence[full] / count[full], right[full] / count[full], label="pooled", **pooled)
-    _bars(ax, count, QUIET, 0, 1)
+    _bars(ax, [count], [QUIET])
     _unit_square(ax)
     ax.set_title("Reliability of each client")
     legend_below(ax)

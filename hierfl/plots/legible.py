@@ -9,13 +9,13 @@ from typing import Any
 #: inches of a row of names, and of one letter of them
 ROW, LETTER = 0.17, 0.06
 #: letters of a name, of a line of a title, and of a line of a legend
-MAX_LETTERS, TITLE_LETTERS, LEGEND_LETTERS = 40, 44, 62
+MAX_LETTERS, TITLE_LETTERS, LEGEND_LETTERS = 40, 47, 62
 #: width and height of a figure with neither names nor a legend, inches
 SIZE = (4.6, 3.2)
 #: inches of such a figure that are left of its axis, and that rows have
 LEFT, ROWS = 0.7, 2.4
-#: points between an axis and its legend
-BELOW = 34
+#: points between an axis and its legend, where it has labels, and where it has none
+BELOW, BARE = 34, 8
 #: group id of a figure whose size is ours to change
 GROWS = "hierfl: grows"
 
@@ -88,7 +88,7 @@ def legend_below(ax: Any, *others: Any, letters: int = LEGEND_LETTERS) -> None:
     widest = max(len(line) for label in labels for line in label.split("\n"))
     most = max(1, min(len(labels), letters // (widest + 8)))
     columns = -(-len(labels) // -(-len(labels) // most))  # (as few as give as few lines)
-    below = BELOW + 11 * ax.get_xlabel().count("\n")
+    below = BELOW + 11 * ax.get_xlabel().count("\n") if ax.get_xlabel() else BARE
     moved = ax.transAxes + ScaledTranslation(0, -below / 72, ax.get_figure().dpi_scale_trans)
     ax.legend(
         handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=moved, ncol=columns, fontsize=8,
