@@ -40,9 +40,9 @@ def main() -> None:
     for name in ("hierfl", "arviz", "pymc", "pytensor", "bambi", "numpy", "pandas", "xarray", "torch"):
         print(f"{name} {version(name)}")
     df = table()
-    fitted = hierfl.mixed_model("y ~ x + (1 | site)", df, population="bayes")
+    fitted = hierfl.mixed_model(df, "y ~ x + (1 | site)", population="bayes")
     posterior = fitted.posterior()
-    print(arviz.summary(posterior, var_names=["beta"]).iloc[:, :4])
+    print(arviz.summary(posterior, var_names=["effects"]).iloc[:, :4])
     with tempfile.TemporaryDirectory() as place:
         fitted.save(Path(place) / "fit")
         from hierfl.experiments.cli import app
@@ -57,8 +57,8 @@ def main() -> None:
     model = bambi.Model("y ~ x + (1 | site)", df)
     theirs = model.fit(draws=DRAWS, tune=DRAWS, chains=CHAINS, cores=1, random_seed=1, progressbar=False)
     ours = fitted.summary().table.set_index("effect")["estimate"]
-    for name, called in {"(Intercept)": "Intercept", "x": "x"}.items():
-        values = theirs.posterior[called].to_numpy().ravel()
+    for name in ("Intercept", "x"):
+        values = theirs.posterior[name].to_numpy().ravel()
         apart = abs(float(ours[name]) - values.mean()) / values.std()
         print(f"{name}: hierfl {float(ours[name]):.3f}, bambi {values.mean():.3f} (sd {values.std():.3f})")
         assert apart < APART, f"{name} differs by {apart:.2f} sd"

@@ -29,7 +29,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: places of relative links in Markdown
 RELATIVE = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
-BUILD = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1]); b.build_wheel(sys.argv[1])"
+#: (setuptools changes sys.argv)
+BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
 
 
 class Failed(Exception):
@@ -154,6 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", action="store_true", help="see this environment's packages; install none")
     parser.add_argument("--pages", default="", metavar="URL", help="where README's relative links lie, ends with /")
+    parser.add_argument("--files", action="store_true", help="look at the files alone; install nothing")
     said = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hierfl-release-") as folder:
         place = Path(folder)
@@ -168,6 +170,9 @@ def main() -> None:
             check_metadata(sdist, wheel, pages=bool(said.pages))
             print("== versions", flush=True)
             check_versions(wheel)
+            if said.files:
+                print("the files are sound; nothing was installed")
+                return
             print("== README in a new environment", flush=True)
             check_installed(wheel, place, shared=said.shared)
         except Failed as error:
