@@ -134,7 +134,16 @@ def check_installed(wheel: Path, place: Path, *, shared: bool) -> None:
         (site,) = [*home.glob("lib/python*/site-packages"), *home.glob("Lib/site-packages")]
         places = [sysconfig.get_path("purelib"), *[p for p in sys.path if p.endswith("site-packages")]]
         (site / "shared.pth").write_text("\n".join(dict.fromkeys(places)) + "\n")
-    run(scripts / "python", "-m", "pip", "install", "--quiet", *(["--no-deps"] * shared), wheel, cwd=empty)
+    run(
+        scripts / "python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        *(["--no-deps", "--ignore-installed"] * shared),
+        wheel,
+        cwd=empty,
+    )
     found = run(scripts / "python", "-c", "import hierfl; print(hierfl.__file__)", cwd=empty).strip().splitlines()[-1]
     if not Path(found).is_relative_to(home):
         raise Failed(f"hierfl is imported from {found}, not from the wheel")
