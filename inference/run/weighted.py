@@ -59,7 +59,7 @@ def check_weighted(method: Method, federation: Federation, options: Options, val
 
 def _of_likelihood(step: object) -> bool:
     """Whether a local step sees rows through the ELBO, or not at all."""
-    if type(step) is SVI:
+    if isinstance(step, SVI):
         plain = all(block.transform is None for block in step.blocks)
-        return plain and step.watch is None and step.predicts is None
+        return type(step) is SVI and plain and step.watch is None and step.predicts is None
     return type(step) in (ClosedForm, OwnResponseSd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hierfl.data.chunk_data import ChunkData
 from hierfl.data.row_weights import row_weights
 from hierfl.inference.method.base import Method
 from hierfl.inference.run.fit import fit
+from hierfl.inference.run.weighted import check_weighted
 from hierfl.models import METHODS, FedAvg, PFedVEM, class_of
 from hierfl.nn.networks.build import architecture
 
@@ -26,8 +28,8 @@ WHOLE: dict[str, dict[str, Any]] = {
 
 #: methods that take weights
 TAKING = [
-    "pfedvem", "local", "fedper", "fedrep", "lg-fedavg", "fedavg", "fedprox", "pfedme", "l2gd", "pfedbayes", "fedavg-ft",
-    "ditto", "apfl",
+    "pfedvem", "local", "fedper", "fedrep", "lg-fedavg", "fedavg", "fedprox", "pfedme", "l2gd", "pfedbayes",
+    "fedavg-ft", "ditto", "apfl",
 ]  # fmt: skip
 
 
@@ -102,10 +104,12 @@ def test_what_counts_rows_takes_no_weights() -> None:
     taking = [name for name in METHODS if name not in ("fedbn", "mixed-effects") and takes(name, fed)]
     assert taking == TAKING
     net = architecture("mlp:3", fed)
+    plain = {"final": "method", "masked": False, "dp": "none", "robust": "none"}
     for how, words in (({"masked": True}, "masked"), ({"final": "chains"}, "final='chains'"),
-                       ({"robust": "median"}, "robust='median'")):  # fmt: skip
+                       ({"robust": "median"}, "robust='median'"), ({"dp": "site"}, "dp='site'")):  # fmt: skip
+        options: Any = SimpleNamespace(**{**plain, **how})
         with pytest.raises(UserError, match=f"{words} does not go with weights"):
-            fit(FedAvg(net), fed, rounds=1, progress=False, **how)
+            check_weighted(FedAvg(net), fed, options, {})
     with pytest.raises(UserError, match=r"pfedvem counts rows .*takes no weights"):
         fit(PFedVEM(net, shares="on"), fed, rounds=1, progress=False)
 
