@@ -1,8 +1,7 @@
-"""Every table and figure of the papers runs, on tiny pictures under the data sets' names: a cell of each method once."""
+"""Every table and figure of the papers runs, on tiny pictures under the data sets' names."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ QUICK = ("fedavg", "fedper", "fedprox", "fedavg-ft", "pfedvem", "pfedvmp", "loca
 
 
 @pytest.fixture(scope="module")
-def sets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def sets(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("sets")
     write_sets(folder)
-    yield str(folder)
+    return str(folder)
 
 
 def run_options(table: Table, root: str) -> dict[str, Any]:

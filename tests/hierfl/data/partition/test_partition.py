@@ -19,7 +19,7 @@ CASES = [
     ("label-skew:5", 8), ("label-skew-equal:5", 8), ("label-skew-unbalanced:3", 9), ("dirichlet:0.5,redraw", 6),
     ("dirichlet:0.3,capped", 6),
     ("classes:2", 10), ("shards:2", 10), ("random-slicing,redraw", 7), ("equal", 7), ("iid", 7),
-    ("pathological:3,each=9", 6), ("concept-drift", 6), ("concept-drift-equal", 6), ("concept-drift-unbalanced", 5),
+    ("pathological:3,each=9", 6), ("few-images:3,percent=50", 6), ("concept-drift", 6), ("concept-drift-equal", 6), ("concept-drift-unbalanced", 5),
 ]  # fmt: skip
 
 
