@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import tomllib
 from scipy.stats import ttest_rel
 from support.commands import Call, command
+from support.drawing import one_figure
 
 from hierfl import UserError
 from hierfl.data.synthetic import synthetic as made_data
@@ -54,7 +55,8 @@ def test_an_own_method_by_its_name_and_seeds_from_another_one(
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text("from hierfl.models import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
     Path("t.toml").write_text(OWN)
-    code, out, _ = hierfl("table", "t.toml", "--out", "t", "--json")
+    with one_figure():
+        code, out, _ = hierfl("table", "t.toml", "--out", "t", "--json")
     assert code == 0
     rows = {row["method"]: row for row in json.loads(out) if row["model"] == "PM"}
     assert rows.keys() == {"fedavg", "mine.py"}
@@ -98,8 +100,7 @@ def test_one_search_for_several_methods(tmp_path: Path, monkeypatch: pytest.Monk
     assert chosen[0]["settings"] == {"lr": 0.1, "batch": 50}
     Path("own.toml").write_text(OWN.replace(', "./mine.py"', "").replace('claims = [["./mine.py", "*"]]', ""))
     with Path("own.toml").open("a") as file:
-        file.write(Path("s/chosen.toml").read_text().split("\n[[where]]")[0] + "\n[[where]]" +
-                   Path("s/chosen.toml").read_text().split("\n[[where]]")[1])  # fmt: skip
+        file.write(Path("s/chosen.toml").read_text().partition('\n[[where]]\ndata = "digits"\nmethod = "fedper"')[0])
     assert definition("own.toml").rules[0].settings == {"lr": 0.1, "batch": 50}
     Path("s.toml").write_text(SEARCH.replace("grid.fedper = { lr = [0.01, 0.1] }", ""))
     with pytest.raises(UserError, match="s has no grid of fedper"):
