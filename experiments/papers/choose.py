@@ -80,10 +80,14 @@ def as_toml(found: list[dict[str, Any]], seeds: int) -> str:
     """What was chosen, as entries of a table of runs."""
     from tomli_w import dumps
 
-    entries = [{"data": one["place"].data, "method": one["place"].method, "settings": one["settings"]} for one in found]
+    entries = [
+        "[[where]]\n" + dumps({"data": one["place"].data, "method": one["place"].method})
+        + "\n[where.settings]\n" + dumps(one["settings"])
+        for one in found
+    ]  # fmt: skip
     said = [
         f"# {one['place'].method}: best of {one['tried']} settings ({one['of']} in the grid) by validation NLL "
         f"{one['nll']:.4f}, {seeds} seed{'s' * (seeds != 1)}"
         for one in found
     ]
-    return "\n".join([*said, "", dumps({"where": entries})])
+    return "\n".join([*said, "", *entries])

@@ -20,6 +20,8 @@ from hierfl.plots.saving import save
 from hierfl.plots.share_bubbles import share_bubbles
 from hierfl.plots.style import styled
 
+from ..report.draw import draw_features
+from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
 from .cells import slug, table_cell, why_not
 from .collect import curves_of, scale, values
@@ -62,7 +64,7 @@ def draw(table: Table, runs: Runs, places: Sequence[Place], out: Path, root: Pat
     for place, by_seed in runs.items():
         for seed, folder in by_seed.items():
             label = f"{slug(place.data)}-{place.clients}-{slug(place.condition)}-{slug(place.method)}-{seed}"
-            made += _of_run(table, kind, folder, label.replace("--", "-"), out)
+            made += _of_run(table, kind, folder, label.replace("--", "-"), out, root)
     return made
 
 
@@ -102,11 +104,14 @@ def _conditions(table: Table, runs: Runs, out: Path) -> list[Path]:
     return made
 
 
-def _of_run(table: Table, kind: str, folder: Path, label: str, out: Path) -> list[Path]:
+def _of_run(table: Table, kind: str, folder: Path, label: str, out: Path, root: Path) -> list[Path]:
     """Pictures of one run."""
     if kind == "of-runs":
         made = []
         for name in table.figure.get("names", ()):
+            if name == "features" and not (folder / "figures" / "features.png").is_file():
+                # (a run itself does not draw them: they take the network, the data and their time)
+                draw_features(folder, read_config(folder), {"data_root": str(root)}, progress=False, trust_code=False)
             for picture in sorted((folder / "figures").glob(f"{name}*.png")):
                 out.mkdir(parents=True, exist_ok=True)
                 made.append(Path(shutil.copyfile(picture, out / f"{label}-{picture.name}")))

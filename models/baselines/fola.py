@@ -16,7 +16,9 @@ n_j. The server multiplies the Gaussians, each to the power a_j = n_j / sum n_j:
 
     Lambda <- sum a_j Lambda_j,    w <- sum a_j Lambda_j theta_j / Lambda
 
-Batch norm's running statistics are averaged like FedAvg's; the information is of the network that goes by them.
+Batch norm's running statistics are averaged like FedAvg's; the information is of the network that goes by them. But the
+average of statistics belongs to the average of the clients' networks by n_j, and w is one by their information. With
+bn_refresh_epochs they stay with the client, which takes them with w after the last round.
 """
 
 from collections.abc import Callable
@@ -35,11 +37,13 @@ from hierfl.inference.local.optimizers import sgd
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
 from hierfl.inference.server.rules.online_laplace import BESIDE, OnlineLaplace, beginning, posterior_scale
 from hierfl.inference.state import State
+from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import flat, param
 
 from .._common_settings import client_momentum, server_step
@@ -78,15 +82,43 @@ class FOLA(GlobalPosterior):
         scale: float = setting(
             1.0, "how often each example counts in the posterior that predictions draw from", above=0
         )
+        bn_refresh_epochs: int = setting(
+            0,
+            "batch norm's running statistics stay with the client, and are taken with the server's weights after the "
+            "last round, in so many passes through its data; 0: they are averaged",
+            at_least=0,
+        )
         sigma: float = setting(
             0.1, "largest standard deviation of a weight there, where the data say nothing of it", above=0
         )
 
     settings: Settings
 
+    def __init__(self, network: Architecture, **settings: Any) -> None:
+        super().__init__(network, **settings)
+        self.kept = network.norms("statistics") if self.settings.bn_refresh_epochs else frozenset[str]()
+
     def shared(self, start: InitialWeights) -> State:
-        statistics = self.network.statistics(start.base)
+        statistics = {} if self.settings.bn_refresh_epochs else self.network.statistics(start.base)
         return {**beginning("w", self.begin(start), self.settings.epsilon), **statistics}
+
+    def personal(self, start: InitialWeights) -> State:
+        return self.network.statistics(start.base) if self.settings.bn_refresh_epochs else {}
+
+    def new_client_terms(self, personal: State) -> State:
+        return personal
+
+    def schedule(self) -> Schedule:
+        s = self.settings
+        if not s.bn_refresh_epochs:
+            return super().schedule()
+        # (copies of w, which a step of length 0 leaves where they are: the server's own w stands for draws)
+        refresh = SVI(["w.mean", *sorted(self.kept)], s.bn_refresh_epochs, sgd(0.0), s.batch)
+        return Schedule(final_steps=[refresh], new_client_steps=[refresh])
+
+    @property
+    def has_global_model(self) -> bool:
+        return not self.settings.bn_refresh_epochs
 
     def spread(self, value: Callable[[str], Tensor]) -> Tensor:
         """P^-1/2, (d,), where ``value`` gives the server's value of a name."""
@@ -109,7 +141,16 @@ class FOLA(GlobalPosterior):
     def local(self) -> list[LocalStep]:
         s = self.settings
         descent = sgd(s.lr, s.momentum)
-        return [SVI(["w.mean", "base"], s.epochs, descent, s.batch, per="example", transform=Clipped(s.clip))]
+        return [
+            SVI(
+                ["w.mean", "base", *sorted(self.kept)],
+                s.epochs,
+                descent,
+                s.batch,
+                per="example",
+                transform=Clipped(s.clip),
+            )
+        ]
 
     def information(self, chunk: ClientChunk) -> Tensor:
         """F_j at the rows' copies, (S, d)."""

@@ -13,7 +13,7 @@ from hierfl import UserError
 from hierfl.inference import fit
 from hierfl.inference.evaluation.new_client import fit_new_client
 from hierfl.inference.method.base import Method
-from hierfl.models import FedAvg, FedBN, FedV, PFedV
+from hierfl.models import FOLA, FedAvg, FedBN, FedV, PFedV
 from hierfl.nn.layers.batch_norm import is_statistic
 from hierfl.nn.networks.build import architecture
 
@@ -100,3 +100,25 @@ def test_statistics_taken_anew(case: tuple[type[Method], str]) -> None:
                 assert not torch.allclose(value, plain.personal[name][j], rtol=1e-2)
     with pytest.raises(UserError, match="bn_refresh_epochs=1 changes nothing with local_norm=nothing"):
         PFedV(architecture(SPEC, fed, latent=True), bn_refresh_epochs=1)
+
+
+def test_folas_statistics_are_those_of_the_servers_weights() -> None:
+    """Each client's own after the last round; a client that comes later has those of its data."""
+    fed = pictures((40, 30, 20), contrast=True)
+    network = architecture("bncnn:3,4:8", fed)
+    run = fit(
+        FOLA(network, lr=0.05, batch=64, epochs=1, bn_refresh_epochs=60), fed, rounds=2, dtype=torch.float64,
+        progress=False,
+    )  # fmt: skip
+    assert all(map(is_statistic, run.personal))
+    assert not run.shared.keys() & run.personal.keys()
+    assert not run.fitted.method.has_global_model
+    weights, _ = network.parts(run.shared["w.mean"])
+    for j in range(3):
+        x = fed.x[fed.train[j]].double()
+        seen = torch.conv2d(x, weights["0.weight"], weights["0.bias"], padding=network.networks[0].module[0].padding)
+        assert torch.allclose(run.personal["base.1.running_mean"][j], seen.mean((0, 2, 3)), atol=5e-3)
+    served = fit_new_client(run.fitted, fed.x[fed.train[0]], fed.y[fed.train[0]], 2)
+    assert torch.allclose(served.personal["base.1.running_mean"][0], run.personal["base.1.running_mean"][0], atol=1e-2)
+    with pytest.raises(UserError, match="has no batch norm"):
+        FOLA(architecture("mlp:4", fed), bn_refresh_epochs=1)

@@ -182,7 +182,7 @@ def test_local_trains_for_twenty_epochs() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "which table? known: fedpop-2, "),
+        ([], "which table? known: choose-digits, "),
         (["pfedvem-9"], "unknown table 'pfedvem-9'"),
         (["pfedvem-1", "--data", "digits"], "unknown data set of pfedvem-1 'digits'"),
         (["pfedvem-1", "--methods", "ditto"], "unknown method of pfedvem-1 'ditto'"),

@@ -19,7 +19,8 @@ CASES = [
     ("label-skew:5", 8), ("label-skew-equal:5", 8), ("label-skew-unbalanced:3", 9), ("dirichlet:0.5,redraw", 6),
     ("dirichlet:0.3,capped", 6),
     ("classes:2", 10), ("shards:2", 10), ("random-slicing,redraw", 7), ("equal", 7), ("iid", 7),
-    ("pathological:3,each=9", 6), ("concept-drift", 6), ("concept-drift-equal", 6), ("concept-drift-unbalanced", 5),
+    ("pathological:3,each=9", 6), ("few-images:3,percent=50", 6),
+    ("concept-drift", 6), ("concept-drift-equal", 6), ("concept-drift-unbalanced", 5),
 ]  # fmt: skip
 
 
@@ -39,6 +40,10 @@ def test_no_training_example_is_given_twice_and_tests_fit_the_client(name: str, 
     elif name.startswith("pathological"):
         given_away = np.concatenate([given_away, *parts.test])
         assert len(np.unique(given_away)) == len(given_away) == 27 * clients
+    elif name.startswith("few-images"):
+        sizes = sorted(map(len, parts.train))
+        assert set(sizes[:3]) <= {5, 10}
+        assert sizes[3:] == [25, 25, 25]
     elif not name.startswith("classes"):
         assert len(given_away) == everything  # nothing is lost
     y = np.concatenate([pool.y_train, pool.y_test])
@@ -237,6 +242,9 @@ def test_validation_takes_a_tenth_of_each_class_that_has_ten() -> None:
     train, held = hold_out([np.arange(59)], ["a"], y, 0.1, 0, "classification")
     assert np.bincount(y[held[0]], minlength=3).tolist() == [4, 0, 1]
     assert sorted([*train[0], *held[0]]) == list(range(59))
+    few = [np.arange(59), np.arange(2), np.arange(4)]
+    for index, out in zip(few, hold_out(few, ["a", "b", "c"], y, 0.2, 0, "classification", "clients")[1], strict=True):
+        assert len(out) == {59: 12, 2: 0, 4: 1}[len(index)]
     train, held = hold_out([np.arange(59)], ["a"], y, 0.0, 0, "classification")
     assert len(held[0]) == 0
 
