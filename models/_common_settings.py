@@ -16,3 +16,15 @@ def server_step() -> Any:
     """``server_lr`` of a server that takes a mean: a share of the way there, so at most 1."""
     about = "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way"
     return setting(1.0, about, above=0, at_most=1)
+
+
+def server_momentum(of: str = "the server's steps") -> Any:
+    """``server_momentum`` of a server that takes a mean (FedAvgM; Hsu, Qi and Brown, 2019)."""
+    about = f"momentum of {of} from round to round (FedAvgM); 0: none"
+    return setting(0.0, about, at_least=0, below=1, newer=True)
+
+
+def lr_decay(of: str = "lr") -> Any:
+    """``lr_decay``: a schedule of the clients' step size over rounds, which needs no number of rounds."""
+    about = f"factor of {of} from each round to the next; 1: the same in all rounds"
+    return setting(1.0, about, above=0, at_most=1, newer=True)

@@ -24,7 +24,7 @@ from torch.nn.functional import softplus
 from hierfl.data.batch import Batch
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.closed_form import ClosedForm
-from hierfl.inference.local.optimizers import sgd
+from hierfl.inference.local.optimizers import decayed_sgd, sgd
 from hierfl.inference.local.rho import RHO_FLOOR, closed_form_rho
 from hierfl.inference.local.svi import SVI
 from hierfl.inference.method.about import About
@@ -37,6 +37,7 @@ from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
+from ._common_settings import lr_decay, server_momentum
 from ._share_offset import ShareOffset, shares_setting
 
 
@@ -89,6 +90,8 @@ class PFedVEM(ShareOffset, Method):
             above=0,
             at_most=1,
         )
+        server_momentum: float = server_momentum("the base at the server")
+        lr_decay: float = lr_decay("base_lr")
         shares: Literal["off", "on"] = shares_setting()
 
     settings: Settings
@@ -142,7 +145,7 @@ class PFedVEM(ShareOffset, Method):
         base = SVI(
             ["base"],
             s.base_epochs,
-            sgd(s.base_lr, s.momentum),
+            decayed_sgd(s.base_lr, s.lr_decay, s.momentum),
             s.base_batch,
             particles=s.particles,
             per="example",
@@ -152,7 +155,7 @@ class PFedVEM(ShareOffset, Method):
     def exchange(self) -> dict[str, AggregationRule]:
         s = self.settings
         w = {"w": PrecisionWeightedMean("mu", "rho", server_lr=s.server_lr)} if s.prior == "hierarchical" else {}
-        return {**w, "base": SampleWeighted(server_lr=s.server_lr), **self.offset_rules()}
+        return {**w, "base": SampleWeighted(s.server_lr, s.server_momentum), **self.offset_rules()}
 
     def new_client_terms(self, personal: State) -> State:
         return {} if self.settings.prior == "flat" else {"rho": personal["rho"].square()}

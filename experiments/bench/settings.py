@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,9 @@ class Setting:
         beside: another method, whose round on the same data and with the same settings of the base is timed too.
         participation: probability with which a client reports.
         chosen: the data set whose shipped settings each method has, minibatches too; "" for none.
+        settings: of the method, where they are not its defaults.
+        more: further contestants by name, and how each differs from this.
+        rounds: in a turn of each contestant, where rounds differ; what is said is their mean.
     """
 
     about: str
@@ -49,6 +53,9 @@ class Setting:
     beside: str = ""
     participation: float = 0.1
     chosen: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rounds: int = 1
 
 
 SETTINGS = {
@@ -90,6 +97,24 @@ SETTINGS = {
         "pfedeb",
         beside="pfedvem",
         chosen="fashion-mnist",
+    ),
+    "fashion-mnist-pfedhb": Setting(
+        "28x28 images, MLP: PFedHB with all its parts, beside FedAvg and PFedVEM; a fifteenth of the images",
+        (1, 28, 28),
+        4_000,
+        20,
+        "mlp:100",
+        50,
+        "pfedhb",
+        beside="pfedvem",
+        participation=1.0,
+        settings={"features": "on"},
+        more={
+            "pfedhb, shares and heads": {"settings": {}},
+            "pfedhb, shares alone": {"settings": {"heads": "off"}},
+            "fedavg": {"method": "fedavg", "settings": {}},
+        },
+        rounds=2,
     ),
 }
 
@@ -138,7 +163,7 @@ def prepare(setting: Setting, device: str = "cpu", chunk: int = 0, **options: An
         own, _ = shipped_settings(loaded.cls.name, setting.chosen)
     else:
         names = [name for name in ("base_batch", "batch") if name in loaded.cls.Settings.__dataclass_fields__]
-        own = dict.fromkeys(names[:1], setting.batch)
+        own = {**dict.fromkeys(names[:1], setting.batch), **setting.settings}
     method = loaded.cls(architecture(setting.network, federation, latent=loaded.cls.latent), **own)
     quorum = min(2, setting.clients)
     how = Options(

@@ -44,7 +44,8 @@ def contestants(setting: Setting, fit: Fit, references: bool) -> dict[str, Calla
     if device.startswith("cuda"):
         found |= {name: prepare(setting, device, chunk, **options).step for name, options in ON_CUDA.items()}
     if setting.beside:
-        found[setting.beside] = prepare(replace(setting, method=setting.beside), device, chunk).step
+        found[setting.beside] = prepare(replace(setting, method=setting.beside, settings={}), device, chunk).step
+    found |= {name: prepare(replace(setting, **changed), device, chunk).step for name, changed in setting.more.items()}
     if references:
         work = work_of(fit)
         found |= {name: lambda run=run: run(work) for name, run in REFERENCES.get(fit.method.name, {}).items()}  # type: ignore[misc]
@@ -73,7 +74,8 @@ def measure(
             for setting, each, taken in zip(settings, running, times, strict=True):
                 for name, run in each.items():
                     say(f"{f'turn {turn} of {repeats}' if turn else 'warming up'}: {setting.clients} clients, {name}")
-                    taken[name].append(seconds(run, device))
+                    several = [seconds(run, device) for _ in range(setting.rounds)]
+                    taken[name].append(statistics.mean(several))
             rates.append(matmul_rate(device))
         say("where the time goes")
         return [_result(*each, rates[1:], device) for each in zip(settings, fits, times, strict=True)]

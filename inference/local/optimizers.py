@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -20,6 +21,39 @@ def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOpti
 def adam(lr: float, weight_decay: float = 0.0, beta2: float = 0.999) -> MakeOptimizer:
     """Adam; ``weight_decay`` times the value is added to the gradient, ``beta2`` is its beta_2."""
     return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, beta2))
+
+
+@dataclass(frozen=True)
+class Decayed:
+    """Gradient descent whose steps are shorter in each round: lr decay^(round - 1).
+
+    Args:
+        lr: of the first round.
+        decay: factor from each round to the next, in (0, 1].
+        momentum: of a round's steps.
+    """
+
+    lr: float
+    decay: float
+    momentum: float = 0.0
+
+    def __call__(self, leaves: list[Tensor]) -> torch.optim.Optimizer:
+        """The first round's."""
+        return self.at(1)(leaves)
+
+    def at(self, number: int) -> MakeOptimizer:
+        """A round's, counted from one."""
+        return sgd(self.lr * self.decay ** (number - 1), self.momentum)
+
+
+def decayed_sgd(lr: float, decay: float, momentum: float = 0.0) -> MakeOptimizer:
+    """Stochastic gradient descent, the same in each round where ``decay`` is 1."""
+    return sgd(lr, momentum) if decay == 1 else Decayed(lr, decay, momentum)
+
+
+def in_round(make: MakeOptimizer, number: int) -> MakeOptimizer:
+    """A round's optimiser, counted from one."""
+    return make.at(number) if isinstance(make, Decayed) else make
 
 
 def narrow_optimizer(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> None:

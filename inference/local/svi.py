@@ -27,7 +27,7 @@ from ..objective.constant_latent import constant_latent
 from ..objective.elbo import Terms
 from .block import Block, Per
 from .gradient_transforms import GradientTransform
-from .optimizers import MakeOptimizer, sgd
+from .optimizers import MakeOptimizer, in_round, sgd
 from .replay import take_steps
 from .trainer import Trainer, all_leaves
 
@@ -108,11 +108,12 @@ class SVI:
         return tuple(name for block in self._blocks for name in block.names)
 
     def blocks_of(self, chunk: ClientChunk) -> list[Block]:
-        """Its blocks with the names of all values; those without any are left out."""
+        """Its blocks with the names of all values, in this round; those without any are left out."""
         found = []
         for block in self._blocks:
             names = [k for name in block.names for k in chunk.method.expand(name, chunk.view)]
-            found += [dataclasses.replace(block, names=names)] if names else []
+            optimizer = in_round(block.optimizer, chunk.round)
+            found += [dataclasses.replace(block, names=names, optimizer=optimizer)] if names else []
         return found
 
     @property

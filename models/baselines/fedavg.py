@@ -5,23 +5,25 @@
 
 A round: every client trains copies of w and theta jointly, by minibatch gradient descent on its mean log likelihood.
 Those who take part send n_j w_j, n_j theta_j and n_j; the server divides: w = sum n_j w_j / sum n_j, and theta alike.
+
+With ``average`` predictions are made by weights that are averaged over the rounds (Polyak and Juditsky 1992; over
+epochs SWA, Izmailov et al., UAI 2018). Training does not see them.
 """
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from hierfl.data.batch import Batch
-from hierfl.inference.local.base import LocalStep
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
+from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
-from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.server.rules.running import Averaged
 from hierfl.inference.state import State
-from hierfl.ppl.plates import clients, data, flat, sample
 
-from ._local_head import SharedBase
+from ._global_network import GlobalNetwork
 
 
-class FedAvg(SharedBase):
+class FedAvg(GlobalNetwork):
     """rho -> 0: every w_j is w."""
 
     about = About(
@@ -35,30 +37,28 @@ class FedAvg(SharedBase):
         order=160,
     )
     takes_adapters: ClassVar[bool] = True
-    local_copies: ClassVar[tuple[str, ...]] = ()
+
+    @dataclass(frozen=True)
+    class Settings(GlobalNetwork.Settings):
+        """And which weights predict."""
+
+        average: int = setting(
+            1,
+            "rounds over which w and theta are averaged for predictions, with exponential weights; 1: none",
+            at_least=1, newer=True,
+        )  # fmt: skip
+
+    settings: Settings
 
     def shared(self, start: InitialWeights) -> State:
-        return {"w": self.settings.init_scale * start.head, **start.base}
-
-    def personal(self, start: InitialWeights) -> State:
-        return {}
-
-    def model(self, batch: Batch) -> None:
-        net = self.network
-        w = sample("w", flat(net.head.d))
-        with clients(batch), data(batch):
-            sample("y", net.likelihood(net.head(w, net.base(batch.x))), obs=batch.y)
-
-    def guide(self, batch: Batch) -> None:
-        """Nothing is personal."""
-
-    def local(self) -> list[LocalStep]:
-        return [self.sgd("w", "base")]
+        network = super().shared(start)
+        averaged = {f"averaged.{key}": value for key, value in network.items()} if self.settings.average > 1 else {}
+        return {**network, **averaged}
 
     def exchange(self) -> dict[str, AggregationRule]:
-        rule = SampleWeighted(server_lr=self.settings.server_lr)
-        return {"w": rule, "base": rule}
+        average = self.settings.average
+        return super().exchange() | ({"averaged": Averaged("averaged", average)} if average > 1 else {})
 
-    @property
-    def has_global_model(self) -> bool:
-        return True
+    def prediction_params(self, shared: State) -> State:
+        averaged = {k.removeprefix("averaged."): v for k, v in shared.items() if k.startswith("averaged.")}
+        return {**shared, **averaged}

@@ -20,10 +20,10 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 
-from .fedavg import FedAvg
+from ._global_network import GlobalNetwork
 
 
-class FedBN(FedAvg):
+class FedBN(GlobalNetwork):
     """rho -> 0, and a batch norm of its own for every client."""
 
     about = About(
@@ -38,7 +38,7 @@ class FedBN(FedAvg):
     )
 
     @dataclass(frozen=True)
-    class Settings(FedAvg.Settings):
+    class Settings(GlobalNetwork.Settings):
         """What of batch norm stays with the client."""
 
         local_norm: Literal["all", "statistics"] = setting(

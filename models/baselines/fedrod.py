@@ -34,10 +34,10 @@ from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from .._share_offset import ShareOffset, shares_setting
-from .fedavg import FedAvg
+from ._global_network import GlobalNetwork
 
 
-class FedROD(ShareOffset, FedAvg):
+class FedROD(ShareOffset, GlobalNetwork):
     """A head for all that balances classes; a client's own is added to it, from where nothing shared learns."""
 
     about = About(
@@ -53,7 +53,7 @@ class FedROD(ShareOffset, FedAvg):
     balances_classes: ClassVar[bool] = True
 
     @dataclass(frozen=True)
-    class Settings(FedAvg.Settings):
+    class Settings(GlobalNetwork.Settings):
         """FedAvg's, and an ablation."""
 
         shares: Literal["off", "on"] = shares_setting()

@@ -19,10 +19,10 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 
-from .fedavg import FedAvg
+from ._global_network import GlobalNetwork
 
 
-class LGFedAvg(FedAvg):
+class LGFedAvg(GlobalNetwork):
     """rho -> 0 on the top layers, rho -> inf on those below: local representations, global head."""
 
     about = About(
@@ -37,7 +37,7 @@ class LGFedAvg(FedAvg):
     )
 
     @dataclass(frozen=True)
-    class Settings(FedAvg.Settings):
+    class Settings(GlobalNetwork.Settings):
         """The paper shares the last layer or two."""
 
         top: int = setting(

@@ -38,10 +38,10 @@ from hierfl.nn.functional import Network
 from hierfl.nn.likelihoods import Softmax
 from hierfl.ppl.plates import clients, data, flat, sample, scale
 
-from .fedavg import FedAvg
+from ._global_network import GlobalNetwork
 
 
-class MOON(FedAvg):
+class MOON(GlobalNetwork):
     """rho -> 0, and features that look like the broadcast network's rather than the client's last one's."""
 
     about = About(
@@ -56,7 +56,7 @@ class MOON(FedAvg):
     )
 
     @dataclass(frozen=True)
-    class Settings(FedAvg.Settings):
+    class Settings(GlobalNetwork.Settings):
         """The paper: mu of 0.1 to 10 (5 on CIFAR-10, 1 on CIFAR-100), tau 0.5, a projection to 256."""
 
         mu: float = setting(

@@ -40,7 +40,7 @@ class AtNodes:
         shared, step, found = chunk.shared, self.step, []
         keys = {k: k.removeprefix(self.nodes) for k in shared if k == self.nodes or k.startswith(f"{self.nodes}.")}
         hidden = {k: v for k, v in shared.items() if k not in keys}
-        for number in range(len(shared[self.nodes])):
+        for number in range(len(shared[next(iter(keys))])):
             there = {f"{self.population}{end}": shared[k][number] for k, end in keys.items()}
             own = {name: chunk.values[f"{name}_{self.nodes}"][:, :, number] for name in step.posterior}
             here = replace(chunk, shared={**hidden, **there}, values={**chunk.values, **own})

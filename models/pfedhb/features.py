@@ -21,6 +21,7 @@ from hierfl.ppl.restrict import Restrict
 from hierfl.rng import ClientNoise
 
 from .heads import HeadSpreads
+from .turns import Turns
 
 #: features at most: a client's posterior has a matrix of twice as many rows
 MOST = 512
@@ -75,9 +76,9 @@ class Features:
         found = w[..., : self.head.rows * self.head.features].unflatten(-1, (self.head.rows, self.head.features))
         return found if w.dim() == 1 else found.squeeze(-3)
 
-    def rule(self) -> HeadSpreads:
+    def rule(self, turns: Turns) -> HeadSpreads:
         """How spreads are learned."""
-        return HeadSpreads("features", "v_j", self.scale)
+        return HeadSpreads("features", "v_j", self.scale, turns)
 
     def step(self, final: bool = False) -> FeatureShifts:
         """Newton's steps on q(v_j)."""
@@ -134,7 +135,9 @@ class FeatureShifts:
                 length = torch.where(worse, length / 2, length)
             better = higher >= height
             v, height = torch.where(better[:, None], new, v), torch.where(better, higher, height)
-        _, h = predictor.slope_and_curvature(v)
+        if self.final:
+            _, h = predictor.slope_and_curvature(v)
+        # (otherwise that before the last step will do: where nothing moves any more they are the same)
         tau, p = predictor.tau, self.features.head.features
         scaled = tau[:, None] * h * tau  # (D^1/2 H D^1/2: B - I)
         inside = torch.linalg.solve(scaled + torch.eye(2 * p).to(scaled), scaled)  # of A times tau^2, symmetric

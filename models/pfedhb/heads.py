@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,7 +18,7 @@ from hierfl.inference.local.laplace.population_terms import Groups, PopulationTe
 from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.messages.form import Field, Form, beside, not_negative
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.server.rules.scoring import scored
+from hierfl.inference.server.rules.scoring import LEAST_LOG, scored
 from hierfl.inference.server.rules.weights import times_rows
 from hierfl.inference.state import State
 from hierfl.nn.head import LinearHead
@@ -25,9 +26,14 @@ from hierfl.ppl.plates import param
 
 from ..pfedeb.config import block_numbers
 from ..pfedeb.population import of_numbers
+from .turns import Turns
 
 #: log rho is known no better than of so many clients' numbers where none has reported
 LARGEST = 1e30
+#: nats at most that one client says its head is worth, either way
+MOST = 1e5
+#: a spread is too wide where heads say less by so many nats than none, after so many turns; it begins again narrower
+WORSE, PATIENCE, NARROWER = -3.0, 2, 10.0
 
 
 @dataclass(frozen=True)
@@ -38,15 +44,24 @@ class HeadSpreads:
     integrated out (:mod:`hierfl.inference.local.laplace.population_terms`). The shared values are NAME.log_rho (B,) and
     NAME.information (B, B). Each rho has a half-normal prior.
 
+    Where heads are ``judged`` a client also sends its gain, its bound on the log marginal likelihood less its log
+    likelihood at w_j = w: rho = 0 has no heads, and is a spread like any other. Where the sum is below zero rho is too
+    wide: so wide that posteriors do not settle, and steps of scoring lead nowhere. It begins again at a tenth, and
+    clients' posteriors at w (NAME.anew (1,) is 1 in that round).
+
     Args:
         name: NAME.
         latent: the heads' site, whose step leaves the terms.
         rho_scale: scale of the prior.
+        turns: rounds in which the step was taken.
+        judged: whether clients send their gain.
     """
 
     name: str
     latent: str
     rho_scale: float
+    turns: Turns
+    judged: bool = False
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -56,15 +71,24 @@ class HeadSpreads:
         return {
             "score": Field(blocks, log_rho.dtype),
             "information": Field((*blocks, *blocks), log_rho.dtype, not_negative),
+            **({"gain": Field((1,), log_rho.dtype, lambda gain: gain.abs() <= MOST)} if self.judged else {}),
         }
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """What the local step has left."""
-        like = chunk.shared[f"{self.name}.log_rho"]
-        return {key: chunk.values[f"{self.latent}/{key}"].squeeze(1).to(like) for key in ("score", "information")}
+        """What the local step has left; zeros where it was not taken."""
+        like, size = chunk.shared[f"{self.name}.log_rho"], len(chunk.clients)
+        if not self.turns(chunk.round, chunk.shared):
+            form = self.form({f"{self.name}.log_rho": like})
+            return {key: like.new_zeros((size, *field.shape)) for key, field in form.items()}
+        left = {key: chunk.values[f"{self.latent}/{key}"].squeeze(1).to(like) for key in ("score", "information")}
+        if self.judged:
+            left["gain"] = chunk.values[f"{self.latent}/gain"].squeeze(1).to(like).nan_to_num(-MOST).clamp(-MOST, MOST)
+        return left
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """A step, of what those who have reported say for all."""
+        if not self.turns(context.round, context.shared):
+            return dict(old)
         log_rho = old[f"{self.name}.log_rho"].double()
         all_clients = context.num_clients / context.reported
         said = {k: (v.double() * all_clients).clamp(-LARGEST, LARGEST) for k, v in total.items()}
@@ -74,6 +98,17 @@ class HeadSpreads:
         whole = torch.ones((), dtype=torch.float64, device=log_rho.device)
         moved = scored("log_rho", log_rho, said["score"] - penalty, information, whole, context)
         found = {"log_rho": moved, "information": information}
+        if self.judged:
+            kept, zero = context.rule_state, torch.zeros_like(log_rho)
+            taken = kept.get("taken", zero[:1]) + 1
+            wide = (said["gain"] < WORSE) & (taken >= PATIENCE) & (log_rho > LEAST_LOG).any()
+            narrower = (log_rho - math.log(NARROWER)).clamp_min(LEAST_LOG)
+            kept["taken"] = torch.where(wide, 0, taken)
+            # (steps begin again, too)
+            kept |= {
+                f"log_rho/{k}": torch.where(wide, zero, kept[f"log_rho/{k}"]) for k in ("step", "whole", "log_factor")
+            }
+            found |= {"log_rho": torch.where(wide, narrower, moved), "anew": wide}
         return {k: found[k.removeprefix(f"{self.name}.")].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
 
 
@@ -137,9 +172,10 @@ class Heads:
         return of_numbers(param("heads.log_rho"), self.blocks).to(like)
 
     def shared(self) -> State:
-        """log rho and its information."""
+        """log rho and its information, and whether posteriors begin again."""
         log_rho = torch.full((int(self.blocks.max()) + 1,), self.sigma_0, dtype=torch.float64).log()
-        return {"heads.log_rho": log_rho, "heads.information": torch.eye(len(log_rho), dtype=torch.float64)}
+        return {"heads.log_rho": log_rho, "heads.information": torch.eye(len(log_rho), dtype=torch.float64),
+                "heads.anew": torch.zeros(1, dtype=torch.float64)}  # fmt: skip
 
     def personal(self, w: Tensor, kept: int = 1) -> State:
         """A posterior at w, of no width, and so many draws of it."""
@@ -150,7 +186,8 @@ class Heads:
         """A step on q(w_j), given the mean of the client's other latents."""
         order = self.head.matrix_order
         terms = PopulationTerms(
-            blocks=self.blocks[order], groups=Groups(self.head.d, 1), covariance="", summary="seen"
+            blocks=self.blocks[order], groups=Groups(self.head.d, 1), covariance="", summary="seen",
+            beside_none=True,
         )  # fmt: skip
         small = self.head.d <= 600
         turns, newton = (2, 5) if final else (1, 1)
@@ -160,6 +197,6 @@ class Heads:
             centred=self.centred,
         )  # fmt: skip
 
-    def rule(self) -> HeadSpreads:
+    def rule(self, turns: Turns) -> HeadSpreads:
         """How spreads are learned."""
-        return HeadSpreads("heads", "w_j", self.rho_scale)
+        return HeadSpreads("heads", "w_j", self.rho_scale, turns, judged=True)

@@ -25,10 +25,11 @@ known has E[pi_j] = m and w_j = w: the global model is FedAvg's, number by numbe
 averaged weights.
 
 A round: a client trains copies of w and theta, counts its labels, and moves its head's Gaussian posterior. Those who
-take part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 numbers of shares and 6 of rho. The server
-divides, takes a step of EM on kappa and beta, and a scoring step on log rho.
+take part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 numbers of shares and 7 of rho. The server
+divides, takes a step of EM on kappa and beta, and a scoring step on log rho. Heads move in one round of ``every``.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,6 +45,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.class_counts import ClassCounts
 from hierfl.inference.local.cut import Cut
 from hierfl.inference.local.label_shares import DrawShares
+from hierfl.inference.local.laplace.points import EXACT
 from hierfl.inference.local.without_fold import SwitchedOn, WithoutFold
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
@@ -52,7 +54,6 @@ from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.label_shares import LabelSharePopulation
 from hierfl.inference.server.rules.part_gains import PartGains
-from hierfl.inference.server.rules.running import Averaged
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.empirical_draws import EmpiricalDraws
@@ -64,6 +65,8 @@ from .features import MOST, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
 from .parts import DRAWS, NULLS, held_gains
 from .report import PARTS, gain_numbers
+from .rho_nodes import NODES, DrawsOfNodes, RhoNodes, at_nodes, initial_nodes
+from .turns import Anew, InTurns, Turns
 
 #: settings that heads alone have
 NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
@@ -87,11 +90,6 @@ class PFedHB(FedAvg):
     class Settings(FedAvg.Settings):
         """FedAvg's, and those of the populations."""
 
-        average: int = setting(
-            1,
-            "rounds over which w and theta are averaged for predictions, with exponential weights; 1: none",
-            at_least=1,
-        )
         floor: float = setting(
             1e-4,
             "share of a client's labels that come as in the pooled data, whatever its own shares",
@@ -112,6 +110,10 @@ class PFedHB(FedAvg):
             20, "auto: rounds in which parts enter; a third of a client's rows is kept from training so long",
             at_least=1, newer=True,
         )  # fmt: skip
+        every: int = setting(
+            2, "of so many rounds one moves the posteriors of heads and features; nothing flows back from them",
+            at_least=1, newer=True,
+        )  # fmt: skip
         sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
         rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_HEADS)
         rank: int = setting(
@@ -120,6 +122,10 @@ class PFedHB(FedAvg):
         points: int = setting(
             16, "points of each example's predictor over which its likelihood is averaged; 1: at the mode (Laplace)",
             at_least=1, unless=NO_HEADS,
+        )  # fmt: skip
+        nodes: Literal["auto", "on", "off"] = setting(
+            "auto", "draws integrate over rho at nine nodes; auto: for heads of at most 50 numbers", newer=True,
+            unless=NO_HEADS,
         )  # fmt: skip
         draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2)
 
@@ -136,10 +142,13 @@ class PFedHB(FedAvg):
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
         if s.judged != type(s).judged and not self.auto:
             raise UserError(f"judged={s.judged} changes nothing where no part is auto")
+        if s.every != type(s).every and s.heads == s.features == "off":
+            raise UserError(f"every={s.every} changes nothing where heads and features are off")
         self.shares = LabelSharePopulation("shares", "class_counts", fewer=bool(self.auto))
         given = ("pi_j", "v_j") if s.features != "off" else ("pi_j",)
         own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws, given)
         self.heads = own if s.heads != "off" else None
+        self.nodes = s.heads != "off" and (s.nodes == "on" or (s.nodes == "auto" and network.head.d <= EXACT))
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
         if self.features and network.head.features > MOST:
             raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
@@ -147,18 +156,21 @@ class PFedHB(FedAvg):
 
     def shared(self, start: InitialWeights) -> State:
         network = super().shared(start)
-        averaged = {f"averaged.{key}": value for key, value in network.items()} if self.settings.average > 1 else {}
         equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
         population = {"shares.log_kappa": equal, "shares.log_beta": equal.new_zeros(1), "shares.log_pooled": equal}
         own = [part.shared() for part in (self.heads, self.features) if part]
+        own += [initial_nodes(int(self.heads.blocks.max()) + 1)] if self.heads and self.nodes else []
         own += [self.gains.shared()] if self.auto else []
         own += [{"common": torch.zeros_like(start.head)}] if self.auto and self.heads else []
-        return {**network, **averaged, **population, **{k: v for part in own for k, v in part.items()}}
+        return {**network, **population, **{k: v for part in own for k, v in part.items()}}
 
     def personal(self, start: InitialWeights) -> State:
         counts = start.head.new_zeros(self.network.head.outputs)
         kept = {part: DRAWS if part in self.auto else 1 for part in PARTS}
         heads = self.heads.personal(self.settings.init_scale * start.head, kept["heads"]) if self.heads else {}
+        if self.heads and self.nodes:
+            k = len(next(iter(initial_nodes(int(self.heads.blocks.max()) + 1).values())))
+            heads |= {f"{n}_{NODES}": heads[n].expand(k, *heads[n].shape) for n in self.heads.step().posterior}
         features = self.features.personal(start.head, kept["features"]) if self.features else {}
         return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads, **features}
 
@@ -221,30 +233,42 @@ class PFedHB(FedAvg):
 
     def local(self) -> list[LocalStep]:
         steps: list[LocalStep] = [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts")]
-        steps += self.posteriors()
-        return [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
+        steps = [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
+        return [*steps, *self.posteriors()]
 
     def posteriors(self, final: bool = False) -> list[LocalStep]:
-        """Steps on what is a client's own, each as if its part were in the model."""
+        """Steps on what is a client's own, each as if its part were in the model; none of a part that stays out."""
         found: list[LocalStep] = []
         for name, part in (("heads", self.heads), ("features", self.features)):
-            if part is not None:
-                step: LocalStep = part.step(final)
-                found.append(AtPrediction(SwitchedOn(step, f"parts.{name}") if name in self.auto else step))
+            if part is None:
+                continue
+            steps: list[LocalStep] = [part.step(final)]
+            if isinstance(part, Heads):
+                one = part.step(final)
+                away = "w_j_away" if self.settings.points > 1 else ""
+                steps = [Anew(one, "heads.anew", "mu", away, "w")]
+                steps += [DrawsOfNodes(one) if final else at_nodes(one)] if self.nodes else []
+            for step in steps:
+                step = AtPrediction(SwitchedOn(step, f"parts.{name}") if name in self.auto else step)
+                if self.auto and not final:
+                    step = WithoutFold(step, self.settings.judged)
+                turns = self.turns(name)
+                found.append(InTurns(step, dataclasses.replace(turns, every=1) if final else turns))
         return found
+
+    def turns(self, part: str) -> Turns:
+        """The rounds in which a part's posteriors move."""
+        s = self.settings
+        return Turns(s.every, f"parts.{part}", s.judged) if part in self.auto else Turns(s.every)
 
     def exchange(self) -> dict[str, AggregationRule]:
         rules: dict[str, AggregationRule] = {**super().exchange(), "shares": self.shares}
-        if self.settings.average > 1:
-            rules["averaged"] = Averaged("averaged", self.settings.average)
-        rules |= {name: part.rule() for name, part in (("heads", self.heads), ("features", self.features)) if part}
+        parts = (("heads", self.heads), ("features", self.features))
+        rules |= {name: part.rule(self.turns(name)) for name, part in parts if part}
+        rules |= {NODES: RhoNodes(self.settings.rho_scale, self.turns("heads"))} if self.nodes else {}
         if self.auto:
             rules |= {"parts": self.gains, **({"common": CommonShift(self.settings.judged)} if self.heads else {})}
         return rules
-
-    def prediction_params(self, shared: State) -> State:
-        averaged = {k.removeprefix("averaged."): v for k, v in shared.items() if k.startswith("averaged.")}
-        return {**shared, **averaged}
 
     def schedule(self) -> Schedule:
         draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)

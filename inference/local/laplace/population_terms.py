@@ -31,7 +31,7 @@ from hierfl.ppl.gaussian_factors import Gaussian
 
 from ...state import State
 from .forms import Curvature, Scaled
-from .target import Expansion
+from .target import Expansion, Target
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ class PopulationTerms:
         own: the personal value of a client's own log rho_j, (B,), and NAME_sd, its posterior standard deviation; ""
             where one is shared.
         centre, varies: shared values, log rho and log s of the prior log rho_j ~ N(log rho, s^2) of one's own.
+        beside_none: whether to say what heads gain over rho = 0, in log evidence; of labels, and where w is a point.
     """
 
     blocks: Tensor
@@ -98,6 +99,7 @@ class PopulationTerms:
     own: str = ""
     centre: str = ""
     varies: str = ""
+    beside_none: bool = False
 
     @property
     def stretched(self) -> bool:
@@ -109,14 +111,14 @@ class PopulationTerms:
         """The summary, and a client's own spreads."""
         return (self.summary, *((self.own, f"{self.own}_sd") if self.own else ()))
 
-    def of(self, values: State, at: Expansion, h: Curvature, scaled: Scaled) -> State:
+    def of(self, target: Target, at: Expansion, h: Curvature, scaled: Scaled) -> State:
         """What each row says, {key: (S, ...)}; vectors and matrices of the head are in the order of its weight matrix.
 
         Args:
-            values: what the rows see.
+            target: the rows.
             at, h, scaled: the expansion, and its curvature.
         """
-        groups, offset = self.groups, at.offset(h, scaled)
+        values, groups, offset = target.values, self.groups, at.offset(h, scaled)
         # (a mean that Newton's steps have not brought near its end is what it is, not what a further step promises)
         promised = ((at.m + offset - at.mu) * at.slope).sum(-1, keepdim=True)
         offset = torch.where(promised < NEAR, offset, at.mu - at.m)
@@ -142,6 +144,9 @@ class PopulationTerms:
             self.summary: torch.cat([gamma @ member, (a * s).sum((-3, -2, -1))[:, None] / gamma.shape[-1]], -1),
             "log_evidence": evidence[:, None],
         }
+        if self.beside_none:
+            # (of labels none is above zero: one that is, of a posterior that has not settled, is as far off below)
+            found["gain"] = -evidence.abs()[:, None] - target.at(at.m).log_likelihood[:, None]
         if self.stretched:
             size = gamma.sum(-1)
             found["stretch"] = torch.stack([size * stretch(scaled.seen_times, seen, groups, member), size], -1)

@@ -163,7 +163,7 @@ class GaussianHead:
         if self.groups is not None:
             found[self.begun] = at.m[:, target.back].unsqueeze(1)
         if self.terms is not None:
-            said = self.terms.of(target.values, at, h, scaled)
+            said = self.terms.of(target, at, h, scaled)
             found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
             found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
         if self.final:

@@ -1,0 +1,105 @@
+"""Where PFedHB's spreads of heads end: whatever the start, and what few clients leave open."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.baselines import fitted
+from support.federations import blobs
+from support.few_heads import CLASSES, FEATURES, drawn
+from support.few_heads import fitted as few_fitted
+
+from hierfl import UserError
+from hierfl.inference.local.laplace.step import GaussianHead
+from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.models import PFedHB
+from hierfl.models.pfedeb.head_nodes import design
+from hierfl.models.pfedhb.heads import HeadSpreads
+from hierfl.models.pfedhb.turns import Turns
+from hierfl.nn.networks.build import architecture
+
+COMMON = {"epochs": 2, "lr": 0.1, "batch": 8}
+
+
+def test_a_spread_at_which_heads_say_less_than_none_begins_again_at_a_tenth() -> None:
+    rule = HeadSpreads("heads", "w_j", 10.0, Turns(), judged=True)
+    eye = torch.eye(2, dtype=torch.float64)
+    old = {
+        "heads.log_rho": torch.tensor([5.0, 2.0]).double().log(), "heads.information": eye,
+        "heads.anew": torch.zeros(1).double(),
+    }  # fmt: skip
+    state: dict[str, torch.Tensor] = {}
+    found = []
+    for gain in (-50.0, -50.0, -50.0, 4.0):
+        said = {"score": torch.zeros(2).double(), "information": 100 * eye, "gain": torch.tensor([gain]).double()}
+        context = AggregationContext(
+            num_clients=3,
+            reported=torch.tensor(3.0),
+            round=len(found) + 1,
+            prior_gradient=lambda names: {},
+            rule_state=state,
+            shared=old,
+        )
+        found.append(rule.update(old, said, context))
+    anew = [bool(new["heads.anew"]) for new in found]
+    assert anew == [False, True, False, False]  # (a posterior settles first, and again)
+    torch.testing.assert_close(found[1]["heads.log_rho"], old["heads.log_rho"] - math.log(10))
+    torch.testing.assert_close(found[3]["heads.log_rho"], old["heads.log_rho"], rtol=0, atol=0.01)
+
+
+def test_the_start_does_not_matter_while_the_network_is_trained() -> None:
+    fed = blobs([30] * 8)
+    net = architecture("mlp:8", fed)
+    rho = [fitted(PFedHB(net, **COMMON, sigma_0=s, draws=2), fed, 31).shared["heads.log_rho"] for s in (0.05, 5.0)]
+    assert rho[0].max() > math.log(0.1)
+    above = rho[0] > math.log(0.01)
+    torch.testing.assert_close(rho[1][above], rho[0][above], rtol=0, atol=math.log(1.25))
+
+
+def test_steps_of_parts_that_stay_out_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed, taken = blobs([12, 9, 7]), []
+    run = GaussianHead.run
+    monkeypatch.setattr(
+        GaussianHead, "run", lambda self, chunk, phase: (taken.append(chunk.round), run(self, chunk, phase))[1]
+    )
+    net = architecture("linear", fed)
+    settings = {**COMMON, "shares": "auto", "heads": "auto", "nodes": "off"}
+    fitted(PFedHB(net, **settings, judged=2), fed, 6)
+    assert set(taken) <= {1, 2}
+    assert {1, 2} <= set(taken)
+    taken.clear()
+    fitted(PFedHB(net, **COMMON, every=3, nodes="off"), fed, 6)
+    assert taken == [1, 1, 4, 6]  # (and in rounds that are evaluated, the first and the last)
+    with pytest.raises(UserError, match="every=3 changes nothing where heads and features are off"):
+        PFedHB(net, every=3, heads="off")
+
+
+def test_weights_of_nodes_are_the_marginal_likelihood_by_monte_carlo() -> None:
+    """Twelve clients of five rows, w held: each client's p(y | rho) is an average over 10,000 heads."""
+    run, _ = few_fitted(1, "on", "held", draws=2)
+    federation, w, _ = drawn(1)
+    log_rho, weight = run.shared["at_nodes.log_rho"][1:], run.shared["at_nodes.log_weight"][1:].log_softmax(-1)
+    rng, cut = np.random.default_rng(0), CLASSES * FEATURES
+    e = torch.tensor(rng.normal(size=(10_000, len(w))))
+    z, base = design(2)
+    height = []
+    for rho in log_rho.exp():
+        heads = w + e * torch.cat([rho[:1].expand(cut), rho[1:].expand(CLASSES)])
+        said = 0.0
+        for index in federation.train:
+            x, y = (v.double() if v.is_floating_point() else v for v in federation.examples(index))
+            f = torch.einsum("np,kcp->knc", x, heads[:, :cut].unflatten(-1, (CLASSES, FEATURES))) + heads[:, None, cut:]
+            density = f.log_softmax(-1)[:, range(len(y)), y].sum(-1)
+            said += float(density.logsumexp(0)) - math.log(len(e))
+        height.append(said + float(rho.log().sum() - rho.square().sum() / 200))
+    expected = (torch.tensor(height) + base + 0.5 * z.square().sum(-1)).log_softmax(-1)
+    found, true = (
+        (q, q @ log_rho, (q @ (log_rho - q @ log_rho).square()).sqrt()) for q in (weight.exp(), expected.exp())
+    )
+    # (the bound is looser where rho is large: its mean is half a standard deviation lower)
+    assert bool((found[1] < true[1] + 0.02).all())
+    torch.testing.assert_close(found[1], true[1], rtol=0, atol=0.3)
+    torch.testing.assert_close(found[2], true[2], rtol=0.2, atol=0)
