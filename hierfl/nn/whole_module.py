@@ -116,6 +116,10 @@ class WholeModule:
             }
         return self._moved[at]
 
+    def constants_changed(self) -> None:
+        """Says that constants have been written to in place."""
+        self._moved.clear()
+
     def check(self, weights: Mapping[str, Tensor], x: Tensor) -> None:
         """Refuses a module that is no function of its weights and input.
 

@@ -159,9 +159,10 @@ class Recipe:
         own = {key.removeprefix("network."): value for key, value in constants.items()}
         kept = {key for key in blank.base.module.state_dict() if key.startswith("network.")}
         with torch.no_grad():
-            for module in {id(net): net for net in (blank.base, blank.last_network)}.values():
-                for key, value in (*module.module.named_parameters(), *module.module.named_buffers()):
+            for net in {id(net): net for net in (blank.base, blank.last_network)}.values():
+                for key, value in (*net.module.named_parameters(), *net.module.named_buffers()):
                     name = key.removeprefix("network.") if kept else key
                     if name in own:
                         value.copy_(own[name])
+                net.whole.constants_changed()  # (a head's were read already)
         return blank
