@@ -102,6 +102,8 @@ def model(batch):
             pyro.sample("y", dist.Normal(theta, 1.0), obs=batch["effect"])
 
 guide = "diagonal"
+federation = Federation.from_arrays(x, y, np.repeat([str(j) for j in range(1, 21)], 12), validation=0.0)
+method = PFedVEM(architecture("linear", federation))
 run = fit(method, federation, rounds=2, progress=False)
 x_few, y_few = x[:6], y[:6]
 six = np.tile(np.arange(6), 320)
