@@ -102,10 +102,12 @@ def model(batch):
             pyro.sample("y", dist.Normal(theta, 1.0), obs=batch["effect"])
 
 guide = "diagonal"
+federation = Federation.from_arrays(x, y, np.repeat([str(j) for j in range(1, 21)], 12), validation=0.0)
+method = PFedVEM(architecture("linear", federation))
 run = fit(method, federation, rounds=2, progress=False)
 x_few, y_few = x[:6], y[:6]
-six = np.tile(np.arange(6), 320)
-np.savez("mine.npz", x_train=np.repeat(x, 8, 0), y_train=six, x_test=x, y_test=six[:240])
+ten = np.tile(np.arange(10), 192)
+np.savez("mine.npz", x_train=np.repeat(x, 8, 0), y_train=ten, x_test=x, y_test=ten[:240])
 x, ax = torch.as_tensor(x[:5]), pyplot.figure().gca()
 """,
 }
