@@ -6,6 +6,7 @@ A method of this project. One network for all, and for each kind of difference b
     |A_j|         ~ kappa,   pi_j | A_j ~ Dirichlet(beta C m, A_j)     which classes client j has, and how often
     w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
     s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       scales and shifts of its features
+    B_j           ~ spike at the identity, Dirichlet rows around it    what its labels mean (:mod:`.confusion`)
     y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
                                                                        m pooled shares of the classes
 
@@ -14,8 +15,8 @@ p(y | x) at client j. A label says how often its class comes, and the network wh
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
-Shares, heads and features are each on, off or ``auto``: then they enter one after the other, where they gain on a fold
-of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
+Shares, heads, features and confusion are each on, off or ``auto``: then they enter one after the other, where they gain
+on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
 :class:`~hierfl.inference.server.rules.part_gains.PartGains`).
 
 Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
@@ -56,10 +57,13 @@ from hierfl.inference.server.rules.running import Averaged
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.label_confusion import confused
 from hierfl.ppl.label_shares import LabelShares, SharesGiven, log_offset
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
+from .confusion import MOST as MOST_CLASSES
+from .confusion import Confusion, without
 from .features import MOST, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
 from .parts import DRAWS, NULLS, held_gains
@@ -108,6 +112,9 @@ class PFedHB(FedAvg):
         features: Literal["on", "auto", "off"] = setting(
             "off", "whether clients shift and scale the features; auto: where that gains", newer=True
         )
+        confusion: Literal["on", "auto", "off"] = setting(
+            "off", "whether a client's labels may mean other classes; auto: where that gains", newer=True
+        )
         judged: int = setting(
             20, "auto: rounds in which parts enter; a third of a client's rows is kept from training so long",
             at_least=1, newer=True,
@@ -132,6 +139,8 @@ class PFedHB(FedAvg):
         s = self.settings
         self.pooled = FedAvg(network, **{k: v for k, v in vars(s).items() if k in FedAvg.Settings.__dataclass_fields__})
         switches = {part: getattr(s, part) for part in PARTS}
+        #: the same without confusion: heads and features are learned as if labels meant the same everywhere
+        self.unconfused: PFedHB = without(PFedHB, network, s, "confusion") if s.confusion != "off" else self
         #: parts that enter where they gain
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
         if s.judged != type(s).judged and not self.auto:
@@ -143,6 +152,10 @@ class PFedHB(FedAvg):
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
         if self.features and network.head.features > MOST:
             raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
+        if s.confusion != "off" and network.head.outputs > MOST_CLASSES:
+            raise UserError(f"confusion={s.confusion}: {MOST_CLASSES} classes at most, not {network.head.outputs}")
+        bare = without(PFedHB, network, s, "confusion", "shares") if s.confusion != "off" else None
+        self.confusion = Confusion(network.head.outputs, s.draws, bare) if bare else None
         self.gains = PartGains("parts", self.auto, s.judged, len(NULLS), lambda chunk: held_gains(chunk, self.auto))
 
     def shared(self, start: InitialWeights) -> State:
@@ -150,7 +163,7 @@ class PFedHB(FedAvg):
         averaged = {f"averaged.{key}": value for key, value in network.items()} if self.settings.average > 1 else {}
         equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
         population = {"shares.log_kappa": equal, "shares.log_beta": equal.new_zeros(1), "shares.log_pooled": equal}
-        own = [part.shared() for part in (self.heads, self.features) if part]
+        own = [part.shared() for part in (self.heads, self.features, self.confusion) if part]
         own += [self.gains.shared()] if self.auto else []
         own += [{"common": torch.zeros_like(start.head)}] if self.auto and self.heads else []
         return {**network, **averaged, **population, **{k: v for part in own for k, v in part.items()}}
@@ -160,7 +173,8 @@ class PFedHB(FedAvg):
         kept = {part: DRAWS if part in self.auto else 1 for part in PARTS}
         heads = self.heads.personal(self.settings.init_scale * start.head, kept["heads"]) if self.heads else {}
         features = self.features.personal(start.head, kept["features"]) if self.features else {}
-        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads, **features}
+        confusion = self.confusion.personal(counts) if self.confusion else {}
+        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads, **features, **confusion}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -169,11 +183,14 @@ class PFedHB(FedAvg):
             pi_j = sample("pi_j", self.population())
             w_j = self.entered("heads", sample("w_j", Normal(w, self.heads.rho(w)).to_event(1)), w) if self.heads else w
             v_j = sample("v_j", Normal(0.0, self.features.tau(w)).to_event(1)) if self.features else None
+            b_j = sample("b_j", self.confusion.prior()) if self.confusion else None
             with data(batch):
                 h = net.base(batch.x)
                 f = net.head(w_j, h)
                 if self.features and v_j is not None:
                     f = f + self.entered("features", self.features.added(w, h, v_j))
+                if b_j is not None:
+                    f = self.entered("confusion", confused(f, b_j, param("shares.log_pooled")), f)
                 if self.settings.shares != "off":
                     f = f + self.entered("shares", self.offset(pi_j))
                 sample("y", net.likelihood(f), obs=batch.y)
@@ -186,6 +203,8 @@ class PFedHB(FedAvg):
                 sample("w_j", EmpiricalDraws(param("w_j_draws"), 1))
             if self.features:
                 sample("v_j", EmpiricalDraws(param("v_j_draws"), 1))
+            if self.confusion:
+                sample("b_j", self.confusion.given())
 
     def entered(self, part: str, value: Tensor, without: Tensor | None = None) -> Tensor:
         """What a part says where it is in the model; otherwise the same without it, or zero."""
@@ -230,7 +249,9 @@ class PFedHB(FedAvg):
         for name, part in (("heads", self.heads), ("features", self.features)):
             if part is not None:
                 step: LocalStep = part.step(final)
-                found.append(AtPrediction(SwitchedOn(step, f"parts.{name}") if name in self.auto else step))
+                step = SwitchedOn(step, f"parts.{name}") if name in self.auto else step
+                found.append(AtPrediction(Cut(self.unconfused, step) if self.confusion else step))
+        found += [AtPrediction(self.confusion.step(final))] if self.confusion else []
         return found
 
     def exchange(self) -> dict[str, AggregationRule]:
@@ -238,6 +259,8 @@ class PFedHB(FedAvg):
         if self.settings.average > 1:
             rules["averaged"] = Averaged("averaged", self.settings.average)
         rules |= {name: part.rule() for name, part in (("heads", self.heads), ("features", self.features)) if part}
+        if self.confusion:
+            rules |= self.confusion.rules(rules)
         if self.auto:
             rules |= {"parts": self.gains, **({"common": CommonShift(self.settings.judged)} if self.heads else {})}
         return rules
@@ -258,10 +281,12 @@ class PFedHB(FedAvg):
         """Expected number of classes, and how far a client's shares are from the pooled ones, in nats."""
         counts, population = values["class_counts"].squeeze(1), self.shares.population(values)
         given = self.shares.population(values, counts)
+        confusion = {"confused": values["confused"].flatten()} if self.confusion else {}
         classes = (given.sizes_given * given.sizes).sum(-1)
         return {
             "classes": classes,
             "label_skew": torch.special.xlogy(given.mean, given.mean / population.pooled).sum(-1),
+            **confusion,
         }
 
     def population_summary(self, fitted: Fitted) -> tuple[None, dict[str, float]]:
