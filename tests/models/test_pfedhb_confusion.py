@@ -56,6 +56,7 @@ def others(run: object, fed: Federation) -> float:
     return total / (fed.clients - 1)
 
 
+@pytest.mark.cpu(6, "three fits: with the client, without it, and without the part")
 def test_a_client_whose_labels_are_shuffled_is_flagged_and_does_not_hurt_others(shuffled: Federation) -> None:
     net, kinds = architecture("linear", shuffled), {"confusion": "on"}
     found = fitted(PFedHB(net, **COMMON, **kinds), shuffled, ROUNDS)
