@@ -6,6 +6,7 @@ A method of this project. One network for all, and for each kind of difference b
     |A_j|         ~ kappa,   pi_j | A_j ~ Dirichlet(beta C m, A_j)     which classes client j has, and how often
     w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
     s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       scales and shifts of its features
+    B_j           ~ spike at the identity, Dirichlet rows around it    what its labels mean (:mod:`.confusion`)
     y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
                                                                        m pooled shares of the classes
 
@@ -14,8 +15,8 @@ p(y | x) at client j. A label says how often its class comes, and the network wh
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
-Shares, heads and features are each on, off or ``auto``: then they enter one after the other, where they gain on a fold
-of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
+Shares, heads, features and confusion are each on, off or ``auto``: then they enter one after the other, where they gain
+on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
 :class:`~hierfl.inference.server.rules.part_gains.PartGains`).
 
 Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
@@ -29,7 +30,6 @@ take part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 num
 divides, takes a step of EM on kappa and beta, and a scoring step on log rho. Heads move in one round of ``every``.
 """
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -40,13 +40,12 @@ from torch import Tensor
 from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 from hierfl.inference.evaluation.fitted import Fitted
-from hierfl.inference.local.at_prediction import AtPrediction
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.class_counts import ClassCounts
 from hierfl.inference.local.cut import Cut
 from hierfl.inference.local.label_shares import DrawShares
 from hierfl.inference.local.laplace.points import EXACT
-from hierfl.inference.local.without_fold import SwitchedOn, WithoutFold
+from hierfl.inference.local.without_fold import WithoutFold
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
@@ -57,16 +56,20 @@ from hierfl.inference.server.rules.part_gains import PartGains
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.empirical_draws import EmpiricalDraws
+from hierfl.ppl.label_confusion import confused
 from hierfl.ppl.label_shares import LabelShares, SharesGiven, log_offset
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
+from .client_steps import client_steps
+from .confusion import MOST as MOST_CLASSES
+from .confusion import Confusion, without
 from .features import MOST, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
 from .parts import DRAWS, NULLS, held_gains
 from .report import PARTS, gain_numbers
-from .rho_nodes import NODES, DrawsOfNodes, RhoNodes, at_nodes, initial_nodes
-from .turns import Anew, InTurns, Turns
+from .rho_nodes import NODES, RhoNodes, initial_nodes
+from .turns import Turns
 
 #: settings that heads alone have
 NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
@@ -106,6 +109,9 @@ class PFedHB(FedAvg):
         features: Literal["on", "auto", "off"] = setting(
             "off", "whether clients shift and scale the features; auto: where that gains", newer=True
         )
+        confusion: Literal["on", "auto", "off"] = setting(
+            "off", "whether a client's labels may mean other classes; auto: where that gains", newer=True
+        )
         judged: int = setting(
             20, "auto: rounds in which parts enter; a third of a client's rows is kept from training so long",
             at_least=1, newer=True,
@@ -138,6 +144,8 @@ class PFedHB(FedAvg):
         s = self.settings
         self.pooled = FedAvg(network, **{k: v for k, v in vars(s).items() if k in FedAvg.Settings.__dataclass_fields__})
         switches = {part: getattr(s, part) for part in PARTS}
+        #: the same without confusion: heads and features are learned as if labels meant the same everywhere
+        self.unconfused: PFedHB = without(PFedHB, network, s, "confusion") if s.confusion != "off" else self
         #: parts that enter where they gain
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
         if s.judged != type(s).judged and not self.auto:
@@ -152,13 +160,17 @@ class PFedHB(FedAvg):
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
         if self.features and network.head.features > MOST:
             raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
+        if s.confusion != "off" and network.head.outputs > MOST_CLASSES:
+            raise UserError(f"confusion={s.confusion}: {MOST_CLASSES} classes at most, not {network.head.outputs}")
+        bare = without(PFedHB, network, s, "confusion", "shares") if s.confusion != "off" else None
+        self.confusion = Confusion(network.head.outputs, s.draws, bare) if bare else None
         self.gains = PartGains("parts", self.auto, s.judged, len(NULLS), lambda chunk: held_gains(chunk, self.auto))
 
     def shared(self, start: InitialWeights) -> State:
         network = super().shared(start)
         equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
         population = {"shares.log_kappa": equal, "shares.log_beta": equal.new_zeros(1), "shares.log_pooled": equal}
-        own = [part.shared() for part in (self.heads, self.features) if part]
+        own = [part.shared() for part in (self.heads, self.features, self.confusion) if part]
         own += [initial_nodes(int(self.heads.blocks.max()) + 1)] if self.heads and self.nodes else []
         own += [self.gains.shared()] if self.auto else []
         own += [{"common": torch.zeros_like(start.head)}] if self.auto and self.heads else []
@@ -172,7 +184,8 @@ class PFedHB(FedAvg):
             k = len(next(iter(initial_nodes(int(self.heads.blocks.max()) + 1).values())))
             heads |= {f"{n}_{NODES}": heads[n].expand(k, *heads[n].shape) for n in self.heads.step().posterior}
         features = self.features.personal(start.head, kept["features"]) if self.features else {}
-        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads, **features}
+        confusion = self.confusion.personal(counts) if self.confusion else {}
+        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads, **features, **confusion}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -181,11 +194,14 @@ class PFedHB(FedAvg):
             pi_j = sample("pi_j", self.population())
             w_j = self.entered("heads", sample("w_j", Normal(w, self.heads.rho(w)).to_event(1)), w) if self.heads else w
             v_j = sample("v_j", Normal(0.0, self.features.tau(w)).to_event(1)) if self.features else None
+            b_j = sample("b_j", self.confusion.prior()) if self.confusion else None
             with data(batch):
                 h = net.base(batch.x)
                 f = net.head(w_j, h)
                 if self.features and v_j is not None:
                     f = f + self.entered("features", self.features.added(w, h, v_j))
+                if b_j is not None:
+                    f = self.entered("confusion", confused(f, b_j, param("shares.log_pooled")), f)
                 if self.settings.shares != "off":
                     f = f + self.entered("shares", self.offset(pi_j))
                 sample("y", net.likelihood(f), obs=batch.y)
@@ -198,6 +214,8 @@ class PFedHB(FedAvg):
                 sample("w_j", EmpiricalDraws(param("w_j_draws"), 1))
             if self.features:
                 sample("v_j", EmpiricalDraws(param("v_j_draws"), 1))
+            if self.confusion:
+                sample("b_j", self.confusion.given())
 
     def entered(self, part: str, value: Tensor, without: Tensor | None = None) -> Tensor:
         """What a part says where it is in the model; otherwise the same without it, or zero."""
@@ -234,27 +252,7 @@ class PFedHB(FedAvg):
     def local(self) -> list[LocalStep]:
         steps: list[LocalStep] = [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts")]
         steps = [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
-        return [*steps, *self.posteriors()]
-
-    def posteriors(self, final: bool = False) -> list[LocalStep]:
-        """Steps on what is a client's own, each as if its part were in the model; none of a part that stays out."""
-        found: list[LocalStep] = []
-        for name, part in (("heads", self.heads), ("features", self.features)):
-            if part is None:
-                continue
-            steps: list[LocalStep] = [part.step(final)]
-            if isinstance(part, Heads):
-                one = part.step(final)
-                away = "w_j_away" if self.settings.points > 1 else ""
-                steps = [Anew(one, "heads.anew", "mu", away, "w")]
-                steps += [DrawsOfNodes(one) if final else at_nodes(one)] if self.nodes else []
-            for step in steps:
-                step = AtPrediction(SwitchedOn(step, f"parts.{name}") if name in self.auto else step)
-                if self.auto and not final:
-                    step = WithoutFold(step, self.settings.judged)
-                turns = self.turns(name)
-                found.append(InTurns(step, dataclasses.replace(turns, every=1) if final else turns))
-        return found
+        return [*steps, *client_steps(self)]
 
     def turns(self, part: str) -> Turns:
         """The rounds in which a part's posteriors move."""
@@ -266,13 +264,15 @@ class PFedHB(FedAvg):
         parts = (("heads", self.heads), ("features", self.features))
         rules |= {name: part.rule(self.turns(name)) for name, part in parts if part}
         rules |= {NODES: RhoNodes(self.settings.rho_scale, self.turns("heads"))} if self.nodes else {}
+        if self.confusion:
+            rules |= self.confusion.rules(rules)
         if self.auto:
             rules |= {"parts": self.gains, **({"common": CommonShift(self.settings.judged)} if self.heads else {})}
         return rules
 
     def schedule(self) -> Schedule:
         draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)
-        steps: list[LocalStep] = [ClassCounts("class_counts"), draws, *self.posteriors(final=True)]
+        steps: list[LocalStep] = [ClassCounts("class_counts"), draws, *client_steps(self, final=True)]
         return Schedule(absent="freeze", final_steps=steps, final_when="evaluation")
 
     def new_client_terms(self, personal: State) -> State:
@@ -282,10 +282,12 @@ class PFedHB(FedAvg):
         """Expected number of classes, and how far a client's shares are from the pooled ones, in nats."""
         counts, population = values["class_counts"].squeeze(1), self.shares.population(values)
         given = self.shares.population(values, counts)
+        confusion = {"confused": values["confused"].flatten()} if self.confusion else {}
         classes = (given.sizes_given * given.sizes).sum(-1)
         return {
             "classes": classes,
             "label_skew": torch.special.xlogy(given.mean, given.mean / population.pooled).sum(-1),
+            **confusion,
         }
 
     def population_summary(self, fitted: Fitted) -> tuple[None, dict[str, float]]:

@@ -17,6 +17,7 @@ from hierfl.data.padding import buckets
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.objective.sites import guide_latents
 from hierfl.nn.likelihoods import Softmax
+from hierfl.ppl.label_confusion import LabelConfusion, confused
 from hierfl.ppl.restrict import Restrict
 
 #: draws of a client's posteriors of heads and of features over which a predictive density is averaged
@@ -92,23 +93,34 @@ class Judge:
     def gain(self, part: str) -> Tensor:
         """What a part adds; zero where it has entered."""
         scale, moved = NULLS[int(self.values["parts.null"].nan_to_num().clamp(0, len(NULLS) - 1))]
-        return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - self.density(scale, moved))
+        before = self.density(scale, moved)
+        if part == "confusion":  # (what all clients have in common is no difference between them: both must be worse)
+            before = torch.maximum(before, self.density(scale, moved, part, expected=True))
+        return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - before)
 
     def nulls(self) -> Tensor:
         """Of what has entered, under each of :data:`NULLS`, less that under the first: (S, G)."""
         each = torch.cat([self.densities(SCALES, moved) for moved in (False, True)])
         return (each - each[0]).mT
 
-    def density(self, scale: float, moved: bool, asked: str = "") -> Tensor:
+    def density(self, scale: float, moved: bool, asked: str = "", expected: bool = False) -> Tensor:
         """At outputs that are multiplied by ``scale``, but for the shares' offset, (S,)."""
-        return self.densities((scale,), moved, asked)[0]
+        return self.densities((scale,), moved, asked, expected)[0]
 
-    def densities(self, scales: Sequence[float], moved: bool, asked: str = "") -> Tensor:
-        """At each of some scales, (G, S)."""
+    def densities(self, scales: Sequence[float], moved: bool, asked: str = "", expected: bool = False) -> Tensor:
+        """At each of some scales, (G, S); with ``expected`` at the population's mean confusion."""
         off = torch.where(self.has("shares") | (asked == "shares"), self.offset, 0.0)
         outputs = self.outputs(asked, moved)  # ([K,] S, n, C)
         by = torch.tensor(scales).to(outputs).view(-1, *[1] * outputs.dim())
-        each = Softmax(logits=by * outputs + off, validate_args=False).log_prob(self.batch.y)  # (G, [K,] S, n)
+        f = by * outputs
+        if self.method.confusion:
+            b_j = self.centre["b_j"]
+            if expected:
+                prior = LabelConfusion(self.values["confusion.numbers"], f.shape[-1])
+                b_j = prior.expected.flatten().expand(b_j.shape)
+            on = self.has("confusion") | (asked == "confusion")
+            f = torch.where(on, confused(f, b_j.double(), self.values["shares.log_pooled"]), f)
+        each = Softmax(logits=f + off, validate_args=False).log_prob(self.batch.y)  # (G, [K,] S, n)
         each = each.logsumexp(1) - math.log(each.shape[1]) if each.dim() == 4 else each
         mask = self.batch.mask
         return (each if mask is None else torch.where(mask, each, 0.0)).sum(-1)
@@ -128,7 +140,7 @@ class Judge:
 
     def outputs(self, asked: str, moved: bool) -> Tensor:
         """The network's, with heads and features that are in or asked, the latter at its draws: ([K,] S, n, C)."""
-        asked = "" if asked == "shares" else asked
+        asked = "" if asked in ("shares", "confusion") else asked
         key = asked, moved and "common" in self.values
         if key not in self._outputs:
             on = {f"parts.{asked}": self.values["parts.null"].new_ones(1)} if asked else {}
@@ -137,7 +149,7 @@ class Judge:
             if asked:  # (S, 1, 1, K, d) become (K, S, 1, d)
                 latents[DRAWN[asked]] = self.values[f"{DRAWN[asked]}_draws"].squeeze(2).movedim(2, 0)
             with Restrict({**self.values, **w, **on}, latents=latents) as seen:
-                self.method.model(self.batch)
+                self.method.unconfused.model(self.batch)
             found = seen.sites["y"].fn.logits.double()
             self._outputs[key] = found - torch.where(self.has("shares"), self.offset, 0)
         return self._outputs[key]

@@ -2,13 +2,14 @@
 
     python -P tests/support/part_simulations.py TRUTH DATA_SETS [FIRST_SEED] [BASE]
 
-TRUTH is none, shares, heads or features. BASE is held (the network is the one that the data are from), trained,
-undertrained (by steps that are too short) or overfitted (a hidden layer that learns its rows by heart). Prints each
-data set, how often each part has entered, and quantiles of its gain (5, 50 and 95 %).
+TRUTH is none, shares, heads, features or confusion. BASE is held (the network is the one that the data are from),
+trained, undertrained (by steps that are too short) or overfitted (a hidden layer that learns its rows by heart).
+Prints each data set, how often each part has entered, and quantiles of its gain (5, 50 and 95 %).
 
 Twenty clients, of 5 to 250 rows (uniform in the logarithm), ten features, five classes. Effects, declared before it
 was run: shares of two or three classes (kappa 1/2 each, beta 1); heads with rho = 0.5 of weights and biases, in a
-network whose weights have standard deviation 1; scales and shifts of the features with tau = 0.5.
+network whose weights have standard deviation 1; scales and shifts of the features with tau = 0.5; labels permuted at
+each client with probability 0.3. Confusion may enter beside the others: a fourth part.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ CLASSES_OF_A_CLIENT = 2, 3
 #: rounds: fewer than the default, so that it takes less long
 JUDGED = 12
 PARTS = "shares", "heads", "features"
+ALL = (*PARTS, "confusion")
+#: how often a client's labels are permuted
+PERMUTED = 0.3
 
 
 def simulated(truth: str, seed: int, w: torch.Tensor) -> hierfl.Federation:
@@ -63,6 +67,8 @@ def simulated(truth: str, seed: int, w: torch.Tensor) -> hierfl.Federation:
             if truth == "features":
                 seen = (1 + TAU * rng.normal(size=FEATURES)) * x_j + TAU * rng.normal(size=FEATURES)
             y_j = labels(seen, own, rng)
+            if truth == "confusion" and rng.random() < PERMUTED:
+                y_j = rng.permutation(CLASSES)[y_j]
         x.append(x_j)
         y.append(y_j)
         client += [f"place-{j:02d}"] * n
@@ -100,7 +106,7 @@ class Held(PFedHB):
         return dataclasses.replace(start, head=self.head / self.settings.init_scale)
 
 
-def entered(truth: str, seed: int, base: str, judged: int = JUDGED) -> dict[str, float]:
+def entered(truth: str, seed: int, base: str, judged: int = JUDGED, parts: Sequence[str] = PARTS) -> dict[str, float]:
     """What a fit says of one data set."""
     training = {
         "held": {"epochs": 0},
@@ -112,7 +118,8 @@ def entered(truth: str, seed: int, base: str, judged: int = JUDGED) -> dict[str,
     w = torch.randn((CLASSES, FEATURES + 1), generator=generator, dtype=torch.float64)
     federation = simulated(truth, seed, w)
     network = architecture("mlp:50" if base == "overfitted" else "linear", federation)
-    settings = {**dict.fromkeys(PARTS, "auto"), "judged": judged, "batch": 10, "draws": 2, **training[base]}
+    switches = {**dict.fromkeys(PARTS, "off"), **dict.fromkeys(parts, "auto")}
+    settings = {**switches, "judged": judged, "batch": 10, "draws": 2, **training[base]}
     method = (Held if base == "held" else PFedHB)(network, **settings)
     if isinstance(method, Held):
         method.head = torch.cat([w[:, :-1].flatten(), w[:, -1]])
@@ -126,7 +133,7 @@ def main(truth: str, many: int, first: int = 0, base: str = "held") -> None:
     logging.disable(logging.WARNING)
     found = []
     for seed in range(first, first + many):
-        found.append(entered(truth, seed, base))
+        found.append(entered(truth, seed, base, parts=ALL))
         print(json.dumps({"base": base, "truth": truth, "seed": seed, **found[-1]}), flush=True)
     print(rates(found))
 
@@ -134,7 +141,7 @@ def main(truth: str, many: int, first: int = 0, base: str = "held") -> None:
 def rates(found: Sequence[Mapping[str, float]]) -> str:
     """How often each part has entered, with a standard error, and quantiles of its gains."""
     lines, many = [], len(found)
-    for part in PARTS:
+    for part in ALL:
         rate = np.mean([f[f"entered_{part}"] for f in found])
         low, middle, high = np.quantile([f[f"gain_{part}"] for f in found], (0.05, 0.5, 0.95))
         error = np.sqrt(rate * (1 - rate) / many)

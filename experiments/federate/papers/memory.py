@@ -24,7 +24,8 @@ UNLESS = f"{ANEW}; a part that no other site has stays as it is"
 FADES = {
     "SampleWeighted": ANEW, "SampleWeightedMeanOf": ANEW, "UniformMean": ANEW, "PrecisionWeightedMean": ANEW,
     "GibbsDraw": ANEW, "PooledResponseSd": ANEW, "EstimatedTotal": ANEW, "HeadPopulation": ANEW, "HeadSpreads": ANEW,
-    "LabelSharePopulation": ANEW, "Gradient": ANEW,
+    "LabelSharePopulation": ANEW, "ConfusionPopulation": ANEW, "TrustWeighted": ANEW, "TrustedSpreads": ANEW,
+    "Gradient": ANEW,
     "OwnCombination": UNLESS, "ClassMeans": UNLESS, "ClusterMeans": UNLESS, "CountSum": UNLESS,
     "GaussianProduct": UNLESS,
     "PopulationSearch": "searched anew with those who take part, as long as the search has not ended; then it stays",

@@ -1,0 +1,46 @@
+"""Steps on what is a client's own in PFedHB: posteriors of its head, of its features, and of what its labels mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hierfl.inference.local.at_prediction import AtPrediction
+from hierfl.inference.local.base import LocalStep
+from hierfl.inference.local.cut import Cut
+from hierfl.inference.local.without_fold import SwitchedOn, WithoutFold
+
+from .heads import Heads
+from .rho_nodes import DrawsOfNodes, at_nodes
+from .turns import Anew, InTurns
+
+
+def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
+    """The steps, each as if its part were in the model; none of a part that stays out.
+
+    Args:
+        method: PFedHB.
+        final: whether they are the last ones, after the rounds.
+    """
+    steps: list[LocalStep] = []
+    for name, part in (("heads", method.heads), ("features", method.features)):
+        if part is None:
+            continue
+        own: list[LocalStep] = [part.step(final)]
+        if isinstance(part, Heads):
+            away = "w_j_away" if method.settings.points > 1 else ""
+            newton = part.step(final)
+            own = [Anew(newton, "heads.anew", "mu", away, "w")]
+            own += [DrawsOfNodes(newton) if final else at_nodes(newton)] if method.nodes else []
+        for step in own:
+            step = SwitchedOn(step, f"parts.{name}") if name in method.auto else step
+            step = _kept_apart(method, Cut(method.unconfused, step) if method.confusion else step, final)
+            turns = method.turns(name)
+            steps.append(InTurns(step, replace(turns, every=1) if final else turns))
+    return [*steps, *([_kept_apart(method, method.confusion.step(final), final)] if method.confusion else [])]
+
+
+def _kept_apart(method: Any, step: LocalStep, final: bool) -> LocalStep:
+    """At the weights that predict; while parts are judged, without the rows by which they are."""
+    step = AtPrediction(step)
+    return WithoutFold(step, method.settings.judged) if method.auto and not final else step

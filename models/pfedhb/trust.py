@@ -1,0 +1,65 @@
+"""How much a client whose labels mean something else counts in what all clients share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.inference.messages.form import Form, beside
+from hierfl.inference.server.rules.means import SampleWeighted
+from hierfl.inference.server.rules.weights import times_rows
+from hierfl.inference.state import State
+
+from .heads import HeadSpreads
+
+#: a client counts in full unless more than this part of its examples has labels that mean something else
+FLAGGED = 0.5
+#: the least that a client counts, in parts of its examples
+LEAST = 0.01
+
+
+def trust_of(confused: Tensor) -> Tensor:
+    """What a client counts: 1 below :data:`FLAGGED`, to the bit, and else what is left of its examples.
+
+    Args:
+        confused: the expected part of its examples whose labels mean something else.
+    """
+    return torch.where(confused > FLAGGED, (1 - confused).clamp_min(LEAST), torch.ones_like(confused))
+
+
+def trusted(chunk: ClientChunk) -> Tensor:
+    """Of each row, (S,): 1 as long as the confusion is not in the model."""
+    trust = chunk.values["trust"].flatten()
+    entered = chunk.shared.get("parts.confusion")
+    return trust if entered is None else torch.where(entered > 0, trust, torch.ones_like(trust))
+
+
+@dataclass(frozen=True)
+class TrustWeighted(SampleWeighted):
+    """The mean of the clients' copies weighted by their examples whose labels mean what they say.
+
+    FedAvg's where no client is flagged, to the bit.
+    """
+
+    def form(self, old: Mapping[str, Tensor]) -> Form:
+        """The values times a weight above zero."""
+        return {**super().form(old), "weight": beside(old)}
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """(n_j e_j theta_j, n_j e_j)."""
+        weight = chunk.n * trusted(chunk).to(chunk.n)
+        return {**{name: times_rows(weight, chunk.values[name].squeeze(1)) for name in names}, "weight": weight}
+
+
+@dataclass(frozen=True)
+class TrustedSpreads(HeadSpreads):
+    """Spreads to which a flagged client adds as little."""
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """What the local step has left, times e_j."""
+        weight = trusted(chunk)
+        return {key: times_rows(weight.to(value), value) for key, value in super().message(names, chunk).items()}
