@@ -57,11 +57,11 @@ def build(
         engine: where the clients are.
     """
     run = config.run
-    options_of(config)  # (out of range? say so before anything is loaded)
+    options_of(config)  # out of range? say so before anything is loaded
     loaded = loaded or methods.load(run.method, run.model)
     federation, network = _data(run, loaded)
     if run.ood:
-        ood_inputs(run, federation)  # (not there, or of another shape? say so before anything is fitted)
+        ood_inputs(run, federation)  # not there, or of another shape? say so before anything is fitted
     try:
         method = loaded.cls(network, **applicable(loaded.cls, config.settings))
         return Fit(method, federation, options_of(config), engine), loaded.name
@@ -133,7 +133,7 @@ def ood_inputs(run: RunConfig, federation: Federation) -> np.ndarray | None:
 
 
 def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
-    assert run.formula is not None  # (as of every run on a table)
+    assert run.formula is not None  # as of every run on a table
     assert run.test_fraction is not None
     reading = Reading.of(run.reading)
     formula = joined(run.formula, {name: getattr(run, name) or None for name in OWN})
@@ -157,9 +157,9 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
         na=cast("Missing", run.na or "refuse"), spellings=run.spellings or "keep",
         test=run.test_fraction, validation=run.validation_fraction, seed=run.seed,
     )  # fmt: skip
-    about = {**federation.about, "data": tables.stem(run.data), "split": formula}
-    about |= {"reader_record": written(about["reader"], df, about["reader"].places.levels.client)}
-    return replace(federation, about={**about, "beyond": beyond} if beyond else about), design
+    facts = {**federation.about, "data": tables.stem(run.data), "split": formula}
+    facts |= {"reader_record": written(facts["reader"], df, facts["reader"].places.levels.client)}
+    return replace(federation, about={**facts, "beyond": beyond} if beyond else facts), design
 
 
 def _counting(df: pd.DataFrame, patient: str, client: str, used: set[str], run: RunConfig) -> np.ndarray:

@@ -48,25 +48,25 @@ ELSEWHERE = {
 }
 
 
-def check_said(name: str, said: Mapping[str, Any]) -> None:
+def check_said(name: str, given: Mapping[str, Any]) -> None:
     """Refuses options that would say nothing.
 
     Raises:
         UserError: for such an option.
     """
     for option, why in ELSEWHERE.items():
-        if option in said:
+        if option in given:
             raise UserError(f"{flag(option)} is not for a model such as {name}: {why}")
 
 
-def usual_of_columns(cls: type[Method], data: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def usual_of_columns(cls: type[Method], data: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What is usual for a model on a table; rounds end a fit that has not ended by itself.
 
     Raises:
         UserError: where nothing says which column names the clients.
     """
     named = tables.TABLES.get(data)
-    group = said.get("group", named.client if named else None)
+    group = given.get("group", named.client if named else None)
     if group is None:
         raise UserError(f"say which column of {data} names the clients: --group COLUMN")
     rounds = cast("ReadsColumns", cls).usual_rounds
@@ -94,5 +94,5 @@ def from_columns(run: RunConfig, loaded: Loaded) -> tuple[Federation, Architectu
         left_out = {str(name): int(count) for name, count in sorted(lost.items())}
         df = df[kept].reset_index(drop=True)
     federation, design = column_federation(df, group, columns, run.spellings or "refuse", tables.stem(run.data))
-    about = {**federation.about, "split": f"by {group}"} | ({} if left_out is None else {"left_out": left_out})
-    return replace(federation, about=about), checked(model, federation, design)
+    facts = {**federation.about, "split": f"by {group}"} | ({} if left_out is None else {"left_out": left_out})
+    return replace(federation, about=facts), checked(model, federation, design)

@@ -236,10 +236,10 @@ class RunConfig:
     data_origin: str | None = recorded(None)
 
     def __post_init__(self) -> None:
-        for name, about in options().items():
+        for name, declared in options().items():
             value = getattr(self, name)
-            if about.choices and value is not None and value not in about.choices:
-                raise unknown(f"value of {flag(name)}", value, about.choices)
+            if declared.choices and value is not None and value not in declared.choices:
+                raise unknown(f"value of {flag(name)}", value, declared.choices)
 
     def as_table(self) -> dict[str, Any]:
         """As config.toml has it."""
@@ -295,4 +295,4 @@ def has_default(name: str, value: Any) -> bool:
 
 def names_of(command: str) -> tuple[str, ...]:
     """The options that a command has."""
-    return tuple(name for name, about in options().items() if command in about.commands)
+    return tuple(name for name, declared in options().items() if command in declared.commands)

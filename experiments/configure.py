@@ -47,35 +47,35 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         raise UserError(f"{flag(empty[0])} is empty; leave it out for what is usual")
     loaded = methods.load(method, given.get("model"))
     data = data or usual_data(loaded.cls)
-    said = {k: v for k, v in given.items() if v is not None}
-    if strange := said.keys() - options():
+    options_given = {k: v for k, v in given.items() if v is not None}
+    if strange := options_given.keys() - options():
         raise unknown("run option", min(strange), options())
-    _check_kind(loaded, data, said)
-    check_image_size(data, said.get("image_size"))
-    if said.get("rows") is False and said.setdefault("observed_data", False):
+    _check_kind(loaded, data, options_given)
+    check_image_size(data, options_given.get("image_size"))
+    if options_given.get("rows") is False and options_given.setdefault("observed_data", False):
         raise UserError(
             "--observed-data keeps responses of single rows, and --no-rows leaves them out: say one of them"
         )
-    if "reading" in said:
-        Reading.of(said["reading"])  # (no such reading? say so before anything is loaded)
-    tracker_names(said.get("track"))  # (no such tracker? likewise)
-    usual = usual_of(loaded.cls, data, said)
+    if "reading" in options_given:
+        Reading.of(options_given["reading"])  # no such reading? say so before anything is loaded
+    tracker_names(options_given.get("track"))  # no such tracker? likewise
+    usual = usual_of(loaded.cls, data, options_given)
     if "learn_sd" in usual and not is_tabular(loaded.cls):
-        usual["learn_sd"] = learned(said.get("learn_sd"), said.get("response_sd"), usual["learn_sd"])
-    run = {"data_root": "data", **usual, **said, "data": data}
+        usual["learn_sd"] = learned(options_given.get("learn_sd"), options_given.get("response_sd"), usual["learn_sd"])
+    run = {"data_root": "data", **usual, **options_given, "data": data}
     run |= {name: absolute_path(name, run[name]) for name in PATHS if run.get(name)}
     run |= {"method": loaded.reference, "method_digest": loaded.digest}
     if "prior" in settings and "prior" not in loaded.cls.Settings.__dataclass_fields__:
         raise UserError(f"{loaded.name} has no prior to choose")
     shipped, chosen = methods.shipped_settings(loaded.name, data)
-    # (what was chosen for one prior may say nothing under another)
+    # What was chosen for one prior may say nothing under another.
     values = make_settings(loaded.cls, {**applicable(loaded.cls, shipped, settings), **settings})
     if chosen:
         ours = make_settings(loaded.cls, applicable(loaded.cls, shipped, {}))
         other = [f"{k}={getattr(values, k)}" for k in settings if getattr(values, k) != getattr(ours, k)]
         run["settings_chosen"] = chosen + (f"; other than that, as said: {', '.join(other)}" if other else "")
-    if said.get("clients", 1) < 1:
-        raise UserError(f"a federation needs at least one client, not {said['clients']}")
+    if options_given.get("clients", 1) < 1:
+        raise UserError(f"a federation needs at least one client, not {options_given['clients']}")
     config = Configuration(RunConfig(**run), {k: getattr(values, k) for k in values.__dataclass_fields__})
     options_of(config)  # out of range? say so before anything is loaded
     return config
@@ -110,38 +110,40 @@ def absolute_path(option: str, value: Any) -> Any:
     return value
 
 
-def learned(said: str | None, response_sd: float | None, usual: str = "shared") -> str:
-    """Whose standard deviation is learned of a regression's response: nobody's where it is said.
+def learned(choice: str | None, response_sd: float | None, usual: str = "shared") -> str:
+    """Whose standard deviation is learned of a regression's response: no client's where it is said.
 
     Args:
-        said: --learn-sd.
+        choice: --learn-sd.
         response_sd: --response-sd.
         usual: where neither is said.
 
     Raises:
         UserError: for both.
     """
-    if said not in (None, "no") and response_sd is not None:
-        raise UserError(f"--response-sd {response_sd:g} is a number, and --learn-sd {said} learns one: say one of them")
-    return said or ("no" if response_sd is not None else usual)
+    if choice not in (None, "no") and response_sd is not None:
+        raise UserError(
+            f"--response-sd {response_sd:g} is a number, and --learn-sd {choice} learns one: say one of them"
+        )
+    return choice or ("no" if response_sd is not None else usual)
 
 
-def _check_kind(loaded: methods.Loaded, data: str, said: Mapping[str, Any]) -> None:
+def _check_kind(loaded: methods.Loaded, data: str, given: Mapping[str, Any]) -> None:
     """A table for methods that read formulas, arrays for the others, and the options that belong to each."""
     table, tabular = tables.is_table(data), is_tabular(loaded.cls)
     if table and reads_columns(loaded.cls):
-        check_said(loaded.name, said)
+        check_said(loaded.name, given)
     if tabular and not table:
         raise UserError(f"{loaded.name} needs a table: FILE.csv, {', '.join(tables.TABLES)}; not {data}")
     if table and not tabular:
-        return check_network_table(loaded.name, data, said)
-    for name in said:
+        return check_network_table(loaded.name, data, given)
+    for name in given:
         if options()[name].data == "rows":
             whose = f"{loaded.name} has a formula or model" if table else f"{data} is no table"
             raise UserError(f"{flag(name)} is for a network's table, and {whose}")
         if options()[name].data == ("arrays" if table else "tables"):
             kind = "data sets of arrays" if table else "tables"
-            shown = flag(name) if name != "reading" else option_flags(said[name])[0]
+            shown = flag(name) if name != "reading" else option_flags(given[name])[0]
             raise UserError(f"{shown} is for {kind}, and {data} is {'a table' if table else 'not one'}")
 
 
@@ -156,15 +158,15 @@ def usual_data(cls: type[Method]) -> str:
     return "radon-like" if is_tabular(cls) else "digits"
 
 
-def usual_of(cls: type[Method], data: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def usual_of(cls: type[Method], data: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What is usual for a method on some data, where nothing is said."""
     if not tables.is_table(data):
         return _usual_of_arrays(data)
     if reads_columns(cls):
-        return {**_usual_of_arrays(data), **usual_of_columns(cls, data, said)}
+        return {**_usual_of_arrays(data), **usual_of_columns(cls, data, given)}
     if not is_tabular(cls):
         return {**_usual_of_arrays(data), **usual_of_network_table()}
-    return _usual_of_table(data, said)
+    return _usual_of_table(data, given)
 
 
 def _usual_of_arrays(data: str) -> dict[str, Any]:
@@ -178,10 +180,10 @@ def _usual_of_arrays(data: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _usual_of_table(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
+def _usual_of_table(data: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """What is usual for a table: its own model, where it has one; rows are short, so that many go at once."""
     named = tables.TABLES.get(data)
-    formula = said.get("formula", named.formula if named else None)
+    formula = given.get("formula", named.formula if named else None)
     if formula is None:
         raise UserError(f"say what to fit to {data}: --formula 'y ~ 1 + x + (1 + x | site)'")
     return {
@@ -189,7 +191,7 @@ def _usual_of_table(data: str, said: Mapping[str, Any]) -> dict[str, Any]:
         "clients": 0, "split": "natural", "network": "design", "validation_fraction": 0.0, "test_fraction": 0.0,
         "rounds": tables.ROUNDS, "chunk": 1000, "evaluate_every": tables.ROUNDS,
         "formula": formula, "dispersion": "", "zero_inflation": "",
-        "group": named.client if named and "formula" not in said else "",
+        "group": named.client if named and "formula" not in given else "",
         "family": named.family if named else "gaussian",
         "known_se": named.known_se if named else "", "event": "", "weights": "", "precision_weights": "",
         "correlation": "", "na": "refuse", "spellings": "refuse",

@@ -44,14 +44,14 @@ class Option:
     newer: bool = False
 
 
-def option(help: str, default: Any = MISSING, *, commands: tuple[str, ...] = ("run",), **about: Any) -> Any:
+def option(help: str, default: Any = MISSING, *, commands: tuple[str, ...] = ("run",), **declared: Any) -> Any:
     """An option of the command line; one without a default is usual for the data (see configure)."""
-    return field(default=default, metadata={"option": Option(help, commands, **about)})
+    return field(default=default, metadata={"option": Option(help, commands, **declared)})
 
 
-def recorded(default: Any = MISSING, **about: Any) -> Any:
+def recorded(default: Any = MISSING, **declared: Any) -> Any:
     """An entry that is not said but found out."""
-    return field(default=default, metadata={"option": Option(**about)})
+    return field(default=default, metadata={"option": Option(**declared)})
 
 
 def of_validation() -> Any:
@@ -75,16 +75,16 @@ def of_watching(help: str, metavar: str) -> Any:
     return option(help, None, metavar=metavar, identity=False, moves=True, newer=True)
 
 
-def of_table(help: str, metavar: str = "COLUMN", **about: Any) -> Any:
+def of_table(help: str, metavar: str = "COLUMN", **declared: Any) -> Any:
     """An option of tables that says what is read of them; earlier runs may lack it."""
-    return option(help, None, metavar=metavar, data="tables", same_data=True, newer=True, **about)
+    return option(help, None, metavar=metavar, data="tables", same_data=True, newer=True, **declared)
 
 
 def of_rows(help: str, metavar: str = "COLUMN", *, tasks: bool = False) -> Any:
     """An option of tables whose columns are a network's inputs; earlier runs may lack it."""
-    about: dict[str, Any] = {"metavar": metavar, "data": "rows", "same_data": True, "newer": True}
-    about |= {"metavar": "|".join(TASKS), "choices": TASKS} if tasks else {}
-    return option(help, None, commands=("run", "ablate", "tune", "search"), **about)
+    declared: dict[str, Any] = {"metavar": metavar, "data": "rows", "same_data": True, "newer": True}
+    declared |= {"metavar": "|".join(TASKS), "choices": TASKS} if tasks else {}
+    return option(help, None, commands=("run", "ablate", "tune", "search"), **declared)
 
 
 def flag(name: str) -> str:

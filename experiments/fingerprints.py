@@ -46,25 +46,25 @@ def foundation(cls: type[Method]) -> list[Path]:
     Those that its class inherits from, in the order in which Python looks them up, and what these import of
     ``hierfl.models``, in the order of the imports.
     """
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
 
     def add(name: str) -> None:
-        if not name.startswith(f"{MODELS}.") or name in found:
+        if not name.startswith(f"{MODELS}.") or name in paths:
             return
         module = import_module(name)
-        if hasattr(module, "__path__"):  # (a package says nothing of a method)
+        if hasattr(module, "__path__"):  # a package says nothing of a method
             return
-        found[name] = path = Path(str(module.__file__))
+        paths[name] = path = Path(str(module.__file__))
         for imported in _imports(path.read_bytes()):
             add(resolve_name(imported, name.rpartition(".")[0]))
 
     for base in cls.__mro__:
         add(base.__module__)
-    found.pop(cls.__module__, None)
-    return list(found.values())
+    paths.pop(cls.__module__, None)
+    return list(paths.values())
 
 
-@cache  # (a table asks for the same few files thousands of times)
+@cache  # a table asks for the same few files thousands of times
 def _imports(source: bytes) -> tuple[str, ...]:
     """The modules that a file imports names from, with the dots in front of them."""
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
@@ -81,8 +81,8 @@ def _earlier() -> dict[str, list[str]]:
 
     Golden runs have said so (tests/support/earlier_methods.py). An entry ends with the next change of a file.
     """
-    found: dict[str, list[str]] = tomllib.loads((files(__package__) / "earlier_methods.toml").read_text())
-    return found
+    earlier: dict[str, list[str]] = tomllib.loads((files(__package__) / "earlier_methods.toml").read_text())
+    return earlier
 
 
 def same_version(digest: str, recorded: str) -> bool:

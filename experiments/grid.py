@@ -64,7 +64,7 @@ def check_cell(cell: Cell, folder: Path, extra: Mapping[str, Any]) -> None:
     """
     old, wanted = setting_of(read_config(folder)), setting_of(cell.config(extra))
     for part, values in wanted.items():
-        # (how data were come by is known once they are loaded)
+        # How data were come by is known once they are loaded.
         other = [k for k in {**old[part], **values} if old[part].get(k) != values.get(k) and k != "data_origin"]
         if other:
             was, should = old[part].get(other[0]), values.get(other[0])
@@ -147,14 +147,14 @@ def finished_cells(
         if not is_finished(folder):
             continue
         setting = setting_of(read_config(folder))
-        about = {k: v for k, v in setting["run"].items() if k != "method"}
-        if other := [k for k in {**first, **about} if first and first.get(k) != about.get(k)]:
-            raise UserError(f"the runs in {out} differ in {', '.join(other)}: {cell.name} has {about.get(other[0])!r}")
-        first = about
+        facts = {k: v for k, v in setting["run"].items() if k != "method"}
+        if other := [k for k in {**first, **facts} if first and first.get(k) != facts.get(k)]:
+            raise UserError(f"the runs in {out} differ in {', '.join(other)}: {cell.name} has {facts.get(other[0])!r}")
+        first = facts
         yield cell, folder, read_summary(folder), setting
 
 
-def read_cells(path: Path, about: Mapping[str, Any], may_differ: Sequence[str] = ()) -> list[dict[str, Any]]:
+def read_cells(path: Path, facts: Mapping[str, Any], may_differ: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The cells of an experiment that a json holds, {**about, "cells": [{...}, ...]}; none where there is no file.
 
     Raises:
@@ -162,13 +162,13 @@ def read_cells(path: Path, about: Mapping[str, Any], may_differ: Sequence[str] =
     """
     if not path.exists():
         return []
-    held = read_json(path)
-    cells = held.pop("cells", None)
+    record = read_json(path)
+    cells = record.pop("cells", None)
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise UserError(f"{path} holds no cells of an experiment; choose another --out")
-    wanted = json.loads(json.dumps(about))
-    other = [k for k in {**wanted, **held} if k not in may_differ and wanted.get(k) != held.get(k)]
+    wanted = json.loads(json.dumps(facts))
+    other = [k for k in {**wanted, **record} if k not in may_differ and wanted.get(k) != record.get(k)]
     if other:
-        what = "; ".join(f"its {k} is {held.get(k)!r}, not {wanted.get(k)!r}" for k in other)
+        what = "; ".join(f"its {k} is {record.get(k)!r}, not {wanted.get(k)!r}" for k in other)
         raise UserError(f"{path} holds another experiment: {what}; choose another --out")
     return cells

@@ -76,19 +76,19 @@ def launch(ranks: int, arguments: Sequence[str]) -> int:
         "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks)), **os.environ,
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks),
     }  # fmt: skip
-    for name in ("SIGTERM", "SIGHUP"):  # (from a batch system, say: nothing that was started here goes on alone)
+    for name in ("SIGTERM", "SIGHUP"):  # from a batch system, say: nothing that was started here goes on alone
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _exit)
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as files:
-        said = [files.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
+        error_files = [files.enter_context(tempfile.TemporaryFile()) for _ in range(ranks)]
         try:
             for rank in range(ranks):
                 command = [sys.executable, "-P", "-m", "hierfl", *arguments]
                 own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                processes.append(subprocess.Popen(command, env=own, stderr=said[rank] if rank else None))
-            return _awaited(processes, said)
-        except KeyboardInterrupt:  # (they have it, too, and the first one says how to go on)
+                processes.append(subprocess.Popen(command, env=own, stderr=error_files[rank] if rank else None))
+            return _awaited(processes, error_files)
+        except KeyboardInterrupt:  # they have it, too, and the first one says how to go on
             _wait(processes)
             raise
         finally:
@@ -99,7 +99,7 @@ def _exit(number: int, frame: object) -> None:
     sys.exit(128 + number)
 
 
-def _awaited(processes: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[bytes]]) -> int:
+def _awaited(processes: Sequence[subprocess.Popen[bytes]], error_files: Sequence[IO[bytes]]) -> int:
     """Waits until all have ended well, or one has not; its exit status."""
     while not any(process.poll() for process in processes):
         if all(process.poll() == 0 for process in processes):
@@ -111,17 +111,17 @@ def _awaited(processes: Sequence[subprocess.Popen[bytes]], said: Sequence[IO[byt
     killed = [rank for rank, code in ended.items() if code < 0]
     failed = [rank for rank, code in ended.items() if code not in (0, RankLost.status)]
     first = (killed or failed or [0])[0]
-    if first or killed:  # (the first rank's own words are on the screen)
-        print(f"error: rank {first} {_reason(ended[first], said[first])}", file=sys.stderr)
+    if first or killed:  # the first rank's own words are on the screen
+        print(f"error: rank {first} {_reason(ended[first], error_files[first])}", file=sys.stderr)
     return 1 if killed else ended[first] or 1
 
 
-def _reason(code: int, said: IO[bytes]) -> str:
+def _reason(code: int, error_file: IO[bytes]) -> str:
     """Why a process has ended."""
     if code < 0:
         return f"was killed ({signal.Signals(-code).name}); go on with: hierfl run --resume DIR --engine distributed"
-    said.seek(0)
-    lines = said.read().decode(errors="replace").strip().splitlines() or [f"exit status {code}"]
+    error_file.seek(0)
+    lines = error_file.read().decode(errors="replace").strip().splitlines() or [f"exit status {code}"]
     return f"has failed: {lines[-1].removeprefix('error: ')}"
 
 

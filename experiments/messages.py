@@ -1,4 +1,4 @@
-"""Lines for whoever waits: on standard error, so that results on standard output stay alone; and lines of logs."""
+"""Lines for the person who waits, on standard error: results stay alone on standard output. And lines of logs."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -
             _foundation_unchanged(loaded, folder, run)
         return loaded
     if not reference.endswith(".py"):
-        return load(reference)  # (an unknown one: says so)
+        return load(reference)  # an unknown one: says so
     path = user_path(reference)
     if not path.is_file():
         raise UserError(
@@ -132,8 +132,8 @@ def known_class(run: Mapping[str, Any]) -> type[Method] | None:
         return None
     source = _read(path)
     same = short(source) == own_part(run["method_digest"])
-    known = same and trust.trusted(source)
-    return _from_file(path.resolve(), source, run.get("model")).cls if known else None
+    trusted = same and trust.trusted(source)
+    return _from_file(path.resolve(), source, run.get("model")).cls if trusted else None
 
 
 def _unchanged(path: Path, digest: str, folder: Path, run: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ class _Source(SourceFileLoader):
         return self.source_to_code(self.source, self.path)
 
 
-@lru_cache(maxsize=1)  # (a command asks for its method more than once)
+@lru_cache(maxsize=1)  # a command asks for its method more than once
 def _executed(path: Path, source: bytes) -> ModuleType:
     name = f"hierfl_method_{path.stem}"
     spec = spec_from_file_location(name, path, loader=_Source(name, path, source))
@@ -197,12 +197,12 @@ def _from_file(path: Path, source: bytes, model: str | None = None) -> Loaded:
     from .model_files import model_method
 
     module = _executed(path, source)
-    found = [
+    classes = [
         cls
         for cls in vars(module).values()
         if inspect.isclass(cls) and issubclass(cls, Method) and cls.__module__ == module.__name__
     ]
-    leaves = [cls for cls in found if not any(cls in other.__mro__[1:] for other in found)]
+    leaves = [cls for cls in classes if not any(cls in other.__mro__[1:] for other in classes)]
     if not leaves and (made := model_method(module, path, model)) is not None:
         return Loaded(made, made.name, path, str(path), fingerprint(made, source))
     if len(leaves) != 1:
@@ -221,8 +221,8 @@ def blame(path: Path, error: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
     place = f" (line {line}{f', in {frames[-1].name}' if frames else ''})" if line else ""
-    said = error.msg if isinstance(error, SyntaxError) else str(error)  # (str adds the line to a SyntaxError's)
-    return f"{type(error).__name__}: {said.splitlines()[0] if said else ''}{place}"
+    message = error.msg if isinstance(error, SyntaxError) else str(error)  # str adds the line to a SyntaxError's
+    return f"{type(error).__name__}: {message.splitlines()[0] if message else ''}{place}"
 
 
 def all_shipped(name: str) -> dict[str, dict[str, Any]]:
@@ -257,13 +257,13 @@ def describe(cls: type[Method]) -> list[tuple[str, str, str]]:
     hints = typing.get_type_hints(cls.Settings)
     rows = []
     for field in dataclasses.fields(cls.Settings):
-        about = str(field.metadata.get("about", ""))
+        meaning = str(field.metadata.get("about", ""))
         if typing.get_origin(hints[field.name]) is typing.Literal:
-            about = f"{' | '.join(typing.get_args(hints[field.name]))}: {about}"
+            meaning = f"{' | '.join(typing.get_args(hints[field.name]))}: {meaning}"
         if unless := field.metadata.get("unless"):
             where = ", ".join(f"{name}={_among(values)}" for name, values in unless.items())
-            about += f" (not with {where})"
-        rows.append((field.name, str(field.default), about))
+            meaning += f" (not with {where})"
+        rows.append((field.name, str(field.default), meaning))
     return rows
 
 

@@ -32,21 +32,21 @@ def model_method(module: ModuleType, path: Path, name: str | None) -> type[Model
     Raises:
         UserError: for a name that the file does not have, or several models of which none is said.
     """
-    found = {key: value for key, value in vars(module).items() if _is_model(module, key, value)}
-    if not found:
+    functions = {key: value for key, value in vars(module).items() if _is_model(module, key, value)}
+    if not functions:
         return None
-    if name is not None and name not in found:
-        raise UserError(f"{path} has no model {name!r}; it has {', '.join(found)}")
+    if name is not None and name not in functions:
+        raise UserError(f"{path} has no model {name!r}; it has {', '.join(functions)}")
     if name is None:
-        if USUAL not in found and len(found) > 1:
-            raise UserError(f"{path} has several functions of one argument, {', '.join(found)}: say --model NAME")
-        name = USUAL if USUAL in found else next(iter(found))
+        if USUAL not in functions and len(functions) > 1:
+            raise UserError(f"{path} has several functions of one argument, {', '.join(functions)}: say --model NAME")
+        name = USUAL if USUAL in functions else next(iter(functions))
     from hierfl.models.any_model.model_file import method_of
 
     guide = vars(module).get(GUIDE)
     if guide is not None and not callable(guide):
         raise UserError(f"{path} has a {GUIDE!r} that is no function: a guide is a function of a batch")
-    return method_of(found[name], module.__name__, path.stem if name == USUAL else f"{path.stem}:{name}", guide)
+    return method_of(functions[name], module.__name__, path.stem if name == USUAL else f"{path.stem}:{name}", guide)
 
 
 def _is_model(module: ModuleType, name: str, value: Any) -> bool:

@@ -33,28 +33,28 @@ ELSEWHERE = {
 }
 
 
-def check_network_table(name: str, data: str, said: Mapping[str, Any]) -> None:
+def check_network_table(name: str, data: str, given: Mapping[str, Any]) -> None:
     """Refuses options that say nothing of a network's table, and asks for those that it needs.
 
     Args:
         name: of the method.
         data: the table.
-        said: the options that were given.
+        given: the options that were given.
 
     Raises:
         UserError: for such an option, or a table without --group and --y.
     """
-    for option in said:
+    for option in given:
         if option in ELSEWHERE:
             raise UserError(f"{flag(option)} is not for {data}: {ELSEWHERE[option]}")
         if options()[option].data == "tables" and option not in OF_TABLES:
             raise UserError(f"{flag(option)} is a mixed model's, and {name} is a network's method")
     for option, what in (("group", "names the clients"), ("y", "is predicted")):
-        if option not in said:
+        if option not in given:
             raise UserError(f"say which column of {data} {what}: --{option} COLUMN")
-    if (least := said.get("least_rows")) is not None and least < 1:
+    if (least := given.get("least_rows")) is not None and least < 1:
         raise UserError(f"--least-rows is a whole number of at least 1, not {least}")
-    if (said.get("reading") or {}).get("reference"):
+    if (given.get("reading") or {}).get("reference"):
         raise UserError("--reference is a formula's: a network has an input for each level")
 
 
@@ -91,8 +91,8 @@ def from_network_table(run: RunConfig, latent: bool) -> tuple[Federation, Archit
         standardise={"yes": True, "no": False}.get(run.standardise, "auto"), spellings=run.spellings or "refuse",
         name=tables.stem(run.data), weights=run.weights or None,
     )  # fmt: skip
-    about = {**federation.about, "split": f"by {group}"} | ({} if left_out is None else {"left_out": left_out})
-    federation = replace(federation, about=about)
+    facts = {**federation.about, "split": f"by {group}"} | ({} if left_out is None else {"left_out": left_out})
+    federation = replace(federation, about=facts)
     return federation, network_of(run, federation, latent)
 
 
@@ -180,11 +180,11 @@ def _sure_task(column: pd.Series, name: str) -> Task:
 
 def described(federation: Federation) -> str:
     """What a network's table was taken for, in a line; empty of other data."""
-    about = federation.about
-    if "response" not in about or not about.get("columns"):
+    facts = federation.about
+    if "response" not in facts or not facts.get("columns"):
         return ""
-    labels = list(map(str, about["labels"]))
+    labels = list(map(str, facts["labels"]))
     shown = f" ({', '.join(labels[:6])}{', ...' * (len(labels) > 6)})" if labels else ""
-    inputs = [f"{name} ({len(levels)} levels)" if (levels := about["categories"].get(name)) else name
-              for name in about["columns"]]  # fmt: skip
-    return f"{about['response']}: {federation.task}{shown}; inputs: {', '.join(inputs)}"
+    inputs = [f"{name} ({len(levels)} levels)" if (levels := facts["categories"].get(name)) else name
+              for name in facts["columns"]]  # fmt: skip
+    return f"{facts['response']}: {federation.task}{shown}; inputs: {', '.join(inputs)}"

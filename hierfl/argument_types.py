@@ -48,7 +48,7 @@ def typed_call(function: Callable[P, R]) -> Callable[P, R]:
         try:
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            return checked(*args, **kwargs)  # (which says it)
+            return checked(*args, **kwargs)  # which says it
         for name, value in arguments.items():
             hint = hints().get(name, Any)
             if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD or _fits(value, hint):
@@ -85,7 +85,7 @@ def _fits(value: Any, hint: Any) -> bool:
         (item,) = typing.get_args(hint) or (Any,)
         return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping) and _all_fit(value, item)
     if origin is bool:
-        return type(value).__name__ in ("bool", "bool_")  # (of numpy too)
+        return type(value).__name__ in ("bool", "bool_")  # of numpy too
     if origin in (str, type(None)) or _is_table(origin):
         return isinstance(value, origin)
     return True

@@ -49,8 +49,8 @@ def dataset(data: Any, group: str) -> Any:
     Raises:
         KeyError: where there is none of that name.
     """
-    found = data[group]
-    return found.to_dataset() if hasattr(found, "to_dataset") else found
+    node = data[group]
+    return node.to_dataset() if hasattr(node, "to_dataset") else node
 
 
 def dataset_of(
@@ -71,6 +71,8 @@ def dataset_of(
 
     lead = ("chain", "draw") if sampled else ()
     variables = {name: ((*lead, *dims[name]), np.asarray(value)) for name, value in arrays.items()}
-    lengths = {d: n for of, value in variables.values() for d, n in zip(of, value.shape, strict=True)}
+    lengths = {
+        d: n for names_of_dims, value in variables.values() for d, n in zip(names_of_dims, value.shape, strict=True)
+    }
     labels = {d: list(coords[d]) if d in coords else np.arange(n) for d, n in lengths.items()}
     return xarray.Dataset(variables, coords=labels)

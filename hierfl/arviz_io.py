@@ -79,7 +79,12 @@ def to_inference_data(
             "observed_data": observed,
             "constant_data": {name: value for name, (_, value) in constants.items()},
         },
-        dims={**personal, **flat, **{name: of for name, (of, _) in constants.items()}, "effects": ["effect"]},
+        dims={
+            **personal,
+            **flat,
+            **{name: names_of_dims for name, (names_of_dims, _) in constants.items()},
+            "effects": ["effect"],
+        },
         coords={"client": clients, **names, **(coordinates or {})},
         obs_client=obs_client,
         density={"about": about_log_likelihood, "draws_of": draws_of},
@@ -121,13 +126,15 @@ def with_rows(
     """
     made = {}
     for group, arrays in groups.items():
-        one = dataset_of(arrays, dims, coords, sampled=group not in GIVEN)
+        group_data = dataset_of(arrays, dims, coords, sampled=group not in GIVEN)
         if group == "log_likelihood":
-            one.attrs |= density
-        made[group] = one.assign_coords(client=("obs", list(obs_client))) if "obs" in one.dims else one
+            group_data.attrs |= density
+        made[group] = (
+            group_data.assign_coords(client=("obs", list(obs_client))) if "obs" in group_data.dims else group_data
+        )
     by_row = [group for group in BY_ROW if group in made and made[group].data_vars]
-    of = {"groups": by_row, "number": len(obs_client), "clients": rows_of if rows_of == "all" else list(rows_of)}
-    return gathered(made, {"rows": json.dumps(of) if by_row else NO_ROWS, **attrs})
+    record = {"groups": by_row, "number": len(obs_client), "clients": rows_of if rows_of == "all" else list(rows_of)}
+    return gathered(made, {"rows": json.dumps(record) if by_row else NO_ROWS, **attrs})
 
 
 def held_rows(data: Any) -> dict[str, Any] | str:
@@ -135,9 +142,9 @@ def held_rows(data: Any) -> dict[str, Any] | str:
 
     What was written before it said so itself is looked at.
     """
-    said = data.attrs.get("rows")
-    if said is not None:
-        return NO_ROWS if said == NO_ROWS else dict(json.loads(said))
+    record = data.attrs.get("rows")
+    if record is not None:
+        return NO_ROWS if record == NO_ROWS else dict(json.loads(record))
     groups = [group for group in BY_ROW if group in group_names(data)]
     number = dataset(data, groups[0]).sizes["obs"] if groups else 0
     return {"groups": groups, "number": number, "clients": "all"} if groups else NO_ROWS
@@ -145,24 +152,24 @@ def held_rows(data: Any) -> dict[str, Any] | str:
 
 def without_rows(data: Any) -> Any:
     """The same without the groups that have an entry for each row."""
-    said = {} if (kind := draws_of(data)) is None else {"draws_of": kind}
+    kind_of_draws = {} if (kind := draws_of(data)) is None else {"draws_of": kind}
     kept = {group: dataset(data, group) for group in group_names(data) if group not in BY_ROW}
-    return gathered(kept, {**data.attrs, "rows": NO_ROWS, **said})
+    return gathered(kept, {**data.attrs, "rows": NO_ROWS, **kind_of_draws})
 
 
 def draws_of(data: Any) -> str | None:
     """What the draws are of, as :func:`to_inference_data` was told; None of what was written before it was kept."""
     density = getattr(data, "log_likelihood", None)
-    said = data.attrs.get("draws_of") if density is None else density.attrs.get("draws_of")
-    return None if said is None else str(said)
+    kind = data.attrs.get("draws_of") if density is None else density.attrs.get("draws_of")
+    return None if kind is None else str(kind)
 
 
 def of_clients(data: Any, group: str = "posterior") -> Any:
     """The variables of a group that clients have each, a Dataset; empty where there is no such group."""
     if group not in group_names(data):
         return dataset_of({}, {}, {}, sampled=True)
-    found = dataset(data, group)
-    return found[[name for name, value in found.data_vars.items() if "client" in value.dims]]
+    group_data = dataset(data, group)
+    return group_data[[name for name, value in group_data.data_vars.items() if "client" in value.dims]]
 
 
 #: why there is no log likelihood
@@ -192,11 +199,11 @@ def loo(data: Any, site: str | None = None) -> Any:
         raise UserError(f"leave-one-out is of one site, site='NAME': {', '.join(map(repr, sites))}")
     site = site or sites[0]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # (large k are in the result, and callers report it)
-        found = leave_one_out(data, site, _efficiency(data))
+        warnings.simplefilter("ignore")  # large k are in the result, and callers report it
+        result = leave_one_out(data, site, _efficiency(data))
     stats = dataset(data, "sample_stats") if "sample_stats" in group_names(data) else {}
     if not {"lp", "guide_lp"} <= set(stats):
-        return found
+        return result
     stacked = {"__sample__": ("chain", "draw")}
     density = densities[site].stack(stacked).astype(float)  # (N, S)
     ratio = (stats["lp"] - stats["guide_lp"]).stack(stacked).astype(float)
@@ -204,15 +211,15 @@ def loo(data: Any, site: str | None = None) -> Any:
     ratio = ratio.transpose("client", "__sample__").values
     log_density = density.transpose("obs", "__sample__").values
     whole = np.full_like(ratio, -np.log(ratio.shape[-1]))
-    # (a guide that is the posterior has ratios that are all alike: of them there is no tail)
+    # A guide that is the posterior has ratios that are all alike: of them there is no tail.
     apart = np.ptp(ratio, axis=-1) > 1e-9
-    with np.errstate(over="ignore"):  # (in its fit of the tail, where it means a weight of zero)
+    with np.errstate(over="ignore"):  # in its fit of the tail, where it means a weight of zero
         weights, k = smoothed(ratio[owner] - log_density)
         if apart.any():
             whole[apart], _ = smoothed(ratio[apart])
     left_out = np.logaddexp.reduce(weights + log_density, axis=-1)
     lppd = np.logaddexp.reduce(whole[owner] + log_density, axis=-1)
-    return with_elpd(found, left_out, k, float((lppd - left_out).sum()))
+    return with_elpd(result, left_out, k, float((lppd - left_out).sum()))
 
 
 def _efficiency(data: Any) -> float:
@@ -221,12 +228,12 @@ def _efficiency(data: Any) -> float:
     if not posterior.data_vars or posterior.sizes["chain"] == 1:
         return 1.0
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-    each = sum(v.size for v in posterior.data_vars.values()) / draws / posterior.sizes["client"]
+    numbers_of_client = sum(v.size for v in posterior.data_vars.values()) / draws / posterior.sizes["client"]
     some = posterior.isel(
-        client=slice(None, None, max(1, round(each * posterior.sizes["client"] / MAX_DIAGNOSED_NUMBERS)))
+        client=slice(None, None, max(1, round(numbers_of_client * posterior.sizes["client"] / MAX_DIAGNOSED_NUMBERS)))
     )
-    found = import_arviz().ess(some, method="mean")
-    return float(np.concatenate([v.values.ravel() for v in found.data_vars.values()]).mean() / draws)
+    effective = import_arviz().ess(some, method="mean")
+    return float(np.concatenate([v.values.ravel() for v in effective.data_vars.values()]).mean() / draws)
 
 
 #: permissions of posterior.nc: it holds clients' responses
@@ -245,9 +252,9 @@ def write(data: Any, path: Path) -> None:
     with h5netcdf.File(memory, "w") as file:
         file.attrs.update(data.attrs)
         for group in group_names(data):
-            one = dataset(data, group)
-            packed = {name: {"zlib": True} for name, v in one.variables.items() if v.dtype.kind in "biuf"}
-            one.dump_to_store(H5NetCDFStore(file, group=group, mode="a"), encoding=packed)
+            group_data = dataset(data, group)
+            packed = {name: {"zlib": True} for name, v in group_data.variables.items() if v.dtype.kind in "biuf"}
+            group_data.dump_to_store(H5NetCDFStore(file, group=group, mode="a"), encoding=packed)
     write_whole(path, memory.getvalue(), mode=OWNER_ALONE)
 
 
@@ -257,7 +264,7 @@ def read(path: Path) -> Any:
     Raises:
         UserError: if it is damaged, or none.
     """
-    try:  # (an absolute path: xarray expands a ~ of its own)
+    try:  # an absolute path: xarray expands a ~ of its own
         data = import_arviz().from_netcdf(os.path.abspath(path))
     except FileNotFoundError as error:
         raise UserError(f"no file {path}") from error

@@ -51,8 +51,8 @@ def model_inference_data(
     leads: Sequence[tuple[Mapping[str, Arrays], list[str]]] = (
         (globals_, []), (of_clients, ["client"]), (of_rows, ["obs"]),
     )  # fmt: skip
-    for of, lead in leads:
-        for group, arrays in of.items():
+    for arrays_by_group, lead in leads:
+        for group, arrays in arrays_by_group.items():
             for name, value in arrays.items():
                 groups.setdefault(group, {})[name] = value[None]
                 dims[name] = [*lead, *(f"{name}_dim_{k}" for k in range(value.ndim - 1 - len(lead)))]

@@ -24,18 +24,18 @@ def rhat_and_ess(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         Two arrays (N,), NaN where draws are.
     """
     chains, kept, numbers = draws.shape
-    size, found = max(1, DRAWS_AT_A_TIME // (chains * kept)), []
+    size, parts = max(1, DRAWS_AT_A_TIME // (chains * kept)), []
     for first in range(0, numbers, size):
-        block = draws[:, :, first : first + size].astype(float).transpose(2, 0, 1)  # (n, chains, draws)
+        block = draws[:, :, first : first + size].astype(float).transpose(2, 0, 1)  # n, chains, draws
         half = kept // 2
         halves = np.concatenate([block[:, :, :half], block[:, :, kept - half :]], 1)
         scores = _normal_scores(halves)
         folded = np.abs(halves - np.median(halves, (1, 2), keepdims=True))
         bulk, tail = _rhat(scores), _rhat(_normal_scores(folded))
-        rhat = np.where(tail > bulk, tail, bulk)  # (of what hardly moves the tail's may be no number)
-        known = ~np.isnan(halves).any((1, 2))
-        found.append(np.where(known, [rhat, _ess(scores)], np.nan))
-    rhat, ess = np.concatenate(found, 1) if found else np.empty((2, 0))
+        rhat = np.where(tail > bulk, tail, bulk)  # of what hardly moves the tail's may be no number
+        complete = ~np.isnan(halves).any((1, 2))
+        parts.append(np.where(complete, [rhat, _ess(scores)], np.nan))
+    rhat, ess = np.concatenate(parts, 1) if parts else np.empty((2, 0))
     return rhat, ess
 
 
@@ -45,7 +45,7 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
     from scipy.stats import rankdata
 
     flat = values.reshape(len(values), -1)
-    twice = np.arange(2 * flat.shape[1] + 1)  # (the mean of tied ranks is a whole number or a half)
+    twice = np.arange(2 * flat.shape[1] + 1)  # the mean of tied ranks is a whole number or a half
     table = ndtri((twice / 2 - 3 / 8) / (flat.shape[1] + 1 / 4))
     ranks = rankdata(np.nan_to_num(flat, nan=0.0), axis=1)
     return table[(2 * ranks).round().astype(int)].reshape(values.shape)
@@ -54,7 +54,7 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
 def _rhat(values: np.ndarray) -> np.ndarray:
     n = values.shape[2]
     between, within = n * values.mean(2).var(1, ddof=1), values.var(2, ddof=1).mean(1)
-    with np.errstate(divide="ignore", invalid="ignore"):  # (of what never moves)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of what never moves
         return np.sqrt((between / within + n - 1) / n)
 
 
@@ -92,6 +92,6 @@ def _ess(values: np.ndarray) -> np.ndarray:
         kept[rises, t + 1 : t + 3] = before[rises, None] / 2
     sums = np.concatenate([np.zeros((numbers, 1)), kept.cumsum(1)], 1)
     tau = -1 + 2 * sums[rows, most + 1] + kept[rows, most + 1]
-    found = total / np.maximum(tau, 1 / np.log10(total))
+    effective = total / np.maximum(tau, 1 / np.log10(total))
     still = np.ptp(values, (1, 2)) < np.finfo(float).resolution
-    return np.where(still, total, np.where(np.isnan(kept).any(1), np.nan, found))
+    return np.where(still, total, np.where(np.isnan(kept).any(1), np.nan, effective))

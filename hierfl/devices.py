@@ -53,7 +53,7 @@ class Sending:
             computing = torch.cuda.current_stream(self._device)
             computing.wait_event(self._arrived)
             for value in self._values.values():
-                value.record_stream(computing)  # (their memory belongs to the stream that copied)
+                value.record_stream(computing)  # their memory belongs to the stream that copied
         return self._values
 
 

@@ -21,8 +21,8 @@ def import_room(room: str, path: Iterable[str], first: Sequence[str] = ()) -> No
         path: its ``__path__``.
         first: modules that come before the others, which follow by name.
     """
-    found = {module.name for module in iter_modules(path)}
-    for name in [*first, *sorted(found - set(first))]:
+    names = {module.name for module in iter_modules(path)}
+    for name in [*first, *sorted(names - set(first))]:
         import_module(f"hierfl.{room}.{name}")
 
 

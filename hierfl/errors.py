@@ -41,6 +41,6 @@ def in_short(value: object) -> str:
     return text if len(text) <= SHORT and "\n" not in text and " at 0x" not in text else f"a {type(value).__name__}"
 
 
-def unknown(kind: str, name: object, known: Iterable[str]) -> UserError:
+def unknown(kind: str, name: object, names: Iterable[str]) -> UserError:
     """The error for a name that is not known, with the list of those that are."""
-    return UserError(f"unknown {kind} {in_short(name)}; known: {', '.join(known)}")
+    return UserError(f"unknown {kind} {in_short(name)}; known: {', '.join(names)}")

@@ -24,7 +24,7 @@ def locked(path: Path, words: str) -> Iterator[None]:
         Busy: with these words, if another one has it.
         UserError: for a link.
     """
-    if path.is_symlink():  # (older versions of filelock empty what it leads to)
+    if path.is_symlink():  # older versions of filelock empty what it leads to
         raise UserError(f"{shown(path)} is a symbolic link, and no lock of ours")
     lock = FileLock(str(path), timeout=0)
     try:

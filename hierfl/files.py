@@ -62,18 +62,18 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[Path]:
         mode: its permissions; None for what the process gives new files.
     """
     part = part_of(path)
-    part.unlink(missing_ok=True)  # (a killed process's, or somebody's link to another file)
+    part.unlink(missing_ok=True)  # a killed process's, or somebody's link to another file
     try:
         yield part
         with open(part, "rb+") as file:
-            if mode is not None and hasattr(os, "fchmod"):  # (Windows has no permissions of this kind)
+            if mode is not None and hasattr(os, "fchmod"):  # Windows has no permissions of this kind
                 os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         os.replace(part, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink()
-        if isinstance(error, OSError) and error.errno and not error.filename:  # (a full disk does not say whose)
+        if isinstance(error, OSError) and error.errno and not error.filename:  # a full disk does not say whose
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
     sync_folder(path.parent)

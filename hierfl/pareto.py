@@ -30,11 +30,11 @@ def k_hat(log_weights: Tensor) -> Tensor:
     if tail < FEWEST or tail >= size:
         return torch.full_like(log_weights[..., 0], math.inf)
     excess = weights[:, -tail:] - weights[:, -tail - 1, None]
-    found = _shape(excess.clamp_min(1e-300))
-    # (without weights above 0, or with one that has all of it, there is no tail to fit)
-    found = torch.where((excess > 0).sum(-1) < FEWEST, math.inf, found)
+    shape = _shape(excess.clamp_min(1e-300))
+    # Without weights above 0, or with one that has all of it, there is no tail to fit.
+    shape = torch.where((excess > 0).sum(-1) < FEWEST, math.inf, shape)
     alike = weights[:, 0] >= 1 - 1e-9
-    return torch.where(alike, 0.0, found).reshape(log_weights.shape[:-1]).to(log_weights)
+    return torch.where(alike, 0.0, shape).reshape(log_weights.shape[:-1]).to(log_weights)
 
 
 def _shape(excess: Tensor) -> Tensor:

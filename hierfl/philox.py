@@ -39,7 +39,7 @@ def words(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Ten
     # keep what is above them until they are masked, too, since a mask costs as much as a product.
     p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
     c0, c2 = ((p1 >> 32) ^ c1 ^ k0) & LOW, ((p0 >> 32) ^ c3 ^ k1) & LOW
-    # (the first round's factors are a row's or a counter's alone; from here on everything is each one's)
+    # The first round's factors are a row's or a counter's alone; from here on everything is each one's.
     c0, c1, c2, c3 = (c.contiguous() for c in torch.broadcast_tensors(c0, p1, c2, p0))
     p0, p1 = torch.empty_like(c0), torch.empty_like(c0)
     for _ in range(ROUNDS - 1):
@@ -98,7 +98,7 @@ def normals(keys: Tensor, stream: int, first: int, count: int, dtype: torch.dtyp
         (S, count), a view.
     """
     start, end = first // 4, -(-(first + count) // 4)
-    found = torch.empty((len(keys), end - start, 4), dtype=dtype, device=keys.device)
+    values = torch.empty((len(keys), end - start, 4), dtype=dtype, device=keys.device)
     most = AT_ONCE.get(keys.device.type, AT_ONCE_ELSEWHERE)
     across = max(1, min(end - start, most))
     down = max(1, most // across)
@@ -106,8 +106,8 @@ def normals(keys: Tensor, stream: int, first: int, count: int, dtype: torch.dtyp
         for group in range(start, end, across):
             some = min(across, end - group)
             made = rows_of_words(keys[row : row + down], stream, group, some)
-            _box_muller(made, found[row : row + down, group - start : group - start + some])
-    return found.flatten(1)[:, first - 4 * start : first - 4 * start + count]
+            _box_muller(made, values[row : row + down, group - start : group - start + some])
+    return values.flatten(1)[:, first - 4 * start : first - 4 * start + count]
 
 
 def _box_muller(made: Words, out: Tensor) -> None:

@@ -27,7 +27,7 @@ class Linked(UserError):
 class PlainFolder:
     """A folder below a root that a user has named; the root itself may be a link.
 
-    Every call opens it anew, so that a mount that comes back is found.
+    Every call opens it again, so that a mount that comes back is found.
 
     Args:
         root: as the user has named it.
@@ -69,7 +69,7 @@ class PlainFolder:
     def _looked_at(self, make: bool) -> Path:
         """The path, no part of which below the root is a link."""
         path = self.root
-        os.listdir(path)  # (says why a root cannot be opened)
+        os.listdir(path)  # says why a root cannot be opened
         for part in self.parts:
             path = path / part
             if make:
@@ -197,8 +197,8 @@ def read_plain(path: Path, most: int, *, folder: int | Path | None = None, shown
         raise
     if handle is None:
         return b""
-    about = os.fstat(handle)
-    if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > most:
         os.close(handle)
         return b""
     with open(handle, "rb") as file:

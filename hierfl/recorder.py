@@ -44,7 +44,7 @@ class CudaGraphs:
 
     def run(self, compute: Callable[[], T]) -> T:
         """See :class:`Recorder`."""
-        # (on the stream of the recordings: autograd adds up a leaf's gradient on the one that it first saw it on)
+        # On the stream of the recordings: autograd adds up a leaf's gradient on the one that it first saw it on.
         self._stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._stream):
             result = compute()
@@ -54,7 +54,7 @@ class CudaGraphs:
     def record(self, compute: Callable[[], T]) -> tuple[T, Callable[[], None]]:
         """See :class:`Recorder`."""
         graph = torch.cuda.CUDAGraph()
-        # (recordings share memory, since none reads what another one has left there)
+        # Recordings share memory, since none reads what another one has left there.
         try:
             with torch.cuda.device(self.device), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
                 result = compute()

@@ -55,9 +55,9 @@ def uniforms(keys: Tensor, *stream: object) -> Tensor:
 
 
 def normals(shape: torch.Size, *parts: object, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-    """Standard normals of nobody in particular, a function of the key alone."""
-    one = client_keys([None], device)
-    return philox.normals(one, key(*parts), 0, shape.numel(), dtype).reshape(shape)
+    """Standard normals of no client, a function of the key alone."""
+    keys = client_keys([None], device)
+    return philox.normals(keys, key(*parts), 0, shape.numel(), dtype).reshape(shape)
 
 
 def permutations(keys: Tensor, sizes: Sequence[int], passes: Sequence[int], *stream: object) -> Tensor:
@@ -79,7 +79,7 @@ def permutations(keys: Tensor, sizes: Sequence[int], passes: Sequence[int], *str
     owner = torch.repeat_interleave(keys, groups)
     upper = philox.upper_half(key(*stream), keys.device)
     four = philox.words((*philox.halves(group), *upper), philox.halves(owner))
-    # (a client's last counter may have more words than it needs)
+    # A client's last counter may have more words than it needs.
     word = torch.stack(four, 1).flatten()[_ranges(groups * 4) < torch.repeat_interleave(wanted, groups * 4)]
     place = _ranges(torch.repeat_interleave(n, times))
     segment = torch.repeat_interleave(torch.arange(int(times.sum())), torch.repeat_interleave(n, times))
@@ -138,15 +138,15 @@ class ClientNoise:
 
     def reading(self, steps: int) -> ClientNoise:
         """The same streams from their beginning, made ahead for so many steps."""
-        found = copy.copy(self)
-        found.steps, found.step, found._blocks, found._read = steps, 0, {}, {}
-        return found
+        again = copy.copy(self)
+        again.steps, again.step, again._blocks, again._read = steps, 0, {}, {}
+        return again
 
     def narrow(self) -> ClientNoise:
         """The same streams, for rows of one example each."""
-        found = copy.copy(self)
-        found.counts = None
-        return found
+        narrow = copy.copy(self)
+        narrow.counts = None
+        return narrow
 
     def normal(self, site: str, width: int | None, event_shape: torch.Size) -> Tensor:
         """Noise for one site: (K, S, 1, *event), or (K, S, width, *event) inside the data plate.
@@ -170,19 +170,25 @@ class ClientNoise:
 
     def _block(self, site: str, event_shape: torch.Size) -> Tensor:
         """Noise from this step on, (active, steps, K, *event)."""
-        each = max(1, self.particles * math.prod(event_shape))
+        numbers_of_step = max(1, self.particles * math.prod(event_shape))
         most = MADE_AHEAD.get(self.keys.device.type, MADE_AHEAD_ELSEWHERE)
-        ahead = max(1, min(self.steps - self.step, most // (each * self.active)))
+        ahead = max(1, min(self.steps - self.step, most // (numbers_of_step * self.active)))
         made = philox.normals(
-            self.keys[: self.active], key(*self.stream, site), self.step * each, ahead * each, self.dtype
+            self.keys[: self.active],
+            key(*self.stream, site),
+            self.step * numbers_of_step,
+            ahead * numbers_of_step,
+            self.dtype,
         )
         return made.reshape(self.active, ahead, self.particles, *event_shape)
 
     def _data_noise(self, site: str, width: int, event_shape: torch.Size) -> Tensor:
-        each, past = self.particles * math.prod(event_shape), self._read.get(site, 0)
+        numbers_of_example, past = self.particles * math.prod(event_shape), self._read.get(site, 0)
         self._read[site] = past + width
         stream = key(*self.stream, site, "examples", self.step)
-        made = philox.normals(self.keys[: self.active], stream, past * each, width * each, self.dtype)
+        made = philox.normals(
+            self.keys[: self.active], stream, past * numbers_of_example, width * numbers_of_example, self.dtype
+        )
         noise = made.reshape(self.active, width, self.particles, *event_shape).movedim(2, 0)
         if self.counts is None:
             return noise

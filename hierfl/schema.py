@@ -65,12 +65,12 @@ def check(value: Any, kind: Kind, path: Path, name: str = "") -> None:
         what = "is missing" if value is _MISSING else f"is {_short(value)}"
         raise UserError(f"{path} is damaged: {name or 'it'} {what}")
     if isinstance(kind, AnyOf):
-        kind = next(one for one in kind if _is(value, one))
+        kind = next(candidate for candidate in kind if _is(value, candidate))
     if isinstance(kind, Mapping):
         for key, inner in kind.items():
-            known = key.removesuffix("?")
-            if key != "*" and (known in value or known == key):
-                check(value.get(known, _MISSING), inner, path, f"{name}.{known}".lstrip("."))
+            name_of_entry = key.removesuffix("?")
+            if key != "*" and (name_of_entry in value or name_of_entry == key):
+                check(value.get(name_of_entry, _MISSING), inner, path, f"{name}.{name_of_entry}".lstrip("."))
         if "*" in kind:
             named = {key.removesuffix("?") for key in kind}
             for other in value.keys() - named:
@@ -86,7 +86,7 @@ _MISSING = object()
 def _is(value: Any, kind: Kind) -> bool:
     """Whether a value is of a kind, its members left out."""
     if isinstance(kind, AnyOf):
-        return any(_is(value, one) for one in kind)
+        return any(_is(value, candidate) for candidate in kind)
     if isinstance(kind, Number):
         return value in kind
     if isinstance(kind, Mapping):
@@ -112,21 +112,21 @@ def read_json(path: Path, kind: Kind = None) -> dict[str, Any]:
         UserError: if it is damaged.
     """
     try:
-        held = json.loads(path.read_text())
+        table = json.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged, or no json: {error}") from error
-    if not isinstance(held, dict):
+    if not isinstance(table, dict):
         raise UserError(f"{path} is damaged: it holds no table")
     if kind is not None:
-        check(held, kind, path)
-    return held
+        check(table, kind, path)
+    return table
 
 
 def read_toml(path: Path, kind: Kind) -> dict[str, Any]:
     """A table from a toml file of ours; see :func:`read_json`."""
     try:
-        held = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text())
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
-    check(held, kind, path)
-    return held
+    check(table, kind, path)
+    return table

@@ -23,5 +23,5 @@ def by_row(value: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """
     if value.dim() < 2 or any(value.stride()[1:]) or not value.numel():
         return change(value)
-    found = change(value[(slice(None), *[slice(1)] * (value.dim() - 1))])
-    return found.expand(len(found), *value.shape[1:])
+    changed = change(value[(slice(None), *[slice(1)] * (value.dim() - 1))])
+    return changed.expand(len(changed), *value.shape[1:])

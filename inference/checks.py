@@ -32,9 +32,9 @@ def check_number(name: str, value: object) -> None:
 def check_device(name: str) -> None:
     """Raises a UserError for a device that does not exist here."""
     try:
-        with warnings.catch_warnings():  # (of devices that torch is about to forget)
+        with warnings.catch_warnings():  # of devices that torch is about to forget
             warnings.simplefilter("ignore")
             torch.zeros((), device=name).item()
     except (RuntimeError, AssertionError, ImportError, TypeError) as error:
-        there = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
-        raise UserError(f"device {name!r} is not there; available: {', '.join(there)}") from error
+        devices = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+        raise UserError(f"device {name!r} is not there; available: {', '.join(devices)}") from error

@@ -24,7 +24,7 @@ Home = Literal["device", "host"]
 #: what clients do after the last round
 Final = Literal["method", "chains"]
 #: where noise is added that hides a person: nowhere, inside each client (it hides one row), or to the sum over clients
-#: (it hides a whole client)
+#: It hides a whole client.
 Dp = Literal["none", "site", "client"]
 
 
@@ -71,7 +71,7 @@ class Options:
         patient_rows: rows of one patient that count; the others are left out.
         usual_rows: of a network with dp="site": a public number of rows of a client, by which sampling rates, numbers
             of steps and step sizes are set in place of n_j; 0 for the mean over clients, in a simulation alone.
-        splits: on what it is evaluated; whoever chooses settings leaves "test" out.
+        splits: on what it is evaluated; anyone who chooses settings leaves "test" out.
     """
 
     rounds: int = 30
@@ -177,9 +177,9 @@ class Options:
             )
         if not 0 < self.delta < 1 or self.clip <= 0:
             raise UserError(f"delta lies in (0, 1) and clip above 0, not {self.delta} and {self.clip}")
-        for name, of in OF_NOISE.items():
-            if self.dp not in of and getattr(self, name) != type(self).__dataclass_fields__[name].default:
-                noisy = " or ".join(map(repr, of))
+        for name, kinds in OF_NOISE.items():
+            if self.dp not in kinds and getattr(self, name) != type(self).__dataclass_fields__[name].default:
+                noisy = " or ".join(map(repr, kinds))
                 raise UserError(f"{name} is of a fit with noise (dp {noisy}), not of dp {self.dp!r}")
         if self.mask_groups and not self.masked:
             raise UserError("mask_groups divides masked sums, and masked is not set")
@@ -198,7 +198,7 @@ class Options:
     def asked(self) -> float:
         """The probability with which a client is asked to report in a round.
 
-        With noise on the sum everybody is, and whether it has something to say is its own coin.
+        With noise on the sum everyone is, and whether it has something to say is its own coin.
         """
         return 1.0 if self.dp == "client" else self.participation
 

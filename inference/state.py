@@ -25,15 +25,15 @@ def form_of_state(state: Mapping[str, Tensor]) -> StateForm:
 def all_finite(values: Iterable[Tensor], device: torch.device) -> Tensor:
     """Whether all numbers of some tensors are finite, () on a device; small tensors are asked together."""
     asked: dict[torch.device, list[Tensor]] = {}
-    sound = torch.ones((), dtype=torch.bool, device=device)
+    finite = torch.ones((), dtype=torch.bool, device=device)
     for value in values:
         if value.numel() > SMALL:
-            sound = sound & value.isfinite().all().to(device)
+            finite = finite & value.isfinite().all().to(device)
         else:
             asked.setdefault(value.device, []).append(value.flatten())
     for small in asked.values():
-        sound = sound & torch.cat(small).isfinite().all().to(device)
-    return sound
+        finite = finite & torch.cat(small).isfinite().all().to(device)
+    return finite
 
 
 def client_view(shared: Mapping[str, Tensor], rows: Mapping[str, Tensor]) -> State:

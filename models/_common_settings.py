@@ -14,8 +14,8 @@ def client_momentum(default: float = 0.9) -> Any:
 
 def server_step() -> Any:
     """``server_lr`` of a server that takes a mean: a share of the way there, so at most 1."""
-    about = "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way"
-    return setting(1.0, about, above=0, at_most=1)
+    meaning = "how far the server moves to the clients' mean: 1 replaces what it had, 0.5 goes half way"
+    return setting(1.0, meaning, above=0, at_most=1)
 
 
 def server_momentum(of: str = "the server's steps") -> Any:

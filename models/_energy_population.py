@@ -51,8 +51,8 @@ class EnergyPopulation:
 
     def priors(self, mu: Tensor) -> dict[str, Any]:
         """That of z_new, from which nothing is learned, and that of z."""
-        learned, held = populations(mu, {name: param(name) for name in self.names}, param("z_new_draws"))
-        return {"z_new": held, "z": learned}
+        learned, fixed = populations(mu, {name: param(name) for name in self.names}, param("z_new_draws"))
+        return {"z_new": fixed, "z": learned}
 
     def new_client(self, initial: State, personal: State) -> State:
         """The clients' second chains, which draw from the population; beside each of them one of the client's own."""
@@ -84,8 +84,8 @@ def energy(mu: Tensor, values: State, z: Tensor) -> Tensor:
     height = 0.5 * ((z - mu) / values["log_sigma"].exp()).square().sum(-1)
     if "energy.inside" not in values:
         return height
-    seen = torch.tanh((values["energy.inside"] @ z.unsqueeze(-1)).squeeze(-1) + values["energy.shift"])
-    return height + (seen * values["energy.outside"]).sum(-1)
+    hidden = torch.tanh((values["energy.inside"] @ z.unsqueeze(-1)).squeeze(-1) + values["energy.shift"])
+    return height + (hidden * values["energy.outside"]).sum(-1)
 
 
 def populations(mu: Tensor, values: State, draws: Tensor) -> tuple[Energy, Energy]:
@@ -95,6 +95,6 @@ def populations(mu: Tensor, values: State, draws: Tensor) -> tuple[Energy, Energ
         mu, values: as for :func:`energy`.
         draws: what that chain has kept, (S, 1, chains, kept, d).
     """
-    held = {k: v.detach() for k, v in values.items()}
+    fixed_values = {k: v.detach() for k, v in values.items()}
     learned = Energy(partial(energy, mu, values), draws)
-    return learned, Energy(partial(energy, mu.detach(), held), draws, learns=False)
+    return learned, Energy(partial(energy, mu.detach(), fixed_values), draws, learns=False)

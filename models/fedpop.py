@@ -54,8 +54,8 @@ from ._gaussian_population import GaussianPopulation, Population
 #: log sigma is projected above this: a population without any spread is one pooled model
 LEAST_LOG_SIGMA = -7.0
 #: where there is no population; where it is not learned; where clients do not train the base
-FLAT: dict[str, tuple[object, ...]] = {"prior": ("flat",)}
-HELD: dict[str, tuple[object, ...]] = {"prior": ("fixed", "flat")}
+UNLESS_PRIOR_IS_FLAT: dict[str, tuple[object, ...]] = {"prior": ("flat",)}
+UNLESS_PRIOR_IS_LEARNED: dict[str, tuple[object, ...]] = {"prior": ("fixed", "flat")}
 NO_INNER: dict[str, tuple[object, ...]] = {"inner_phi_steps": (0,)}
 
 
@@ -86,20 +86,21 @@ class FedPop(Method):
         population: Literal["isotropic", "diagonal", "energy"] = setting(
             "isotropic",
             "sigma is one number | one for each of a head's | the population is exp(-E(z)), with a second chain",
-            unless=FLAT,
+            unless=UNLESS_PRIOR_IS_FLAT,
         )
         energy_hidden: int = setting(
             0, "width of a network in E beside the Gaussian; 0 for none", at_least=0,
             unless={"population": ("isotropic", "diagonal")},
         )  # fmt: skip
         sigma_0: float = setting(
-            0.3, "initial standard deviation of the population", above=0, unless=FLAT,
+            0.3, "initial standard deviation of the population", above=0, unless=UNLESS_PRIOR_IS_FLAT,
             scale_of=("hierarchical", "fixed"),
         )  # fmt: skip
         init_scale: float = setting(0.1, "standard deviation of the initial mu, the population's mean", at_least=0)
         mu_scale: float = setting(
-            0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0, unless=HELD
-        )
+            0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0,
+            unless=UNLESS_PRIOR_IS_LEARNED,
+        )  # fmt: skip
         base_decay: float = setting(0.0, "precision of a N(0, .) prior on the base; 0 for a flat one", at_least=0)
         kernel: Literal["unadjusted", "metropolis"] = setting(
             "unadjusted", "Langevin steps are always kept | accepted or rejected"
@@ -112,7 +113,7 @@ class FedPop(Method):
         step_size: float = setting(1e-3, "gamma, of the Langevin steps", above=0)
         precondition: Literal["none", "curvature"] = setting(
             "none",
-            "metric of a round's Langevin steps: none | the curvature of the posterior, found anew from the population "
+            "metric of a round's Langevin steps: none | the curvature of the posterior, from the population "
             "and the data, with step_size at most 1",
         )
         step_batch: int = setting(0, "examples in a Langevin step (SGLD); 0 for all", at_least=0)
@@ -144,9 +145,11 @@ class FedPop(Method):
             "metropolis",
             "chains after the last round, for clients' posteriors: accepted or rejected, sizes adapted | as in the "
             "rounds, always kept",
-            unless=FLAT,
+            unless=UNLESS_PRIOR_IS_FLAT,
         )
-        final_chains: int = setting(4, "chains of each client after the last round", at_least=1, unless=FLAT)
+        final_chains: int = setting(
+            4, "chains of each client after the last round", at_least=1, unless=UNLESS_PRIOR_IS_FLAT
+        )
         final_steps: int = setting(
             200, "steps of each of those chains, a quarter burn-in (unadjusted: half); 0 for none", at_least=0
         )
@@ -281,7 +284,7 @@ class FedPop(Method):
     def client_summary(self, v: State) -> State:
         if not self.sampled:
             return {}
-        draws = v["z_draws"].flatten(2, 3)  # (S, 1, chains kept, d)
+        draws = v["z_draws"].flatten(2, 3)  # S, 1, chains kept, d
         return {
             "uncertainty": draws.var(2).mean((1, 2)),  # tr Cov(z_j | D_j) / d
             "deviation": (draws.mean(2) - v["mu"]).square().mean((1, 2)),  # |E z_j - mu|^2 / d

@@ -199,7 +199,7 @@ class PFedV(Method):
 
     def summary_terms(self, fitted: Fitted) -> State:
         """A histogram of the logarithms of z's standard deviations, over some training examples of each client."""
-        federation, found = fitted.federation, torch.zeros(SD_BINS, dtype=torch.float64)
+        federation, histogram = fitted.federation, torch.zeros(SD_BINS, dtype=torch.float64)
         if self.settings.prior == "flat":
             return {}
         for j in range(federation.clients):
@@ -207,8 +207,8 @@ class PFedV(Method):
             batch = Batch(x, y, None, x.new_ones(1))
             sd = fitted.personal_sites([j], batch, 0)[0]["z"].fn.base_dist.scale.flatten()
             sd = sd[sd.isfinite()].log().clamp(-SD_EDGE, SD_EDGE)
-            found += sd.cpu().double().histc(SD_BINS, -SD_EDGE, SD_EDGE)
-        return {"log_sd": found}
+            histogram += sd.cpu().double().histc(SD_BINS, -SD_EDGE, SD_EDGE)
+        return {"log_sd": histogram}
 
     def population_summary(self, fitted: Fitted) -> tuple[None, dict[str, float]]:
         """Median and least of z's standard deviations, to half a per cent."""

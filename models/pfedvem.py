@@ -1,6 +1,6 @@
 """pFedVEM: confidence-aware personalised federated learning by variational EM.
 
-Zhu, Ma and Blaschko, CVPR 2023. Head weights w_j differ between clients, the base network theta is everybody's:
+Zhu, Ma and Blaschko, CVPR 2023. Head weights w_j differ between clients, the base network theta is all clients':
 
     w_j | w      ~ N(w, rho_j^2 I)                                   (4)    w flat, rho_j > 0
     y_ij | x_ij  ~ Categorical(softmax(w_j^T h_theta(x_ij)))

@@ -143,12 +143,12 @@ class PFedVMP(Method):
         return sample("centroids", p), param("counts") > 0
 
     def model(self, batch: Batch) -> None:
-        net, (mu, known) = self.network, self.centroids(batch.n)
+        net, (mu, has_centroid) = self.network, self.centroids(batch.n)
         with clients(batch):
             w_j = sample("w_j", flat(net.head.d))
             with data(batch):
                 z = net.head.reads(w_j, net.base(batch.x))  # (S, n, D)
-                with mask(mask=known[batch.y]):
+                with mask(mask=has_centroid[batch.y]):
                     sample("z", Normal(mu[batch.y], mu.new_full((), self.spread)).to_event(1), obs=z)
                 sample("y", net.likelihood(net.head.last(w_j, z)), obs=batch.y)
 
@@ -191,14 +191,14 @@ class PFedVMP(Method):
             largest_first = (-counts).ravel().argsort(kind="stable")[: np.count_nonzero(counts)]
             rows, labels = np.divmod(largest_first, self.classes)
             sizes = counts[rows, labels].tolist()
-            for one, end in buckets(sizes):
-                who = send(torch.from_numpy(np.stack([rows[one:end], labels[one:end]])), linear.device)
-                own = [torch.from_numpy(where.places(part.clients[rows[p]], labels[p])) for p in range(one, end)]
+            for start, end in buckets(sizes):
+                who = send(torch.from_numpy(np.stack([rows[start:end], labels[start:end]])), linear.device)
+                own = [torch.from_numpy(where.places(part.clients[rows[p]], labels[p])) for p in range(start, end)]
                 places = send(torch.nn.utils.rnn.pad_sequence(own, batch_first=True), linear.device)
-                n = send(sizes[one:end], linear.device)
-                found = self.factor(zs[who[0][:, None], places], n)
-                linear[first + who[0], who[1]] = found.linear
-                precision[first + who[0], who[1]] = found.packed()
+                n = send(sizes[start:end], linear.device)
+                factor = self.factor(zs[who[0][:, None], places], n)
+                linear[first + who[0], who[1]] = factor.linear
+                precision[first + who[0], who[1]] = factor.packed()
         return linear, precision
 
     def factor(self, z: Tensor, n: Tensor) -> Gaussian:

@@ -46,11 +46,11 @@ class Registry(Mapping[str, Entry]):
     @cached_property
     def entries(self) -> dict[str, Entry]:
         """All of them."""
-        found = [entry for path in sorted(self.folder.rglob("*.py")) for entry in self.read(path)]
-        names = [entry.name for entry in found]
+        entries = [entry for path in sorted(self.folder.rglob("*.py")) for entry in self.read(path)]
+        names = [entry.name for entry in entries]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise TypeError(f"several classes of {self.package} have the name {twice[0]!r}")
-        return {entry.name: entry for entry in sorted(found, key=lambda entry: (entry.order, entry.name))}
+        return {entry.name: entry for entry in sorted(entries, key=lambda entry: (entry.order, entry.name))}
 
     def read(self, path: Path) -> Iterator[Entry]:
         """The methods that a file defines.
@@ -64,10 +64,10 @@ class Registry(Mapping[str, Entry]):
             return
         module = ".".join([self.package, *path.relative_to(self.folder).with_suffix("").parts])
         for node in ast.parse(source).body:
-            if isinstance(node, ast.ClassDef) and (said := stated(node, f"{module}.{node.name}")):
-                if missing := [name for name in STATED if name not in said]:
+            if isinstance(node, ast.ClassDef) and (entry_fields := stated(node, f"{module}.{node.name}")):
+                if missing := [name for name in STATED if name not in entry_fields]:
                     raise TypeError(f"the About of {module}.{node.name} must state its {', '.join(missing)}, too")
-                yield Entry(module=module, cls=node.name, **said)
+                yield Entry(module=module, cls=node.name, **entry_fields)
 
     def class_named(self, name: str) -> Entry | None:
         """The method whose class has this name."""
@@ -98,12 +98,12 @@ def stated(node: ast.ClassDef, cls: str) -> dict[str, Any]:
         for line in node.body
         if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name)
     }
-    about, name = values.get("about"), values.get("name")
-    if isinstance(about, ast.Call) and ast.unparse(about.func).rpartition(".")[2] == "About":
+    declared, name = values.get("about"), values.get("name")
+    if isinstance(declared, ast.Call) and ast.unparse(declared.func).rpartition(".")[2] == "About":
         try:
-            if about.args:
+            if declared.args:
                 raise ValueError
-            return {word.arg: ast.literal_eval(word.value) for word in about.keywords if word.arg}
+            return {word.arg: ast.literal_eval(word.value) for word in declared.keywords if word.arg}
         except ValueError as error:
             raise TypeError(f"the About of {cls} must have plain values by name, such as name='mine'") from error
     if isinstance(name, ast.Constant):

@@ -31,10 +31,10 @@ def _measure_alone(task: str) -> None:
     """The process of its own: prints its peak, MiB."""
     import resource
 
-    said = json.loads(task)
-    device, chunk, threads = (said.pop(k) for k in ("device", "chunk", "threads"))
+    setting = json.loads(task)
+    device, chunk, threads = (setting.pop(k) for k in ("device", "chunk", "threads"))
     torch.set_num_threads(threads)
-    fit = prepare(Setting(**{**said, "event": tuple(said["event"])}), device, chunk)
+    fit = prepare(Setting(**{**setting, "event": tuple(setting["event"])}), device, chunk)
     fit.step()
     fit.evaluate()
     if device.startswith("cuda"):
@@ -46,7 +46,7 @@ def _measure_alone(task: str) -> None:
         unit = 1 if sys.platform == "darwin" else 1024
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20)
         return
-    # (not ru_maxrss, which a Linux process inherits from the one that started it)
+    # Not ru_maxrss, which a Linux process inherits from the one that started it.
     print(float(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 2**10)
 
 

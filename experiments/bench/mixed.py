@@ -114,8 +114,8 @@ def _run(command: list[str]) -> dict[str, Any]:
     done = subprocess.run(command, env={**os.environ, **ALONE}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(f"{Path(command[0]).name} failed: {done.stderr.strip()[-300:]}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    measured: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return measured
 
 
 def fit_here() -> None:

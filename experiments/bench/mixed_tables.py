@@ -30,14 +30,14 @@ def sites(clients: int, rows: int, seed: int, binary: bool = False) -> pd.DataFr
 def schools(rows: int = 7230, seed: int = 3) -> pd.DataFrame:
     """Children in 60 schools, seen in three to five of six years; intercepts and slopes of both vary."""
     rng = np.random.default_rng(seed)
-    b, found = rng.normal(size=(60, 2)) * [0.4, 0.1], list[tuple[str, str, float, float]]()
+    b, rows_so_far = rng.normal(size=(60, 2)) * [0.4, 0.1], list[tuple[str, str, float, float]]()
     child = 0
-    while len(found) < rows:
+    while len(rows_so_far) < rows:
         school, c, child = child % 60, rng.normal(size=2) * [0.8, 0.2], child + 1
         for year in rng.choice(np.arange(-2.5, 3.0), size=rng.integers(3, 6), replace=False):
             mean = 0.2 + 0.75 * year + (b[school] + c) @ [1.0, year]
-            found.append((f"s{school}", f"c{child}", float(year), mean + 0.55 * rng.normal()))
-    return pd.DataFrame(found[:rows], columns=["school", "child", "year", "y"])
+            rows_so_far.append((f"s{school}", f"c{child}", float(year), mean + 0.55 * rng.normal()))
+    return pd.DataFrame(rows_so_far[:rows], columns=["school", "child", "year", "y"])
 
 
 def six(seed: int = 9) -> pd.DataFrame:

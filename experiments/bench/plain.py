@@ -114,17 +114,17 @@ def measure_plain(clients: int, repeats: int, references: bool) -> dict[str, Any
     fit = prepared(clients)
     rounds: dict[str, list[tuple[float, float]]] = {}
     chunks: dict[Phase, ClientChunk] = {}
-    while fit.journal.round < MOST_ROUNDS and (about := Phase(int(fit.state.shared[PHASE]))) != Phase.DONE:
-        chunks[about] = chunk_of(fit)
-        rounds.setdefault(about.name.lower(), []).append(_timed(fit.step))
+    while fit.journal.round < MOST_ROUNDS and (stage := Phase(int(fit.state.shared[PHASE]))) != Phase.DONE:
+        chunks[stage] = chunk_of(fit)
+        rounds.setdefault(stage.name.lower(), []).append(_timed(fit.step))
     method, chunk = fit.method, chunk_of(fit)
     assert isinstance(method, AnyModel)
     points, inner = chunk.shared[DRAWS], int(chunk.shared[INNER])
     rounds["final draws"] = [_timed(lambda: latents_at(method, chunk, points, inner, "posterior"))]
     ratios = {}
     if references:
-        for about in (Phase.ROUGH, Phase.FINE):
-            ratios[f"gradients, {about.name.lower()}"] = _beside_hand(method, chunks[about], repeats)
+        for stage in (Phase.ROUGH, Phase.FINE):
+            ratios[f"gradients, {stage.name.lower()}"] = _beside_hand(method, chunks[stage], repeats)
     return {
         "clients": clients, "rows": sum(fit.federation.sizes()), "globals": method.p, "latents": method.q,
         "inner": inner, "points": method.settings.points,
@@ -163,10 +163,10 @@ def _beside_hand(method: AnyModel, chunk: ClientChunk, repeats: int) -> dict[str
     """
     at = AtSites.of(method, chunk)
     x, v = at.mean + at.moved, at.guide.draws(at.moved, at.noise)
-    each = pairs_at_once(at.clients, method.p + method.q) // len(x)
+    clients_at_once = pairs_at_once(at.clients, method.p + method.q) // len(x)
 
     def hand(*, simplified: bool) -> None:
-        for first, last, _ in parts(at.clients, each):
+        for first, last, _ in parts(at.clients, clients_at_once):
             moments(by_hand(at.some(first, last), simplified), x[:, first:last], v[:, first:last])
 
     contestants: dict[str, Callable[[], object]] = {
@@ -196,7 +196,7 @@ def _timed(run: Callable[[], object]) -> tuple[float, float]:
 
 
 def _summary(taken: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    seconds, cpu = ([one[i] for one in taken] for i in (0, 1))
+    seconds, cpu = ([pair[i] for pair in taken] for i in (0, 1))
     return {
         "rounds": len(taken), "seconds": seconds, "cpu_seconds": cpu,
         "median_seconds": statistics.median(seconds), "median_cpu_seconds": statistics.median(cpu),

@@ -142,7 +142,7 @@ def choose_setting(name: str, clients: int | None = None, batch: int | None = No
 
 
 def prepare(setting: Setting, device: str = "cpu", chunk: int = 0, **options: Any) -> Fit:
-    """A fit to noise; everybody trains, of most settings a tenth reports.
+    """A fit to noise; everyone trains, of most settings a tenth reports.
 
     Args:
         setting: of what.

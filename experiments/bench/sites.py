@@ -108,7 +108,7 @@ def measure_sites(
     options = study.options("cpu")
     fits = {
         "plate": Fit(method, federation, options),
-        # (as a site computes: each client by itself)
+        # As a site computes: each client by itself.
         "plates of one": Fit(method, federation, replace(options, chunk=1)),
         "bytes": _through_bytes(study, files, folder, counted),
     }
@@ -126,18 +126,18 @@ def measure_sites(
                     cpu[name].append(time.process_time() - before)
     median = {name: statistics.median(values) for name, values in taken.items()}
     spent = {name: statistics.median(values) for name, values in cpu.items()}
-    found: dict[str, Any] = {
+    measured: dict[str, Any] = {
         "sites": sites, "seconds_a_round": median, "bytes_a_round": dict(counted),
         "cpu_seconds_a_message": {name: value / sites for name, value in spent.items()},
     }  # fmt: skip
     if processes:
         say(f"{sites} sites: two ranks")
-        found["seconds_a_round"] |= _ranks(study, files, folder)
+        measured["seconds_a_round"] |= _ranks(study, files, folder)
         say(f"{sites} sites: server and sites, a process each, by files")
         short, long = (_by_files(study, files, folder / f"by-files-{rounds}", rounds) for rounds in (FEW, MANY))
-        found["seconds_a_round"]["files"] = long["seconds"]
-        found["cpu_seconds_a_message"]["files"] = (long["cpu"] - short["cpu"]) / (MANY - FEW) / sites
-    return found
+        measured["seconds_a_round"]["files"] = long["seconds"]
+        measured["cpu_seconds_a_message"]["files"] = (long["cpu"] - short["cpu"]) / (MANY - FEW) / sites
+    return measured
 
 
 @contextmanager
@@ -169,19 +169,19 @@ def _study(sites: int, folder: Path) -> tuple[Study, dict[str, Path]]:
 
 
 def _plate(study: Study, files: Mapping[str, Path]) -> tuple[Any, Federation]:
-    """The method and everybody's data on one plate."""
+    """The method and all clients' data on one plate."""
     path = next(iter(files.values())).with_name("all.npz")
     arrays: dict[str, list[np.ndarray]] = {}
     for name, own in files.items():
-        with np.load(own) as held:
-            for key in held:
-                arrays.setdefault(key, []).append(held[key])
+        with np.load(own) as arrays_of_site:
+            for key in arrays_of_site:
+                arrays.setdefault(key, []).append(arrays_of_site[key])
             for part in ("train", "test"):
-                arrays.setdefault(f"client_{part}", []).append(np.full(len(held[f"y_{part}"]), name))
+                arrays.setdefault(f"client_{part}", []).append(np.full(len(arrays_of_site[f"y_{part}"]), name))
     whole: dict[str, Any] = {key: np.concatenate(values) for key, values in arrays.items()}
     np.savez(path, **whole)
     federation = Federation.from_npz(path, validation=0.0)
-    totals = [{"n": np.array(1.0), "total": np.zeros(1), "square": np.ones(1)}]  # (constants are the pool's own)
+    totals = [{"n": np.array(1.0), "total": np.zeros(1), "square": np.ones(1)}]  # constants are the pool's own
     return study.method(study.data.model(totals, False)[1]), federation
 
 
@@ -212,7 +212,7 @@ def _through_bytes(study: Study, files: Mapping[str, Path], folder: Path, counte
 
 def _ranks(study: Study, files: Mapping[str, Path], folder: Path) -> dict[str, float]:
     """Seconds a round of runs in processes of their own: one plate, and two ranks, with all cores between them."""
-    data, found = next(iter(files.values())).with_name("all.npz"), {}
+    data, seconds = next(iter(files.values())).with_name("all.npz"), {}
     cores = os.cpu_count() or 1
     for name, threads, more in (
         ("plate, a process", cores, []), ("two ranks", max(1, cores // 2), ["--engine", "distributed", "--ranks", "2"]),
@@ -224,8 +224,8 @@ def _ranks(study: Study, files: Mapping[str, Path], folder: Path) -> dict[str, f
             "--quiet", "--out", str(out), "--set", "head_lr=0.001", "--set", "base_lr=0.001", *more,
         ]  # fmt: skip
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, capture_output=True)
-        found[name] = float(read_summary(out)["seconds_per_round"])
-    return found
+        seconds[name] = float(read_summary(out)["seconds_per_round"])
+    return seconds
 
 
 def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int) -> dict[str, float]:
@@ -238,7 +238,7 @@ def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int
     add_cards(path, folder, files)
     approve_all(path, files, folder, lambda name: Ledger(state / LEDGER))
     exchange = ["--exchange", str(folder / "exchange"), "--quiet"]
-    import resource  # (Windows has none)
+    import resource  # Windows has none
 
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     running = [

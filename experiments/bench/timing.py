@@ -39,17 +39,17 @@ ON_CUDA: dict[str, dict[str, Any]] = {
 
 def contestants(setting: Setting, fit: Fit, references: bool) -> dict[str, Callable[[], object]]:
     """hierfl, on CUDA its options, the method beside it, and, if wanted, the references on the same work."""
-    found: dict[str, Callable[[], object]] = {"hierfl": fit.step}
+    steps: dict[str, Callable[[], object]] = {"hierfl": fit.step}
     device, chunk = fit.options.device, fit.options.chunk
     if device.startswith("cuda"):
-        found |= {name: prepare(setting, device, chunk, **options).step for name, options in ON_CUDA.items()}
+        steps |= {name: prepare(setting, device, chunk, **options).step for name, options in ON_CUDA.items()}
     if setting.beside:
-        found[setting.beside] = prepare(replace(setting, method=setting.beside, settings={}), device, chunk).step
-    found |= {name: prepare(replace(setting, **changed), device, chunk).step for name, changed in setting.more.items()}
+        steps[setting.beside] = prepare(replace(setting, method=setting.beside, settings={}), device, chunk).step
+    steps |= {name: prepare(replace(setting, **changed), device, chunk).step for name, changed in setting.more.items()}
     if references:
         work = work_of(fit)
-        found |= {name: lambda run=run: run(work) for name, run in REFERENCES.get(fit.method.name, {}).items()}  # type: ignore[misc]
-    return found
+        steps |= {name: lambda run=run: run(work) for name, run in REFERENCES.get(fit.method.name, {}).items()}  # type: ignore[misc]
+    return steps
 
 
 def measure(
@@ -68,17 +68,22 @@ def measure(
     with torch.random.fork_rng(devices=[device] if device.startswith("cuda") else []):  # the references' noise
         fits = [prepare(setting, device, chunk) for setting in settings]
         running = [contestants(setting, fit, references) for setting, fit in zip(settings, fits, strict=True)]
-        times: list[dict[str, list[float]]] = [{name: [] for name in each} for each in running]
+        times: list[dict[str, list[float]]] = [
+            {name: [] for name in contestants_of_setting} for contestants_of_setting in running
+        ]
         rates: list[float] = []
         for turn in range(repeats + 1):
-            for setting, each, taken in zip(settings, running, times, strict=True):
-                for name, run in each.items():
+            for setting, contestants_of_setting, taken in zip(settings, running, times, strict=True):
+                for name, run in contestants_of_setting.items():
                     say(f"{f'turn {turn} of {repeats}' if turn else 'warming up'}: {setting.clients} clients, {name}")
                     several = [seconds(run, device) for _ in range(setting.rounds)]
                     taken[name].append(statistics.mean(several))
             rates.append(matmul_rate(device))
         say("where the time goes")
-        return [_result(*each, rates[1:], device) for each in zip(settings, fits, times, strict=True)]
+        return [
+            _result(*contestants_of_setting, rates[1:], device)
+            for contestants_of_setting in zip(settings, fits, times, strict=True)
+        ]
 
 
 def _result(
@@ -94,10 +99,10 @@ def _result(
             "clients_per_second": setting.clients / median,
             "times_hierfl": statistics.median(b / a for a, b in zip(ours, taken, strict=True)),
         }
-    about = {"setting": asdict(setting), "chunk": work_of(fit).chunk}
+    entries = {"setting": asdict(setting), "chunk": work_of(fit).chunk}
     host = host_and_device(fit, device, statistics.median(ours))
     bound = _bound(work_flops(setting, fit), ours, rates) if fit.method.name in REFERENCES else None
-    return {**about, "rounds": rounds, "bound": bound, "host": host, "parts": parts(fit, device)}
+    return {**entries, "rounds": rounds, "bound": bound, "host": host, "parts": parts(fit, device)}
 
 
 def _bound(flops: float, ours: Sequence[float], rates: Sequence[float]) -> dict[str, float]:
@@ -113,7 +118,7 @@ def _bound(flops: float, ours: Sequence[float], rates: Sequence[float]) -> dict[
 
 def matmul_rate(device: str, size: int = 2048, repeats: int = 10) -> float:
     """Floating-point operations per second of the best of several float32 matrix products."""
-    a, b = torch.randn((2, size, size), device=device)  # (products of ones draw less power, and run faster)
+    a, b = torch.randn((2, size, size), device=device)  # products of ones draw less power, and run faster
     best = min(seconds(lambda: a @ b, device) for _ in range(repeats))
     return 2 * size**3 / best
 
@@ -125,10 +130,10 @@ def work_flops(setting: Setting, fit: Fit) -> float:
     """
     size = setting.batch
     index = fit.federation.train[0]
-    one = replace(
+    single = replace(
         fit.federation.select([0]), train=[index.repeat(-(-size // len(index)))[:size]]
     )  # one full batch of one client
-    work, reference = work_of(fit, one, slice(1)), next(iter(REFERENCES[fit.method.name].values()))
+    work, reference = work_of(fit, single, slice(1)), next(iter(REFERENCES[fit.method.name].values()))
     with torch.random.fork_rng(), FlopCounterMode(display=False) as counter:
         reference(work)
     return counter.get_total_flops() / size * sum(fit.federation.sizes())

@@ -60,7 +60,7 @@ COMMANDS = (
 )  # fmt: skip
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)
-# (what was `hierfl papers` says how it is called now)
+# What was `hierfl papers` says how it is called now.
 app.command("papers", hidden=True, context_settings={"ignore_unknown_options": True})(papers)
 app.add_typer(federate, name="federate")
 
@@ -82,14 +82,14 @@ def main() -> NoReturn:
     import logging
 
     log_to_stderr()
-    for handler in logging.getLogger().handlers:  # (a site's own log takes more)
+    for handler in logging.getLogger().handlers:  # a site's own log takes more
         handler.setLevel(logging.WARNING)
     keep_memory()
     try:
         refuse_empty(sys.argv[1:])
         code = app(standalone_mode=False)
     except RankLost as error:
-        # (the threads of a broken group would abort the ordinary exit: this rank would seem the one that was killed)
+        # The threads of a broken group would abort the ordinary exit: this rank would seem the one that was killed.
         _say(str(error))
         sys.stdout.flush()
         sys.stderr.flush()

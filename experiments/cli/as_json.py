@@ -26,14 +26,14 @@ def plain(value: Any) -> Any:
         return {str(key): plain(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
-    if hasattr(value, "item"):  # (a number of NumPy)
+    if hasattr(value, "item"):  # a number of NumPy
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
-def comparison(found: Any, folder: Path) -> dict[str, Any]:
+def comparison(compared: Any, folder: Path) -> dict[str, Any]:
     """A comparison's tables, and where all of it is."""
-    tables = {"table": found.table, "sizes": found.sizes, "loo": found.loo}
+    tables = {"table": compared.table, "sizes": compared.sizes, "loo": compared.loo}
     return {"folder": folder, **tables}

@@ -31,15 +31,15 @@ def compare(
     from ..run_folder.layout import check_out
 
     check_out(out, overwrite, "comparison.json", "comparison")
-    found = compare_runs(runs, loo)
+    compared = compare_runs(runs, loo)
     folder = comparison_folder(out)
-    write_comparison(found, folder)
+    write_comparison(compared, folder)
     if as_json:
-        print_json(comparison(found, folder))
+        print_json(comparison(compared, folder))
     elif not quiet:
         from .screen import print_comparison
 
-        print_comparison(found, folder)
+        print_comparison(compared, folder)
 
 
 @with_reading()
@@ -89,17 +89,17 @@ def ablate(
     loaded = load(method)
     data = given.pop("data", None) or usual_data(loaded.cls)
     folder = out or Path("runs") / f"ablate-{loaded.name}-{Path(data).stem}"
-    found = run_priors(
+    compared = run_priors(
         method, data, given, parse_settings(setting or []), 5 if seeds is None else seeds, folder,
         choose_seeds=1 if choose_seeds is None else choose_seeds,
         scales=decimals("--scales", scales) if scales else (), progress=not (quiet or as_json),
     )  # fmt: skip
     if as_json:
-        print_json(comparison(found, folder))
+        print_json(comparison(compared, folder))
     elif not quiet:
         from .screen import print_comparison
 
-        print_comparison(found, folder)
+        print_comparison(compared, folder)
 
 
 def _ablate_files(
@@ -113,17 +113,19 @@ def _ablate_files(
     from ..configure import parse_settings
     from ..search.ablate_files import ablate_files
 
-    if said := [name for name, value in of_priors.items() if value is not None]:
-        raise UserError(f"{flag(said[0])} is for a method's priors: model files are fitted once each")
+    if given_for_priors := [name for name, value in of_priors.items() if value is not None]:
+        raise UserError(f"{flag(given_for_priors[0])} is for a method's priors: model files are fitted once each")
     data = given.pop("data", None)
     folder = out or Path("runs") / "-".join(["ablate", *(Path(file).stem for file in files), Path(data or "").stem])
-    found, scored = ablate_files(files, data, given, parse_settings(setting or []), folder, not (quiet or as_json))
+    differences, scored = ablate_files(
+        files, data, given, parse_settings(setting or []), folder, not (quiet or as_json)
+    )
     if as_json:
-        print_json(comparison(found, folder))
+        print_json(comparison(differences, folder))
     elif not quiet:
         from .screen_models import print_alternatives
 
-        print_alternatives(found, scored, folder, held_out=bool(given.get("test_fraction")))
+        print_alternatives(differences, scored, folder, held_out=bool(given.get("test_fraction")))
 
 
 def ablation_table(
@@ -135,11 +137,11 @@ def ablation_table(
     from ..run_folder.files import write_text
     from ..search.ablation_table import markdown, read
 
-    found = [read(folder) for folder in folders]
-    text = markdown(found)
+    ablations = [read(folder) for folder in folders]
+    text = markdown(ablations)
     if out is not None:
         write_text(out, text)
     if as_json:
-        print_json(found)
+        print_json(ablations)
         return
     typer.echo(text)

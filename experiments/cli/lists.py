@@ -29,16 +29,21 @@ def methods(
         typer.echo(page(), nl=False)
         return
     if as_json and not name:
-        said = ("family", "stays", "sent", "message_size", "text")
-        print_json([{"method": key, **{part: getattr(of, part) for part in said}} for key, of in METHODS.items()])
+        shown_parts = ("family", "stays", "sent", "message_size", "text")
+        print_json(
+            [
+                {"method": key, **{part: getattr(entry_of_method, part) for part in shown_parts}}
+                for key, entry_of_method in METHODS.items()
+            ]
+        )
         return
     if not name:
         wide = screen.width >= WIDE
         table = text_table("method", "family", "stays", "is sent", "size", *(["what it is"] if wide else []))
         for key, entry in METHODS.items():
             size = "" if entry.message_size is None else f"{entry.message_size:g}"
-            about = [entry.text] if wide else []
-            table.add_row(key, entry.family, entry.stays, entry.sent, size, *about)
+            texts = [entry.text] if wide else []
+            table.add_row(key, entry.family, entry.stays, entry.sent, size, *texts)
         screen.print(table)
         screen.print("size: of a message, FedAvg's being 1, for mlp:100 on 28x28 images of ten classes", soft_wrap=True)
         screen.print("hierfl methods NAME says what a method is, its settings, and what leaves a client")
@@ -52,7 +57,7 @@ def methods(
         print_json({"method": loaded.name, "settings": settings, "shipped": all_shipped(loaded.name)})
         return
     stated = METHODS.get(name) or vars(loaded.cls).get("about")
-    if isinstance(stated, About):  # (of a file of one's own what it states)
+    if isinstance(stated, About):  # of a file of one's own what it states
         screen.print(f"{loaded.name}: {'; '.join(filter(None, (stated.text, stated.family)))}", soft_wrap=True)
         parts = {"stays with a client": stated.stays, "is sent": stated.sent}
         if parts := {what: value for what, value in parts.items() if value}:
@@ -95,22 +100,22 @@ def datasets(as_json: AsJson = False) -> None:
     if as_json:
         usual = ("about", "clients", "split", "rounds", "network")
         print_json({
-            "data sets": {name: {part: getattr(of, part) for part in usual} for name, of in DATASETS.items()},
-            "tables": {name: {"about": of.about, "formula": of.formula} for name, of in TABLES.items()},
-            "splits": {name: {"parameter": of.parameter, "about": of.about} for name, of in SPLITS.items()},
+            "data sets": {name: {part: getattr(item, part) for part in usual} for name, item in DATASETS.items()},
+            "tables": {name: {"about": item.about, "formula": item.formula} for name, item in TABLES.items()},
+            "splits": {name: {"parameter": item.parameter, "about": item.about} for name, item in SPLITS.items()},
             "networks": dict(NETWORKS),
         })  # fmt: skip
         return
     screen = console()
     table = text_table("data set", "what it is", "by default")
     for name, entry in DATASETS.items():
-        about = f"{entry.clients} clients, {entry.split}, {entry.rounds} rounds, {entry.network}"
-        table.add_row(name, entry.about, about)
+        description = f"{entry.clients} clients, {entry.split}, {entry.rounds} rounds, {entry.network}"
+        table.add_row(name, entry.about, description)
     table.add_row("FILE.npz", f"your own: {', '.join(ARRAYS)}", "say --clients and --split")
     screen.print(table)
     table = text_table("table", "what it is", "by default")
-    for name, known in TABLES.items():
-        table.add_row(name, known.about, known.formula)
+    for name, entry_of_table in TABLES.items():
+        table.add_row(name, entry_of_table.about, entry_of_table.formula)
     table.add_row("FILE.csv", "your own, with a header", "say --formula")
     screen.print(table)
     table = text_table("split", "what a client gets")
@@ -118,6 +123,6 @@ def datasets(as_json: AsJson = False) -> None:
         table.add_row(f"{name}:{kind.parameter}" if kind.parameter else name, kind.about)
     screen.print(table)
     table = text_table("network", "what comes before the head")
-    for name, about in NETWORKS.items():
-        table.add_row(name, about)
+    for name, description in NETWORKS.items():
+        table.add_row(name, description)
     screen.print(table)

@@ -53,12 +53,12 @@ def path_option(metavar: str, help: str) -> Any:
 
 def run_option(name: str, default: str = "") -> Any:
     """An option of a run as typer wants it: its type, and all that is declared of it; ``default`` is the command's."""
-    about = options()[name]
-    text = f"{about.help.partition(' [default:')[0]} [default: {default}]" if default else about.help
-    kind: Any = Path if about.path else kinds()[name]
-    parser = user_path if about.path else None
-    found = typer.Option(*(about.flags or (flag(name),)), metavar=about.metavar, help=text, parser=parser)
-    return Annotated[kind | None, found]
+    declared = options()[name]
+    text = f"{declared.help.partition(' [default:')[0]} [default: {default}]" if default else declared.help
+    kind: Any = Path if declared.path else kinds()[name]
+    parser = user_path if declared.path else None
+    option = typer.Option(*(declared.flags or (flag(name),)), metavar=declared.metavar, help=text, parser=parser)
+    return Annotated[kind | None, option]
 
 
 def with_run_options(*names: str, **defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -68,7 +68,7 @@ def with_run_options(*names: str, **defaults: str) -> Callable[[Callable[..., No
         names: of the options, or of a command that is declared to have them.
         defaults: what the help of an option says of its default, where the command has another than ``hierfl run``.
     """
-    wanted = tuple(name for one in names for name in (names_of(one) or (one,)))
+    wanted = tuple(name for group_or_name in names for name in (names_of(group_or_name) or (group_or_name,)))
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = typing.get_type_hints(command, include_extras=True)

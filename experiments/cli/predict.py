@@ -72,20 +72,20 @@ def predict(
         from ..predict.answers import Question
 
         asked = Question(data, client, new, given, interval, draws, group, how, shares)
-        found = _of_run(folder, asked, trust_code=trust_code)
+        answers = _of_run(folder, asked, trust_code=trust_code)
     else:
-        said = {"--client": client, "--new": new, "--given": given, "--interval": interval, "--group": group}
-        if of_runs := [name for name, value in said.items() if value]:
+        given_options = {"--client": client, "--new": new, "--given": given, "--interval": interval, "--group": group}
+        if of_runs := [name for name, value in given_options.items() if value]:
             raise UserError(f"{of_runs[0]} is for the folder of a run, and {folder} has no config.toml")
         from .federate.site import predict_at_site
 
-        found = predict_at_site(folder, data, study, draws or 0, how, shares, trust_code=trust_code)
+        answers = predict_at_site(folder, data, study, draws or 0, how, shares, trust_code=trust_code)
     if as_json:
-        print_json(found)
+        print_json(answers)
     elif out is None:
-        typer.echo(found.to_csv(index=False, lineterminator="\n"), nl=False)
+        typer.echo(answers.to_csv(index=False, lineterminator="\n"), nl=False)
     if out is not None:
-        write_frame(out, found)
+        write_frame(out, answers)
 
 
 def _of_run(folder: Path, asked: Any, *, trust_code: bool) -> pd.DataFrame:

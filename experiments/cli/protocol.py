@@ -40,13 +40,13 @@ def protocol(
     names = protocols.split(",")
     rows = []
     for folder in runs:
-        found = run_under_protocols(
+        rows_of_run = run_under_protocols(
             folder, names, given, not quiet, seed=seed, offset=offset, trust_code=trust_code
         )  # fmt: skip
-        rows += found
+        rows += rows_of_run
         if not quiet:
             from .screen_protocols import print_protocols
 
-            print_protocols(found, folder)
+            print_protocols(rows_of_run, folder)
     if out is not None:
         write_protocols(out, rows)

@@ -94,8 +94,8 @@ def run(
         from ..configure import configure, parse_settings
         from ..run_folder.start import start
 
-        said = configure(method, given.pop("data", None), given, parse_settings(setting or [], prior))
-        folder, summary = start(said, out, overwrite, not quiet, where) or (Path(), None)
+        configuration = configure(method, given.pop("data", None), given, parse_settings(setting or [], prior))
+        folder, summary = start(configuration, out, overwrite, not quiet, where) or (Path(), None)
     if as_json and summary is not None:
         print_json({"folder": folder, **summary})
     if not quiet and summary is not None:

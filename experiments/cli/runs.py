@@ -30,6 +30,6 @@ def runs(
     table = text_table("run", "method", "data", "rounds", "score", "state")
     for row in rows:
         score = "" if row.score is None else f"{row.metric} {row.score:.4g}"
-        of = "" if row.rounds is None else f"{'?' if row.done is None else row.done} of {row.rounds}"
-        table.add_row(row.name, row.method, row.data, of, score, row.state)
+        progress_words = "" if row.rounds is None else f"{'?' if row.done is None else row.done} of {row.rounds}"
+        table.add_row(row.name, row.method, row.data, progress_words, score, row.state)
     console().print(table)

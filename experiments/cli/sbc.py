@@ -52,14 +52,21 @@ def sbc(
     from ..search.sbc import sbc as run_sbc
 
     folder = out or Path("runs") / f"sbc-{Path(model).stem}{f'-{name}' if name else ''}"
-    found = run_sbc(
+    calibration = run_sbc(
         model, name, data=data, group=group, values=values or [], sites=sites, rows=rows, replicates=replicates,
         settings=parse_settings(setting or []), seed=seed, folder=folder, overwrite=overwrite,
         progress=not (quiet or as_json), reading=reading,
     )  # fmt: skip
     if as_json:
-        print_json({"folder": folder, "model": found.name, "quantities": found.rows(), "lines": found.lines()})
+        print_json(
+            {
+                "folder": folder,
+                "model": calibration.name,
+                "quantities": calibration.rows(),
+                "lines": calibration.lines(),
+            }
+        )
     elif not quiet:
         from .screen_models import print_calibration
 
-        print_calibration(found, folder)
+        print_calibration(calibration, folder)

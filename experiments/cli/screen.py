@@ -27,7 +27,7 @@ def console() -> Console:
         """Text as it can be printed."""
 
         def print(self, *objects: Any, **how: Any) -> None:
-            super().print(*(shown_lines(one) if isinstance(one, str) else one for one in objects), **how)
+            super().print(*(shown_lines(item) if isinstance(item, str) else item for item in objects), **how)
 
     return Escaping(markup=False, highlight=False)
 
@@ -41,7 +41,7 @@ def text_table(*columns: str) -> Table:
         """Cells as they can be printed."""
 
         def add_row(self, *cells: Any, **how: Any) -> None:
-            super().add_row(*(shown_lines(one) if isinstance(one, str) else one for one in cells), **how)
+            super().add_row(*(shown_lines(cell) if isinstance(cell, str) else cell for cell in cells), **how)
 
     return Escaping(*map(shown_lines, columns), box=box.SIMPLE_HEAD, pad_edge=False)
 
@@ -54,22 +54,22 @@ def number_table(first: str, *others: str) -> Table:
     return table
 
 
-def print_comparison(found: Comparison, folder: Path) -> None:
+def print_comparison(compared: Comparison, folder: Path) -> None:
     """Prints a comparison's tables."""
     from ..compare.display import display_tables, heading
 
     screen = console()
-    screen.print(heading(found))
-    for one in display_tables(found):
-        screen.print(f"\n{one.before}")
-        table = text_table(one.columns[0])
-        for name in one.columns[1:]:
+    screen.print(heading(compared))
+    for shown_table in display_tables(compared):
+        screen.print(f"\n{shown_table.before}")
+        table = text_table(shown_table.columns[0])
+        for name in shown_table.columns[1:]:
             table.add_column(name, no_wrap=name in UNBROKEN)
-        for row in one.rows:
+        for row in shown_table.rows:
             table.add_row(*row)
         screen.print(table)
-        if one.after:
-            screen.print(one.after.strip())
+        if shown_table.after:
+            screen.print(shown_table.after.strip())
     screen.print(f"everything is in {folder}", soft_wrap=True)
 
 
@@ -120,7 +120,7 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
 
     if (folder / "effects.csv").is_file():
         table = number_table(*EFFECT_COLUMNS)
-        table.collapse_padding = True  # (so that it has room in eighty columns)
+        table.collapse_padding = True  # so that it has room in eighty columns
         for row in read_effects(folder):
             table.add_row(*row)
         screen.print(table)
@@ -133,7 +133,7 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         config = read_config(folder)
         population = config.settings.get("population")
         response = RESPONSES.get(config.run.family or "")
-        # (of clients' own residual deviations it is maximum likelihood)
+        # Of clients' own residual deviations it is maximum likelihood.
         effects = read_effects(folder) if (folder / "effects.csv").is_file() else []
         own = any(row[0] == f"sd({SPREAD})" for row in effects)
         exact = response is not None and response.closed_form and not own
@@ -147,17 +147,17 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         above = f" in {summary['outer_groups']:,.0f} groups" if summary.get("outer_groups") else ""
         crossed = summary.get("crossed_groups")
         above = f" x {crossed:,.0f} groups that cross them" if crossed else above
-        noisy = "about " if summary.get("dp") else ""  # (a count of rows has noise as all else)
+        noisy = "about " if summary.get("dp") else ""  # a count of rows has noise as all else
         numbers += [f"{noisy}{summary['rows']:,.0f} rows of {inside}{summary['groups']:,.0f} clients{above}{lost}"]
         screen.print(", ".join(numbers))
         if summary.get("dp"):
             screen.print("these are of the noisy sums that were sent: compare no two fits with different noise by them")
     if summary["ood_auroc"] is not None:
-        of = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"
+        score_words = f"AUROC {summary['ood_auroc']:.3f} at the posterior mean"
         averaged = (
             "" if summary["ood_draws_auroc"] is None else f", {summary['ood_draws_auroc']:.3f} averaged over draws"
         )
-        screen.print(f"inputs of {summary['ood']} among its own, by predictive entropy: {of}{averaged}")
+        screen.print(f"inputs of {summary['ood']} among its own, by predictive entropy: {score_words}{averaged}")
     for line in fit_warnings(summary):
         screen.print(line)
 

@@ -30,5 +30,5 @@ def serve(
     app = application(folder, host=host, trust_code=trust_code)
     typer.echo(f"http://{host}:{port}/predict, /health, /card; Ctrl-C ends it", err=True)
     if host not in LOOPBACK:
-        typer.echo("whoever reaches this port may ask: it has no passwords and no encryption", err=True)
+        typer.echo("anyone who reaches this port may ask: it has no passwords and no encryption", err=True)
     uvicorn.run(app, host=host, port=port, log_level="warning")

@@ -54,21 +54,21 @@ def table(
     from ..papers.read_definition import names, shipped
 
     if listed:
-        titles = {known: shipped(known).title for known in names()}
+        titles = {table_name: shipped(table_name).title for table_name in names()}
         if as_json:
             print_json(titles)
-        for known, title in () if as_json else titles.items():
-            typer.echo(f"{known}: {title}")
+        for table_name, title in () if as_json else titles.items():
+            typer.echo(f"{table_name}: {title}")
         return
     if summary:
         from ..papers.summary import markdown, plain
         from ..papers.summary import summary as counted
 
-        found = counted(out or Path("runs"), given.get("data_root", Path("data")), name)
+        counts = counted(out or Path("runs"), given.get("data_root", Path("data")), name)
         if as_json:
-            print_json(plain(found))
+            print_json(plain(counts))
         else:
-            typer.echo(markdown(found))
+            typer.echo(markdown(counts))
         return
     if not name:
         raise UserError(f"which table? known: {', '.join(names())}; or your own, FILE.toml")

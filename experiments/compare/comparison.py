@@ -71,8 +71,8 @@ def compare_runs(runs: Sequence[Path], want_loo: bool | None = None) -> Comparis
     if want_loo and (len(fit) < 2 or not seeds):
         name, reason = next(((k, v) for k, v in reasons.items() if v), ("they", "have no seed in common"))
         raise UserError(f"leave-one-out needs two variants with draws; {name}: {reason}")
-    found = leave_one_out(fit, seeds) if len(fit) > 1 and seeds else None
+    loo = leave_one_out(fit, seeds) if len(fit) > 1 and seeds else None
     unfit = {k: v for k, v in reasons.items() if v}
     return Comparison(
-        variants, gains, gain_table(gains, crossing), gains_by_size(gains, crossing), found, unfit, scarce, crossing
+        variants, gains, gain_table(gains, crossing), gains_by_size(gains, crossing), loo, unfit, scarce, crossing
     )

@@ -33,45 +33,45 @@ class DisplayTable:
     after: str = ""
 
 
-def heading(found: Comparison) -> str:
+def heading(compared: Comparison) -> str:
     """What was compared with what."""
-    first, others = found.variants[0], found.variants[1:]
+    first, others = compared.variants[0], compared.variants[1:]
     run, summary = first.setting["run"], next(iter(first.summaries.values()))
     text = f"{first.name} against {', '.join(v.name for v in others)}: {run['data']}, {summary['clients']} clients, "
     text += f"{run['split']}."
-    if own := chosen_settings(found.variants):
+    if own := chosen_settings(compared.variants):
         text += f" Settings: {own}."
-    if other := differing(found.variants):
+    if other := differing(compared.variants):
         apart = "; ".join(f"{k} {', '.join(str(v) for v in values)}" for k, values in other.items())
         text += f" They differ in more than method and settings: {apart}."
     return text
 
 
-def display_tables(found: Comparison) -> list[DisplayTable]:
+def display_tables(compared: Comparison) -> list[DisplayTable]:
     """Gains, who gains, and leave-one-out."""
-    by_pair = found.table.groupby("over", sort=False)["seeds"].max()
+    by_pair = compared.table.groupby("over", sort=False)["seeds"].max()
     seeds = int(by_pair.max())
-    over = f"a bootstrap over seeds and {'clients' if found.crossing else 'the clients of each'}"
+    over = f"a bootstrap over seeds and {'clients' if compared.crossing else 'the clients of each'}"
     over = "a bootstrap over clients alone (one seed)" if seeds == 1 else over
     number = (
         f"{seeds}"
         if by_pair.nunique() == 1
-        else ", ".join(f"{short_names(found.variants)[k]}: {v}" for k, v in by_pair.items())
+        else ", ".join(f"{short_names(compared.variants)[k]}: {v}" for k, v in by_pair.items())
     )
-    label, metrics = short_names(found.variants), list(dict.fromkeys(found.table["metric"]))
+    label, metrics = short_names(compared.variants), list(dict.fromkeys(compared.table["metric"]))
     gains = DisplayTable(
         ["over", "predictions", "metric", "gain", "95 %", "gain, lose"], [],
         f"Gains: positive where the first is better; mean over clients and seeds ({number}), the central 95 % of "
         f"{over}, and the share of clients that gain and that lose.",
-        f"{' and '.join(METRICS[m].label for m in found.scarce)} left out: half of the clients have "
+        f"{' and '.join(METRICS[m].label for m in compared.scarce)} left out: half of the clients have "
         f"less than {MIN_TEST_EXAMPLES} test examples, on which they say more of that number than of the model."
-        if found.scarce else "",
+        if compared.scarce else "",
     )  # fmt: skip
-    for row in found.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
+    for row in compared.table.sort_values("metric", key=lambda c: c.map(metrics.index), kind="stable").itertuples():
         share = f"{100 * row.share_better:.0f} %, {100 * row.share_worse:.0f} %"
         gains.rows.append([label[row.over], row.kind, *_gain_and_interval(row.metric, row), share])
     who = DisplayTable(["over", "metric", "clients with n", "gain", "95 %", "rank r with n"], [])
-    last = found.sizes[found.sizes["kind"] == found.sizes["kind"].iloc[-1]]
+    last = compared.sizes[compared.sizes["kind"] == compared.sizes["kind"].iloc[-1]]
     words = {"mean": "at the posterior mean", "draws": "averaged over draws"}[last["kind"].iloc[0]]
     who.before = f"Who gains (predictions {words}; r is Spearman's of gain and size, all seeds together):"
     for row in last.itertuples():
@@ -80,9 +80,9 @@ def display_tables(found: Comparison) -> list[DisplayTable]:
         what, *gain = _gain_and_interval(row.metric, row)
         who.rows.append([label[row.over], what, span, *gain, rank])
     tables = [gains, who]
-    if found.loo is not None:
-        tables.append(_loo_table(found.loo, label))
-    reasons = [f"{label[name]}: {reason}" for name, reason in found.unfit.items()]
+    if compared.loo is not None:
+        tables.append(_loo_table(compared.loo, label))
+    reasons = [f"{label[name]}: {reason}" for name, reason in compared.unfit.items()]
     if reasons:
         tables[-1].after += f" No leave-one-out of {'; '.join(reasons)}."
     return tables
@@ -99,20 +99,26 @@ def _loo_table(frame: pd.DataFrame, label: Mapping[str, str]) -> DisplayTable:
     )  # fmt: skip
     bad = frame.groupby("seed")["k_large"].max() > MOST_LARGE_K
     for row in frame.itertuples():
-        one = [f"{x:.1f}" for x in (row.elpd_loo, row.elpd_diff, row.dse, row.p_loo)] + [f"{row.weight:.2f}"]
+        cells = [f"{x:.1f}" for x in (row.elpd_loo, row.elpd_diff, row.dse, row.p_loo)] + [f"{row.weight:.2f}"]
         if row.k_large > MOST_LARGE_K:
-            one = [""] * 5
-        elif bad[row.seed]:  # (nothing to be compared with)
-            one[1] = one[2] = one[4] = ""
-        table.rows.append([str(row.seed), label[row.variant], *one, f"{row.k_large:.0%}"])
+            cells = [""] * 5
+        elif bad[row.seed]:  # nothing to be compared with
+            cells[1] = cells[2] = cells[4] = ""
+        table.rows.append([str(row.seed), label[row.variant], *cells, f"{row.k_large:.0%}"])
     return table
 
 
-def markdown(found: Comparison) -> str:
+def markdown(compared: Comparison) -> str:
     """The comparison as text."""
-    lines = [heading(found)]
-    for one in display_tables(found):
-        lines += ["", one.before, "", f"| {' | '.join(one.columns)} |", "|---" * len(one.columns) + "|"]
-        lines += [f"| {' | '.join(row)} |" for row in one.rows]
-        lines += ["", one.after.strip()] if one.after else []
+    lines = [heading(compared)]
+    for shown_table in display_tables(compared):
+        lines += [
+            "",
+            shown_table.before,
+            "",
+            f"| {' | '.join(shown_table.columns)} |",
+            "|---" * len(shown_table.columns) + "|",
+        ]
+        lines += [f"| {' | '.join(row)} |" for row in shown_table.rows]
+        lines += ["", shown_table.after.strip()] if shown_table.after else []
     return "\n".join([*lines, ""])

@@ -22,7 +22,7 @@ def paired_gains(variants: Sequence[Variant]) -> pd.DataFrame:
     Raises:
         UserError: where two have no seed in common.
     """
-    first, found = variants[0], []
+    first, frames = variants[0], []
     for other in variants[1:]:
         for kind in KINDS:
             if any(kind not in v.kinds for v in (first, other)) or (
@@ -38,8 +38,8 @@ def paired_gains(variants: Sequence[Variant]) -> pd.DataFrame:
                 gains = paired.gains(first.clients, other.clients, columns)
             except UserError as error:
                 raise UserError(f"{first.name} and {other.name} cannot be paired: {error}") from error
-            found.append(gains.assign(over=other.name, kind=kind))
-    frame = pd.concat(found, ignore_index=True)
+            frames.append(gains.assign(over=other.name, kind=kind))
+    frame = pd.concat(frames, ignore_index=True)
     return frame[["over", "kind", *(c for c in frame if c not in ("over", "kind"))]]
 
 
@@ -72,7 +72,7 @@ def gains_by_size(gains: pd.DataFrame, crossing: bool) -> pd.DataFrame:
                 mine = part[third == k]
                 clients = mine["client"].to_numpy(str) if crossing else None
                 estimate = paired.bootstrap(mine[metric].to_numpy(float), mine["seed"].to_numpy(), clients)
-                if len(mine) < 4:  # (of so few no interval can be seen)
+                if len(mine) < 4:  # of so few no interval can be seen
                     estimate = estimate._replace(low=float("nan"), high=float("nan"))
                 span = {"n_from": int(mine["n"].min()), "n_to": int(mine["n"].max()), "pairs": len(mine)}
                 rows.append({**pair, **span, "gain": estimate.mean, "low": estimate.low, "high": estimate.high})

@@ -50,11 +50,11 @@ def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataF
     """
     parts = []
     for seed in seeds:
-        found = {v.name: arviz_io.loo(arviz_io.read(v.runs[seed] / "posterior.nc")) for v in variants}
-        frame = compared(found).rename_axis("variant").reset_index()
+        results = {v.name: arviz_io.loo(arviz_io.read(v.runs[seed] / "posterior.nc")) for v in variants}
+        frame = compared(results).rename_axis("variant").reset_index()
         frame.insert(0, "seed", seed)
-        good = {name: elpd_value(one, "good_k") for name, one in found.items()}
-        large = {name: float((elpd_value(one, "pareto_k") > good[name]).mean()) for name, one in found.items()}
+        good = {name: elpd_value(result, "good_k") for name, result in results.items()}
+        large = {name: float((elpd_value(result, "pareto_k") > good[name]).mean()) for name, result in results.items()}
         frame["good_k"] = frame["variant"].map(good)
         frame["k_large"] = frame["variant"].map(large)
         parts.append(frame)

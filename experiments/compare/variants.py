@@ -64,7 +64,7 @@ class Variant:
     @property
     def kinds(self) -> dict[str, str]:
         """Predictions there are for each client, {kind: what its columns begin with}: a point is its only draw."""
-        if self.random and "draws_nll" not in self.clients:  # (a run from before they were kept)
+        if self.random and "draws_nll" not in self.clients:  # a run from before they were kept
             return {"mean": ""}
         return {"mean": "", "draws": "draws_" if self.random else ""}
 
@@ -79,7 +79,7 @@ def gather_variants(runs: Sequence[Path]) -> list[Variant]:
     configs: dict[Path, Configuration] = {}
     for run in runs:
         config = read_config(run)
-        read_summary(run)  # (not finished? say so first)
+        read_summary(run)  # not finished? say so first
         if config.run.network == NETWORK:
             raise UserError(
                 f"{run} is of a plain model, which holds nothing out, and test data are what is compared: "
@@ -93,27 +93,27 @@ def gather_variants(runs: Sequence[Path]) -> list[Variant]:
         if seed in members:
             raise UserError(f"{members[seed]} and {run} are the same run: same method, settings and seed")
         members[seed] = run
-    same_data = [name for name, about in options().items() if about.same_data]
-    about = [{k: getattr(c.run, k) for k in same_data} for c in configs.values()]
-    for run, mine in zip(configs, about, strict=True):
-        if other := [k for k in same_data if mine[k] != about[0][k]]:
+    same_data = [name for name, facts in options().items() if facts.same_data]
+    facts = [{k: getattr(c.run, k) for k in same_data} for c in configs.values()]
+    for run, mine in zip(configs, facts, strict=True):
+        if other := [k for k in same_data if mine[k] != facts[0][k]]:
             k = other[0]
-            raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {about[0][k]!r}")
-    found = []
+            raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {facts[0][k]!r}")
+    variants = []
     for name, (setting, cls, members) in zip(_names([g[:2] for g in groups]), groups, strict=True):
         summaries = {seed: read_summary(run) for seed, run in members.items()}
         frames = [
             read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test")).assign(seed=seed)
             for seed, run in members.items()
         ]
-        found.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True), cls))
+        variants.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True), cls))
     digests: dict[int, str] = {}
-    for variant in found:
+    for variant in variants:
         for seed, summary in variant.summaries.items():
-            digest = summary.get("federation")  # (runs from before it was kept have none)
+            digest = summary.get("federation")  # runs from before it was kept have none
             if digest and digests.setdefault(seed, digest) != digest:
                 raise UserError(f"{variant.runs[seed]} holds other data, or splits them otherwise, than the others")
-    return found
+    return variants
 
 
 def _names(settings: Sequence[tuple[Mapping[str, Any], type[Method] | None]]) -> list[str]:
@@ -127,7 +127,7 @@ def _names(settings: Sequence[tuple[Mapping[str, Any], type[Method] | None]]) ->
         apart = {k: own[k] for k in own if any(s["settings"].get(k) != own[k] for s in same)}
         run = {k: v for k, v in mine["run"].items() if any(s["run"].get(k) != v for s in same)}
         noise = [_noise_words(mine["run"])] if run.keys() & {"dp", "epsilon"} else []
-        if noise:  # (what is of noise alone follows from whether there is any)
+        if noise:  # what is of noise alone follows from whether there is any
             of_noise = {*OF_NOISE, "dp", "epsilon"} if mine["run"].get("dp", "none") == "none" else {"dp", "epsilon"}
             run = {k: v for k, v in run.items() if k not in of_noise}
             apart = {k: v for k, v in apart.items() if not _follows(k, [mine, *same])}

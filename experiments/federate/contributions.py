@@ -89,16 +89,16 @@ class Recorded:
             "since": now(),
             "asked": list(requests),
         }
-        self.status["waiting"] = []  # (of the request before)
+        self.status["waiting"] = []  # of the request before
         self.waiting(list(requests))
         answers = self.ask(requests)
         whole, when = time.monotonic() - self._begun, now()
-        about = self.status["round"], self.status["kind"]
+        asked = self.status["round"], self.status["kind"]
         for name, answer in answers.items():
             self._note(name, refusal_in(answer), when)
         self._append(
             [
-                (when, *about, name, round(self._took.get(name, whole), 3), len(requests[name]), len(answer))
+                (when, *asked, name, round(self._took.get(name, whole), 3), len(requests[name]), len(answer))
                 for name, answer in answers.items()
             ]
         )
@@ -128,8 +128,8 @@ class Recorded:
             if self.status["kind"] == "finish":
                 self.finished.add(client)
         elif client not in refusals or refusals[client]["refused"] != refused:
-            about = {name: self.status[name] for name in ("kind", "round")}
-            refusals[client] = {"refused": refused, "since": when, **about}
+            question = {name: self.status[name] for name in ("kind", "round")}
+            refusals[client] = {"refused": refused, "since": when, **question}
 
     def waiting(self, names: Sequence[str]) -> None:
         """Who has yet to answer; the others have by now."""
@@ -142,12 +142,12 @@ class Recorded:
     def without_end(self) -> list[str]:
         """Who has not heard the end, and is not waited for: those who refuse, and those who are off the roster."""
         refusals = self.status["refusals"]
-        lasting = {name for name, about in refusals.items() if about["refused"] in LASTING}
+        lasting = {name for name, refusal in refusals.items() if refusal["refused"] in LASTING}
         left = set(self.status["known"]) - set(self.status["clients"])
         return sorted((lasting | left) - self.finished)
 
     def end(self, how: str) -> None:
-        """Writes down that nobody is asked any more."""
+        """Writes down that no one is asked any more."""
         self.status |= {"waiting": [], "ended": how}
         self._write()
 
@@ -184,12 +184,12 @@ def who_finished(folder: Path) -> list[str]:
 def last_contributions(folder: Path) -> list[list[str]]:
     """For each client that has answered: its name, rounds that it was part of, its last answer, kilobytes from it."""
     frame = read_frame(folder / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)
-    found = []
+    table = []
     for name, rows in frame.groupby("client"):
         rounds = rows[rows["kind"] == "round"]
         last = rows.iloc[-1]
-        found.append(
+        table.append(
             [str(name), str(rounds["round"].nunique()), f"{last['kind']} of round {last['round']:.0f}, {last['when']}",
              f"{rows['bytes_from'].sum() / 1e3:.1f}"]
         )  # fmt: skip
-    return found
+    return table

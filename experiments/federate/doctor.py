@@ -97,7 +97,7 @@ def versions() -> Iterator[Finding]:
 
 
 def _permissions(path: Path) -> int:
-    """Permission bits; of Windows, which has others, those of a file that nobody else may read."""
+    """Permission bits; of Windows, which has others, those of a file that no one else may read."""
     return stat.S_IMODE(path.stat().st_mode) if os.name == "posix" else 0o600
 
 
@@ -112,7 +112,7 @@ def folder(path: Path, what: str, *, private: bool) -> Iterator[Finding]:
         yield Finding("warn", f"{what} mode", f"{mode:04o}: others on this machine may look in: chmod 700 {path}")
     elif not private and mode & 0o002 and not mode & stat.S_ISVTX:
         yield Finding(
-            "warn", f"{what} mode", f"{mode:04o}: everybody may replace files: let the sites' accounts alone in"
+            "warn", f"{what} mode", f"{mode:04o}: everyone may replace files: let the sites' accounts alone in"
         )
     else:
         yield Finding("ok", f"{what} mode", f"{mode:04o}")
@@ -129,18 +129,18 @@ def folder(path: Path, what: str, *, private: bool) -> Iterator[Finding]:
 
 
 def _write_and_rename(path: Path) -> str:
-    one, other = (path / f"{_TRIAL}{secrets.token_hex(8)}" for _ in range(2))
+    first, other = (path / f"{_TRIAL}{secrets.token_hex(8)}" for _ in range(2))
     try:
-        with open(one, "xb") as file:
+        with open(first, "xb") as file:
             file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
-        os.replace(one, other)
+        os.replace(first, other)
         sync_folder(path)
         if other.stat().st_size != 4096:
             raise OSError("a file that was written has another size")
     finally:
-        for trial in (one, other):
+        for trial in (first, other):
             with suppress(OSError):
                 trial.unlink()
     return "a file can be written, brought to the disk and renamed"

@@ -92,63 +92,63 @@ def draft(
         table["model"] = given["model"]
     values = make_settings(loaded.cls, settings)
     table["settings"] = {k: getattr(values, k) for k in values.__dataclass_fields__}
-    said, noisy = {k: v for k, v in given.items() if k != "model"}, given.get("dp", "none") != "none"
+    options, noisy = {k: v for k, v in given.items() if k != "model"}, given.get("dp", "none") != "none"
     plain = reads_columns(loaded.cls)
     if plain:
-        check_said(loaded.name, said, (*x, y))
-    if noisy and not plain:  # (rows that are held out have no use there)
+        check_said(loaded.name, options, (*x, y))
+    if noisy and not plain:  # rows that are held out have no use there
         held_out = ("validation_fraction",) if sample.suffix == ".npz" else ("test_fraction", "validation_fraction")
-        said = {**dict.fromkeys(held_out, 0.0), **said}
+        options = {**dict.fromkeys(held_out, 0.0), **options}
     reading = Reading.of(given.get("reading"))
     if plain:
-        data, columns = model_parts(loaded, sample, said)
+        data, columns = model_parts(loaded, sample, options)
     else:
-        data, columns = _data(is_tabular(loaded.cls), sample, said, x, y)
+        data, columns = _data(is_tabular(loaded.cls), sample, options, x, y)
     table["run"] = _run(
-        is_tabular(loaded.cls), said, cast("ReadsColumns", loaded.cls).usual_rounds if plain else FORMULA_ROUNDS
+        is_tabular(loaded.cls), options, cast("ReadsColumns", loaded.cls).usual_rounds if plain else FORMULA_ROUNDS
     )
-    privacy = {name: said.pop(name) for name in (*PRIVACY, "patient", "most_rows") if name in said}
-    if said:
-        raise UserError(f"{flag(next(iter(said)))} says nothing of {sample}")
+    privacy = {name: options.pop(name) for name in (*PRIVACY, "patient", "most_rows") if name in options}
+    if options:
+        raise UserError(f"{flag(next(iter(options)))} says nothing of {sample}")
     table["data"] = data
     if columns:
         table["columns"] = _with_ranges(columns, sample, reading) if noisy else columns
-    if noisy:  # (all sites read what the promise is, a default too)
+    if noisy:  # all sites read what the promise is, a default too
         privacy = {
             "dp": privacy["dp"],
             **{name: privacy.get(name, DEFAULTS[name]) for name in PROMISE.get(privacy["dp"], ())},
             **privacy,
         }
     table["privacy"] = {"new_clients": False, "least_rows": 2, **privacy}
-    noisy_plan(Study.of(table, out))  # (what it says must be possible)
+    noisy_plan(Study.of(table, out))  # what it says must be possible
     return _written(table)
 
 
 def _with_ranges(columns: Mapping[str, Any], sample: Path, reading: Reading) -> dict[str, Any]:
     """A dictionary's columns, numbers with the sample's range: with noise every number has one."""
     df = tables.read(str(sample), list(columns), reading=reading)
-    found = {}
+    ranged = {}
     for name, column in columns.items():
         if column["kind"] in ("number", "whole"):
             least, most = float(df[name].min()), float(df[name].max())
             log.warning("the range of %r is the sample's, %g to %g: edit it in study.toml", name, least, most)
             column = {**column, "least": least, "most": most} if least < most else column
-        found[name] = column
-    return found
+        ranged[name] = column
+    return ranged
 
 
-def _run(formula: bool, said: dict[str, Any], usual_rounds: int) -> dict[str, Any]:
+def _run(formula: bool, options: dict[str, Any], usual_rounds: int) -> dict[str, Any]:
     """Options that all agree on; what is taken is removed from ``said``."""
-    rounds = said.get("rounds", usual_rounds if formula else 30)
+    rounds = options.get("rounds", usual_rounds if formula else 30)
     usual = {"rounds": rounds, "participation": 1.0, "quorum": 1, "evaluate_every": max(1, rounds if formula else 10)}
-    found = {}
+    run = {}
     for option in fit_options():
-        found[option] = said.pop(option, usual.get(option, DEFAULTS.get(option)))
-    return found
+        run[option] = options.pop(option, usual.get(option, DEFAULTS.get(option)))
+    return run
 
 
 def _data(
-    formula: bool, sample: Path, said: dict[str, Any], x: Sequence[str], y: str
+    formula: bool, sample: Path, options: dict[str, Any], x: Sequence[str], y: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tables "data" and "columns"."""
     if not sample.is_file():
@@ -156,52 +156,52 @@ def _data(
     if not formula:
         usual = registry.defaults(str(sample)) if sample.suffix == ".npz" else None
         network = {
-            "network": said.pop("network", usual.network if usual else "mlp:100"),
-            "learn_sd": learned(said.pop("learn_sd", None), said.get("response_sd")),
-            "response_sd": said.pop("response_sd", 1.0),
-            "validation_fraction": said.pop("validation_fraction", 0.1),
+            "network": options.pop("network", usual.network if usual else "mlp:100"),
+            "learn_sd": learned(options.pop("learn_sd", None), options.get("response_sd")),
+            "response_sd": options.pop("response_sd", 1.0),
+            "validation_fraction": options.pop("validation_fraction", 0.1),
         }
     if sample.suffix == ".npz":
         if formula:
             raise UserError(f"this method needs a table, FILE.csv, not {sample}")
         pool = load_npz(sample)
         images, network = pool.x_train.dtype == np.uint8, _of_task(network, pool.task)
-        about = {"kind": "arrays", "inputs": list(pool.x_train.shape[1:]), "images": images, "classes": pool.classes}
-        return {**about, **network}, {}
+        entries = {"kind": "arrays", "inputs": list(pool.x_train.shape[1:]), "images": images, "classes": pool.classes}
+        return {**entries, **network}, {}
     if not tables.is_table_file(str(sample)):
         raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
-    reading = Reading.of(said.pop("reading", None))
+    reading = Reading.of(options.pop("reading", None))
     if strange := [name for name, kind in reading.types.items() if kind not in ("number", "category")]:
         raise UserError(
             f"--type {strange[0]}={reading.types[strange[0]]} says nothing to a study's sites: their files hold numbers"
         )
-    spelling_choice = said.pop("spellings", None) or "refuse"
+    spelling_choice = options.pop("spellings", None) or "refuse"
     spellings = Spellings.of(spelling_choice)
     header = [str(name) for name in tables.read(str(sample), reading=reading).columns]
     if formula:
-        text = said.pop("formula", "")
+        text = options.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
-        text = joined(text, {name: said.pop(name, None) or None for name in OWN})
+        text = joined(text, {name: options.pop(name, None) or None for name in OWN})
         terms = gate.parse(text, header)
         roles = ("known_se", "event", "weights", "precision_weights", "correlation")
-        more = {name: said.pop(name, "") or "" for name in roles}
+        more = {name: options.pop(name, "") or "" for name in roles}
         beside = RowColumns(**more)
         used = beside.columns | (terms.response or frozenset()) | terms.predictors
         df = tables.read(str(sample), used, split=terms.split, reading=reading)
         sites = [place for term in terms.random for place in term.path if place not in df.columns]
-        levels = terms.levels(said.pop("group", None) or (sites[0] if sites else None))
+        levels = terms.levels(options.pop("group", None) or (sites[0] if sites else None))
         names = sorted({*(terms.response or ()), *terms.predictors, *(beside.columns - beside.groups)} - {""})
         names += [name for name in (levels.outer,) if name]
-        about = {"kind": "formula", "formula": text, "family": said.pop("family", "gaussian"), **more,
-                 "na": said.pop("na", None) or "refuse", "spellings": spelling_choice,
-                 "test_fraction": said.pop("test_fraction", 0.0),
-                 "validation_fraction": said.pop("validation_fraction", 0.0)}  # fmt: skip
+        entries = {"kind": "formula", "formula": text, "family": options.pop("family", "gaussian"), **more,
+                 "na": options.pop("na", None) or "refuse", "spellings": spelling_choice,
+                 "test_fraction": options.pop("test_fraction", 0.0),
+                 "validation_fraction": options.pop("validation_fraction", 0.0)}  # fmt: skip
         inside = {*levels.inner_columns, *beside.groups} - {""}
         dictionary = Dictionary.from_sample(df, names, {levels.outer}, inside, spellings)
-        if about["family"] in RESPONSES and RESPONSES[about["family"]].ordered and len(terms.response or ()) == 1:
+        if entries["family"] in RESPONSES and RESPONSES[entries["family"]].ordered and len(terms.response or ()) == 1:
             dictionary = dictionary.with_order(df, *(terms.response or ()))
-        return about, dictionary.as_table()
+        return entries, dictionary.as_table()
     if not y:
         raise UserError("say which column is predicted: --y COLUMN (and --x COLUMN for each input; all others if none)")
     inputs = list(x) or [name for name in header if name != y]
@@ -209,9 +209,9 @@ def _data(
     dictionary = Dictionary.from_sample(df, [*inputs, y], spellings=spellings)
     number = dictionary.columns[y].kind in ("number", "whole")
     network = _of_task(network, "regression" if number else "classification")
-    about = {"kind": "columns", "x": inputs, "y": y, **network, "test_fraction": said.pop("test_fraction", 0.2)}
-    about["spellings"] = spelling_choice
-    return about, dictionary.as_table()
+    entries = {"kind": "columns", "x": inputs, "y": y, **network, "test_fraction": options.pop("test_fraction", 0.2)}
+    entries["spellings"] = spelling_choice
+    return entries, dictionary.as_table()
 
 
 def _of_task(network: dict[str, Any], task: str) -> dict[str, Any]:
@@ -231,9 +231,9 @@ def _written(table: Mapping[str, Any]) -> str:
     """As toml, with a comment above each part."""
     simple = {k: v for k, v in table.items() if not isinstance(v, dict)}
     parts = [_comment("head") + tomli_w.dumps(simple)]
-    for name, held in table.items():
-        if isinstance(held, dict):
-            parts.append(_comment(name) + tomli_w.dumps({name: held}))
+    for name, entry in table.items():
+        if isinstance(entry, dict):
+            parts.append(_comment(name) + tomli_w.dumps({name: entry}))
     return "\n".join(parts)
 
 

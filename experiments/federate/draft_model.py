@@ -38,12 +38,12 @@ OF_OTHERS = {
 }
 
 
-def check_said(name: str, said: dict[str, Any], inputs: Sequence[str]) -> None:
+def check_said(name: str, options: dict[str, Any], inputs: Sequence[str]) -> None:
     """Refuses options that would say nothing.
 
     Args:
         name: of the model.
-        said: options of a run.
+        options: options of a run.
         inputs: what --x and --y have named.
 
     Raises:
@@ -52,17 +52,17 @@ def check_said(name: str, said: dict[str, Any], inputs: Sequence[str]) -> None:
     if any(inputs):
         raise UserError(f"--x and --y are not for a model such as {name}: it reads columns itself, as in batch['y']")
     for option, why in {**ELSEWHERE, **OF_OTHERS}.items():
-        if option in said:
+        if option in options:
             raise UserError(f"{flag(option)} is not for a model such as {name}: {why}")
 
 
-def model_parts(loaded: Loaded, sample: Path, said: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def model_parts(loaded: Loaded, sample: Path, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tables "data" and "columns"; what is taken is removed from ``said``, which gets the bound of a site's rows.
 
     Args:
         loaded: the model.
         sample: a table that has the columns that the model reads; others of it are left alone.
-        said: options of a run.
+        options: options of a run.
 
     Raises:
         UserError: for a sample that is no table, or lacks a column; for a model that cannot be read.
@@ -73,11 +73,11 @@ def model_parts(loaded: Loaded, sample: Path, said: dict[str, Any]) -> tuple[dic
         raise UserError(f"no file {sample}: a sample has the columns of a site's file, and no real rows")
     if not tables.is_table_file(str(sample)):
         raise UserError(f"{loaded.name} reads columns of a table: a sample is FILE.csv, not {sample}")
-    reading = Reading.of(said.pop("reading", None))
-    spelling_choice = said.pop("spellings", None) or "refuse"
+    reading = Reading.of(options.pop("reading", None))
+    spelling_choice = options.pop("spellings", None) or "refuse"
     df = tables.read(str(sample), reading=reading)
     names = list(dict.fromkeys(map(str, df.columns)))
-    levels = {name: found for name in names if (found := levels_of(one_column(df, name))) is not None}
+    levels = {name: text_levels for name in names if (text_levels := levels_of(one_column(df, name))) is not None}
     model = cast("type[ModelMethod]", loaded.cls).model_function
     try:
         columns = columns_read(model, ColumnDesign.of(names, levels))
@@ -86,12 +86,12 @@ def model_parts(loaded: Loaded, sample: Path, said: dict[str, Any]) -> tuple[dic
     except Exception as error:
         raise UserError(f"{loaded.source} does not run: {blame(loaded.source, error)}") from error
     if has_latents_of_rows(loaded.cls, ColumnDesign.of(columns, {k: v for k, v in levels.items() if k in columns})):
-        said["most_rows"] = MOST_ROWS
+        options["most_rows"] = MOST_ROWS
         log.warning(
             "the model has latents for each row of a site, and sites are taken to have at most %d rows: edit most_rows "
             "in study.toml", MOST_ROWS,
         )  # fmt: skip
     df = tables.read(str(sample), set(columns), reading=reading)
     dictionary = Dictionary.from_sample(df, columns, spellings=Spellings.of(spelling_choice))
-    about = {"kind": MODEL, "na": said.pop("na", None) or "refuse", "spellings": spelling_choice}
-    return about, dictionary.as_table()
+    entries = {"kind": MODEL, "na": options.pop("na", None) or "refuse", "spellings": spelling_choice}
+    return entries, dictionary.as_table()

@@ -62,7 +62,7 @@ class DryRun:
     def lines(self) -> list[str]:
         """In words."""
         of_masks = f", {self.masks} of them for masks" if self.masks else ""
-        found = [
+        lines = [
             f"{self.sites} made-up sites of {self.rows} rows each, drawn from the data dictionary: what is found in "
             "them means nothing, and nothing is kept",
             f"{self.rounds} round{'s' * (self.rounds != 1)} (at most {self.most_rounds}), {self.points} "
@@ -70,8 +70,8 @@ class DryRun:
             f"{self.bytes_to / 1e3:,.1f} kB to a site, and {self.bytes_from / 1e3:,.1f} kB from it",
             f"{self.seconds:.1f} s in this process, with all sites in it",
         ]  # fmt: skip
-        found += [f"{name} refuses ({kind})" for name, kind in sorted(self.refusals.items())]
-        return [*found, f"it would stop: {self.stopped}" if self.stopped else "it comes to its end"]
+        lines += [f"{name} refuses ({kind})" for name, kind in sorted(self.refusals.items())]
+        return [*lines, f"it would stop: {self.stopped}" if self.stopped else "it comes to its end"]
 
 
 def dry_run(study: Study, rows: int = 0, say: Callable[[str], None] = lambda line: None) -> DryRun:
@@ -85,29 +85,29 @@ def dry_run(study: Study, rows: int = 0, say: Callable[[str], None] = lambda lin
         say: is told what happens.
     """
     most = most_rows(study.table["privacy"])
-    each = rows or max(min(ROWS, most or ROWS), study.least_rows)
+    rows_each = rows or max(min(ROWS, most or ROWS), study.least_rows)
     identities = {name: Identity.make(name) for name in study.clients} if study.options("cpu").masked else {}
-    if identities:  # (those of the roster are at their own places)
+    if identities:  # those of the roster are at their own places
         study = with_keys(study, identities)
-    found = DryRun(len(study.clients), each, int(study.table["run"]["rounds"]))
+    outcome = DryRun(len(study.clients), rows_each, int(study.table["run"]["rounds"]))
     begun = time.monotonic()
     with TemporaryDirectory(prefix="hierfl-dry-run-") as place:
         folder = Path(place)
-        recorded = Recorded(folder, study.name, found.most_rounds, study.clients)
+        recorded = Recorded(folder, study.name, outcome.most_rounds, study.clients)
         try:
             say("making up the sites' files")
             sites = {}
-            for name, path in make_up_files(study, folder, each).items():
+            for name, path in make_up_files(study, folder, rows_each).items():
                 site = Membership(folder / name, study, name, path).site(**Policy().answers)
                 sites[name] = masked_site(study, site, identities.get(name))
-            recorded.ask = _InMemory(sites, found, Support(study).steps)
+            recorded.ask = _InMemory(sites, outcome, Support(study).steps)
             say("asking them")
             fit_study(study, folder, recorded, progress=False)
         except UserError as error:
-            found.stopped = str(error)
-        found.refusals = {name: about["refused"] for name, about in recorded.status["refusals"].items()}
-    found.seconds = time.monotonic() - begun
-    return found
+            outcome.stopped = str(error)
+        outcome.refusals = {name: refusal["refused"] for name, refusal in recorded.status["refusals"].items()}
+    outcome.seconds = time.monotonic() - begun
+    return outcome
 
 
 def with_keys(study: Study, identities: Mapping[str, Identity]) -> Study:
@@ -125,8 +125,8 @@ class _InMemory:
         counts: how many of the first steps of a preparation are counts of sites, for masks.
     """
 
-    def __init__(self, sites: Mapping[str, PreparedSite | MaskedSite], found: DryRun, counts: int) -> None:
-        self.sites, self.found, self.counts = sites, found, counts
+    def __init__(self, sites: Mapping[str, PreparedSite | MaskedSite], outcome: DryRun, counts: int) -> None:
+        self.sites, self.found, self.counts = sites, outcome, counts
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         answers = {name: self.sites[name].answer(request) for name, request in requests.items()}
@@ -137,10 +137,10 @@ class _InMemory:
 
     def _count(self, name: str, request: bytes, answer: bytes) -> None:
         head, tensors = decode(request)
-        found, site = self.found, self.sites[name].site
+        outcome, site = self.found, self.sites[name].site
         of_masks = head["kind"] in MASK_KINDS or (head["kind"] == "prepare" and head["step"] < self.counts)
-        found.requests, found.masks = found.requests + 1, found.masks + of_masks
-        found.bytes_to, found.bytes_from = found.bytes_to + len(request), found.bytes_from + len(answer)
+        outcome.requests, outcome.masks = outcome.requests + 1, outcome.masks + of_masks
+        outcome.bytes_to, outcome.bytes_from = outcome.bytes_to + len(request), outcome.bytes_from + len(answer)
         if head["kind"] == "round":
-            found.rounds = max(found.rounds, head["round"])
-        found.points += points_of(site.method, head, tensors) if site is not None else 0
+            outcome.rounds = max(outcome.rounds, head["round"])
+        outcome.points += points_of(site.method, head, tensors) if site is not None else 0

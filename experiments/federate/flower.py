@@ -55,10 +55,10 @@ def unpacked(content: RecordDict) -> bytes:
         array = content.array_records["body"]["bytes"]
         if array.stype != "numpy.ndarray" or len(array.data) > LARGEST:
             raise UserError("it holds no bytes, or too many")
-        body = array.numpy()  # (never unpickled; what is declared of it may not be so)
+        body = array.numpy()  # never unpickled; what is declared of it may not be so
     except UserError:
         raise
-    except Exception as error:  # (whatever flwr and numpy say of what others have made)
+    except Exception as error:  # whatever flwr and numpy say of what others have made
         raise UserError(f"it is no message of ours ({type(error).__name__})") from error
     if body.dtype != np.uint8 or body.ndim != 1:
         raise UserError("it holds something else than bytes")
@@ -89,18 +89,18 @@ def serve_by_flower(grid: Grid, context: Context) -> None:
     from .study import Study
 
     log_to_stderr()
-    said = context.run_config
-    # (who has begun this run has named the method's file)
-    study = Study.read(Path(str(said["study"])), trust_code=bool(said["trust_code"]))
-    home = Path(str(said["home"]))
+    config = context.run_config
+    # Who has begun this run has named the method's file.
+    study = Study.read(Path(str(config["study"])), trust_code=bool(config["trust_code"]))
+    home = Path(str(config["home"]))
     nodes = read_nodes(study.path) or None
     if nodes is None:
         log.warning("nodes are not registered: each is believed to be the site that it says")
     serve(
-        study, Path(str(said["out"])),
-        lambda recorded: FlowerAsk(grid, study.clients, nodes, float(said["deadline"]), recorded.waiting),
-        Identity.load(home), earlier=Identity.earlier(home), resume=bool(said["resume"]),
-        restart=bool(said["restart"]), progress=False,
+        study, Path(str(config["out"])),
+        lambda recorded: FlowerAsk(grid, study.clients, nodes, float(config["deadline"]), recorded.waiting),
+        Identity.load(home), earlier=Identity.earlier(home), resume=bool(config["resume"]),
+        restart=bool(config["restart"]), progress=False,
     )  # fmt: skip
 
 
@@ -127,7 +127,7 @@ class FlowerAsk:
         self.grid, self.clients, self.deadline, self.waiting = grid, clients, deadline, waiting
         self.registered = nodes is not None
         self.nodes = {name: nodes[name] for name in clients if name in nodes} if nodes else {}
-        from hierfl.inference.engines.remote.refusals import OF_ALL  # (a courier at a site imports no torch)
+        from hierfl.inference.engines.remote.refusals import OF_ALL  # a courier at a site imports no torch
 
         self.of_all, self.refusing = OF_ALL, set[str]()
         self.known = dict(nodes) if nodes else {}
@@ -140,9 +140,9 @@ class FlowerAsk:
 
         Flower drops what is under way when the server's run ends: nodes that are away hear nothing.
         """
-        there = self._there(self.known)
-        reached = {there[name]: packed(request) for name, request in requests.items() if name in there}
-        sent = self._push(reached, "train.ask", time.monotonic() + LINGER, there)
+        present = self._there(self.known)
+        reached = {present[name]: packed(request) for name, request in requests.items() if name in present}
+        sent = self._push(reached, "train.ask", time.monotonic() + LINGER, present)
         end = time.monotonic() + LINGER
         while sent and time.monotonic() < end:
             for _ in self._pulled(sent):
@@ -154,54 +154,54 @@ class FlowerAsk:
         from hierfl.inference.engines.remote.refusals import ends_waiting, kind_of, note_refusal
 
         end = time.monotonic() + self.deadline if self.deadline else float("inf")
-        found: dict[str, bytes] = {}
+        answers: dict[str, bytes] = {}
         refused: set[str] = set()
-        said: set[str] = set()
-        due: dict[str, float] = {}  # (when who has not answered is asked once more)
+        warned: set[str] = set()
+        due: dict[str, float] = {}  # when who has not answered is asked once more
         pause = dict.fromkeys(requests, RESEND)
         sent: dict[str, str] = {}
         left: list[str] | None = None
         kind = kind_of(requests)
         while True:
-            there, now = self._there(), time.monotonic()
+            present, now = self._there(), time.monotonic()
             todo = [
                 name for name in requests
-                if name in there and name not in found and name not in refused and due.get(name, 0.0) <= now
+                if name in present and name not in answers and name not in refused and due.get(name, 0.0) <= now
             ]  # fmt: skip
-            sent |= self._push({there[name]: packed(requests[name]) for name in todo}, "train.ask", end, there)
+            sent |= self._push({present[name]: packed(requests[name]) for name in todo}, "train.ask", end, present)
             for name in todo:
-                # (a node that is killed takes with it what it was brought: the same request gets the same answer)
+                # A node that is killed takes with it what it was brought: the same request gets the same answer.
                 due[name], pause[name] = now + pause[name], min(2 * pause[name], LONGEST_PAUSE)
             for name, reply in self._pulled(sent):
-                if name in found:
+                if name in answers:
                     continue
-                if reply.has_error():  # (its node or its process is away: both may come back)
-                    if name not in said:
+                if reply.has_error():  # its node or its process is away: both may come back
+                    if name not in warned:
                         reason = shown(" ".join((reply.error.reason or "").split())[:200])
                         log.warning("%s is asked again: error %s of Flower: %s", name, reply.error.code, reason)
-                    said.add(name)
+                    warned.add(name)
                     due[name] = time.monotonic() + AGAIN
                     continue
                 try:
-                    found[name] = unpacked(reply.content)
-                    note_refusal(self.refusing, name, found[name])
+                    answers[name] = unpacked(reply.content)
+                    note_refusal(self.refusing, name, answers[name])
                 except UserError as error:
                     log.warning("the reply of %s is not used: %s", name, error)
                     refused.add(name)
-            if (waited := [name for name in requests if name not in found and name not in refused]) != left:
+            if (waited := [name for name in requests if name not in answers and name not in refused]) != left:
                 left = waited
                 self.waiting(left)
-            if ends_waiting(kind, self.of_all, found.values()) or not set(left) - self.refusing or now > end:
-                return {name: found[name] for name in requests if name in found}
+            if ends_waiting(kind, self.of_all, answers.values()) or not set(left) - self.refusing or now > end:
+                return {name: answers[name] for name in requests if name in answers}
             time.sleep(POLL)
 
-    def _there(self, known: Mapping[str, int] | None = None) -> dict[str, int]:
+    def _there(self, earlier: Mapping[str, int] | None = None) -> dict[str, int]:
         """The sites whose nodes are there now, of those on the roster or of ``known``."""
         ids = set(self.grid.get_node_ids())
         if not self.registered:
             self.nodes = {name: node for name, node in self.nodes.items() if node in ids}
             self._ask_who(sorted(ids - set(self.nodes.values())))
-        return {name: node for name, node in {**(known or {}), **self.nodes}.items() if node in ids}
+        return {name: node for name, node in {**(earlier or {}), **self.nodes}.items() if node in ids}
 
     def _ask_who(self, strangers: list[int]) -> None:
         """Asks nodes without keys which sites they are; the first that says a name has it."""
@@ -223,10 +223,10 @@ class FlowerAsk:
             time.sleep(POLL)
 
     def _push(
-        self, content: Mapping[int, RecordDict], kind: str, end: float, there: Mapping[str, int]
+        self, content: Mapping[int, RecordDict], kind: str, end: float, present: Mapping[str, int]
     ) -> dict[str, str]:
         """Sends messages; {number of the message: whose it is}."""
-        names = {node: name for name, node in there.items()}
+        names = {node: name for name, node in present.items()}
         keep = LONG if end == float("inf") else max(1.0, end - time.monotonic())
         messages = [Message(c, dst_node_id=node, message_type=kind, ttl=keep) for node, c in content.items()]
         if not messages:

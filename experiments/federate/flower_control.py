@@ -103,8 +103,8 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int) -> list[Pa
     from cryptography.x509.oid import NameOID
 
     paths = [folder / name for name in ("ca.crt", "server.pem", "server.key")]
-    if there := [path for path in paths if path.exists()]:
-        raise UserError(f"{there[0]} exists; to rotate certificates move all three away, and send the sites ca.crt")
+    if existing := [path for path in paths if path.exists()]:
+        raise UserError(f"{existing[0]} exists; to rotate certificates move all three away, and send the sites ca.crt")
     make_folder(folder)
     now = datetime.datetime.now(datetime.UTC)
     until, keys = now + datetime.timedelta(days=days), [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
@@ -170,33 +170,33 @@ class Control:
             raise UserError(f"no file {key}: it is what hierfl federate keys writes at the site")
         if key.read_bytes()[:7] == b"hierfl-":
             raise UserError(f"{key} is the site's card, which goes into study.toml: its node's key is in node.pub")
-        known = read_nodes(self.study)
-        if client in known:
-            raise UserError(f"{client} is registered already (node {known[client]}): --remove takes it out first")
+        registered = read_nodes(self.study)
+        if client in registered:
+            raise UserError(f"{client} is registered already (node {registered[client]}): --remove takes it out first")
         node = int(self._flwr("supernode", "register", str(key), "hierfl", wait=True)["node-id"])
-        write_nodes(self.study, {**known, client: node})
+        write_nodes(self.study, {**registered, client: node})
         return node
 
     def unregister(self, client: str) -> None:
         """Keeps a site's node out from now on; also one that a restarted SuperLink has forgotten."""
-        known = read_nodes(self.study)
-        if client not in known:
+        registered = read_nodes(self.study)
+        if client not in registered:
             raise UserError(f"{client} is not in {self.study.with_name(NODES)}")
         try:
-            self._flwr("supernode", "unregister", str(known.pop(client)), "hierfl")
+            self._flwr("supernode", "unregister", str(registered.pop(client)), "hierfl")
         except UserError as error:
-            if GONE not in str(error):  # (a SuperLink that was started again knows no node)
+            if GONE not in str(error):  # a SuperLink that was started again knows no node
                 raise
-        write_nodes(self.study, known)
+        write_nodes(self.study, registered)
 
     def start(self, out: Path, home: Path, *, resume: bool, restart: bool, deadline: float, trust_code: bool) -> str:
         """Starts the study's server in the SuperLink, with the keys of a folder; the run's number."""
-        said = {
+        config = {
             "study": str(self.study), "out": str(out.resolve()), "home": str(home.resolve()), "resume": resume,
             "restart": restart, "deadline": float(deadline), "trust_code": trust_code,
         }  # fmt: skip
         options = self.home / "run.toml"
-        write_whole(options, tomli_w.dumps(said).encode())
+        write_whole(options, tomli_w.dumps(config).encode())
         arguments = "run", str(self.home / "app"), "hierfl", "--run-config", str(options)
         return str(self._flwr(*arguments, wait=True)["run-id"])
 
@@ -221,7 +221,7 @@ class Control:
         end, pause = time.monotonic() + (BEGINNING if wait else 0.0), PAUSE
         while True:
             while not _listens(self.superlink) and time.monotonic() + pause < end:
-                time.sleep(pause)  # (a look at the port costs nothing, one of flwr's commands seconds)
+                time.sleep(pause)  # a look at the port costs nothing, one of flwr's commands seconds
             try:
                 return self._flwr_once(*arguments)
             except NotThere as error:
@@ -235,21 +235,21 @@ class Control:
 
     def _flwr_once(self, *arguments: str) -> dict[str, Any]:
         environment = {**os.environ, **environment_of(self.home)}
-        # (its script may not be on the path)
+        # Its script may not be on the path.
         command = [sys.executable, "-c", "from flwr.cli.app import app; app()", *arguments, "--format", "json"]
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         except subprocess.TimeoutExpired as error:
             raise UserError(f"the SuperLink has not answered in {PATIENCE:.0f} s") from error
         try:
-            said: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+            reply: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError as error:
             words = shown(" ".join((done.stderr or done.stdout).split())[-300:])
             raise _failed(arguments[0], words) from error
-        if done.returncode or said.get("success") is False:
-            why = said.get("error-message") or done.stderr
+        if done.returncode or reply.get("success") is False:
+            why = reply.get("error-message") or done.stderr
             raise _failed(arguments[0], shown(" ".join(str(why).split())[:300]))
-        return said
+        return reply
 
 
 class NotThere(UserError):

@@ -97,17 +97,17 @@ def _followed(out: Path, before: int, control: Control, run: str, say: Callable[
     looked, shown, gone = time.monotonic(), -1, ""
     while True:
         time.sleep(POLL)
-        held = read_status(out) if (out / STATUS).is_file() and (out / STATUS).stat().st_mtime_ns > before else None
-        if held and held["round"] != shown:
-            shown = held["round"]
-            say(f"round {shown} of {held['rounds']}")
-        if held and held["ended"] is not None:
-            if held["ended"] == DONE:
+        latest = read_status(out) if (out / STATUS).is_file() and (out / STATUS).stat().st_mtime_ns > before else None
+        if latest and latest["round"] != shown:
+            shown = latest["round"]
+            say(f"round {shown} of {latest['rounds']}")
+        if latest and latest["ended"] is not None:
+            if latest["ended"] == DONE:
                 return read_summary(out)
-            raise UserError(held["ended"])
+            raise UserError(latest["ended"])
         if gone:
             raise UserError(f"the server has ended ({gone}; see the SuperLink's log): go on with --resume")
         if time.monotonic() - looked > POLL_FLOWER:
             looked, status = time.monotonic(), control.status(run)
-            # (what it has written since then is read once more)
+            # What it has written since then is read once more.
             gone = "" if status.startswith(RUNNING) else status

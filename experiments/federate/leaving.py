@@ -66,22 +66,22 @@ class Leaving:
 def leaving(study: Study, site: SiteData) -> list[Leaving]:
     """All values that leave a site whose data are these."""
     meanings, options = study.data.meanings(), study.options("cpu")
-    found: list[Leaving] = _of_masks(study)
+    values: list[Leaving] = _of_masks(study)
     support, before = Support(study), list[NamedSums]()
     if support.steps:
         shape = next(iter(support.form().values()))
         words = "which levels, columns, groups and classes it has: counts of sites"
-        found.append(Leaving("prepare, step 1", "support", shape, _nbytes(shape, torch.float64, True), words))
-    # (with noise nothing is asked before the first round: what is known of all rows is the dictionary's)
+        values.append(Leaving("prepare, step 1", "support", shape, _nbytes(shape, torch.float64, True), words))
+    # With noise nothing is asked before the first round: what is known of all rows is the dictionary's.
     for step in range(0 if is_public(study) else study.data.steps):
         sums = site.sums(before)
         for name, shape in study.data.form(before).items():
             size = _nbytes(shape, torch.float64, options.masked)
-            found.append(Leaving(f"prepare, step {support.steps + step + 1}", name, shape, size, meanings[name]))
+            values.append(Leaving(f"prepare, step {support.steps + step + 1}", name, shape, size, meanings[name]))
         before.append(sums)
     outline, network = study.data.form_model(site, study.loaded.cls.latent)
     method = noisy_method(study, network, outline)
-    return found + answers(method, outline, options, new_clients=study.new_clients)
+    return values + answers(method, outline, options, new_clients=study.new_clients)
 
 
 def answers(method: Method, outline: Federation, options: Options, *, new_clients: bool = False) -> list[Leaving]:
@@ -102,16 +102,16 @@ def answers(method: Method, outline: Federation, options: Options, *, new_client
     expected = Expected(method, outline.to("cpu", options.dtype), options, shared, initial, exchange)
     plan = plan_of(method, options)
     has = "which of train, validation and test it has; its name and last round" if plan is None else HELLO_WITH_NOISE
-    found = [Leaving("hello", "splits", (), 0, has)]
+    leaving_values = [Leaving("hello", "splits", (), 0, has)]
     for name, (shape, dtype) in expected.message.items():
         group, _, key = name.partition("|")
         rule = type(exchange.sending[group].rule)
-        said = getattr(rule, "MEANINGS", {}).get(key)
-        what = said or f"{_first_line(rule.message)} ({rule.__name__}: {_first_line(rule)}){_noise_words(plan)}"
+        declared = getattr(rule, "MEANINGS", {}).get(key)
+        what = declared or f"{_first_line(rule.message)} ({rule.__name__}: {_first_line(rule)}){_noise_words(plan)}"
         size = _nbytes(shape, dtype, options.masked)
-        found.append(Leaving(f"round (message of {group!r})", key, shape, size, what))
-    if plan is not None:  # (nothing else has a share of epsilon, and nothing else is answered)
-        return found
+        leaving_values.append(Leaving(f"round (message of {group!r})", key, shape, size, what))
+    if plan is not None:  # nothing else has a share of epsilon, and nothing else is answered
+        return leaving_values
     with torch.no_grad(), pyro.get_param_store().scope():
         broadcast = Broadcast(options.rounds, shared, final=False)
         if options.splits:
@@ -120,7 +120,7 @@ def answers(method: Method, outline: Federation, options: Options, *, new_client
                 "0": "its own metrics (sums of one site), of its own model",
                 "global": "sums over its test examples, of the global model",
             }
-            found += _listed("scores", scores, words, options.masked)
+            leaving_values += _listed("scores", scores, words, options.masked)
         words = {
             "0": "its own, of its own model: of a temperature on validation data; then on test data, as scores",
             "1": "the same of predictions averaged over draws",
@@ -128,13 +128,15 @@ def answers(method: Method, outline: Federation, options: Options, *, new_client
             "sets": "how its sets of labels do on its test data, and whether it has validation data",
         }
         for question in questions_of(options, random=expected.fitted(broadcast).trace.random):
-            found += _listed("calibration", form_of_state(flat_answer(no_answer(question))), words, options.masked)
+            leaving_values += _listed(
+                "calibration", form_of_state(flat_answer(no_answer(question))), words, options.masked
+            )
         sums = expected.no_sums(broadcast, summary=True, new=new_clients)
     words = {
         "new": "its own values, its part of the mean that a new client begins with",
         "summary": f"for the report, its part of the sum: {_first_line(method.summary_terms)}",
     }
-    return found + _listed("sums", form_of_state(flattened(sums)), words, options.masked)
+    return leaving_values + _listed("sums", form_of_state(flattened(sums)), words, options.masked)
 
 
 def _of_masks(study: Study) -> list[Leaving]:
@@ -142,24 +144,26 @@ def _of_masks(study: Study) -> list[Leaving]:
     if not study.options("cpu").masked:
         return []
     whole, others = mode_of(study) == "whole", len(study.clients) - 1
-    found = [Leaving("keys", "public keys", (), 0, "made for this study, of which the others make their masks with it")]
+    values = [
+        Leaving("keys", "public keys", (), 0, "made for this study, of which the others make their masks with it")
+    ]
     if not whole:
         words = {
             "shares": "parts of its masks' secrets, each encrypted to one other site",
             "sign": "that it agrees to a list of the sites whose sum is opened",
             "open": "parts of others' secrets, by which the sum over these sites is opened",
         }  # fmt: skip
-        found += [Leaving(kind, "parts", (others,), 0, what) for kind, what in words.items()]
+        values += [Leaving(kind, "parts", (others,), 0, what) for kind, what in words.items()]
         what = "whether its message is in its answer: said to each other site alone, which opens no sum of too few"
-        found.append(Leaving("round, scores", "told", (others, TOLD_BYTES), others * TOLD_BYTES, what))
+        values.append(Leaving("round, scores", "told", (others, TOLD_BYTES), others * TOLD_BYTES, what))
     counts = "whether it reports, has failed or refuses: counts over all sites, masked in every answer"
-    return [*found, Leaving("every masked answer", "counts", (3,), 3 * 8, counts)]
+    return [*values, Leaving("every masked answer", "counts", (3,), 3 * 8, counts)]
 
 
 def _nbytes(shape: tuple[int, ...], dtype: torch.dtype, masked: bool) -> int:
     """Of a value as it is sent: under masks each number is a few integers."""
-    each = 8 * FixedPoint.of(dtype).words if masked else dtype.itemsize
-    return math.prod(shape) * each
+    bytes_each = 8 * FixedPoint.of(dtype).words if masked else dtype.itemsize
+    return math.prod(shape) * bytes_each
 
 
 def _noise_words(plan: Plan | None) -> str:
@@ -176,11 +180,11 @@ def _noise_words(plan: Plan | None) -> str:
 
 
 def _listed(request: str, form: StateForm, words: dict[str, str], masked: bool) -> list[Leaving]:
-    found = []
+    values = []
     for name, (shape, dtype) in form.items():
         group, _, key = name.partition("|")
-        found.append(Leaving(request, key, tuple(shape), _nbytes(tuple(shape), dtype, masked), words[group]))
-    return found
+        values.append(Leaving(request, key, tuple(shape), _nbytes(tuple(shape), dtype, masked), words[group]))
+    return values
 
 
 def _first_line(described: object) -> str:

@@ -50,7 +50,7 @@ mixed-effects longer, by derivatives in their coefficients. Sums before the firs
 With `dispersion ~ (1 | site)` messages of a gaussian response are those of others, too: `height`, `slope` and
 `curvature` of a log likelihood from which the site's own deviation is integrated out. That deviation stays.
 
-A sum of one site is that site's own: whoever sees a single answer sees that site's message.
+A sum of one site is that site's own: anyone who sees a single answer sees that site's message.
 
 Of a mixed model with groups inside its sites, nested or crossed, `counts` also says how many groups each level has, and
 before the first round `several` whether it has more than one. Their names, effects and cross-products stay.
@@ -131,8 +131,8 @@ def four_parameters(batch: ColumnBatch) -> None:
     """A guide of it: a normal mean, a log-normal standard deviation, and what stays with a client."""
     real, positive = constraints.real, constraints.positive
 
-    def at(name: str, of: object, *shape: int) -> torch.Tensor:
-        return pyro.param(name, torch.ones(shape), constraint=of)
+    def at(name: str, constraint: object, *shape: int) -> torch.Tensor:
+        return pyro.param(name, torch.ones(shape), constraint=constraint)
 
     pyro.sample("mean", Normal(at("m", real), at("s", positive)))
     pyro.sample("sd", LogNormal(at("log_m", real), at("log_s", positive)))
@@ -144,8 +144,8 @@ def of_plain_model(guide: Model | None = None) -> list[Leaving]:
     """What a site of a small plain model sends, fitted by a guide of one's own where there is one."""
     outline = outline_of((1,), "regression", dtype=torch.float64)
     made = method_of(two_globals, guide=guide)(ColumnDesign.of(["y"]))
-    found = answers(made, outline, Options(dtype=torch.float64, splits=()))
-    return [value for value in found if value.request not in SAID_ABOVE]
+    values = answers(made, outline, Options(dtype=torch.float64, splits=()))
+    return [value for value in values if value.request not in SAID_ABOVE]
 
 
 def example(loaded: Loaded) -> tuple[str, list[Leaving]]:
@@ -157,19 +157,19 @@ def example(loaded: Loaded) -> tuple[str, list[Leaving]]:
     if is_tabular(loaded.cls):
         outline = outline_of((4,), "regression", dtype=torch.float64)
         made = loaded.cls(Design.of(["Intercept", "x"], ["Intercept", "x"]))
-        found = answers(made, outline, Options(dtype=torch.float64), new_clients=True)
-        return f"for {FORMULA}", [value for value in found if value.request not in SAID_ABOVE]
+        values = answers(made, outline, Options(dtype=torch.float64), new_clients=True)
+        return f"for {FORMULA}", [value for value in values if value.request not in SAID_ABOVE]
     outline = outline_of((1, 28, 28), "classification", 10)
     for spec in NETWORKS:
         try:
             made = loaded.cls(architecture(spec, outline, latent=loaded.cls.latent))
-            found = answers(made, outline, Options(), new_clients=True)
+            values = answers(made, outline, Options(), new_clients=True)
         except UserError:
             if spec == NETWORKS[-1]:
                 raise
         else:
             break
-    return f"for {spec} on 28x28 images of ten classes", [v for v in found if v.request not in SAID_ABOVE]
+    return f"for {spec} on 28x28 images of ten classes", [v for v in values if v.request not in SAID_ABOVE]
 
 
 def page() -> str:
@@ -190,9 +190,9 @@ def _table(values: Sequence[Leaving]) -> list[str]:
     """Lines of a table of values, and an empty one."""
     parts = ["| answers | value | shape | what it is |\n|---|---|---|---|"]
     for request, group in groupby(values, attrgetter("request")):
-        said = ""
+        last_meaning = ""
         for value in group:
-            meaning = "" if value.meaning == said else value.meaning.replace("|", "\\|")
-            said = value.meaning
+            meaning = "" if value.meaning == last_meaning else value.meaning.replace("|", "\\|")
+            last_meaning = value.meaning
             parts.append(f"| {request} | `{value.name}` | {value.dimensions} | {meaning} |")
     return [*parts, ""]

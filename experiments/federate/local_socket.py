@@ -35,7 +35,7 @@ PATIENCE = 60.0
 def listening(folder: Path) -> Iterator[Listener]:
     """A socket, whose address and key are in the site's folder while it is there."""
     key = secrets.token_bytes(32)
-    # (the path of a socket may have some hundred characters: a folder's own may be longer)
+    # The path of a socket may have some hundred characters: a folder's own may be longer.
     place = Path(tempfile.mkdtemp(prefix="hierfl-"))
     unix = hasattr(socket, "AF_UNIX")
     listener = (
@@ -71,7 +71,7 @@ def answer_couriers(listener: Listener, answer: Callable[[bytes], bytes], ended:
                     log.warning("a courier came without a message")
                     continue
                 request, reply = courier.recv_bytes(LARGEST), b""
-                with troubles.tried("this request"):  # (without an answer the server asks again)
+                with troubles.tried("this request"):  # without an answer the server asks again
                     reply = answer(request)
                 if reply:
                     courier.send_bytes(reply)
@@ -88,9 +88,11 @@ def asked(folder: Path, request: bytes) -> bytes:
         UserError: where its process does not run.
     """
     try:
-        held = json.loads((folder / ADDRESS).read_bytes())
-        address = held["address"] if isinstance(held["address"], str) else tuple(held["address"])
-        with Client(address, authkey=bytes.fromhex(held["key"])) as site:
+        address_file = json.loads((folder / ADDRESS).read_bytes())
+        address = (
+            address_file["address"] if isinstance(address_file["address"], str) else tuple(address_file["address"])
+        )
+        with Client(address, authkey=bytes.fromhex(address_file["key"])) as site:
             site.send_bytes(request)
             return site.recv_bytes(LARGEST)
     except (FileNotFoundError, ConnectionRefusedError) as error:

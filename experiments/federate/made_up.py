@@ -78,16 +78,16 @@ def _simulated(study: Study, rows: int, rng: np.random.Generator) -> pd.DataFram
 
 def _arrays(data: ArrayData, rows: int, rng: np.random.Generator) -> dict[str, Any]:
     """Noise of the declared shape, and labels or numbers."""
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for part, n in (("train", rows), ("test", max(rows // 4, 2))):
         shape = (n, *data.inputs_shape)
-        found[f"x_{part}"] = (
+        arrays[f"x_{part}"] = (
             rng.integers(0, 256, shape, dtype=np.uint8) if data.images else rng.normal(size=shape).astype(np.float32)
         )
-        found[f"y_{part}"] = (
+        arrays[f"y_{part}"] = (
             rng.permutation(np.arange(n) % data.classes) if data.classes else rng.normal(size=n).astype(np.float32)
         )
-    return found
+    return arrays
 
 
 def _table(data: FormulaData | ColumnData, site: int, rows: int, rng: np.random.Generator) -> pd.DataFrame:
@@ -95,32 +95,34 @@ def _table(data: FormulaData | ColumnData, site: int, rows: int, rng: np.random.
     if isinstance(data, ColumnData):
         return pd.DataFrame({name: values_of(data.dictionary.columns[name], rows, rng) for name in (*data.x, data.y)})
     formula = data.formula
-    found = {name: values_of(formula.columns[name], rows, rng) for name in sorted(formula.used)}
-    if (outer := formula.levels.outer) and not formula.levels.crossed:  # (a site is in one group of sites)
+    columns = {name: values_of(formula.columns[name], rows, rng) for name in sorted(formula.used)}
+    if (outer := formula.levels.outer) and not formula.levels.crossed:  # a site is in one group of sites
         levels = formula.columns[outer].levels
-        found[outer] = np.full(rows, levels[site % len(levels)], dtype=object)
+        columns[outer] = np.full(rows, levels[site % len(levels)], dtype=object)
     trials = trials_columns(formula.formula)
     for name in sorted(set(formula.terms.response or ()) - trials):
-        found[name] = response_of(formula.response, name, formula.columns[name], rows, rng)
-        for other in trials:  # (no more successes than trials)
-            found[other] = np.maximum(found[other], 1) + (found[name] if formula.columns[name].kind == "whole" else 0)
-    found |= _beside(formula.more.names, formula.columns, rows, rng)
-    return pd.DataFrame(found)
+        columns[name] = response_of(formula.response, name, formula.columns[name], rows, rng)
+        for other in trials:  # no more successes than trials
+            columns[other] = np.maximum(columns[other], 1) + (
+                columns[name] if formula.columns[name].kind == "whole" else 0
+            )
+    columns |= _beside(formula.more.names, formula.columns, rows, rng)
+    return pd.DataFrame(columns)
 
 
 def _beside(
     names: Mapping[str, str], columns: Mapping[str, Column], rows: int, rng: np.random.Generator
 ) -> dict[str, Any]:
     """What rows have beside their response: standard errors, events, weights."""
-    found: dict[str, Any] = {}
+    columns_beside: dict[str, Any] = {}
     for role, name in names.items():
         if role == "event":
-            found[name] = (rng.random(rows) < 0.7).astype(int)
+            columns_beside[name] = (rng.random(rows) < 0.7).astype(int)
         elif role == "weight":
-            found[name] = np.clip(rng.integers(1, 4, rows), columns[name].least, columns[name].most)
+            columns_beside[name] = np.clip(rng.integers(1, 4, rows), columns[name].least, columns[name].most)
         else:
-            found[name] = np.clip(rng.uniform(0.5, 1.5, rows), columns[name].least, columns[name].most)
-    return found
+            columns_beside[name] = np.clip(rng.uniform(0.5, 1.5, rows), columns[name].least, columns[name].most)
+    return columns_beside
 
 
 def values_of(column: Column, rows: int, rng: np.random.Generator) -> np.ndarray:
@@ -150,7 +152,7 @@ def response_of(response: type[Response], name: str, column: Column, rows: int, 
     Raises:
         UserError: where none of those that are tried do.
     """
-    shared = np.clip(rng.normal(0, 0.3), -0.6, 0.6)  # (the site's own)
+    shared = np.clip(rng.normal(0, 0.3), -0.6, 0.6)  # the site's own
     least = column.least if column.least is not None else -np.inf
     most = column.most if column.most is not None else np.inf
     tried = [

@@ -39,20 +39,22 @@ def simulated(study: Study, table: pd.DataFrame, seed: int) -> pd.DataFrame:
     start, own = method.sites.start[None], method.sites.client_start[None, None]
     plate = Clients(method.program, method.sites, data.design, columns[None], None, torch.ones_like(own[0]))
     rows = at_draws(
-        plate, Draws(start, own), lambda seen: seen.value if seen.observed and seen.level == "data" else None
+        plate,
+        Draws(start, own),
+        lambda seen_site: seen_site.value if seen_site.observed and seen_site.level == "data" else None,
     )
     try:
         drawn = Simulator(method.program, method.sites, data.design)(
             columns, 1, seed, constrained(method.sites, start), levels=("data",)
         )
-    except UserError:  # (of a prior that cannot be drawn from the columns stay as they are)
+    except UserError:  # of a prior that cannot be drawn from the columns stay as they are
         return table
-    found = dict[str, Any]()
+    observed_columns = dict[str, Any]()
     for site, value in rows.items():
         for k, name in enumerate(data.columns):
             if site in drawn and torch.equal(value.flatten(), columns[k]):
-                found[name] = _allowed(drawn[site].flatten().numpy(), data.dictionary.columns[name])
-    return table.assign(**found)
+                observed_columns[name] = _allowed(drawn[site].flatten().numpy(), data.dictionary.columns[name])
+    return table.assign(**observed_columns)
 
 
 def _allowed(values: np.ndarray, column: Column) -> np.ndarray:

@@ -47,12 +47,12 @@ def summed_over(study: Study) -> int:
 
 def of_all(study: Study) -> frozenset[str]:
     """Kinds of requests that count only with the answers of all sites."""
-    found = set(OF_ALL)
+    kinds = set(OF_ALL)
     if needs_everyone(study.loaded.cls):
-        found |= {"round"}
+        kinds |= {"round"}
     if study.options("cpu").masked:
-        found |= {KEYS, SHARES} | ({"round", "scores"} if mode_of(study) == "whole" else set())
-    return frozenset(found)
+        kinds |= {KEYS, SHARES} | ({"round", "scores"} if mode_of(study) == "whole" else set())
+    return frozenset(kinds)
 
 
 def cards_of(study: Study) -> Mapping[str, PublicCard]:
@@ -70,7 +70,7 @@ def masked_site(
         site: that answers plain requests.
         identity: the site's keys.
         claims: where it is kept what was answered under masks; None for the site's own folder.
-        fits: whether broadcast values are within bounds; None where nobody asks.
+        fits: whether broadcast values are within bounds; None where no one asks.
 
     Raises:
         UserError: of a study with masks, for a site without keys, or with others than those of the roster.

@@ -23,10 +23,10 @@ def read_nodes(study: Path) -> dict[str, int]:
     path = study.with_name(NODES)
     if not path.is_file():
         return {}
-    found = {name: int(node) for name, node in read_toml(path, {"nodes": {"*": str}})["nodes"].items()}
-    if len(set(found.values())) < len(found):
+    nodes = {name: int(node) for name, node in read_toml(path, {"nodes": {"*": str}})["nodes"].items()}
+    if len(set(nodes.values())) < len(nodes):
         raise UserError(f"{path} is damaged: one node is two sites")
-    return found
+    return nodes
 
 
 def write_nodes(study: Path, nodes: dict[str, int]) -> None:

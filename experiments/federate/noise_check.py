@@ -42,9 +42,9 @@ def refuse_noiseless(table: Mapping[str, Any], data: StudyData, options: Options
         raise UserError(f'{path}: dp = "client" is noise on sums over sites: masked = true as well')
     if privacy["new_clients"]:
         raise UserError(f"{path}: what a new client begins with has no share of epsilon: new_clients = false with dp")
-    said = table["data"]
+    entries = table["data"]
     for name in ("test_fraction", "validation_fraction"):
-        if said.get(name):
+        if entries.get(name):
             raise UserError(
                 f"{path}: rows that are held out depend on how many there are, and nothing is scored on them with dp: "
                 f"{name} = 0"

@@ -34,56 +34,58 @@ def progress(folder: Path, clock: datetime | None = None) -> list[str]:
     Raises:
         UserError: for a folder that is no server's.
     """
-    held, now = read_status(folder), clock or datetime.now(UTC)
+    status, now = read_status(folder), clock or datetime.now(UTC)
     frame = read_frame(folder / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)
-    lines = [f"{shown(held['study'])}: round {held['round']} of {held['rounds']}"]
-    if held["ended"] is not None:
-        lines.append(_ended(held))
+    lines = [f"{shown(status['study'])}: round {status['round']} of {status['rounds']}"]
+    if status["ended"] is not None:
+        lines.append(_ended(status))
     else:
-        since = f" for {in_words((now - at).total_seconds())}" if (at := _time(held["since"])) else ""
-        left = ", ".join(held["waiting"]) or "nobody"
-        lines.append(f"asked ({held['kind']}) since {held['since']}{since}; yet to answer: {left}")
+        since = f" for {in_words((now - at).total_seconds())}" if (at := _time(status["since"])) else ""
+        left = ", ".join(status["waiting"]) or "no one"
+        lines.append(f"asked ({status['kind']}) since {status['since']}{since}; yet to answer: {left}")
         waited = max((now - at).total_seconds(), 0.0) if at else 0.0
-        lines += [_of_waiting(name, waited, frame, held) for name in held["waiting"] if name not in _refusals(held)]
-        lines += _eta(held)
+        lines += [
+            _of_waiting(name, waited, frame, status) for name in status["waiting"] if name not in _refusals(status)
+        ]
+        lines += _eta(status)
         if not is_locked(folder / LOCK):
             lines.append("no server works in this folder here: it runs on another machine, or it was killed (--resume)")
     lines += [
-        f"{name} refuses ({about['refused']}) since {about['since']} ({about['kind']} of round {about['round']}): its "
-        "own log says why" for name, about in sorted(_refusals(held).items())
+        f"{name} refuses ({refusal['refused']}) since {refusal['since']} ({refusal['kind']} of round "
+        f"{refusal['round']}): its own log says why" for name, refusal in sorted(_refusals(status).items())
     ]  # fmt: skip
-    waiting = held["waiting"] if held["ended"] is None else []
-    # (answers are written down together, with the last one)
-    here = set(held.get("asked", ())) - set(waiting) if held["ended"] is None else set()
-    lines += _never_seen([name for name in held.get("clients", ()) if name not in here | set(waiting)], frame)
+    waiting = status["waiting"] if status["ended"] is None else []
+    # Answers are written down together, with the last one.
+    answered = set(status.get("asked", ())) - set(waiting) if status["ended"] is None else set()
+    lines += _never_seen([name for name in status.get("clients", ()) if name not in answered | set(waiting)], frame)
     return lines + _slow(frame)
 
 
-def _refusals(held: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = held.get("refusals", {})
-    return found
+def _refusals(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    refusals: Mapping[str, Any] = status.get("refusals", {})
+    return refusals
 
 
-def _ended(held: Mapping[str, Any]) -> str:
-    if held["ended"] != DONE:
-        return f"the server has ended, nobody is asked any more, and it may go on (--resume): {shown(held['ended'])}"
-    needed = f"the method needed {held['round']} of at most {held['rounds']} rounds"
-    return f"the server has ended well: {needed if held['round'] < held['rounds'] else DONE}"
+def _ended(status: Mapping[str, Any]) -> str:
+    if status["ended"] != DONE:
+        return f"the server has ended, no one is asked any more, and it may go on (--resume): {shown(status['ended'])}"
+    needed = f"the method needed {status['round']} of at most {status['rounds']} rounds"
+    return f"the server has ended well: {needed if status['round'] < status['rounds'] else DONE}"
 
 
-def _of_waiting(name: str, waited: float, frame: pd.DataFrame, held: Mapping[str, Any]) -> str:
+def _of_waiting(name: str, waited: float, frame: pd.DataFrame, status: Mapping[str, Any]) -> str:
     """What is known of one who has yet to answer."""
     own = frame[frame["client"] == name]
     if own.empty:
         remedy = "ask whether it has approved the study, and runs"
         return f"{name} has never been seen: it has answered nothing so far; {remedy}"
     last = f"last seen {own.iloc[-1]['when']}"
-    usual = usual_seconds(frame, held["kind"])
+    usual = usual_seconds(frame, status["kind"])
     mine = usual.get(name)
     others = [seconds for other, seconds in usual.items() if other != name]
     expected = mine if mine is not None else (median(others) if others else None)
     if expected is None:
-        return f"{name}: {last}; nobody has answered this kind of request yet"
+        return f"{name}: {last}; no one has answered this kind of request yet"
     whose = "its own earlier" if mine is not None else "the others'"
     if waited > max(SLOW * expected, expected + AT_LEAST):
         return f"{name} is slow: {in_words(waited)}, where {whose} answers took {in_words(expected)}; {last}"
@@ -91,20 +93,20 @@ def _of_waiting(name: str, waited: float, frame: pd.DataFrame, held: Mapping[str
 
 
 def _never_seen(names: Sequence[str], frame: pd.DataFrame) -> list[str]:
-    seen = set(frame["client"])
-    return [f"{name} has never been seen" for name in names if name not in seen]
+    clients = set(frame["client"])
+    return [f"{name} has never been seen" for name in names if name not in clients]
 
 
 def _slow(frame: pd.DataFrame) -> list[str]:
     """Who usually takes far longer than the others do."""
-    usual, found = usual_seconds(frame, "round"), []
+    usual, lines = usual_seconds(frame, "round"), []
     for name, seconds in usual.items():
         others = [value for other, value in usual.items() if other != name]
         if others and seconds > max(SLOW * median(others), median(others) + AT_LEAST):
-            found.append(
+            lines.append(
                 f"{name} is usually slow: {in_words(seconds)} a round, where the others take {in_words(median(others))}"
             )
-    return found
+    return lines
 
 
 def usual_seconds(frame: pd.DataFrame, kind: str) -> dict[str, float]:
@@ -118,19 +120,19 @@ def usual_seconds(frame: pd.DataFrame, kind: str) -> dict[str, float]:
     return {str(name): float(own["seconds"].tail(LAST).median()) for name, own in rows.groupby("client")}
 
 
-def _eta(held: Mapping[str, Any]) -> list[str]:
+def _eta(status: Mapping[str, Any]) -> list[str]:
     """How long the rounds that are left take, by the last ones."""
-    rounds, took = held["rounds"] - held["round"] + (held["kind"] == "round"), held.get("round_seconds") or []
+    rounds, took = status["rounds"] - status["round"] + (status["kind"] == "round"), status.get("round_seconds") or []
     if not took or rounds <= 0:
         return []
-    most, usual = "at most" if held.get("ends_early") else "about", median(took)
+    most, usual = "at most" if status.get("ends_early") else "about", median(took)
     left = f"{rounds} round{'s' * (rounds != 1)} left"
     return [f"{left}: {most} {in_words(rounds * usual)}, at {in_words(usual)} a round"]
 
 
 def _time(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -68,8 +68,8 @@ def public_sums(study: Study) -> list[State]:
             before: list[dict[str, np.ndarray]] = [
                 {name: value.numpy() for name, value in sums.items()} for sums in totals
             ]
-            each = [_tensors(site.sums(before)) for site in sites]
-            totals.append(reduce(lambda one, other: {k: v + other[k] for k, v in one.items()}, each))
+            of_sites = [_tensors(site.sums(before)) for site in sites]
+            totals.append(reduce(lambda total, other: {k: v + other[k] for k, v in total.items()}, of_sites))
     return totals
 
 
@@ -119,12 +119,12 @@ def noisy_method(study: Study, network: Architecture, outline: Federation) -> Me
     return with_noise(study.options("cpu"), method, outline, alone=True, everyone=len(study.clients))[0]
 
 
-def same_sums(one: Sequence[State], other: Sequence[State]) -> bool:
+def same_sums(first: Sequence[State], other: Sequence[State]) -> bool:
     """Whether two machines' public sums are the same, up to the order of additions."""
-    return len(one) == len(other) and all(
+    return len(first) == len(other) and all(
         a.keys() == b.keys()
         and all(a[k].shape == b[k].shape and torch.allclose(a[k].cpu(), b[k].cpu(), CLOSE, CLOSE) for k in a)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(first, other, strict=True)
     )
 
 

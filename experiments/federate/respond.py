@@ -27,22 +27,22 @@ def write_replies(answer: Callable[[bytes], bytes], requests: Sequence[Path], ou
     Raises:
         UserError: for files that are none.
     """
-    held = []
+    named = []
     for path in requests:
         data = read(path)
         if not data:
             raise UserError(f"{shown(path)} is no file that can be read")
         try:
-            held.append((name_of(data), data))
+            named.append((name_of(data), data))
         except Unreadable as error:
             raise UserError(f"{shown(path)} is no request: {error}") from error
     single = out.suffix == REPLY
     place = out.parent if single else out
     if place.is_symlink():
         raise UserError(f"{shown(place)} is a link: say the folder that it leads to")
-    if single and len(held) > 1:
-        raise UserError(f"{len(held)} replies do not go into one file: --out DIR")
-    for name, data in sorted(held):
+    if single and len(named) > 1:
+        raise UserError(f"{len(named)} replies do not go into one file: --out DIR")
+    for name, data in sorted(named):
         path = out if single else out / f"{name}{REPLY}"
         make_folder(path.parent)
         reply = answer(data)

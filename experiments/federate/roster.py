@@ -29,7 +29,7 @@ def change_roster(folder: Path, before: Sequence[str], after: Sequence[str]) -> 
         before, after: the rosters.
     """
     tensors, record = load(folder)
-    # (killed before the new study.toml was in its place, this has been done already)
+    # Killed before the new study.toml was in its place, this has been done already.
     before = record.get("roster", before)
     for what, names in (("left", set(before) - set(after)), ("joined", set(after) - set(before))):
         if names:
@@ -37,7 +37,7 @@ def change_roster(folder: Path, before: Sequence[str], after: Sequence[str]) -> 
     for name, dim in BY_CLIENT.items():
         if name in tensors:
             tensors[name] = _rearranged(tensors[name], dim, before, after)
-    # (what is measured of clients is measured beside all others: it begins anew)
+    # What is measured of clients is measured beside all others: it begins again.
     tensors = {k: v for k, v in tensors.items() if not k.startswith(f"journal/{KEPT}")}
     kept = {k: v for k, v in record.items() if k not in ("format", "state", "digest", "checksum")}
     save(folder, tensors, {**kept, "roster": list(after)})

@@ -44,21 +44,21 @@ def read_keys(keys: Mapping[str, str], clients: Sequence[str], path: Path) -> di
     """
     if taken := [name for name in clients if name.lower() == SERVER]:
         raise UserError(f"{path}: a client cannot be named {taken[0]!r}: keys.server is the server's")
-    found: dict[str, PublicCard] = {}
+    cards: dict[str, PublicCard] = {}
     for name, text in keys.items():
         if name != SERVER and name not in clients:
-            raise UserError(f"{path}: keys.{name} is of nobody on the roster: take the line out")
+            raise UserError(f"{path}: keys.{name} is of no client on the roster: take the line out")
         try:
             card = PublicCard.read(text)
         except UserError as error:
             raise UserError(f"{path}: keys.{name}: {error}") from error
         if card.name != name and (name != SERVER or card.name in clients):
             raise UserError(f"{path}: keys.{name} is the card of {card.name}: each has a card with its own name")
-        for other, held in found.items():
-            if card.sign == held.sign or card.seal == held.seal:
+        for other, other_card in cards.items():
+            if card.sign == other_card.sign or card.seal == other_card.seal:
                 raise UserError(f"{path}: {other} and {name} have one key: each makes its own (hierfl federate keys)")
-        found[name] = card
-    return found
+        cards[name] = card
+    return cards
 
 
 def check_server(keys: Mapping[str, PublicCard], clients: Sequence[str], identity: Identity, path: Path) -> None:
@@ -103,8 +103,8 @@ def with_cards(sites: Sequence[str], server: Path | None) -> tuple[list[str], di
     """
     clients: list[str] = []
     keys: dict[str, Any] = {SERVER: PublicCard.read(server).text} if server is not None else {}
-    for said in sites:
-        card = PublicCard.read(Path(said)) if said.endswith(".pub") else None
-        clients.append(card.name if card else said)
+    for site in sites:
+        card = PublicCard.read(Path(site)) if site.endswith(".pub") else None
+        clients.append(card.name if card else site)
         keys |= {card.name: card.text} if card else {}
     return clients, keys

@@ -1,4 +1,4 @@
-"""A study's server: asks the sites, adds up, and keeps what is everybody's."""
+"""A study's server: asks the sites, adds up, and keeps what all clients share."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _leave(courier: SealedAsk, requests: dict[str, bytes]) -> None:
     if requests:
         try:
             courier.leave(requests)
-        except (OSError, UserError, RuntimeError) as error:  # (the connection itself may be why it ends)
+        except (OSError, UserError, RuntimeError) as error:  # the connection itself may be why it ends
             log.warning("the sites have not heard that the server has ended: %s", shown(error))
 
 
@@ -135,7 +135,7 @@ def check_folder(folder: Path, resume: bool) -> None:
 
 
 def has_ended(folder: Path, clients: Sequence[str]) -> bool:
-    """Whether a server's study has its results, and all of a roster have heard it: nobody would answer any more."""
+    """Whether a server's study has its results, and all of a roster have heard it: no one would answer any more."""
     if not (folder / "summary.json").is_file() or not (folder / CONTRIBUTIONS).is_file():
         return False
     return set(clients) <= set(who_finished(folder))
@@ -234,7 +234,7 @@ def _write_results(study: Study, folder: Path, run: Run, offers: Offers, again: 
         write_frame(folder / "globals.csv", joint.globals_table())
         write(joint.inference_data(rows=False, observed=False), folder / "posterior.nc")
         summary["warnings"] = [*summary["warnings"], *joint.notes(run.rounds)]
-    # (with noise metrics are null anyway, and summary.json says why)
+    # With noise metrics are null anyway, and summary.json says why.
     if not summary.get("dp") and "train" in study.options("cpu").splits and (words := offers.silence(len(run.ids))):
         summary["warnings"] = [*summary["warnings"], words]
     write_text(folder / "summary.json", json.dumps(summary, indent=1) + "\n")

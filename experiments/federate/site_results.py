@@ -44,19 +44,19 @@ def site_run(member: Membership) -> Run:
     if site is None:
         raise UserError(f"{member.folder}: the study has not begun for this site; it predicts nothing yet")
     fitted, options = site.fitted(), site.options
-    if not options.splits:  # (a plain model has draws of its posterior, and nothing is scored)
+    if not options.splits:  # a plain model has draws of its posterior, and nothing is scored
         return Run(fitted, [member.client], options, [], 0.0, fitted.trace.random)
     random = fitted.trace.random
     draws = (0, options.draws) if random else (0,)
     split = "test" if fitted.federation.sizes("test")[0] else "train"
-    found = evaluate_personal(fitted, split, 1, draws)
+    scores = evaluate_personal(fitted, split, 1, draws)
     row: dict[str, Any] = {"round": options.rounds, "split": split}
-    for kind, own in zip(("pm", "pm_draws"), found, strict=False):
+    for kind, own in zip(("pm", "pm_draws"), scores, strict=False):
         mine = over_clients(own, fitted.federation.task)
         row |= {f"{kind}_{name}": mine.get(name) for name in names_of(fitted.federation.task)}
     row |= dict.fromkeys(f"gm_{name}" for name in global_metrics(fitted.federation.task))
     row |= {"rejected": None, "skipped": None, "bytes": None, "diverged": None, "seconds": None}
-    tested = found if split == "test" else None
+    tested = scores if split == "test" else None
     calibration = calibration_of_client(fitted, options, site.calibrated, random=random)
     return Run(fitted, [member.client], options, [row], 0.0, random, tested, calibration=calibration)
 
@@ -113,17 +113,19 @@ def predictions(
     inputs = member.study.data.inputs(path, federation, reading or member.reading)
     calibration = run.calibration if shares in ("", "own") else None
     tempered = calibration is not None and calibration.powers is not None
-    found = run.predict(inputs, member.client, draws, tempered=tempered, shares=shares, frame=False).cpu().numpy()
+    probabilities = (
+        run.predict(inputs, member.client, draws, tempered=tempered, shares=shares, frame=False).cpu().numpy()
+    )
     if federation.task == "regression":
-        table = pd.DataFrame({"mean": found[:, 0], "sd": found[:, 1]})
+        table = pd.DataFrame({"mean": probabilities[:, 0], "sd": probabilities[:, 1]})
         if not level_names(run.fitted.method):
             return table
         levels = predicted(run, inputs, "client", None, draws).filter(regex=r"^p\(")
         return table.assign(**{f"p_{name[2:-1]}": levels[name].to_numpy() for name in levels})
     labels = federation.about.get("labels") or range(federation.classes)
-    table = pd.DataFrame({f"p_{label}": column for label, column in zip(labels, found.T, strict=True)})
+    table = pd.DataFrame({f"p_{label}": column for label, column in zip(labels, probabilities.T, strict=True)})
     names = np.array([str(label) for label in labels])
-    table = table.assign(label=names[found.argmax(1)])
+    table = table.assign(label=names[probabilities.argmax(1)])
     if calibration is None or calibration.threshold is None:
         return table
     sets = run.prediction_sets(inputs, member.client).cpu().numpy()

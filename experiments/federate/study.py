@@ -1,4 +1,4 @@
-"""study.toml: what a server and its sites agree on before anything is computed. Everybody has the same file."""
+"""study.toml: what a server and its sites agree on before anything is computed. Everyone has the same file."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def fit_options() -> list[str]:
     """Options of a run that all have to agree on; the others are each machine's own."""
-    agreed = [name for name, about in options().items() if about.fit and (about.identity or name == "seed")]
+    agreed = [name for name, option in options().items() if option.fit and (option.identity or name == "seed")]
     return [name for name in agreed if name not in PRIVACY]
 
 
@@ -87,7 +87,7 @@ class Study:
         refuse_strange(table, STUDY, path)
         refuse_strange(table["privacy"], STUDY["privacy"], path)
         kinds_said = {name: Number(kind) if kind in (int, float) else kind for name, kind in kinds().items()}
-        # (what is newer than a study was not agreed on in it)
+        # What is newer than a study was not agreed on in it.
         run = {f"{name}?" if options()[name].newer else name: kinds_said[name] for name in fit_options()}
         check(table["run"], run, path, "run")
         refuse_strange(table["run"], run, path)
@@ -106,7 +106,7 @@ class Study:
         refuse_replies(loaded.cls)
         make_settings(loaded.cls, table["settings"])
         given = made.options("cpu")
-        if not finished:  # (sites would be asked for sums before the server said so)
+        if not finished:  # sites would be asked for sums before the server said so
             task = getattr(made.data, "task", "regression")
             check_wanted(given, task, table["data"].get("validation_fraction", 0.0) > 0)
             design = getattr(made.data, "design", None)
@@ -143,7 +143,7 @@ class Study:
     def digest(self) -> str:
         """Of all that stays the same at every site. The roster and its keys do not: sites come and go."""
         agreed = {k: v for k, v in self.table.items() if k not in ("clients", "keys")}
-        # (what people sign must have no second meaning; studies from before are known by the shorter one)
+        # What people sign must have no second meaning; studies from before are known by the shorter one.
         return _digest(agreed)[: 32 if self.table["format"] == FORMAT else 16]
 
     @cached_property
@@ -163,7 +163,7 @@ class Study:
     def options(self, device: str) -> Options:
         """How it is run; the device is each machine's own."""
         given = dict(self.table["run"])
-        if self.table["data"]["kind"] == "formula":  # (a statistician's digits, as for hierfl run)
+        if self.table["data"]["kind"] == "formula":  # a statistician's digits, as for hierfl run
             split = "test" if self.table["data"]["test_fraction"] else "train"
             given |= {"dtype": torch.float64, "splits": (split,)}
         if self.table["data"]["kind"] == MODEL:
@@ -232,5 +232,5 @@ def _method_of(table: Mapping[str, Any], path: Path, trust_code: bool) -> method
         return loaded
     if Path(name).name != name:
         raise UserError(f"{path}: a method's own file is beside it, not at {name!r}")
-    about = {"method": str(user_path(path.parent / name)), "method_digest": digest, "model": table.get("model")}
-    return methods.load_of(path, about, trust_code=trust_code)
+    entries = {"method": str(user_path(path.parent / name)), "method_digest": digest, "model": table.get("model")}
+    return methods.load_of(path, entries, trust_code=trust_code)

@@ -61,25 +61,28 @@ def data_of(table: Mapping[str, Any], path: Path, loaded: Loaded) -> StudyData:
     Raises:
         UserError: for what is no such description.
     """
-    said, seed, name = table["data"], table["run"]["seed"], table["name"]
-    held = {"validation": said.get("validation_fraction", 0.0), "seed": seed, "name": name}
-    if said["kind"] == "arrays":
-        held |= {name: said[name] for name in ("network", "response_sd")}
-        held["learn_sd"] = said.get("learn_sd", "no")
-        return ArrayData(tuple(said["inputs"]), said["images"], said["classes"], **held)
-    spellings = Spellings.of(said.get("spellings", "keep"))  # (studies from before this entry kept them apart)
+    entries, seed, name = table["data"], table["run"]["seed"], table["name"]
+    common = {"validation": entries.get("validation_fraction", 0.0), "seed": seed, "name": name}
+    if entries["kind"] == "arrays":
+        common |= {name: entries[name] for name in ("network", "response_sd")}
+        common["learn_sd"] = entries.get("learn_sd", "no")
+        return ArrayData(tuple(entries["inputs"]), entries["images"], entries["classes"], **common)
+    spellings = Spellings.of(entries.get("spellings", "keep"))  # studies from before this entry kept them apart
     dictionary = Dictionary.of(table.get("columns", {}), path, spellings)
-    if said["kind"] == MODEL:
+    if entries["kind"] == MODEL:
         return _model_data(dictionary, loaded, table, path)
-    held |= {"test": said["test_fraction"], **{k: v for k, v in table["privacy"].items() if k.startswith("patient")}}
-    if said["kind"] == "formula":
+    common |= {
+        "test": entries["test_fraction"],
+        **{k: v for k, v in table["privacy"].items() if k.startswith("patient")},
+    }
+    if entries["kind"] == "formula":
         roles = ("event", "weights", "precision_weights", "correlation")
-        more = RowColumns(said["known_se"], *(said.get(role, "") for role in roles))
-        formula = StudyFormula(said["formula"], dictionary, said["family"], more)
-        return FormulaData(formula, na=_missing(said, path), **held)
+        more = RowColumns(entries["known_se"], *(entries.get(role, "") for role in roles))
+        formula = StudyFormula(entries["formula"], dictionary, entries["family"], more)
+        return FormulaData(formula, na=_missing(entries, path), **common)
     return ColumnData(
-        dictionary, tuple(said["x"]), said["y"], network=said["network"], response_sd=said["response_sd"],
-        learn_sd=said.get("learn_sd", "no"), **held,
+        dictionary, tuple(entries["x"]), entries["y"], network=entries["network"], response_sd=entries["response_sd"],
+        learn_sd=entries.get("learn_sd", "no"), **common,
     )  # fmt: skip
 
 
@@ -130,7 +133,7 @@ def _with_rows(cls: type[Method], design: ColumnDesign, most: int) -> ColumnDesi
     return replace(design, rows=most) if by_rows else design
 
 
-def check_rows(cls: type[Method], design: ColumnDesign, held: SiteData, path: Path) -> None:
+def check_rows(cls: type[Method], design: ColumnDesign, site_data: SiteData, path: Path) -> None:
     """Whether a plain model can be fitted to a site's rows.
 
     Raises:
@@ -138,16 +141,16 @@ def check_rows(cls: type[Method], design: ColumnDesign, held: SiteData, path: Pa
     """
     from hierfl.models.any_model.checking import check_model
 
-    federation = held.federation([]).to(dtype=torch.float64)
+    federation = site_data.federation([]).to(dtype=torch.float64)
     try:
         check_model(cast("type[ModelMethod]", cls).model_function, design, federation.batch([0]))
     except UserError as error:
         raise UserError(f"{path}: the model does not fit these rows: {error}") from error
 
 
-def _missing(said: Mapping[str, Any], path: Path) -> Missing:
+def _missing(entries: Mapping[str, Any], path: Path) -> Missing:
     """What becomes of rows that lack a value."""
-    na = said.get("na", "refuse")
+    na = entries.get("na", "refuse")
     if na not in get_args(Missing):
         raise unknown(f"value of data.na in {path}:", na, get_args(Missing))
     return cast("Missing", na)

@@ -63,7 +63,7 @@ class OfStudy:
 
     @typed_call
     def compare(self, other: FittedMixedModel, *_: Any, **__: Any) -> pd.DataFrame:
-        """Refused: nobody sees that two studies are of the same rows, and REML's are fitted again."""
+        """Refused: no one sees that two studies are of the same rows, and REML's are fitted again."""
         raise UserError(
             "compare needs all rows, and they are at their sites: test('x = 0') and anova() test effects of one study"
         )
@@ -91,7 +91,7 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
         Raises:
             UserError: for these.
         """
-        if level not in [of.grouping.factor for of in self.method.above]:
+        if level not in [level_above.grouping.factor for level_above in self.method.above]:
             raise _at_sites("ranef")
         return super().ranef(level)
 
@@ -156,15 +156,15 @@ def _restored(study: Study, folder: Path) -> tuple[Fitted, Options]:
     shared = {k.removeprefix(SHARED): v for k, v in state.items() if k.startswith(SHARED)}
     initial = initial_values(method, InitialWeights.of(method.network, options.seed))[1]
     initial = {k: v.detach().to(options.dtype) for k, v in initial.items()}
-    nobody = {k: v.new_zeros((0, *v.shape)) for k, v in initial.items()}
+    no_rows = {k: v.new_zeros((0, *v.shape)) for k, v in initial.items()}
     params = method.prediction_params(shared)
-    return Fitted(method, outline, params, nobody, {}, initial, options.seed, counted(folder)), options
+    return Fitted(method, outline, params, no_rows, {}, initial, options.seed, counted(folder)), options
 
 
 def counted(folder: Path) -> Population | None:
     """Sums over all sites that the report has kept: rows by their quantile residuals; None where none were counted."""
-    held = read_summary(folder)
-    counts = [held[name] for k in range(1, CELLS + 1) if (name := f"{RESIDUALS}_{k}") in held]
+    summary = read_summary(folder)
+    counts = [summary[name] for k in range(1, CELLS + 1) if (name := f"{RESIDUALS}_{k}") in summary]
     return Population({}, {RESIDUALS: torch.tensor(counts, dtype=torch.float64)}) if len(counts) == CELLS else None
 
 
@@ -175,9 +175,9 @@ def _at_site(member: Membership) -> FittedMixedModel:
     run = site_run(member)
     index = member.study.data.site(member.data, member.client, member.reading).df.index
     federation = run.fitted.federation
-    here = replace(federation, about={**federation.about, "index": index})
+    own_federation = replace(federation, about={**federation.about, "index": index})
     formula = member.study.data.formula.formula
-    return SiteMixedModel(replace(run, fitted=replace(run.fitted, federation=here)), formula)
+    return SiteMixedModel(replace(run, fitted=replace(run.fitted, federation=own_federation)), formula)
 
 
 def _check(study: Study) -> None:

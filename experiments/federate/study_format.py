@@ -52,15 +52,15 @@ def check_format(table: Mapping[str, Any], path: Path, finished: bool) -> None:
     Raises:
         UserError: for one, with what can be done.
     """
-    found = table["format"]
-    if found == EARLIER and not finished:
+    version = table["format"]
+    if version == EARLIER and not finished:
         raise UserError(
             f"{path} is of format {EARLIER}, without keys: finish this study with the version of hierfl that began it, "
             "or draft it again (hierfl federate study)"
         )
-    if found not in (EARLIER, FORMAT):
-        raise UserError(f"{path} is of format {found}, and this version of hierfl reads {FORMAT}")
-    if (found == FORMAT) != ("keys" in table):
+    if version not in (EARLIER, FORMAT):
+        raise UserError(f"{path} is of format {version}, and this version of hierfl reads {FORMAT}")
+    if (version == FORMAT) != ("keys" in table):
         raise UserError(f"{path}: format {FORMAT} has the part keys, and format {EARLIER} has none")
 
 
@@ -70,6 +70,6 @@ def refuse_strange(table: Mapping[str, Any], schema: Schema, path: Path) -> None
     Raises:
         UserError: for one.
     """
-    known = {name.removesuffix("?") for name in schema}
-    if strange := sorted(table.keys() - known):
-        raise unknown(f"entry of {path}:", strange[0], sorted(known))
+    names = {name.removesuffix("?") for name in schema}
+    if strange := sorted(table.keys() - names):
+        raise unknown(f"entry of {path}:", strange[0], sorted(names))

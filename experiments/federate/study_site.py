@@ -71,23 +71,23 @@ class Membership:
         """
         if not (folder / SITE).is_file():
             raise UserError(f"{folder} is not the folder of a site: it has no {SITE}")
-        held = read_toml(folder / SITE, {"client": str, "data": str, "reading?": dict})
+        entries = read_toml(folder / SITE, {"client": str, "data": str, "reading?": dict})
         home = home_of(folder)
         approval = home.approval_of(folder) if home else None
         approved = approval is not None and approval.method == read_toml(folder / STUDY_COPY, STUDY)["method_digest"]
         study = Study.read(folder / STUDY_COPY, trust_code=trust_code or approved, finished=finished)
-        return cls(folder, study, held["client"], Path(held["data"]), Reading.of(held.get("reading")))
+        return cls(folder, study, entries["client"], Path(entries["data"]), Reading.of(entries.get("reading")))
 
     def keep(self) -> None:
         """Writes it down."""
         make_folder(self.folder)
-        about: dict[str, Any] = {"client": self.client, "data": str(self.data)}
-        about |= {"reading": said} if (said := self.reading.as_table()) else {}
-        # (its method's file, too: the folder is complete by itself)
+        entries: dict[str, Any] = {"client": self.client, "data": str(self.data)}
+        entries |= {"reading": reading} if (reading := self.reading.as_table()) else {}
+        # Its method's file, too: the folder is complete by itself.
         if self.study.table["method"].endswith(".py"):
             write_whole(self.folder / self.study.table["method"], self.study.loaded.source.read_bytes())
         write_whole(self.folder / STUDY_COPY, tomli_w.dumps(dict(self.study.table)).encode())
-        write_whole(self.folder / SITE, tomli_w.dumps(about).encode(), mode=0o600)
+        write_whole(self.folder / SITE, tomli_w.dumps(entries).encode(), mode=0o600)
 
     def site(self, device: str = "cpu", *, train_scores: bool = True, least_cell: int = 1) -> PreparedSite:
         """What answers for it.
@@ -130,16 +130,18 @@ def read_site_data(study: Study, path: Path, client: str, reading: Reading | Non
         UserError: where it does not fit what was agreed on; the line holds none of its values.
     """
     try:
-        held = study.data.site(path, client, reading)
+        site_data = study.data.site(path, client, reading)
     except UserError as error:
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
-    if held.rows < study.least_rows:
-        raise UserError(f"{path} has {held.rows} rows, fewer than the {study.least_rows} that the study asks of a site")
-    if held.rows > (most := most_rows(study.table["privacy"])) > 0:
-        raise UserError(f"{path} has {held.rows} rows, more than the {most} that the study allows (most_rows)")
+    if site_data.rows < study.least_rows:
+        raise UserError(
+            f"{path} has {site_data.rows} rows, fewer than the {study.least_rows} that the study asks of a site"
+        )
+    if site_data.rows > (most := most_rows(study.table["privacy"])) > 0:
+        raise UserError(f"{path} has {site_data.rows} rows, more than the {most} that the study allows (most_rows)")
     if isinstance(study.data, ModelData):
-        check_rows(study.loaded.cls, study.data.design, held, path)
-    return held
+        check_rows(study.loaded.cls, study.data.design, site_data, path)
+    return site_data
 
 
 def as_numbers(totals: Sequence[State]) -> list[NamedSums]:
@@ -164,11 +166,11 @@ class SiteRows:
             raise Refused("sums of its rows are asked for, which have no share of epsilon", "policy")
         self.support.check(before)
         first = len(before) < self.support.steps
-        found: dict[str, Any] = self.support.sums(self.held) if first else self.held.sums(as_numbers(before))
-        return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in found.items()}
+        sums: dict[str, Any] = self.support.sums(self.held) if first else self.held.sums(as_numbers(before))
+        return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in sums.items()}
 
     def digest(self) -> str:
-        # (the rows themselves: constants of the preparation are not known yet)
+        # The rows themselves: constants of the preparation are not known yet.
         return self.held.digest()
 
 

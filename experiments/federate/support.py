@@ -36,7 +36,7 @@ class Support:
     def __init__(self, study: Study) -> None:
         self.study = study
         options = study.options("cpu")
-        # (with noise nothing is asked before the first round: what one site alone has is hidden by its noise)
+        # With noise nothing is asked before the first round: what one site alone has is hidden by its noise.
         self.steps = int(options.masked and options.dp == "none" and bool(self.names))
 
     @cached_property

@@ -50,7 +50,7 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
     """
     place = PlainFolder(exchange, client)
     requests, waits = RequestFiles(exchange, client, site.answer), False
-    while not site.ended and not _is_there(place.path):  # (a mount that is away, a server that has not begun)
+    while not site.ended and not _is_there(place.path):  # a mount that is away, a server that has not begun
         if not waits:
             lacking = place.path if _is_there(exchange) else exchange
             log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(lacking))
@@ -59,7 +59,7 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
     if not _is_there(place.path):
         return
     with alone(place, LOCK, f"another process answers as {client} in {shown(place.path)}: end one of them"):
-        # (a server that was killed as it ended may ask once more what this site has answered)
+        # A server that was killed as it ended may ask once more what this site has answered.
         end = time.monotonic() + FAREWELL if site.ended else 0.0
         while not site.ended or time.monotonic() < end:
             if not requests.answered():
@@ -69,7 +69,7 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
 def _is_there(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # (of a mount that is away, or not for this account)
+    except OSError:  # of a mount that is away, or not for this account
         return False
 
 
@@ -117,7 +117,7 @@ def node_command(folder: Path) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens to."""
+    """A port of this machine that no one listens to."""
     import socket
 
     with socket.socket() as tried:

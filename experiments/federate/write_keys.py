@@ -27,8 +27,8 @@ def write_keys(home: Path, name: str, *, rotate: bool = False) -> Identity:
         UserError: where there are keys that are not to be rotated, none to rotate, or those of another name.
     """
     made = Identity.make(name)
-    if rotate and (held := Identity.load(home)).name != name:
-        raise UserError(f"{home / KEY_FILE} is the key of {held.name}, not of {name}")
+    if rotate and (present := Identity.load(home)).name != name:
+        raise UserError(f"{home / KEY_FILE} is the key of {present.name}, not of {name}")
     made.save(home, rotate=rotate)
     if not (home / NODE_KEY).exists():
         write_node_keys(home)

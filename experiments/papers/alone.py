@@ -62,8 +62,8 @@ def accuracies(
     for client, name in enumerate(federation.ids):
         own = shown[str(name)] = {}
         for domain, mask in tests.items():
-            said = run.predict(torch.as_tensor(pool.x_test[mask]), client=client).argmax(-1).cpu().numpy()
-            own[domain] = float(np.mean(said == pool.y_test[mask]))
+            predicted = run.predict(torch.as_tensor(pool.x_test[mask]), client=client).argmax(-1).cpu().numpy()
+            own[domain] = float(np.mean(predicted == pool.y_test[mask]))
     return shown
 
 
@@ -77,16 +77,16 @@ def run_alone(
         UserError: for data that are not there, or that have no domains.
     """
     path = out / "alone.json"
-    about = {"experiment": "pfedv-1", **options, "settings": dict(settings)}
+    facts = {"experiment": "pfedv-1", **options, "settings": dict(settings)}
     for name in () if collect else data:
         for seed in range(seeds):
-            cells = read_cells(path, about)
+            cells = read_cells(path, facts)
             if any((cell["data"], cell["seed"]) == (name, seed) for cell in cells):
                 continue
             to_stderr()(f"{name}, seed {seed}")
             pool = registry.load(name, root)
             values = accuracies(pool, name, seed, options, settings)
-            cells = [*read_cells(path, about), {"data": name, "seed": seed, "origin": pool.origin, "accuracy": values}]
+            cells = [*read_cells(path, facts), {"data": name, "seed": seed, "origin": pool.origin, "accuracy": values}]
             out.mkdir(parents=True, exist_ok=True)
-            write_text(path, json.dumps({**about, "cells": cells}, indent=1) + "\n")
-    return read_cells(path, about)
+            write_text(path, json.dumps({**facts, "cells": cells}, indent=1) + "\n")
+    return read_cells(path, facts)

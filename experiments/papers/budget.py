@@ -36,14 +36,14 @@ def in_order(table: Table, cells: Cells, out: Path, extra: Mapping[str, Any], ro
 
 def estimates(cells: Cells, out: Path, extra: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
     """Seconds that each cell would take, by its name, and how that is known; 0 for those that have finished."""
-    seen, costs = measured(cells, out), {}
+    measured_seconds, costs = measured(cells, out), {}
     for place, cell in cells:
-        each, how = seconds_per_round(place, seen)
+        seconds_each, how = seconds_per_round(place, measured_seconds)
         try:
             rounds = 0 if is_finished(out / cell.name) else cell.config(extra).run.rounds
-        except UserError:  # (it cannot be run, and says so when it is begun)
+        except UserError:  # it cannot be run, and says so when it is begun
             rounds = 0
-        costs[cell.name] = rounds * each, how
+        costs[cell.name] = rounds * seconds_each, how
     return costs
 
 
@@ -51,10 +51,10 @@ def plan(cells: Cells, out: Path, extra: Mapping[str, Any], hours: float | None)
     """How long the cells that are missing would take, how that is known, and what a budget reaches, in a line."""
     costs = estimates(cells, out, extra)
     missing = [costs[cell.name] for _, cell in cells if not is_finished(out / cell.name)]
-    ways = {how: sum(one == how for _, one in missing) for _, how in missing}
+    ways = {how: sum(way == how for _, way in missing) for _, how in missing}
     total = sum(seconds for seconds, _ in missing) / 3600
-    known = "; ".join(f"{many} {how}" for how, many in ways.items())
-    line = f"{len(missing)} of {len(cells)} cells to run, about {total:.1f} hours ({known or 'none'})"
+    ways_in_words = "; ".join(f"{many} {how}" for how, many in ways.items())
+    line = f"{len(missing)} of {len(cells)} cells to run, about {total:.1f} hours ({ways_in_words or 'none'})"
     if hours is None:
         return line
     reached, used = 0, 0.0

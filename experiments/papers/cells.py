@@ -29,14 +29,14 @@ def cell_name(place: Place, seed: int) -> str:
     return "-".join(filter(None, parts))
 
 
-def table_cell(table: Table, place: Place, seed: int, said: Mapping[str, Any] | None = None) -> Cell:
+def table_cell(table: Table, place: Place, seed: int, chosen: Mapping[str, Any] | None = None) -> Cell:
     """One run of a table.
 
     Args:
         table: whose.
         place: which cell of it.
         seed: of the run.
-        said: settings of all methods that have them, in place of the table's.
+        chosen: settings of all methods that have them, in place of the table's.
 
     Raises:
         UserError: for settings that cannot be.
@@ -54,7 +54,7 @@ def table_cell(table: Table, place: Place, seed: int, said: Mapping[str, Any] | 
         given |= rule.run
         special |= rule.settings
     row = {**its(condition.settings), **row}  # what makes the cell what it is
-    wanted = its(said or {})
+    wanted = its(chosen or {})
     if fixed := sorted(wanted.keys() & row.keys()):
         raise UserError(f"{fixed[0]} is what tells cells of {table.name} apart: choose them by --methods, --conditions")
     wanted = applicable(cls, wanted, {**special, **row})

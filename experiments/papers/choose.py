@@ -47,7 +47,7 @@ def run_searches(
     for place in places:
         if place.method not in table.grid:
             raise UserError(f"{table.name} has no grid of {place.method}: [grid.{place.method}]")
-    found = []
+    chosen = []
     for place in places:
         kind, row = table.variants.get(place.method, (place.method, {}))
         condition = table.condition(place)
@@ -67,27 +67,27 @@ def run_searches(
         if best is not None and best.get("pm_nll") is not None:
             whole = configure(kind, place.data, options, best["settings"]).settings
             searched = {k: whole[k] for k in table.grid[place.method]}
-            found.append({
+            chosen.append({
                 "place": place, "settings": searched, "tried": len(cells), "of": math.prod(map(len, grid.values())),
                 "nll": best["pm_nll"],
             })  # fmt: skip
-    if found:
-        write_text(out / "chosen.toml", as_toml(found, seeds))
-    return found
+    if chosen:
+        write_text(out / "chosen.toml", as_toml(chosen, seeds))
+    return chosen
 
 
-def as_toml(found: list[dict[str, Any]], seeds: int) -> str:
+def as_toml(chosen: list[dict[str, Any]], seeds: int) -> str:
     """What was chosen, as entries of a table of runs."""
     from tomli_w import dumps
 
     entries = [
-        "[[where]]\n" + dumps({"data": one["place"].data, "method": one["place"].method})
-        + "\n[where.settings]\n" + dumps(one["settings"])
-        for one in found
+        "[[where]]\n" + dumps({"data": choice["place"].data, "method": choice["place"].method})
+        + "\n[where.settings]\n" + dumps(choice["settings"])
+        for choice in chosen
     ]  # fmt: skip
-    said = [
-        f"# {one['place'].method}: best of {one['tried']} settings ({one['of']} in the grid) by validation NLL "
-        f"{one['nll']:.4f}, {seeds} seed{'s' * (seeds != 1)}"
-        for one in found
+    comments = [
+        f"# {choice['place'].method}: best of {choice['tried']} settings ({choice['of']} in the grid) by "
+        f"validation NLL {choice['nll']:.4f}, {seeds} seed{'s' * (seeds != 1)}"
+        for choice in chosen
     ]
-    return "\n".join([*said, "", *entries])
+    return "\n".join([*comments, "", *entries])

@@ -38,7 +38,7 @@ def sizes_of(pool: PooledDataset, clients: int, split: str, splits: int) -> dict
 
 
 def run_sizes(
-    data: Sequence[str], clients: Sequence[int], root: Path, splits: int, said: str | None, out: Path,
+    data: Sequence[str], clients: Sequence[int], root: Path, splits: int, split_given: str | None, out: Path,
     collect: bool = False,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Draws what is missing; cells with data, clients, split and sizes.
@@ -47,25 +47,25 @@ def run_sizes(
         data, clients: which.
         root: where data sets lie.
         splits: how many are drawn of each.
-        said: the split; None for the data set's.
+        split_given: the split; None for the data set's.
         out: the folder of sizes.json.
         collect: draw nothing.
 
     Raises:
         UserError: for data that are not there, a split that cannot be, or a folder with another number of splits.
     """
-    path, about = out / "sizes.json", {"experiment": "client sizes", "splits": splits}
+    path, facts = out / "sizes.json", {"experiment": "client sizes", "splits": splits}
     for name in () if collect else data:
-        pool, split = None, said or registry.defaults(name).split
+        pool, split = None, split_given or registry.defaults(name).split
         for many in clients:
-            key, kept = {"data": name, "clients": many, "split": split}, read_cells(path, about)
+            key, kept = {"data": name, "clients": many, "split": split}, read_cells(path, facts)
             if any(key.items() <= cell.items() for cell in kept):
                 continue
             to_stderr()(f"{name}, {many} clients: {splits} splits")
             pool = pool or registry.load(name, root)
             cells = [*kept, {**key, **sizes_of(pool, many, split, splits)}]
-            write_text(path, json.dumps({**about, "cells": cells}) + "\n")
-    return read_cells(path, about)
+            write_text(path, json.dumps({**facts, "cells": cells}) + "\n")
+    return read_cells(path, facts)
 
 
 def draw_sizes(cells: Sequence[Mapping[str, Any]], splits: int, path: Path) -> None:

@@ -103,9 +103,9 @@ def _common(by_seed: Mapping[int, Path]) -> dict[str, Any]:
     kept: dict[str, Any] = {
         k: record[k] for k in ("seconds_per_round", "setting", "settings_chosen", "method_digests") if k in record
     }
-    each = mean_and_error([bytes_per_message(folder) for folder in by_seed.values()])[0]
+    bytes_each = mean_and_error([bytes_per_message(folder) for folder in by_seed.values()])[0]
     scores = {k: v for k, v in record.items() if k.endswith(("_nll", "_ece"))}
-    return {**kept, **scores, "rounds": record["setting"]["run"]["rounds"], "bytes_per_message": each}
+    return {**kept, **scores, "rounds": record["setting"]["run"]["rounds"], "bytes_per_message": bytes_each}
 
 
 def row_of(

@@ -42,12 +42,12 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     if not (folder / "metrics.csv").is_file():
         raise UserError(f"{folder} is not the folder of a finished run: it has no metrics.csv")
     with open(folder / "metrics.csv") as file:
-        seen = [row for row in csv.DictReader(file) if row["split"] == "test"]
-    about = {"method": summary["method"], "data": summary["data"], "split": config.split, "seed": config.seed}
+        test_rows = [row for row in csv.DictReader(file) if row["split"] == "test"]
+    facts = {"method": summary["method"], "data": summary["data"], "split": config.split, "seed": config.seed}
     names = ("pm_accuracy", "pm_nll", "pm_ece", "pm_draws_accuracy", "gm_accuracy", "bytes")
     return [
-        {**about, "round": int(row["round"]), "seconds": float(row["seconds"]), **{k: row.get(k) for k in names}}
-        for row in seen
+        {**facts, "round": int(row["round"]), "seconds": float(row["seconds"]), **{k: row.get(k) for k in names}}
+        for row in test_rows
     ]
 
 

@@ -33,27 +33,31 @@ def differences(table: Table, runs: Runs) -> list[dict[str, Any]]:
     gaps = []
     for data, clients, condition in dict.fromkeys((p.data, p.clients, p.condition) for p in runs):
         for first, second in table.claims:
-            one, two = (runs.get(Place(data, clients, condition, name), {}) for name in (first, second))
-            both = sorted(one.keys() & two.keys())
+            runs_of_first, two = (runs.get(Place(data, clients, condition, name), {}) for name in (first, second))
+            both = sorted(runs_of_first.keys() & two.keys())
             if both:
                 gap = {"data": data, "clients": clients, "condition": condition, "better": first, "worse": second}
-                gaps.append({**gap, "seeds": both, **_gap(table, [one[s] for s in both], [two[s] for s in both])})
+                gaps.append(
+                    {**gap, "seeds": both, **_gap(table, [runs_of_first[s] for s in both], [two[s] for s in both])}
+                )
     return gaps
 
 
-def _gap(table: Table, one: Sequence[Path], two: Sequence[Path]) -> dict[str, Any]:
+def _gap(table: Table, runs_of_first: Sequence[Path], two: Sequence[Path]) -> dict[str, Any]:
     """Differences of runs in pairs, in all metrics that both have."""
     by, domains = {}, {}
     for name, metric in table.metrics.items():
-        pairs = [(values(a, metric, table.by), values(b, metric, table.by)) for a, b in zip(one, two, strict=True)]
+        pairs = [
+            (values(a, metric, table.by), values(b, metric, table.by)) for a, b in zip(runs_of_first, two, strict=True)
+        ]
         if not all(a and a.keys() == b.keys() for a, b in pairs):
             continue
-        each = [{label: scale(metric) * (a[label] - b[label]) for label in a} for a, b in pairs]
-        by[name] = paired([float(np.mean(list(gap.values()))) for gap in each])
+        gaps = [{label: scale(metric) * (a[label] - b[label]) for label in a} for a, b in pairs]
+        by[name] = paired([float(np.mean(list(gap.values()))) for gap in gaps])
         if table.by and not domains:
-            domains = {label: mean_and_error([gap[label] for gap in each]) for label in each[0]}
+            domains = {label: mean_and_error([gap[label] for gap in gaps]) for label in gaps[0]}
     for name, column in SCORES.items():
-        ours, theirs = ([read_summary(folder).get(column) for folder in side] for side in (one, two))
+        ours, theirs = ([read_summary(folder).get(column) for folder in side] for side in (runs_of_first, two))
         if None not in ours + theirs:
             by[name] = paired(np.subtract(np.array(ours, float), np.array(theirs, float)).tolist())
     first = by.get(next(iter(table.metrics)), {})

@@ -110,7 +110,7 @@ def _of_run(table: Table, kind: str, folder: Path, label: str, out: Path, root: 
         made = []
         for name in table.figure.get("names", ()):
             if name == "features" and not (folder / "figures" / "features.png").is_file():
-                # (a run itself does not draw them: they take the network, the data and their time)
+                # A run itself does not draw them: they take the network, the data and their time.
                 draw_features(folder, read_config(folder), {"data_root": str(root)}, progress=False, trust_code=False)
             for picture in sorted((folder / "figures").glob(f"{name}*.png")):
                 out.mkdir(parents=True, exist_ok=True)

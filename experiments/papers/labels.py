@@ -22,9 +22,9 @@ def labels(names: Iterable[str]) -> dict[str, str]:
     return shown
 
 
-def labelled(rows: Sequence[Mapping[str, Any]], known: Mapping[str, str]) -> list[dict[str, Any]]:
+def labelled(rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]) -> list[dict[str, Any]]:
     """Rows, or differences, with data and methods so called."""
-    return [{**row, **{k: known.get(row[k], row[k]) for k in KEYS if k in row}} for row in rows]
+    return [{**row, **{k: labels.get(row[k], row[k]) for k in KEYS if k in row}} for row in rows]
 
 
 def shown_name(name: str) -> str:

@@ -80,19 +80,19 @@ def make_table(
         raise UserError("numbers of clients and seeds must be at least 1")
     if budget is not None and not budget > 0:
         raise UserError("a budget is a number of hours above 0")
-    known = [("data set", data, made.data)]
-    if not made.runner:  # (an experiment has rows and conditions of its own)
-        known += [("method", methods, made.methods), ("condition", conditions, tuple(c.name for c in made.conditions))]
-    for what, wanted, there in known:
-        for one in wanted or ():
-            if one not in there:
-                raise unknown(f"{what} of {made.name}", one, dict.fromkeys(there))
+    kinds = [("data set", data, made.data)]
+    if not made.runner:  # an experiment has rows and conditions of its own
+        kinds += [("method", methods, made.methods), ("condition", conditions, tuple(c.name for c in made.conditions))]
+    for what, wanted, possible in kinds:
+        for choice in wanted or ():
+            if choice not in possible:
+                raise unknown(f"{what} of {made.name}", choice, dict.fromkeys(possible))
     root = Path(extra.get("data_root", "data"))
     if made.runner:
-        said = {"data": data, "methods": methods, "conditions": conditions, "seeds": seeds, "settings": settings}
+        selection = {"data": data, "methods": methods, "conditions": conditions, "seeds": seeds, "settings": settings}
         if clients or budget:
             raise UserError(f"{made.name} is one experiment, without --clients and --budget")
-        return run_other(made, out, said, extra, collect, progress)
+        return run_other(made, out, selection, extra, collect, progress)
     places = made.places(data, clients, methods, conditions)
     if not places:
         raise UserError(f"{made.name} has no cell of this kind: its conditions have data and methods of their own")
@@ -111,10 +111,10 @@ def make_table(
     if not collect:
         problems += [words for words in strange if words not in problems]
     rows, claims = rows_of(made, runs, root), differences(made, runs)
-    known = labels([*(p.data for p in runs), *(p.method for p in runs)])
+    kinds = labels([*(p.data for p in runs), *(p.method for p in runs)])
 
-    def called(held: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return labelled(held, known)
+    def called(rows_kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return labelled(rows_kept, kinds)
 
     # all that there is, whatever part was asked for
     write(made, called(rows), called(claims), out, called(lines(runs)))

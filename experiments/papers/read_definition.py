@@ -54,19 +54,19 @@ def read(path: Path) -> Table:
         UserError: for a file that is none, or an entry that cannot be.
     """
     try:
-        held = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is no toml: {error}") from error
-    return from_mapping(held, path.stem, str(path), path.parent)
+    return from_mapping(entries, path.stem, str(path), path.parent)
 
 
-def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | None = None) -> Table:
+def from_mapping(entries: Mapping[str, Any], name: str, where: str, beside: Path | None = None) -> Table:
     """A table from its entries.
 
     Args:
-        held: as toml gives them.
+        entries: as toml gives them.
         name: of the table.
         where: it was read from, for messages.
         beside: folder in which data and methods that are files lie.
@@ -74,25 +74,25 @@ def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | 
     Raises:
         UserError: for an entry that is unknown, missing or of another type.
     """
-    check(held, KINDS, where)
-    if "title" not in held:
+    check(entries, KINDS, where)
+    if "title" not in entries:
         raise UserError(f"{where}: title is missing")
-    runner = held.get("runner", "")
+    runner = entries.get("runner", "")
     if runner and runner not in RUNNERS:
         raise unknown("runner", runner, RUNNERS)
 
     def located(values: Sequence[str]) -> tuple[str, ...]:
         return tuple(_beside(value, beside) for value in values)
 
-    conditions = held.get("condition") or [{}]
+    conditions = entries.get("condition") or [{}]
     for entry in conditions:
         check(entry, CONDITION_KINDS, f"{where}: condition")
-    methods = located(held.get("methods", ()))
+    methods = located(entries.get("methods", ()))
     made = tuple(
         Condition(
             entry.get("name", ""),
-            located(entry.get("data", held.get("data", ()))),
-            tuple(entry.get("clients", held.get("clients", ()))),
+            located(entry.get("data", entries.get("data", ()))),
+            tuple(entry.get("clients", entries.get("clients", ()))),
             located(entry.get("methods", ())) or methods,
             entry.get("run", {}),
             entry.get("settings", {}),
@@ -104,39 +104,40 @@ def from_mapping(held: Mapping[str, Any], name: str, where: str, beside: Path | 
             raise UserError(f"{where}: data and methods are needed, a list of names each")
         if any(isinstance(j, bool) or not isinstance(j, int) or j < 1 for j in condition.clients):
             raise UserError(f"{where}: clients are whole numbers from 1")
-    seeds = held.get("seeds", 1)
+    seeds = entries.get("seeds", 1)
     if seeds < 1:
         raise UserError(f"{where}: seeds must be at least 1")
-    if (first := held.get("first_seed", 0)) < 0 or (runner and first):
+    if (first := entries.get("first_seed", 0)) < 0 or (runner and first):
         raise UserError(f"{where}: first_seed is a whole number from 0, of a table of runs")
-    published = held.get("published", {})
+    published = entries.get("published", {})
     check(published, {"paper": str, "table": str}, f"{where}: published")
-    metrics = held.get("metrics", {"PM": "pm_accuracy", "GM": "gm_accuracy"})
+    metrics = entries.get("metrics", {"PM": "pm_accuracy", "GM": "gm_accuracy"})
     check(metrics, {"PM": str, "GM": str}, f"{where}: metrics")
-    if held.get("by", "domain") != "domain":
+    if entries.get("by", "domain") != "domain":
         raise UserError(f'{where}: by is "domain", or left out')
     every = tuple(dict.fromkeys(method for condition in made for method in condition.methods))
     return Table(
-        name, held["title"], made, every, seeds, held.get("note", ""), published.get("paper", ""),
-        published.get("table", ""), tuple(held.get("headline", ())), held.get("run", {}), held.get("settings", {}),
-        tuple(_rule(entry, where, beside) for entry in held.get("where", ())),
-        {key: _variant(value, f"{where}: variant.{key}", beside) for key, value in held.get("variant", {}).items()},
-        metrics, held.get("by", ""),
-        tuple(both for pair in held.get("claims", ()) for both in _claims(pair, every, where, beside)),
-        held.get("figure", {}), runner, held.get("arguments", {}), first,
-        {_beside(key, beside): _grid(value, f"{where}: grid.{key}") for key, value in held.get("grid", {}).items()},
+        name, entries["title"], made, every, seeds, entries.get("note", ""), published.get("paper", ""),
+        published.get("table", ""), tuple(entries.get("headline", ())), entries.get("run", {}),
+        entries.get("settings", {}),
+        tuple(_rule(entry, where, beside) for entry in entries.get("where", ())),
+        {key: _variant(value, f"{where}: variant.{key}", beside) for key, value in entries.get("variant", {}).items()},
+        metrics, entries.get("by", ""),
+        tuple(both for pair in entries.get("claims", ()) for both in _claims(pair, every, where, beside)),
+        entries.get("figure", {}), runner, entries.get("arguments", {}), first,
+        {_beside(key, beside): _grid(value, f"{where}: grid.{key}") for key, value in entries.get("grid", {}).items()},
     )  # fmt: skip
 
 
-def check(held: Any, kinds: Mapping[str, Any], where: str) -> None:
+def check(entries: Any, kinds: Mapping[str, Any], where: str) -> None:
     """Checks entries of a table's file.
 
     Raises:
         UserError: for one that is unknown, or of another type.
     """
-    if not isinstance(held, Mapping):
-        raise UserError(f"{where}: it must be a table, not {held!r}")
-    for key, value in held.items():
+    if not isinstance(entries, Mapping):
+        raise UserError(f"{where}: it must be a table, not {entries!r}")
+    for key, value in entries.items():
         if key not in kinds:
             raise UserError(f"{where}: {unknown('entry', key, kinds)}")
         if not isinstance(value, kinds[key]) or (isinstance(value, bool) and kinds[key] is int):

@@ -37,13 +37,15 @@ Rows = list[dict[str, Any]]
 Said = Mapping[str, Any]
 
 
-def run_other(table: Table, out: Path, said: Said, extra: Mapping[str, Any], collect: bool, progress: bool) -> Rows:
+def run_other(
+    table: Table, out: Path, selection: Said, extra: Mapping[str, Any], collect: bool, progress: bool
+) -> Rows:
     """Runs what is missing of an experiment, and writes its table.
 
     Args:
         table: the experiment.
         out: its folder; one process at a time.
-        said: data, methods, conditions, seeds and settings as asked for; settings may be its arguments.
+        selection: data, methods, conditions, seeds and settings as asked for; settings may be its arguments.
         extra: run options.
         collect: only collect what has finished.
         progress: whether to print the table.
@@ -52,10 +54,10 @@ def run_other(table: Table, out: Path, said: Said, extra: Mapping[str, Any], col
         UserError: for what the experiment does not have, or if another process is at it.
     """
     make_folder(out)
-    arguments, settings = dict(table.arguments), dict(said["settings"] or {})
+    arguments, settings = dict(table.arguments), dict(selection["settings"] or {})
     for key in settings.keys() & arguments.keys():
         arguments[key] = _typed(key, settings.pop(key), arguments[key])
-    how = {**said, "settings": settings, "seeds": said["seeds"] or table.seeds}
+    how = {**selection, "settings": settings, "seeds": selection["seeds"] or table.seeds}
     with locked(out / ".lock", f"{table.name} is running in another process, in {out}"):
         rows = RUNNERS[table.runner](table, out, how, dict(extra), arguments, collect)
     write(table, rows, [], out)
@@ -77,23 +79,23 @@ def _typed(key: str, text: Any, usual: Any) -> Any:
     return values if isinstance(usual, list) else values[0]
 
 
-def _none_of(said: Said, *names: str) -> None:
+def _none_of(selection: Said, *names: str) -> None:
     for name in names:
-        if said[name]:
+        if selection[name]:
             raise UserError(f"this experiment has no --{'set' if name == 'settings' else name}")
 
 
 def _synthetic(
-    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+    table: Table, out: Path, selection: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
 ) -> Rows:
     """FedPop's Figure 2."""
-    _none_of(said, "data", "methods", "conditions", "settings")
+    _none_of(selection, "data", "methods", "conditions", "settings")
     if more := extra.keys() - {"data_root", "rounds"}:
         raise UserError(f"this experiment has no --{min(more)}")
     path = out / "synthetic.csv"
     if not collect:
         rounds = {"rounds": extra.get("rounds", arguments["rounds"]), "exact_rounds": arguments["exact_rounds"]}
-        run_experiment(said["seeds"], arguments["exact"], arguments["reading"], out, **rounds)
+        run_experiment(selection["seeds"], arguments["exact"], arguments["reading"], out, **rounds)
     frame = read_frame(path, ("method",)) if path.is_file() else pd.DataFrame({"method": []})
     rows = []
     for metric in ("principal_angle", "z_error", "test_rmse"):
@@ -104,20 +106,21 @@ def _synthetic(
 
 
 def _unseen(
-    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+    table: Table, out: Path, selection: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
 ) -> Rows:
     """A client of a domain that no other has."""
-    root, data = Path(extra.pop("data_root", "data")), (said["data"] or table.data)[0]
+    root, data = Path(extra.pop("data_root", "data")), (selection["data"] or table.data)[0]
     rows = []
-    for leave in said["conditions"] or arguments["leave"]:
+    for leave in selection["conditions"] or arguments["leave"]:
         path, given = out / leave / "unseen.json", arguments["examples"]
         if not collect:
             run_table(
-                data, root, leave, extra, said["settings"], out / leave, said["methods"], said["seeds"], given,
+                data, root, leave, extra, selection["settings"], out / leave, selection["methods"], selection["seeds"],
+                given,
                 arguments["steps"],
             )  # fmt: skip
-        about = {"data": data, "left_out": leave, "given": [*given], "steps": arguments["steps"], **extra}
-        cells = read_cells(path, {**about, "settings": said["settings"]})
+        facts = {"data": data, "left_out": leave, "given": [*given], "steps": arguments["steps"], **extra}
+        cells = read_cells(path, {**facts, "settings": selection["settings"]})
         if cells:
             write_text(path.with_suffix(".md"), unseen_markdown(cells, given))
         for name in NAMES:
@@ -130,18 +133,18 @@ def _unseen(
 
 
 def _alone(
-    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+    table: Table, out: Path, selection: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
 ) -> Rows:
     """Models of one domain on every domain."""
-    _none_of(said, "methods", "conditions")
+    _none_of(selection, "methods", "conditions")
     root = Path(extra.pop("data_root", "data"))
-    wanted = said["data"] or table.data
-    there = [name for name in wanted if not missing_sets(name, root)]
-    if said["data"] and len(there) < len(wanted) and not collect:
-        there = list(wanted)  # (asked for: say what is missing, or download it)
+    wanted = selection["data"] or table.data
+    present = [name for name in wanted if not missing_sets(name, root)]
+    if selection["data"] and len(present) < len(wanted) and not collect:
+        present = list(wanted)  # asked for: say what is missing, or download it
     options = {"rounds": arguments["epochs"], **extra}
-    cells = run_alone(there, root, said["seeds"], options, said["settings"], out, collect)
-    theirs, rows, seen = numbers_of(table), [], set()
+    cells = run_alone(present, root, selection["seeds"], options, selection["settings"], out, collect)
+    theirs, rows, collected = numbers_of(table), [], set()
     for data in table.data:
         own = [cell["accuracy"] for cell in cells if cell["data"] == data]
         for trained in own[0] if own else ():
@@ -149,28 +152,30 @@ def _alone(
                 place = Place(tested, 1, f"trained on {trained}", "local")
                 values = [100 * accuracy[trained][tested] for accuracy in own]
                 number = theirs.get((place, "PM")) if data == "digit-five" else None
-                seen |= {(place, "PM")} if number else set()
+                collected |= {(place, "PM")} if number else set()
                 shown = place if data == "digit-five" else Place(tested, 1, f"{place.condition}, {data}", "local")
                 rows.append(row_of(table, shown, "PM", values, number, {}, ""))
     lacking = missing_sets("digit-five", root)
     why = f"not on this disk: {', '.join(lacking)}" if lacking else "not run"
-    rest = [key for key in theirs if key not in seen]
+    rest = [key for key in theirs if key not in collected]
     return rows + [row_of(table, place, model, None, theirs[place, model], {}, why) for place, model in rest]
 
 
-def _cost(table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool) -> Rows:
+def _cost(
+    table: Table, out: Path, selection: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+) -> Rows:
     """Seconds and bytes of a round, every method and width in turn."""
     widths, turns = arguments["widths"], arguments["turns"]
     if min(widths) < 1 or turns < 1:
         raise UserError("widths and turns must be at least 1")
-    for name in said["methods"] or ():
+    for name in selection["methods"] or ():
         if name not in table.methods:
             raise unknown(f"method of {table.name}", name, table.methods)
     path = out / "cost.json"
     if not collect:
         cells, other = {}, extra.pop("network", None)
-        for place in table.places(said["data"], None, said["methods"], said["conditions"]):
-            cell = table_cell(table, place, 0, said["settings"])
+        for place in table.places(selection["data"], None, selection["methods"], selection["conditions"]):
+            cell = table_cell(table, place, 0, selection["settings"])
             network = str(other or cell.given["network"])
             for width in widths:
                 given = {**cell.given, "network": with_width(network, width)}
@@ -181,26 +186,26 @@ def _cost(table: Table, out: Path, said: Said, extra: dict[str, Any], arguments:
         write_text(out / "cost.md", cost_table(timed))
     timed = json.loads(path.read_text())["rows"] if path.is_file() else []
     rows = []
-    for one in timed:
-        place = Place(table.data[0], 50, f"{one['width']} features", one["variant"])
-        common = {"bytes_per_message": one["bytes_per_message"], "seconds_per_round": one["median_seconds"]}
-        rows.append(row_of(table, place, "PM", one["seconds"], None, common, ""))
+    for timing in timed:
+        place = Place(table.data[0], 50, f"{timing['width']} features", timing["variant"])
+        common = {"bytes_per_message": timing["bytes_per_message"], "seconds_per_round": timing["median_seconds"]}
+        rows.append(row_of(table, place, "PM", timing["seconds"], None, common, ""))
     return rows
 
 
 def _sizes(
-    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+    table: Table, out: Path, selection: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
 ) -> Rows:
     """How large clients are, by the split alone."""
-    _none_of(said, "methods", "conditions", "settings")
+    _none_of(selection, "methods", "conditions", "settings")
     root, split, splits = Path(extra.pop("data_root", "data")), extra.pop("split", None), arguments["splits"]
     if splits < 1:
         raise UserError("splits must be at least 1")
     if extra:
         raise UserError(f"this experiment has no --{min(extra)}")
-    clients, wanted, rows = table.conditions[0].clients, said["data"] or table.data, []
-    there = [name for name in wanted if said["data"] or not missing_sets(name, root)]
-    cells = run_sizes(there, clients, root, splits, split, out, collect)
+    clients, wanted, rows = table.conditions[0].clients, selection["data"] or table.data, []
+    present = [name for name in wanted if selection["data"] or not missing_sets(name, root)]
+    cells = run_sizes(present, clients, root, splits, split, out, collect)
     for data in wanted:
         own = [cell for cell in cells if cell["data"] == data and cell["split"] == (split or defaults(data).split)]
         for cell in own:
@@ -216,21 +221,27 @@ def _sizes(
 
 
 def _search(
-    table: Table, out: Path, said: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
+    table: Table, out: Path, selection: Said, extra: dict[str, Any], arguments: dict[str, Any], collect: bool
 ) -> Rows:
     """Settings of several methods, chosen on validation data."""
-    _none_of(said, "conditions", "settings")
-    places = table.places(said["data"], None, said["methods"])
-    found = run_searches(table, places, arguments["budget"], said["seeds"], extra, out, collect)
-    made = {one["place"]: one for one in found}
+    _none_of(selection, "conditions", "settings")
+    places = table.places(selection["data"], None, selection["methods"])
+    searches = run_searches(table, places, arguments["budget"], selection["seeds"], extra, out, collect)
+    made = {searched["place"]: searched for searched in searches}
     rows = []
     for place in places:
-        if (one := made.get(place)) is None:
+        if (searched := made.get(place)) is None:
             rows.append(row_of(table, place, "validation NLL", None, None, {}, "not run"))
             continue
-        chosen = ", ".join(f"{k}={v}" for k, v in one["settings"].items())
-        row = row_of(table, place, "validation NLL", [one["nll"]], None, {}, "")
-        rows.append({**row, "seeds": said["seeds"], "explained": f"{chosen}; {one['tried']} of {one['of']} settings"})
+        chosen = ", ".join(f"{k}={v}" for k, v in searched["settings"].items())
+        row = row_of(table, place, "validation NLL", [searched["nll"]], None, {}, "")
+        rows.append(
+            {
+                **row,
+                "seeds": selection["seeds"],
+                "explained": f"{chosen}; {searched['tried']} of {searched['of']} settings",
+            }
+        )
     return rows
 
 

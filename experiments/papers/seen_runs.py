@@ -25,8 +25,8 @@ def lines(runs: Mapping[Place, Mapping[int, Path]]) -> list[dict[str, Any]]:
     for place, by_seed in runs.items():
         for seed, folder in sorted(by_seed.items()):
             summary, run = read_summary(folder), read_config(folder).run
-            said = {"rounds": run.rounds, "split": run.split}
-            rows.append({**vars(place), "seed": seed, **said, **{k: summary.get(k) for k in COLUMNS if k in summary}})
+            facts = {"rounds": run.rounds, "split": run.split}
+            rows.append({**vars(place), "seed": seed, **facts, **{k: summary.get(k) for k in COLUMNS if k in summary}})
     return [{k: row.get(k) for k in COLUMNS} for row in rows]
 
 

@@ -27,20 +27,20 @@ def ours_in(folder: Path, tables: Sequence[str]) -> dict[str, Ours]:
     Raises:
         UserError: for a table.json that is damaged.
     """
-    seen: dict[str, Ours] = {name: {} for name in tables}
+    rows_of_tables: dict[str, Ours] = {name: {} for name in tables}
     for path in sorted(folder.rglob("table.json")):
-        held = read_json(path)
-        name = held.get("table")
-        if name not in seen or not isinstance(held.get("rows"), list):
+        record = read_json(path)
+        name = record.get("table")
+        if name not in rows_of_tables or not isinstance(record.get("rows"), list):
             continue
-        for row in held["rows"]:
+        for row in record["rows"]:
             if row.get("ours") is None:
                 continue
             key = Place(row["data"], row["clients"], _condition(shipped(name), row), row["method"]), row["model"]
-            old = seen[name].get(key)
+            old = rows_of_tables[name].get(key)
             if old is None or row.get("seeds", 1) > old.get("seeds", 1):
-                seen[name][key] = row
-    return seen
+                rows_of_tables[name][key] = row
+    return rows_of_tables
 
 
 def _condition(table: Table, row: Mapping[str, Any]) -> str:
@@ -54,11 +54,11 @@ def _condition(table: Table, row: Mapping[str, Any]) -> str:
 def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
     """Published numbers of a table, how many have been run, how many agree, and why others cannot be run."""
     theirs = numbers_of(table)
-    there = {key for key in theirs if key in ours}
-    strange = {key: why for key in there if (why := _otherwise(table, key[0], ours[key]))}
-    gaps = {key: ours[key]["ours"] - theirs[key].value for key in theirs if key in there - strange.keys()}
+    run_keys = {key for key in theirs if key in ours}
+    strange = {key: why for key in run_keys if (why := _otherwise(table, key[0], ours[key]))}
+    gaps = {key: ours[key]["ours"] - theirs[key].value for key in theirs if key in run_keys - strange.keys()}
     reasons = dict(Counter(strange.values()))
-    for place, _ in theirs.keys() - there:
+    for place, _ in theirs.keys() - run_keys:
         if why := _why(table, place, root):
             reasons[why] = reasons.get(why, 0) + 1
     far = [
@@ -118,29 +118,32 @@ def summary(folder: Path, root: Path, name: str = "") -> list[dict[str, Any]]:
     Raises:
         UserError: for a table that has none.
     """
-    tables = [name] if name else [known for known in names() if shipped(known).paper]
+    tables = [name] if name else [table_name for table_name in names() if shipped(table_name).paper]
     if not shipped(tables[0]).paper:
         raise UserError(f"nothing is published beside {name}")
     ours = ours_in(folder, tables)
     return [counts(shipped(table), ours[table], root) for table in tables]
 
 
-def markdown(found: Iterable[dict[str, Any]]) -> str:
+def markdown(counted_tables: Iterable[dict[str, Any]]) -> str:
     """A line for each table, all of them, and every number that is further than 1.5 points from ours."""
-    every = list(found)
+    every = list(counted_tables)
     lines = [
         f"| table | published | run | within {NEAR:g} | within {WITHIN:g} | not counted, and why |",
         "|---|---:|---:|---:|---:|---|",
     ]
-    for one in every:
-        reasons = "; ".join(f"{many}: {why}" for why, many in sorted(one["reasons"].items()))
+    for entry in every:
+        reasons = "; ".join(f"{many}: {why}" for why, many in sorted(entry["reasons"].items()))
         lines.append(
-            f"| {one['table']} | {one['published']} | {one['run']} | {one['near']} | {one['within']} | {reasons} |"
+            f"| {entry['table']} | {entry['published']} | {entry['run']} | {entry['near']} | {entry['within']} "
+            f"| {reasons} |"
         )
-    published, run, near, within = (sum(one[key] for one in every) for key in ("published", "run", "near", "within"))
+    published, run, near, within = (
+        sum(entry[key] for entry in every) for key in ("published", "run", "near", "within")
+    )
     lines += ["", f"{run} of {published} published numbers have been run: {near} within {NEAR:g} point of ours, "
               f"{within} within {WITHIN:g}."]  # fmt: skip
-    if far := [(one["table"], gap) for one in every for gap in one["far"]]:
+    if far := [(entry["table"], gap) for entry in every for gap in entry["far"]]:
         lines += ["", f"Further than {WITHIN:g} points:", ""]
         lines += ["| table | data | J | condition | method | | ours | published | difference | |"]
         lines += ["|---|---|---:|---|---|---|---:|---:|---:|---|"]
@@ -155,15 +158,15 @@ def markdown(found: Iterable[dict[str, Any]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def plain(found: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def plain(counted_tables: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same for a program: cells in place of rows."""
     kept = ("ours", "ours_sem", "seeds", "rounds")
     return [
-        {**one, "far": [
+        {**entry, "far": [
             {**vars(gap["place"]), "model": gap["model"], **{k: gap["ours"].get(k) for k in kept},
              "published": gap["published"], "difference": gap["gap"],
-             "explained": shipped(one["table"]).said(gap["place"], "explained") or None}
-            for gap in one["far"]
+             "explained": shipped(entry["table"]).said(gap["place"], "explained") or None}
+            for gap in entry["far"]
         ]}
-        for one in found
+        for entry in counted_tables
     ]  # fmt: skip

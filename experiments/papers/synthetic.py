@@ -75,7 +75,7 @@ def one(
 ) -> Run:
     """One fit; a mean log likelihood's step size is in units of its curvature, 1 / noise^2."""
     kind, fixed, _ = CONTESTANTS[name]
-    if kind is FedPop:  # (1,000 last steps, of which 100 draws are kept, where there are 200 rounds)
+    if kind is FedPop:  # 1,000 last steps, of which 100 draws are kept, where there are 200 rounds
         fixed = {**fixed, "final_steps": 5 * rounds, "final_keep": max(1, rounds // 2)}
     own = {k: v * noise**2 if k == "lr" and kind is not FedPop else v for k, v in settings.items()}
     method = kind(architecture("projection:2", federation, noise), **fixed, **own)
@@ -128,10 +128,10 @@ def exact(seed: int, reading: Any, rounds: int = EXACT_ROUNDS) -> dict[str, Any]
     run = fit(
         method, federation, rounds, seed=seed, chunk=100, dtype=torch.float64, progress=False, evaluate_every=rounds
     )
-    here = (run.shared["base.1.weight"].T, run.shared["mu"], run.shared["log_sigma"].exp())
-    best = truth.maximise(federation, made.phi, here[1], here[2], made.noise)
-    ours, theirs = truth.identified(*here), truth.identified(*best)
-    heights = [float(truth.log_likelihood(federation, *v, made.noise)) for v in (here, best)]
+    estimated = (run.shared["base.1.weight"].T, run.shared["mu"], run.shared["log_sigma"].exp())
+    best = truth.maximise(federation, made.phi, estimated[1], estimated[2], made.noise)
+    ours, theirs = truth.identified(*estimated), truth.identified(*best)
+    heights = [float(truth.log_likelihood(federation, *v, made.noise)) for v in (estimated, best)]
     relative = {k: float((ours[k] - theirs[k]).norm() / theirs[k].norm()) for k in ours}
     return {"seed": seed, **relative, "log likelihood": abs(heights[0] / heights[1] - 1), "maximum": heights[1]}
 
@@ -163,13 +163,13 @@ def run_experiment(
     def cell(what: str, name: str, seed: int, made: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What the file holds of it, or what is made now and kept there."""
         kept, key = read_cells(path, setting), {"what": what, "method": name, "seed": seed}
-        there = next((old for old in kept if key.items() <= old.items()), None)
-        if there is None:
+        cell_kept = next((old for old in kept if key.items() <= old.items()), None)
+        if cell_kept is None:
             start = time.perf_counter()
-            there = {**key, **made(), "seconds": round(time.perf_counter() - start, 2)}
-            write_text(path, json.dumps({**setting, "cells": [*kept, there]}, indent=1) + "\n")
+            cell_kept = {**key, **made(), "seconds": round(time.perf_counter() - start, 2)}
+            write_text(path, json.dumps({**setting, "cells": [*kept, cell_kept]}, indent=1) + "\n")
         bar.advance(None)
-        return there
+        return cell_kept
 
     def chosen_of(name: str) -> dict[str, Any]:
         settings, cells = choose(name, reading, rounds)
@@ -179,7 +179,7 @@ def run_experiment(
         federation, made = truth.synthetic(seed, reading=reading)
         return measured(one(name, settings, federation, made.noise, seed, rounds), made)
 
-    read_cells(path, setting)  # (another experiment's folder is refused before anything is run)
+    read_cells(path, setting)  # another experiment's folder is refused before anything is run
     chosen, rows = {}, []
     with Bar(len(CONTESTANTS) * (seeds + 1) + exact_seeds, 0, show=True) as bar:
         for name in CONTESTANTS:
@@ -195,7 +195,7 @@ def run_experiment(
     report = {
         "command": f"hierfl table fedpop-figure-2 --seeds {seeds}{more} --out {out}", "rounds": rounds,
         "reading": reading, "chosen": chosen, "mean": table.to_dict("index"), "exact": agreement,
-        "seconds": sum(held["seconds"] for held in read_cells(path, setting)), "versions": versions(),
+        "seconds": sum(cell_done["seconds"] for cell_done in read_cells(path, setting)), "versions": versions(),
     }  # fmt: skip
     write_text(out / "synthetic.json", json.dumps(report, indent=1) + "\n")
     draw(frame, out / "synthetic.png")

@@ -48,7 +48,7 @@ GIVEN = (20, 100, 500)
 STEPS = 300
 
 
-def row_cell(name: str, data: str, seed: int, said: Mapping[str, Any]) -> Cell:
+def row_cell(name: str, data: str, seed: int, selection: Mapping[str, Any]) -> Cell:
     """What a row of pfedv-2 is on some data.
 
     Raises:
@@ -57,7 +57,7 @@ def row_cell(name: str, data: str, seed: int, said: Mapping[str, Any]) -> Cell:
     table = shipped("pfedv-2")
     if data not in table.data:
         raise unknown("data set of domains", data, table.data)
-    return table_cell(table, Place(data, 0, "", name), seed, said)
+    return table_cell(table, Place(data, 0, "", name), seed, selection)
 
 
 def without(pool: PooledDataset, domain: str) -> tuple[PooledDataset, dict[str, np.ndarray]]:
@@ -86,15 +86,21 @@ def serve(
     seed: int,
     given: Sequence[int],
     steps: int,
-    said: dict[str, Any],
+    selection: dict[str, Any],
 ) -> dict[str, float]:
     """Accuracies for the new client of one method with one seed, by how many examples it has given ("0" for none)."""
-    cell = row_cell(name, said["data"], seed, said["settings"])
+    cell = row_cell(name, selection["data"], seed, selection["settings"])
     method, settings = cell.method, cell.settings
     loaded = load(method)
     domains = len(np.unique(pool.client_train))  # type: ignore[arg-type]
-    run_options = {"clients": domains, "validation_fraction": 0.0, "evaluate_every": 1000, **said["run"], "seed": seed}
-    config = configure(method, said["data"], run_options, settings)
+    run_options = {
+        "clients": domains,
+        "validation_fraction": 0.0,
+        "evaluate_every": 1000,
+        **selection["run"],
+        "seed": seed,
+    }
+    config = configure(method, selection["data"], run_options, settings)
     run = config.run
     federation = Federation.from_pool(pool, domains, run.split, validation=0.0, seed=seed)
     network = architecture(run.network, federation, latent=loaded.cls.latent)
@@ -103,25 +109,25 @@ def serve(
     x_test, y_test = torch.as_tensor(new["x_test"]), torch.as_tensor(new["y_test"])
     order = np.random.default_rng([seed, *b"new client"]).permutation(len(new["y"]))
 
-    def accuracy(said: torch.Tensor) -> float:
-        return float((said.argmax(-1).cpu() == y_test).double().mean())
+    def accuracy(selection: torch.Tensor) -> float:
+        return float((selection.argmax(-1).cpu() == y_test).double().mean())
 
     if fitted.fitted.method.has_global_model:
         return {"0": accuracy(fitted.predict_new_client(x_test, draws=0))}
-    found = {}
+    accuracies = {}
     for number in given:
         own = torch.as_tensor(new["x"][order[:number]]), torch.as_tensor(new["y"][order[:number]])
         epochs = -(-steps // -(-number // config.settings["batch"]))
-        found[str(number)] = accuracy(fitted.predict_new_client(x_test, draws=0, given=own, rounds=epochs))
-    return found
+        accuracies[str(number)] = accuracy(fitted.predict_new_client(x_test, draws=0, given=own, rounds=epochs))
+    return accuracies
 
 
-def keep(path: Path, about: Mapping[str, Any], cell: dict[str, Any]) -> None:
+def keep(path: Path, facts: Mapping[str, Any], cell: dict[str, Any]) -> None:
     """Adds a cell to the file, and writes the table beside it."""
-    cells = [*read_cells(path, about), cell]
+    cells = [*read_cells(path, facts), cell]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps({**about, "cells": cells}, indent=1) + "\n")
-    write_text(path.with_suffix(".md"), markdown(cells, about["given"]))
+    write_text(path, json.dumps({**facts, "cells": cells}, indent=1) + "\n")
+    write_text(path.with_suffix(".md"), markdown(cells, facts["given"]))
 
 
 def markdown(cells: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
@@ -169,17 +175,17 @@ def run_table(
     for name in rows or NAMES:
         row_cell(name, data, 0, settings)
     path = out / "unseen.json"
-    about = {"data": data, "left_out": leave, "given": [*given], "steps": steps, **options, "settings": settings}
+    facts = {"data": data, "left_out": leave, "given": [*given], "steps": steps, **options, "settings": settings}
     pool = new = None
     for seed, name in itertools.product(range(seeds), rows or NAMES):
-        if any((cell["method"], cell["seed"]) == (name, seed) for cell in read_cells(path, about)):
+        if any((cell["method"], cell["seed"]) == (name, seed) for cell in read_cells(path, facts)):
             continue
         if pool is None or new is None:
             pool, new = without(registry.load(data, data_root), leave)
             if max(given) > len(new["y"]):
-                there = f"{leave} has {len(new['y'])} training examples"
-                raise UserError(f"{there}; --examples asks for {max(given)}")
-        found = serve(name, pool, new, seed, given, steps, {"data": data, "run": options, "settings": settings})
-        keep(path, about, {"method": name, "seed": seed, "origin": pool.origin, "accuracy": found})
-        to_stderr()(f"{name} {seed} {found}")
-    return markdown(read_cells(path, about), given)
+                reason = f"{leave} has {len(new['y'])} training examples"
+                raise UserError(f"{reason}; --examples asks for {max(given)}")
+        accuracies = serve(name, pool, new, seed, given, steps, {"data": data, "run": options, "settings": settings})
+        keep(path, facts, {"method": name, "seed": seed, "origin": pool.origin, "accuracy": accuracies})
+        to_stderr()(f"{name} {seed} {accuracies}")
+    return markdown(read_cells(path, facts), given)

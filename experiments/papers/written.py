@@ -120,9 +120,11 @@ def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
     lines = [f"| {' | '.join(heads)} |", "|---|---|---:|" + "---:|" * (len(heads) - 3)]
     for gap in claims:
         pair, where = f"{gap['better']} less {gap['worse']}", ", ".join(filter(None, (gap["data"], head_of(gap))))
-        said = [in_words(gap["by"][name], 3 if name in SCORES else 2) if name in gap["by"] else "" for name in names]
-        each = ", ".join(f"{name} {number(two[0], two[1], 2)}" for name, two in gap["domains"].items())
-        lines.append(f"| {' | '.join([pair, where, str(len(gap['seeds'])), *said, *([each] if domains else [])])} |")
+        cells = [in_words(gap["by"][name], 3 if name in SCORES else 2) if name in gap["by"] else "" for name in names]
+        by_domain = ", ".join(f"{name} {number(two[0], two[1], 2)}" for name, two in gap["domains"].items())
+        lines.append(
+            f"| {' | '.join([pair, where, str(len(gap['seeds'])), *cells, *([by_domain] if domains else [])])} |"
+        )
     return [*lines, "", f"(95 % intervals by Student's t; fewer than {TESTED} seeds are not tested.)", ""]
 
 

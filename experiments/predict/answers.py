@@ -112,12 +112,12 @@ def _of_network(run: Run, config: RunConfig, asked: Question) -> pd.DataFrame:
     parts = []
     for name, places in _groups(run, config, rows, len(x), asked):
         if not classes and isinstance(rows.x, pd.DataFrame):
-            found = _numbers_of_table(run, rows.x.iloc[places], name, asked, _given(run, config, asked, name))
+            answers = _numbers_of_table(run, rows.x.iloc[places], name, asked, _given(run, config, asked, name))
         else:
-            found = labelled(run, x[places], name, asked, _predictor(run, config, asked, name))
+            answers = labelled(run, x[places], name, asked, _predictor(run, config, asked, name))
         if name is not None:
-            found.insert(0, "client", name)
-        parts.append(found.set_axis(places))
+            answers.insert(0, "client", name)
+        parts.append(answers.set_axis(places))
     table = pd.concat(parts).sort_index()
     if rows.files:
         table.insert(0, "file", rows.files)
@@ -191,15 +191,15 @@ def _given(run: Run, config: RunConfig, asked: Question, name: str | None) -> An
 def _classes(run: Run, x: Tensor, name: str | None, asked: Question, predict: Predict) -> pd.DataFrame:
     import pandas as pd
 
-    about, calibration = run.fitted.federation.about, run.calibration
-    names = [str(label) for label in about.get("labels") or range(run.fitted.federation.classes)]
+    facts, calibration = run.fitted.federation.about, run.calibration
+    names = [str(label) for label in facts.get("labels") or range(run.fitted.federation.classes)]
     values = predict(x, asked.draws).cpu().numpy()
     columns = {f"p({label})": column for label, column in zip(names, values.T, strict=True)}
-    found = pd.DataFrame({"label": np.array(names)[values.argmax(1)], **columns})
+    table = pd.DataFrame({"label": np.array(names)[values.argmax(1)], **columns})
     if asked.new or calibration is None or calibration.threshold is None or asked.shares not in OWN:
-        return found
+        return table
     sets = run.prediction_sets(x, str(name)).cpu().numpy()
-    return found.assign(set=["|".join(np.array(names)[inside]) for inside in sets])
+    return table.assign(set=["|".join(np.array(names)[inside]) for inside in sets])
 
 
 def _numbers(run: Run, x: Tensor, name: str | None, asked: Question, predict: Predict) -> pd.DataFrame:
@@ -253,9 +253,9 @@ def _of_mixed(fitted: FittedMixedModel, config: RunConfig, asked: Question) -> p
 
 
 def _of_model(fitted: FittedModel, config: RunConfig, asked: Question) -> pd.DataFrame:
-    about = fitted.run.fitted.federation.about
-    column = str(about["client"])
-    used = list(about["columns"])
+    facts = fitted.run.fitted.federation.about
+    column = str(facts["client"])
+    used = list(facts["columns"])
     text = {column, asked.group or ""}
     df = _regrouped(table_rows(asked.data, config, text, asked.reading, used), asked, column)
     given = None

@@ -13,29 +13,29 @@ from hierfl.errors import UserError, unknown
 from .new_rows import NewRows
 
 
-def rows_of(held: Mapping[str, Any], keys: Collection[str]) -> NewRows:
+def rows_of(entries: Mapping[str, Any], keys: Collection[str]) -> NewRows:
     """Rows of a table, ``rows``: [{column: value}]; or arrays, ``x``, ``y`` and ``client``: a list for each row.
 
     Args:
-        held: the object.
+        entries: the object.
         keys: that it may have.
 
     Raises:
         UserError: for another key, both or none of ``rows`` and ``x``, and lists that are no rows.
     """
-    for key in held:
+    for key in entries:
         if key not in keys:
             raise unknown("key", key, sorted(keys))
-    if ("rows" in held) == ("x" in held):
+    if ("rows" in entries) == ("x" in entries):
         raise UserError("say one of rows, a list of objects with the table's columns, and x, a list of inputs")
-    owner = held.get("client")
-    if "rows" in held:
+    owner = entries.get("client")
+    if "rows" in entries:
         if isinstance(owner, list):
             raise UserError("rows name their clients in their own column; client is one name for all of them")
-        return NewRows(_table(held["rows"]), None)
-    x = _array(held["x"], "x")
+        return NewRows(_table(entries["rows"]), None)
+    x = _array(entries["x"], "x")
     names = client_names(owner, "client") if isinstance(owner, list) else None
-    y = _array(held["y"], "y") if held.get("y") is not None else None
+    y = _array(entries["y"], "y") if entries.get("y") is not None else None
     for name, values in (("client", names), ("y", y)):
         if values is not None and len(values) != len(x):
             raise UserError(f"there are {len(x)} x, and {len(values)} {name}")

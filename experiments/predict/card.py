@@ -23,17 +23,17 @@ def model_card(folder: Path, loaded: Run | FittedMixedModel | FittedModel) -> di
     summary = read_summary(folder)
     run = loaded if isinstance(loaded, Run) else loaded.run
     federation = run.fitted.federation
-    about = federation.about
-    takes: dict[str, Any] = {"columns": about.get("columns"), "client": about.get("client")}
+    facts = federation.about
+    takes: dict[str, Any] = {"columns": facts.get("columns"), "client": facts.get("client")}
     if isinstance(loaded, FittedMixedModel):
-        takes = {"formula": loaded.formula, "client": about["reader"].places.levels.client}
+        takes = {"formula": loaded.formula, "client": facts["reader"].places.levels.client}
     elif takes["columns"] is None:
         takes = {"shape": list(federation.event_shape), "type": str(federation.x.dtype).removeprefix("torch.")}
     card = {
         "name": folder.name, "method": summary["method"], "data": summary.get("data"), "clients": summary["clients"],
         "rounds": summary["rounds"], "seed": summary["seed"], "takes": takes,
-        "labels": list(about.get("labels") or range(federation.classes)) if isinstance(loaded, Run) else None,
-        "response": about.get("response"),
+        "labels": list(facts.get("labels") or range(federation.classes)) if isinstance(loaded, Run) else None,
+        "response": facts.get("response"),
         "metrics": {name: summary[name] for name in SUMMARY_METRICS if summary.get(name) is not None},
         "warnings": fit_warnings(summary), "advice": summary.get("advice") or [], "versions": summary["versions"],
     }  # fmt: skip

@@ -96,11 +96,11 @@ def network_rows(
     Raises:
         UserError: for a file that does not hold what the run's inputs are.
     """
-    about = federation.about
+    facts = federation.about
     if isinstance(path, NewRows):
         if not is_table(path.x):
             return path
-        if about.get("columns") is None:
+        if facts.get("columns") is None:
             raise UserError("the run is of arrays: say x, not rows")
         return _of_table(path, federation, run, group, reading)
     if not path.exists():
@@ -122,7 +122,7 @@ def network_rows(
             if name in arrays and len(arrays[name]) != len(arrays["x"]):
                 raise UserError(f"{shown(path)} has {len(arrays['x'])} x, and {len(arrays[name])} {name}")
         return NewRows(arrays["x"], owner, arrays.get("y"))
-    if about.get("columns") is None:
+    if facts.get("columns") is None:
         raise UserError(
             f"the run is of arrays: --data takes FILE.npz with x, a picture or a folder of pictures, not {shown(path)}"
         )
@@ -132,13 +132,13 @@ def network_rows(
 def _of_table(
     path: Path | NewRows, federation: Federation, run: RunConfig, group: str | None, reading: Reading | None
 ) -> NewRows:
-    about = federation.about
-    column, columns = group or about.get("client") or run.group, list(about["columns"])
+    facts = federation.about
+    column, columns = group or facts.get("client") or run.group, list(facts["columns"])
     df = table_rows(path, run, {column or ""}, reading, columns)
     if group is not None and group not in df.columns:
         raise UserError(f"{path.name} has no column {group!r} that says whose rows are whose")
     owner = client_names(df[column], f"column {column!r}") if column in df.columns else None
-    response = about.get("response")
+    response = facts.get("response")
     return NewRows(df, owner, df[response].to_numpy() if response in df.columns else None)
 
 
@@ -159,6 +159,6 @@ def _names(folder: Path, paths: list[Path]) -> tuple[str, ...]:
 
 def _refuse(path: Path, reading: Reading | None, what: str, group: str | None) -> None:
     """Arrays have types, and say themselves whose they are."""
-    said = option_flags(reading.as_table()) if reading is not None else []
-    if said or group is not None:
-        raise UserError(f"{said[0] if said else '--group'} is for tables, and {shown(path)} is {what}")
+    flags = option_flags(reading.as_table()) if reading is not None else []
+    if flags or group is not None:
+        raise UserError(f"{flags[0] if flags else '--group'} is for tables, and {shown(path)} is {what}")

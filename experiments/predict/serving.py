@@ -47,7 +47,7 @@ def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = Fal
     loaded, run = ready(folder, trust_code=trust_code)
     card, alone = model_card(folder, loaded), Lock()
     app = FastAPI(title=f"hierfl: {folder.name}", version=__version__, docs_url=None, redoc_url=None)
-    if host in LOOPBACK:  # (a page in a browser may name this address as its own)
+    if host in LOOPBACK:  # a page in a browser may name this address as its own
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))
 
     @app.exception_handler(UserError)
@@ -67,7 +67,7 @@ def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = Fal
         asked = question(await body(request))
 
         def predictions() -> Any:
-            with alone:  # (predictions set torch's own seed, which all threads share)
+            with alone:  # predictions set torch's own seed, which all threads share
                 return plain(answered(loaded, run, asked))
 
         return JSONResponse({"predictions": await run_in_threadpool(predictions)})
@@ -87,33 +87,37 @@ async def body(request: Request) -> dict[str, Any]:
         if len(content) > LARGEST:
             raise UserError(f"a request has at most {LARGEST:,} bytes")
     try:
-        held = json.loads(content)
+        entries = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise UserError(f"a request is a json object: {error}") from error
-    if not isinstance(held, dict):
+    if not isinstance(entries, dict):
         raise UserError('a request is a json object, such as {"rows": [{...}]}')
-    return held
+    return entries
 
 
-def question(held: Mapping[str, Any]) -> Question:
+def question(entries: Mapping[str, Any]) -> Question:
     """What is asked by a request.
 
     Args:
-        held: ``rows``, a list of objects, or ``x``, nested lists, with ``client``, a name or one for each row; and
+        entries: ``rows``, a list of objects, or ``x``, nested lists, with ``client``, a name or one for each row; and
             ``new``, ``given`` (with ``rows``, or with ``x`` and ``y``), ``interval``, ``draws`` and ``shares``, as the
             options of ``hierfl predict``.
 
     Raises:
         UserError: for another key, or a value of another type.
     """
-    said = {name: held[name] for name in SAID if held.get(name) is not None and not isinstance(held[name], list)}
-    for name, value in said.items():
+    given_options = {
+        name: entries[name] for name in SAID if entries.get(name) is not None and not isinstance(entries[name], list)
+    }
+    for name, value in given_options.items():
         if type(value) not in ({int, float} if SAID[name] is float else {SAID[name]}):
             raise UserError(f"{name} is {SAID[name].__name__} in a request, not {type(value).__name__}")
-    if said.get("draws", 0) < 0:
-        raise UserError(f"draws must be at least 0, not {said['draws']}")
-    given = held.get("given")
+    if given_options.get("draws", 0) < 0:
+        raise UserError(f"draws must be at least 0, not {given_options['draws']}")
+    given = entries.get("given")
     if given is not None and not isinstance(given, dict):
         raise UserError("given is an object with rows, or with x and y")
-    rows = rows_of(held, {"x", "rows", "client", "given", *SAID})
-    return Question(rows, given=None if given is None else rows_of(given, {"x", "y", "rows", "client"}), **said)
+    rows = rows_of(entries, {"x", "rows", "client", "given", *SAID})
+    return Question(
+        rows, given=None if given is None else rows_of(given, {"x", "y", "rows", "client"}), **given_options
+    )

@@ -30,20 +30,20 @@ def comparison_folder(out: Path | None) -> Path:
         return make_numbered_folder("compare")
     out.mkdir(parents=True, exist_ok=True)
     for name in FILES:
-        (out / name).unlink(missing_ok=True)  # (but for what it is known by)
+        (out / name).unlink(missing_ok=True)  # but for what it is known by
     shutil.rmtree(out / "figures", ignore_errors=True)
     return out
 
 
-def three_way_figures(found: Comparison) -> dict[str, Callable[[Any], Any]]:
+def three_way_figures(compared: Comparison) -> dict[str, Callable[[Any], Any]]:
     """The first beside what each client alone and one model for all reach, where both are among the others.
 
     Methods local and fedavg; {metric: a picture, function of an axis} of the first seed that all three have.
     """
     from hierfl.plots.gains import three_ways
 
-    by_method = {v.setting["run"]["method"]: v for v in reversed(found.variants)}
-    first, three = found.variants[0], [by_method.get("local"), by_method.get("fedavg")]
+    by_method = {v.setting["run"]["method"]: v for v in reversed(compared.variants)}
+    first, three = compared.variants[0], [by_method.get("local"), by_method.get("fedavg")]
     if None in three or first in three:
         return {}
     alone, pooled = three
@@ -52,9 +52,11 @@ def three_way_figures(found: Comparison) -> dict[str, Callable[[Any], Any]]:
     seeds = sorted(set(first.runs) & set(alone.runs) & set(pooled.runs))
     if not seeds:
         return {}
-    ours, own, one = (v.clients[v.clients["seed"] == seeds[0]].set_index("client") for v in (first, alone, pooled))
-    metrics = [m for m in ("accuracy", "nll", "rmse") if m in ours and m in own and m in one]
-    return {m: partial(three_ways, ours, own, one, m, METRICS[m].label, first.name) for m in metrics}
+    ours, own, pooled_rows = (
+        v.clients[v.clients["seed"] == seeds[0]].set_index("client") for v in (first, alone, pooled)
+    )
+    metrics = [m for m in ("accuracy", "nll", "rmse") if m in ours and m in own and m in pooled_rows]
+    return {m: partial(three_ways, ours, own, pooled_rows, m, METRICS[m].label, first.name) for m in metrics}
 
 
 def _limits(gains: np.ndarray) -> tuple[float, float] | None:
@@ -64,7 +66,7 @@ def _limits(gains: np.ndarray) -> tuple[float, float] | None:
     return (float(good.min()) - room, float(good.max()) + room) if room else None
 
 
-def write_comparison(found: Comparison, folder: Path) -> list[Path]:
+def write_comparison(compared: Comparison, folder: Path) -> list[Path]:
     """Tables and pictures of a comparison into a folder; the pictures' paths."""
     from hierfl.plots.clients import column_by_size, confidence_by_deviation
     from hierfl.plots.gains import gain_by_size, gain_intervals
@@ -72,36 +74,36 @@ def write_comparison(found: Comparison, folder: Path) -> list[Path]:
 
     folder.mkdir(parents=True, exist_ok=True)
     record = {
-        "runs": {v.name: {str(s): path_from(folder, run) for s, run in v.runs.items()} for v in found.variants},
-        "settings": {v.name: v.setting for v in found.variants},
-        "table": found.table.to_dict("records"),
+        "runs": {v.name: {str(s): path_from(folder, run) for s, run in v.runs.items()} for v in compared.variants},
+        "settings": {v.name: v.setting for v in compared.variants},
+        "table": compared.table.to_dict("records"),
         "versions": versions(),
     }
     # first what the folder is known by: killed after it, the comparison can be reported, or overwritten
     write_text(folder / "comparison.json", json.dumps(record, indent=1) + "\n")
-    write_frame(folder / "gains.csv", found.gains)
-    write_frame(folder / "table.csv", found.table)
-    write_frame(folder / "sizes.csv", found.sizes)
-    if found.loo is not None:
-        write_frame(folder / "loo.csv", found.loo)
-    write_text(folder / "comparison.md", markdown(found))
-    first, drawn = found.variants[0], dict[str, Callable[[Any], Any]]()
-    metrics = list(dict.fromkeys(found.table["metric"]))
+    write_frame(folder / "gains.csv", compared.gains)
+    write_frame(folder / "table.csv", compared.table)
+    write_frame(folder / "sizes.csv", compared.sizes)
+    if compared.loo is not None:
+        write_frame(folder / "loo.csv", compared.loo)
+    write_text(folder / "comparison.md", markdown(compared))
+    first, drawn = compared.variants[0], dict[str, Callable[[Any], Any]]()
+    metrics = list(dict.fromkeys(compared.table["metric"]))
     for metric in metrics:
-        rows = found.table[found.table["metric"] == metric]
+        rows = compared.table[compared.table["metric"] == metric]
         drawn[f"gain-{metric}"] = partial(gain_intervals, rows, METRICS[metric].gain_label)
-    last = found.gains[found.gains["kind"] == found.gains["kind"].iloc[-1]]
-    for number, over in enumerate(v.name for v in found.variants[1:]):
+    last = compared.gains[compared.gains["kind"] == compared.gains["kind"].iloc[-1]]
+    for number, over in enumerate(v.name for v in compared.variants[1:]):
         for metric in [m for m in ("accuracy", "rmse", "nll") if m in metrics]:
-            label = f"gain in {METRICS[metric].label} over {short_names(found.variants)[over]}"
+            label = f"gain in {METRICS[metric].label} over {short_names(compared.variants)[over]}"
             drawn[f"size-{number + 1}-{metric}"] = partial(
                 gain_by_size, last[last["over"] == over], metric, label, limits=_limits(last[metric].to_numpy(float))
             )
     if {"tau", "deviation"} <= set(first.clients):
-        one = first.clients[first.clients["seed"] == first.clients["seed"].min()]
-        drawn["confidence"] = partial(column_by_size, one, "tau", "confidence $\\tau_j$")
-        drawn["confidence-deviation"] = partial(confidence_by_deviation, one)
-    drawn |= {f"three-{metric}": draw for metric, draw in three_way_figures(found).items()}
+        pooled_rows = first.clients[first.clients["seed"] == first.clients["seed"].min()]
+        drawn["confidence"] = partial(column_by_size, pooled_rows, "tau", "confidence $\\tau_j$")
+        drawn["confidence-deviation"] = partial(confidence_by_deviation, pooled_rows)
+    drawn |= {f"three-{metric}": draw for metric, draw in three_way_figures(compared).items()}
     pictures = save_all(folder / "figures", drawn, f"{first.name} against others", "overview")
-    write_comparison_page(found, folder)
+    write_comparison_page(compared, folder)
     return pictures

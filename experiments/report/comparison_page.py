@@ -20,21 +20,23 @@ def path_from(folder: Path, run: Path) -> str:
     return os.path.relpath(run.resolve(), folder.resolve())
 
 
-def write_comparison_page(found: Comparison, folder: Path) -> Path:
+def write_comparison_page(compared: Comparison, folder: Path) -> Path:
     """Writes ``report.html`` of a comparison into its folder."""
 
     sections = []
-    for name, one in zip(("Gains", "Who gains", "Leave-one-out"), display_tables(found), strict=False):
+    for name, shown_table in zip(("Gains", "Who gains", "Leave-one-out"), display_tables(compared), strict=False):
         pictures = in_section(pictures_of(folder), "comparison", name)
-        after = [one.after.strip()] if one.after else []
-        sections.append(Section(name, [one.before], [(one.columns, one.rows)], pictures, after))
-    runs = [[v.name, str(seed), path_from(folder, run)] for v in found.variants for seed, run in sorted(v.runs.items())]
+        after = [shown_table.after.strip()] if shown_table.after else []
+        sections.append(Section(name, [shown_table.before], [(shown_table.columns, shown_table.rows)], pictures, after))
+    runs = [
+        [v.name, str(seed), path_from(folder, run)] for v in compared.variants for seed, run in sorted(v.runs.items())
+    ]
     sections.append(Section("Runs", tables=[(["", "seed", "folder"], runs)]))
-    for v in found.variants:
+    for v in compared.variants:
         sections.append(
             Section(f"Configuration: {v.name}", tables=[(["setting", "value"], key_value_rows(v.setting["settings"]))])
         )
     sections.append(Section("Versions", tables=[(["package", "version"], key_value_rows(versions()))]))
-    first = found.variants[0].name
-    write_text(folder / "report.html", render(f"{first} against others", heading(found), sections))
+    first = compared.variants[0].name
+    write_text(folder / "report.html", render(f"{first} against others", heading(compared), sections))
     return folder / "report.html"

@@ -40,7 +40,7 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "", *,
     with working("drawing the posterior", progress):
         data = read(path)
         if data.attrs.get("prior_of") == "model" and "client" not in dataset(data, "posterior").dims:
-            return []  # (a plain model's globals alone, as at the server of a study: they are in a table)
+            return []  # a plain model's globals alone, as at the server of a study: they are in a table
         if rhat:
             mixing(data)
         drawn = panels(data if by_row else without_rows(data))
@@ -71,5 +71,5 @@ def draw_features(
         drawn = {"features-clients": lambda ax: feature_map(places, clients, "client", ax)}
         if run.fitted.federation.task == "classification":
             drawn = {"features-classes": lambda ax: feature_map(places, labels, "class", ax), **drawn}
-        about = run.fitted.federation.about
-        return save_all(folder / "figures", drawn, f"{name} on {about['data']}, {about['split']}", "features")
+        facts = run.fitted.federation.about
+        return save_all(folder / "figures", drawn, f"{name} on {facts['data']}, {facts['split']}", "features")

@@ -17,10 +17,10 @@ Picture = tuple[str, Path]
 
 def pictures_of(folder: Path) -> list[Picture]:
     """The single figures of a folder."""
-    found = sorted((folder / "figures").glob("*.png"))
-    names = {p.stem.partition("-")[0] for p in found}
+    paths = sorted((folder / "figures").glob("*.png"))
+    names = {p.stem.partition("-")[0] for p in paths}
     twice = {name for name, other in SHOWN_BY.items() if other in names}
-    return [(p.stem.replace("-", " "), p) for p in found if p.stem not in {*JOINED, *twice}]
+    return [(p.stem.replace("-", " "), p) for p in paths if p.stem not in {*JOINED, *twice}]
 
 
 def caption(name: str, path: Path) -> str:
@@ -30,5 +30,5 @@ def caption(name: str, path: Path) -> str:
 
 def in_section(pictures: Sequence[Picture], page: registry.Page, heading: str) -> list[Picture]:
     """Those that a page shows under a heading, in order."""
-    known = {path.stem: (name, path) for name, path in pictures}
-    return [known[stem] for stem in registry.of_section(page, heading, known)]
+    by_stem = {path.stem: (name, path) for name, path in pictures}
+    return [by_stem[stem] for stem in registry.of_section(page, heading, by_stem)]

@@ -53,9 +53,11 @@ def run_under_protocols(
     chunk = run.options.chunk or suitable_chunk(run.fitted.federation, numbers)
     draws = run.options.draws if run.random else 0
     with working("evaluating", progress):
-        found = evaluate_protocols(run.fitted, protocols, draws=draws, seed=seed, offset=offset, chunk=chunk)
-    said = " ".join(f"{key}={value}" for key, value in config.settings.items() if key in DISTINGUISH)
-    rows = [{"method": name, "setting": said, "seed": config.run.seed, **row} for row in found]
+        rows_of_protocols = evaluate_protocols(
+            run.fitted, protocols, draws=draws, seed=seed, offset=offset, chunk=chunk
+        )
+    setting = " ".join(f"{key}={value}" for key, value in config.settings.items() if key in DISTINGUISH)
+    rows = [{"method": name, "setting": setting, "seed": config.run.seed, **row} for row in rows_of_protocols]
     with lock_run_folder(folder):
         write_protocols(folder / FILE, rows)
     return rows

@@ -45,7 +45,7 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
     config, summary = read_config(folder), read_summary(folder)
     title = f"{summary['method']} on {summary['data']}"
     clients, rounds = (f"{summary[k]} {k if summary[k] != 1 else k[:-1]}" for k in ("clients", "rounds"))
-    about = f"{clients}, {summary['split']}, {rounds}, seed {summary['seed']}."
+    subtitle = f"{clients}, {summary['split']}, {rounds}, seed {summary['seed']}."
     names = [n for n in client_metrics() if summary.get(f"pm_{n}") is not None]
     rows = []
     best = summary.get("best") or {}
@@ -64,20 +64,20 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         sections.append(Section("Of the fit", beware))
     if rows:
         sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
-    if found := [f"{line[0].upper()}{line[1:]}." for line in calibration_lines(summary)]:
-        sections.append(Section("Temperature and sets", found))
-    if found := [f"{line[0].upper()}{line[1:]}." for line in summary.get("advice") or ()]:
-        sections.append(Section("What to try", found))
-    if found := dp_lines(summary):
-        sections.append(Section("Differential privacy", found, tables=[dp_table(summary)]))
+    if lines := [f"{line[0].upper()}{line[1:]}." for line in calibration_lines(summary)]:
+        sections.append(Section("Temperature and sets", lines))
+    if lines := [f"{line[0].upper()}{line[1:]}." for line in summary.get("advice") or ()]:
+        sections.append(Section("What to try", lines))
+    if lines := dp_lines(summary):
+        sections.append(Section("Differential privacy", lines, tables=[dp_table(summary)]))
     if (folder / "effects.csv").is_file():
         sections.append(Section("Effects", tables=[(EFFECT_COLUMNS, read_effects(folder))]))
     if summary.get("residual_rows"):
         sections.append(_residuals(summary))
     if (folder / "globals.csv").is_file():
         sections.append(Section("Globals", tables=[(GLOBAL_COLUMNS, read_globals(folder))]))
-    if (each := _each_client(folder)) is not None:
-        sections.append(each)
+    if (section_of_clients := _each_client(folder)) is not None:
+        sections.append(section_of_clients)
     for heading in registry.sections("run"):
         mine = in_section(pictures, "run", heading)
         if mine and heading not in WITH_TEXT and (by_row or heading not in OF_ROWS):
@@ -102,7 +102,7 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         ),
         Section("Versions", tables=[(["package", "version"], key_value_rows(summary["versions"]))]),
     ]
-    write_text(folder / "report.html", render(title, about, sections))
+    write_text(folder / "report.html", render(title, subtitle, sections))
     return folder / "report.html"
 
 
@@ -146,21 +146,21 @@ def _leave_one_out(folder: Path) -> Section:
 
     if reason := why_no_loo(folder):
         return Section("Leave-one-out", [f"None: {reason}."])
-    found = loo(read(folder / "posterior.nc"))
-    good_k, p_loo = (float(elpd_value(found, name)) for name in ("good_k", "p"))
-    large = float((elpd_value(found, "pareto_k") > good_k).mean())
+    result = loo(read(folder / "posterior.nc"))
+    good_k, p_loo = (float(elpd_value(result, name)) for name in ("good_k", "p"))
+    large = float((elpd_value(result, "pareto_k") > good_k).mean())
     text = (
         f"Pareto's k is above {good_k:.2f} for {large:.0%} of the training examples, which importance "
         "sampling cannot leave out"
     )
     if large > MOST_LARGE_K:
         return Section("Leave-one-out", [f"{text}: no sum is shown."])
-    rows = [["elpd", f"{elpd_value(found, 'elpd'):.1f}"], ["its standard error", f"{elpd_value(found, 'se'):.1f}"],
+    rows = [["elpd", f"{elpd_value(result, 'elpd'):.1f}"], ["its standard error", f"{elpd_value(result, 'se'):.1f}"],
             ["p_loo", f"{p_loo:.1f}"]]  # fmt: skip
     if p_loo < 0.05:
         return Section("Leave-one-out", ["None: clients have no latents with any spread, so that nothing is left out."])
     network = read_config(folder).run.network
-    if network == NETWORK:  # (draws are of the joint posterior)
+    if network == NETWORK:  # draws are of the joint posterior
         return Section("Leave-one-out", [f"{text}."], [(["log predictive density", "nats"], rows)])
     table = network == "design"
     optimistic = (
@@ -191,10 +191,10 @@ def _participation_text(folder: Path) -> list[str]:
         2: "messages were rejected", 3: "times an absent client diverged",
         4: "messages may have been rejected: masks show how many were, and not whose",
     }  # fmt: skip
-    each = (values == 1).sum(0)
+    reported = (values == 1).sum(0)
     lines = [
         f"{(values == 1).sum(1).mean():.1f} clients a round on average, from {(values == 1).sum(1).min()} to "
-        f"{(values == 1).sum(1).max()}; a client {each.min()} to {each.max()} times in {len(values)} rounds."
+        f"{(values == 1).sum(1).max()}; a client {reported.min()} to {reported.max()} times in {len(values)} rounds."
     ]
     return lines + [f"{n} {what}." for code, what in words.items() if (n := int((values == code).sum()))]
 

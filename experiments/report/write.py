@@ -58,8 +58,8 @@ def write_report(
             raise UserError(f"{folder} is a comparison: where data are, and whom to trust, are a run's")
         record = read_json(folder / "comparison.json", {"runs": {"*": {"*": str}}})
         runs = [folder / run for runs in record["runs"].values() for run in runs.values()]
-        found = compare_runs([Path(os.path.normpath(run)) for run in runs])
-        return [folder / "report.html", *write_comparison(found, folder)]
+        compared = compare_runs([Path(os.path.normpath(run)) for run in runs])
+        return [folder / "report.html", *write_comparison(compared, folder)]
     home = Home(folder)
     if home.is_there:
         member = Membership.read(home.place_of(study), trust_code=trust_code)
@@ -72,10 +72,10 @@ def write_report(
     if study:
         raise UserError(f"{folder} is no site's folder: --study is for a site of several studies")
     config = read_config(folder)
-    read_summary(folder)  # (not finished? say so first)
+    read_summary(folder)  # not finished? say so first
     by_row &= config.run.rows
     wanted = features and by_row and config.run.network not in ("design", NETWORK)
-    wanted &= not config.run.data.startswith(PYTHON)  # (whose data were the program's)
+    wanted &= not config.run.data.startswith(PYTHON)  # whose data were the program's
     if (place or trust_code) and not wanted:
         raise UserError("data and method are needed for features, which are not drawn here")
     drawn = draw_posterior(folder, progress, rhat, by_row=by_row)

@@ -23,9 +23,9 @@ def run_schema(table: bool) -> Schema:
         table: whether the run is on a table.
     """
     schema: dict[str, Kind] = {}
-    for name, about in options().items():
+    for name, declared in options().items():
         kind = kinds()[name]
-        may_lack = about.newer or (has_default(name, None) and not (table and about.data == "tables"))
+        may_lack = declared.newer or (has_default(name, None) and not (table and declared.data == "tables"))
         schema[f"{name}?" if may_lack else name] = Number(kind, 0) if kind in (int, float) else kind
     return schema
 
@@ -55,11 +55,11 @@ def read_config_file(path: Path) -> Configuration:
     Raises:
         UserError: if it is damaged, or another version has written it.
     """
-    held = read_toml(path, CONFIG)
-    if unknown := [name for name in held["run"] if name not in options()]:
+    entries = read_toml(path, CONFIG)
+    if unknown := [name for name in entries["run"] if name not in options()]:
         words = ", ".join(f"run.{name}" for name in unknown)
         raise UserError(
             f"{path.parent} was written by an earlier version of hierfl (its config.toml has {words}); run it again"
         )
-    check(held["run"], run_schema(held["run"].get("network") == "design"), path, "run")
-    return Configuration(RunConfig(**held["run"]), held["settings"])
+    check(entries["run"], run_schema(entries["run"].get("network") == "design"), path, "run")
+    return Configuration(RunConfig(**entries["run"]), entries["settings"])

@@ -80,12 +80,12 @@ def read_frame(path: Path, text: Sequence[str] = (), needs: Sequence[str] = ()) 
             )  # fmt: skip
     except UserError:
         raise
-    except ValueError as error:  # (pandas' own are of this kind, and those of text that is not UTF-8)
+    except ValueError as error:  # pandas' own are of this kind, and those of text that is not UTF-8
         raise UserError(f"{path} is damaged, or no csv file: {error}") from error
     for name in frame.columns:
         if name in text:
             frame[name] = frame[name].map(unescaped)
-        elif frame[name].dtype.kind not in "biuf" and len(frame):  # (a column without rows has no type)
+        elif frame[name].dtype.kind not in "biuf" and len(frame):  # a column without rows has no type
             raise UserError(f"{path} is damaged: its column {name!r} holds more than numbers")
     frame = frame.rename(columns=unescaped)
     if lacking := [name for name in needs if name not in frame]:

@@ -41,12 +41,12 @@ def chain_mixing(run: Run, clients: pd.DataFrame) -> dict[str, float | None]:
     if min(v.shape[2] * min(2, v.shape[1]) for v in arrays) < LEAST_DRAWS:
         return {**NO_CHAINS, "kept_draws": kept}
     every = math.ceil(sum(v.numel() for v in arrays) / MOST_MIXING_DRAWS)
-    found = []
-    for value in arrays:  # (J, chains, kept, numbers)
+    parts = []
+    for value in arrays:  # J, chains, kept, numbers
         some = value[..., ::every].permute(1, 2, 0, 3)
         both = rhat_and_ess(some.reshape(*some.shape[:2], -1).cpu().numpy())
-        found.append(np.reshape(both, (2, len(value), -1)))
-    rhat, ess = np.concatenate(found, 2)
+        parts.append(np.reshape(both, (2, len(value), -1)))
+    rhat, ess = np.concatenate(parts, 2)
     clients["rhat"], clients["ess_bulk"] = rhat.max(1), ess.min(1)
     worst = {"rhat": float(rhat.max()), "ess_bulk": float(ess.min()), "ess_bulk_median": float(np.median(ess))}
     return {**worst, "kept_draws": kept}

@@ -36,18 +36,18 @@ def dp_summary(run: Run, *, simulated: bool, again: int = 0, own: bool = False) 
         again: how many rounds were computed once more after restarts: epsilon has their releases.
         own: whether it is what one site of a study keeps for itself.
     """
-    assert run.noise is not None  # (as of the caller)
+    assert run.noise is not None  # as of the caller
     beyond = run.fitted.federation.about.get("beyond")
-    found = {**run.noise.summary, "simulated": simulated, "patient_rows": run.options.patient_rows}
+    entries = {**run.noise.summary, "simulated": simulated, "patient_rows": run.options.patient_rows}
     federation = run.fitted.federation
     units = federation.clients if run.options.dp == "client" else 0 if federation.outline else max(federation.sizes())
     if run.options.delta * units > MOST_DELTA:
-        found["loose"] = units
+        entries["loose"] = units
     if own:
-        found["own"] = True
+        entries["own"] = True
     if again:
-        found |= {"epsilon": run.noise.with_restarts(again), "again": again}
-    return {**found, "beyond": beyond} if beyond else found
+        entries |= {"epsilon": run.noise.with_restarts(again), "again": again}
+    return {**entries, "beyond": beyond} if beyond else entries
 
 
 def dp_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -61,10 +61,10 @@ def dp_lines(summary: Mapping[str, Any]) -> list[str]:
     )
     rows, own = dp["patient_rows"], dp.get("own", False)
     whose = "this site" if own else "the clients"
-    of = f" with at most {rows} row{'s' * (rows > 1)}" if dp["unit"] == "patient" else ""
+    rows_words = f" with at most {rows} row{'s' * (rows > 1)}" if dp["unit"] == "patient" else ""
     lines = [
         f"epsilon {dp['epsilon']:.3g}, delta {dp['delta']:g}: everything that left {whose}, together, "
-        f"for one {dp['unit']}{of} added or removed",
+        f"for one {dp['unit']}{rows_words} added or removed",
         f"noise {WHERE[dp['level']]}, in standard deviations by what one {dp['unit']} can change: {parts}",
     ]
     if units := dp.get("loose"):
@@ -92,7 +92,7 @@ def dp_lines(summary: Mapping[str, Any]) -> list[str]:
     elif dp["simulated"]:
         lines.append(
             "this was a simulation: its noise follows from the seed, and metrics and clients' files have none, so that "
-            "this folder protects nobody"
+            "this folder protects no one"
         )
     else:
         lines.append("metrics are null: scores have no share of epsilon, and no site has sent any")

@@ -23,7 +23,7 @@ def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         write_text(folder / "metrics.csv", "")
         return
-    # (a run that goes on may know more of its later rounds than it did of its first)
+    # A run that goes on may know more of its later rounds than it did of its first.
     write_rows(folder / "metrics.csv", list(dict.fromkeys(name for row in rows for name in row)), rows)
 
 

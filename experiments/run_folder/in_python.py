@@ -73,7 +73,7 @@ def fit(
     """
     place = folder_of(folder)
     check_fitted(method, federation)
-    # (checkpoints of earlier versions, and of hierfl.inference.fit, lie in the folder itself)
+    # Checkpoints of earlier versions, and of hierfl.inference.fit, lie in the folder itself.
     plain = place is not None and resume and not (place / "config.toml").is_file()
     if place is None or plain or engine is not PlateEngine or federation.outline or is_tabular(method):
         return fit_alone(
@@ -117,19 +117,19 @@ def _fitted(
 
 def _configuration(method: Method, federation: Federation, how: Options) -> Configuration:
     """What config.toml says of a fit from Python: its data are known to it alone."""
-    about, noise = federation.about, method.network.noise
+    facts, noise = federation.about, method.network.noise
     sizes = {split: sum(federation.sizes(split)) for split in ("train", "validation")}
     cls = type(method)
     reference, digest = _reference(cls)
     network = method.given_network
     run = RunConfig(
-        method=reference, method_digest=digest, data=f"{PYTHON}{about['data']}", data_root="data",
-        clients=federation.clients, split=str(about["split"]), network=network.spec, head=_head(network),
+        method=reference, method_digest=digest, data=f"{PYTHON}{facts['data']}", data_root="data",
+        clients=federation.clients, split=str(facts["split"]), network=network.spec, head=_head(network),
         validation_fraction=round(sizes["validation"] / max(1, sum(sizes.values())), 6),
         response_sd=float(noise) if isinstance(noise, int | float) else 1.0,
         learn_sd=str(network.learned or "no"), settings_chosen="",
-        redraws=int(about["redraws"]), federation=federation.digest(),
-        **{name: getattr(how, name) for name, of in options().items() if of.fit},
+        redraws=int(facts["redraws"]), federation=federation.digest(),
+        **{name: getattr(how, name) for name, declared in options().items() if declared.fit},
     )  # fmt: skip
     return Configuration(run, dict(vars(method.settings)))
 
@@ -147,7 +147,7 @@ def _reference(cls: type[Method]) -> tuple[str, str]:
             path = _file(cls)
             return name, "" if path is None else fingerprint(cls, path.read_bytes())
     path = _file(cls)
-    if path is not None and cls.__module__ == f"hierfl_method_{path.stem}":  # (as hierfl.experiments.methods.load has)
+    if path is not None and cls.__module__ == f"hierfl_method_{path.stem}":  # as hierfl.experiments.methods.load has
         return str(path), fingerprint(cls, path.read_bytes())
     return f"{cls.__module__}.{cls.__qualname__}", "" if path is None else short(path.read_bytes())
 

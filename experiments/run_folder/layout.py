@@ -71,7 +71,7 @@ def create_run_folder(
     check_out(out, overwrite)
     if out is not None and out.exists():
         with lock_run_folder(out):
-            check_out(out, overwrite)  # (another process may have been faster)
+            check_out(out, overwrite)  # another process may have been faster
             _empty(out)
             write_config(out, config)
             yield out
@@ -106,7 +106,7 @@ def _appearing(out: Path | None, label: str, root: Path) -> Iterator[tuple[Path,
     try:
         yield part, appear
     finally:
-        shutil.rmtree(part, ignore_errors=True)  # (where it has not appeared)
+        shutil.rmtree(part, ignore_errors=True)  # where it has not appeared
 
 
 def _numbered(root: Path, label: str) -> Path:

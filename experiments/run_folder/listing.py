@@ -48,8 +48,8 @@ def listed(folder: Path) -> list[Listed]:
     """
     if not folder.is_dir():
         raise UserError(f"no folder {folder}: hierfl run writes to ./runs, or to --out")
-    found = [path for path in folder.rglob("config.toml") if PART_SUFFIX not in str(path.parent.name)]
-    return [_row(path.parent, folder) for path in sorted(found, key=lambda path: (path.stat().st_mtime, str(path)))]
+    configs = [path for path in folder.rglob("config.toml") if PART_SUFFIX not in str(path.parent.name)]
+    return [_row(path.parent, folder) for path in sorted(configs, key=lambda path: (path.stat().st_mtime, str(path)))]
 
 
 def _row(run: Path, root: Path) -> Listed:
@@ -60,15 +60,15 @@ def _row(run: Path, root: Path) -> Listed:
         return Listed(name, state=f"cannot be read: {error}")
     method = Path(config.method).stem if config.method.endswith(".py") else config.method
     data = tables.stem(config.data) if tables.is_table(config.data) else Path(config.data).stem
-    known: dict[str, Any] = {"method": method, "data": data, "rounds": config.rounds}
+    common: dict[str, Any] = {"method": method, "data": data, "rounds": config.rounds}
     if not (run / "summary.json").is_file():
-        return Listed(name, **known, done=_rounds_done(run), state="not finished")
+        return Listed(name, **common, done=_rounds_done(run), state="not finished")
     try:
         summary = read_summary(run)
     except UserError as error:
-        return Listed(name, **known, state=f"cannot be read: {error}")
+        return Listed(name, **common, state=f"cannot be read: {error}")
     metric, score = next(((k, v) for k in SCORES if (v := summary.get(k)) is not None), (None, None))
-    return Listed(name, **known, done=summary["rounds"], metric=metric, score=score, state="finished")
+    return Listed(name, **common, done=summary["rounds"], metric=metric, score=score, state="finished")
 
 
 def _rounds_done(run: Path) -> int | None:

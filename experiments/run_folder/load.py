@@ -91,13 +91,13 @@ def load_run(
         return made(place, cls, config, state, record)
     tensors = kept.under(state, "method/")
     plain = _made(cls, written.read(record["network"], tensors, network), config)
-    known = kept.federation_of(state, record)
+    federation_kept = kept.federation_of(state, record)
     if federation is None:
-        return kept.run_of(plain, state, record, known, place)
-    data = federation.to("cpu", known.dtype)
-    if data.digest() != known.digest():
+        return kept.run_of(plain, state, record, federation_kept, place)
+    data = federation.to("cpu", federation_kept.dtype)
+    if data.digest() != federation_kept.digest():
         raise UserError(f"federation= holds other data than {place} was run on, or splits them otherwise")
-    scales = {name: getattr(known, name) for name in ("mean", "std", "response_units", "standard_response")}
+    scales = {name: getattr(federation_kept, name) for name in ("mean", "std", "response_units", "standard_response")}
     return kept.run_of(plain, state, record, replace(data, **scales))
 
 

@@ -58,9 +58,9 @@ class LoadedModel(FittedModel):
     def summary(self) -> ModelSummary:
         """As of the fit, from globals.csv."""
         federation = self.run.fitted.federation
-        about = f"{federation.clients} clients, {sum(federation.sizes())} rows, {self.run.rounds} rounds"
+        size = f"{federation.clients} clients, {sum(federation.sizes())} rows, {self.run.rounds} rounds"
         table = read_frame(self.folder / "globals.csv", ("name",), ("name",))
-        return ModelSummary(self.method.name, about, table, tuple(self.method.notes(self.run.fitted, self.run.rounds)))
+        return ModelSummary(self.method.name, size, table, tuple(self.method.notes(self.run.fitted, self.run.rounds)))
 
     def client_table(self) -> pd.DataFrame:
         return read_frame(self.folder / "clients.csv", ("client",), ("client",))
@@ -82,5 +82,5 @@ class LoadedModel(FittedModel):
             UserError: for other draws from the prior than the file has.
         """
         if prior is not None or not predictive:
-            raise UserError("prior= and predictive= draw anew: load_run(folder, rows=True) can")
+            raise UserError("prior= and predictive= draw again: load_run(folder, rows=True) can")
         return self.run.posterior(rows=rows, observed=observed)

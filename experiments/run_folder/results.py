@@ -89,7 +89,7 @@ def write_results(
     estimates = shrinkage_table(run.fitted.method, run.fitted)
     if estimates is not None:
         write_frame(folder / "estimates.csv", estimates)
-    # (there may be validation rows, and no test rows)
+    # There may be validation rows, and no test rows.
     drawn = federation.task == "classification" and "bins" in run.client_metrics[0]
     bins = run.reliability() if drawn else None
     averaged = run.reliability(averaged=True) if drawn and run.random else None
@@ -100,7 +100,7 @@ def write_results(
               "trace": None if joint is None else joint.trace_table()}  # fmt: skip
     save_all(folder / "figures", panels(run.metrics, clients, bins, pairs, averaged, **frames), title)
     result = make_summary(run, name, numbers, chains, NO_ROWS if posterior is None else held_rows(posterior), own=own)
-    if not own:  # (a site has its study's folder, and its rows)
+    if not own:  # a site has its study's folder, and its rows
         write_model(folder, run)
     if joint is not None:
         result["warnings"] = [*result["warnings"], *joint.notes(run.rounds)]

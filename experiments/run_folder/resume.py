@@ -47,7 +47,7 @@ def resume(
             data are others.
         Busy: if another process is running there.
     """
-    config = read_config(folder)  # (not the folder of a run? say so before there is a lock in it)
+    config = read_config(folder)  # not the folder of a run? say so before there is a lock in it
     # killed before its first checkpoint was written, a run has done nothing yet: it begins again
     begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
     if follows():
@@ -90,10 +90,10 @@ def relocate(config: Configuration, place: Mapping[str, Any] | None, method: str
     config = config.with_run(**{k: absolute_path(k, v) for k, v in (place or {}).items()})
     if not method:
         return config
-    found = str(user_path(method).resolve()) if method.endswith(".py") else method
-    if config.run.method in methods.METHODS and found != config.run.method:
+    method_now = str(user_path(method).resolve()) if method.endswith(".py") else method
+    if config.run.method in methods.METHODS and method_now != config.run.method:
         raise UserError(f"the run is one of {config.run.method}, not of {method}")
-    return config.with_run(method=found)
+    return config.with_run(method=method_now)
 
 
 def refuse_python(path: Path, config: Configuration) -> None:
@@ -122,6 +122,6 @@ def restore(
     with working("loading data", progress):
         ready, name = build(config, loaded, engine)
     digest = ready.engine.digest()
-    if config.run.federation not in (None, digest):  # (older runs do not say; their checkpoints do)
+    if config.run.federation not in (None, digest):  # older runs do not say; their checkpoints do
         raise UserError(f"{config.run.data} holds other data than {folder} was run on, or splits them otherwise")
     return ready, name

@@ -48,11 +48,11 @@ def start(
     if not ready.engine.leads:
         ready.run()
         return None
-    about = ready.federation.about
+    facts = ready.federation.about
     config = config.with_run(
-        redraws=int(about["redraws"]), federation=ready.engine.digest(), data_origin=about.get("origin") or None
+        redraws=int(facts["redraws"]), federation=ready.engine.digest(), data_origin=facts.get("origin") or None
     )
-    with create_run_folder(out, overwrite, f"{name}-{about['data']}", config) as folder:
+    with create_run_folder(out, overwrite, f"{name}-{facts['data']}", config) as folder:
         return folder, fit_and_write(ready, folder, name, progress, config.run, resume=False)
 
 

@@ -145,9 +145,9 @@ def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
             )
         elif summary.get("set_coverage") is not None:
             worst, unheard = summary["set_coverage_worst10"], summary.get("set_coverage_unheard")
-            held = f"hold it in {summary['set_coverage']:.1%} (worst tenth of the clients {worst:.1%}"
-            held += ")" if unheard is None else f", those without validation data {unheard:.1%})"
-            lines.append(f"{wanted} {held}, {summary['set_size']:.2f} labels each")
+            share_held = f"hold it in {summary['set_coverage']:.1%} (worst tenth of the clients {worst:.1%}"
+            share_held += ")" if unheard is None else f", those without validation data {unheard:.1%})"
+            lines.append(f"{wanted} {share_held}, {summary['set_size']:.2f} labels each")
     return lines
 
 
@@ -158,13 +158,14 @@ def masked_line(summary: Mapping[str, Any]) -> str:
 
 def held_rows_line(summary: Mapping[str, Any]) -> str:
     """What a run's folder holds of single rows, in words."""
-    held = summary.get("held_rows")
-    if held is None:
+    record = summary.get("held_rows")
+    if record is None:
         return "This run is from before its folder said so; posterior.nc has log likelihoods of single rows."
-    if isinstance(held, str):
+    if isinstance(record, str):
         return "No file of this folder has an entry for each row."
-    of = "all clients" if held["clients"] == "all" else ", ".join(held["clients"])
-    return f"posterior.nc has an entry for each of {held['number']} training rows of {of}: {', '.join(held['groups'])}."
+    whose = "all clients" if record["clients"] == "all" else ", ".join(record["clients"])
+    groups = ", ".join(record["groups"])
+    return f"posterior.nc has an entry for each of {record['number']} training rows of {whose}: {groups}."
 
 
 #: chains have mixed where R-hat is at most this, and there are at least so many effective draws (Vehtari et al.,

@@ -63,7 +63,7 @@ def ablate(
         raise UserError("ablate needs at least one seed, and no less than 0 to choose by")
     if scales and not choose_seeds:
         raise UserError("--scales are to be chosen among, and --choose-seeds 0 chooses none")
-    priors, found = priors_of(method), dict[str, dict[str, Any]]()
+    priors, settings_of = priors_of(method), dict[str, dict[str, Any]]()
     if is_table(data):
         given = {"test_fraction": TEST_FRACTION, **given}
         if not given["test_fraction"]:
@@ -72,23 +72,23 @@ def ablate(
     if scales and (fixed := sorted(names & settings.keys())):
         raise UserError(f"{fixed[0]} is given by --set, so that --scales changes nothing")
     for prior in priors:
-        found[prior] = {**applicable(load(method).cls, settings, {"prior": prior}), "prior": prior}
-        configure(method, data, given, found[prior])  # (cannot be? say so before anything is run)
+        settings_of[prior] = {**applicable(load(method).cls, settings, {"prior": prior}), "prior": prior}
+        configure(method, data, given, settings_of[prior])  # cannot be? say so before anything is run
     whole = {k: v for k, v in given.items() if k not in ("seed", "validation_fraction")}
     place = {k: given[k] for k in ("data_root", "device") if k in given}
     check_writable(out / "ablation")
-    for prior in priors:  # (a folder of another ablation? say so before anything is run)
+    for prior in priors:  # a folder of another ablation? say so before anything is run
         name = scale_setting(load(method).cls, prior)
         for seed in range(seeds):
-            cell = _cell(method, data, whole, found[prior], seed)
+            cell = _cell(method, data, whole, settings_of[prior], seed)
             if (out / cell.name / "config.toml").is_file():
-                held = read_config(out / cell.name).settings
-                known = {} if name is None or not choose_seeds else {name: held.get(name)}
-                check_cell(replace(cell, settings={**known, **found[prior]}), out / cell.name, place)
+                settings_kept = read_config(out / cell.name).settings
+                scale_kept = {} if name is None or not choose_seeds else {name: settings_kept.get(name)}
+                check_cell(replace(cell, settings={**scale_kept, **settings_of[prior]}), out / cell.name, place)
     for prior in priors if choose_seeds else ():
-        own = {k: v for k, v in found[prior].items() if k != "prior"}
-        found[prior] |= chosen_scale(method, data, prior, given, own, out, choose_seeds, scales, progress)
-    cells = [_cell(method, data, whole, found[prior], seed) for seed in range(seeds) for prior in priors]
+        own = {k: v for k, v in settings_of[prior].items() if k != "prior"}
+        settings_of[prior] |= chosen_scale(method, data, prior, given, own, out, choose_seeds, scales, progress)
+    cells = [_cell(method, data, whole, settings_of[prior], seed) for seed in range(seeds) for prior in priors]
     run_cells(cells, out, place, say=to_stderr(progress), progress=progress)
     order = [out / cell.name for cell in sorted(cells, key=lambda cell: priors.index(cell.row))]
     result = compare_runs(order)

@@ -62,10 +62,10 @@ def ablate_files(
     if other := [name for name in given if name not in SAID]:
         raise UserError(f"{flag(other[0])} is not for alternatives of a model: they are fitted once, to all rows")
     loaded = [load(reference) for reference in references]
-    names = [one.name for one in loaded]
+    names = [alternative.name for alternative in loaded]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"two models are called {twice}: name their files differently")
-    models = {one.name: model_of(one) for one in loaded}
+    models = {alternative.name: model_of(alternative) for alternative in loaded}
     if data is None:
         raise UserError("say the table that the models are fitted to: --data FILE.csv")
     named = tables.TABLES.get(data)
@@ -82,15 +82,16 @@ def ablate_files(
     from hierfl.models.any_model.alternatives import differences, split_rows
 
     train, held_out = split_rows(df, group, share, 0) if share else (df, None)
-    found = []
-    for one in loaded:
-        to_stderr(progress)(f"{one.name}")
-        found.append(_scored(one, models[one.name], (train, held_out, group), columns[one.name], given, settings,
+    scores = []
+    for alternative in loaded:
+        to_stderr(progress)(f"{alternative.name}")
+        own = alternative.name
+        scores.append(_scored(alternative, models[own], (train, held_out, group), columns[own], given, settings,
                              folder, progress))  # fmt: skip
-    compared = differences(found)
+    compared = differences(scores)
     record = {"data": data, "group": group, "held_out": share, "models": [asdict(row) for row in compared]}
     write_whole(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
-    return compared, found
+    return compared, scores
 
 
 def _table(
@@ -101,12 +102,12 @@ def _table(
     from hierfl.models.any_model.columns import columns_read
 
     reading = Reading.of(given.get("reading"))
-    known = outline(tables.read(data, text={group}, reading=reading), group)
-    columns = {name: columns_read(model, known) for name, model in models.items()}
-    union = [name for name in known.columns if any(name in read for read in columns.values())]
+    outlined = outline(tables.read(data, text={group}, reading=reading), group)
+    columns = {name: columns_read(model, outlined) for name, model in models.items()}
+    union = [name for name in outlined.columns if any(name in read for read in columns.values())]
     df = tables.read(data, set(union), {group}, reading=reading)
     if given.get("na") == "drop":
-        # (of all models' columns: they shall have the same rows)
+        # Of all models' columns: they shall have the same rows.
         df = df[whole_rows(df, union)].reset_index(drop=True)
     if not len(df):
         raise UserError("every row lacks a value of a column that a model reads: none would be left")
@@ -127,26 +128,26 @@ def _comparable(
     from hierfl.models.any_model.look import whole
     from hierfl.models.any_model.sbc.simulate import observed_cells
 
-    found: dict[str, list[str]] = {}
+    observed_by: dict[str, list[str]] = {}
     for name, model in models.items():
         federation, design = column_federation(df, group, columns[name], "keep")
         rows = whole(design, federation.to(dtype=torch.float64).batch([0]))[0]
         refuse_rows(name, model, design, rows, held_out=held_out)
         try:
-            found[name] = sorted({of.column for of in observed_cells(model, design, rows).values()})
-        except UserError:  # (a factor, or a transformed column: what it observes is not known)
+            observed_by[name] = sorted({cells.column for cells in observed_cells(model, design, rows).values()})
+        except UserError:  # a factor, or a transformed column: what it observes is not known
             continue
-    first = next(iter(found), "")
-    for name, observed in found.items():
-        if observed != found[first]:
+    first = next(iter(observed_by), "")
+    for name, observed in observed_by.items():
+        if observed != observed_by[first]:
             raise UserError(
-                f"{first} observes {', '.join(found[first])}, and {name} observes {', '.join(observed)}: their "
+                f"{first} observes {', '.join(observed_by[first])}, and {name} observes {', '.join(observed)}: their "
                 "densities are of different data, and cannot be compared"
             )
 
 
 def _scored(
-    one: Loaded, model: Any, rows: tuple[pd.DataFrame, pd.DataFrame | None, str], columns: tuple[str, ...],
+    alternative: Loaded, model: Any, rows: tuple[pd.DataFrame, pd.DataFrame | None, str], columns: tuple[str, ...],
     given: Mapping[str, Any], settings: Mapping[str, str], folder: Path, progress: bool,
 ) -> Scored:  # fmt: skip
     """A model's densities: those of the folder, or of a fit."""
@@ -155,29 +156,29 @@ def _scored(
     from hierfl.models.any_model.fit_model import fit_model
 
     train, held_out, group = rows
-    rounds = given.get("rounds", cast("ReadsColumns", one.cls).usual_rounds)
+    rounds = given.get("rounds", cast("ReadsColumns", alternative.cls).usual_rounds)
     spellings = given.get("spellings", "refuse")
     federation, _ = column_federation(train, group, columns, spellings)
-    path = folder / f"{one.name}.json"
+    path = folder / f"{alternative.name}.json"
     question = {
-        "digest": one.digest, "rows": federation.digest(), "settings": dict(settings),
+        "digest": alternative.digest, "rows": federation.digest(), "settings": dict(settings),
         "held_out": 0 if held_out is None else len(held_out), "rounds": rounds,
     }  # fmt: skip
     if path.is_file():
         try:
-            known = json.loads(path.read_text())
-            if known["question"] == question:
-                return Scored(**known["scored"])
+            record = json.loads(path.read_text())
+            if record["question"] == question:
+                return Scored(**record["scored"])
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is no file of an ablation: {error}") from error
         raise UserError(f"{path} is of another model, table or setting; choose another --out")
-    own = getattr(one.cls, "guide_function", None)
-    how = asdict(make_settings(one.cls, settings)) | ({} if own is None else {"guide": own})
+    own = getattr(alternative.cls, "guide_function", None)
+    how = asdict(make_settings(alternative.cls, settings)) | ({} if own is None else {"guide": own})
     fitted = fit_model(
         model, federation, group=group, rounds=rounds, device=given.get("device", "cpu"),
         progress=progress, **how,
     )  # fmt: skip
-    found = scored(one.name, fitted, held_out, group)
+    score = scored(alternative.name, fitted, held_out, group)
     make_folder(folder)
-    write_whole(path, (json.dumps({"question": question, "scored": asdict(found)}) + "\n").encode())
-    return found
+    write_whole(path, (json.dumps({"question": question, "scored": asdict(score)}) + "\n").encode())
+    return score

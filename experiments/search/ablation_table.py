@@ -61,12 +61,12 @@ def _last(table: pd.DataFrame, over: str) -> pd.DataFrame:
     return mine[mine["kind"] == mine["kind"].iloc[-1]]
 
 
-def rows(found: dict[str, Any]) -> tuple[list[list[str]], list[list[str]]]:
+def rows(ablation: dict[str, Any]) -> tuple[list[list[str]], list[list[str]]]:
     """Rows of both tables."""
     gains, sizes = [], []
-    for over, prior in list(found["priors"].items())[1:]:
-        table, thirds = _last(found["table"], over), _last(found["sizes"], over)
-        head = [found["method"], found["data"], prior]
+    for over, prior in list(ablation["priors"].items())[1:]:
+        table, thirds = _last(ablation["table"], over), _last(ablation["sizes"], over)
+        head = [ablation["method"], ablation["data"], prior]
         cells, parts = [], []
         for metrics, _ in SHOWN:
             metric = next(m for m in metrics if m in set(table["metric"]))
@@ -85,7 +85,7 @@ def rows(found: dict[str, Any]) -> tuple[list[list[str]], list[list[str]]]:
 
 def markdown(every: Sequence[dict[str, Any]]) -> str:
     """Both tables."""
-    both = [rows(found) for found in every]
+    both = [rows(ablation) for ablation in every]
     labels = [label for _, label in SHOWN]
     words = (
         "Gains of the hierarchical prior, averaged draws (points: at the point), mean over clients and seeds, 95 % "

@@ -56,8 +56,8 @@ def evaluate_cell(
         raise UserError("there are no validation data to choose by")
     ready.options = dataclasses.replace(ready.options, splits=("validation",))
     rows = ready.run(progress=progress).evaluations[-settle:]
-    found = {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
-    return {**found, FAILED: rows[-1]["diverged"]}
+    metrics = {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
+    return {**metrics, FAILED: rows[-1]["diverged"]}
 
 
 def search(
@@ -92,24 +92,24 @@ def search(
             can be chosen by.
     """
     kept = {k: v for k, v in given.items() if k not in ("data_root", "device")}
-    about = {"method": method, "data": data, "seeds": seeds, **kept, **({"settle": settle} if settle > 1 else {})}
+    facts = {"method": method, "data": data, "seeds": seeds, **kept, **({"settle": settle} if settle > 1 else {})}
     for what, number in (("seeds", seeds), ("settle", settle)):
         if number < 1:
             raise UserError(f"{what} must be at least 1, not {number}")
     if out.is_dir():
         raise UserError(f"{out} is a folder; --out is the file of the search")
-    known = read_cells(out, about, may_differ=("by",))  # the same cells may be judged again
+    cells_so_far = read_cells(out, facts, may_differ=("by",))  # the same cells may be judged again
     cls = load(method).cls
-    # (a setting that is newer than the file had its default)
-    done = [make_settings(cls, applicable(cls, c["all_settings"])) for c in known if "all_settings" in c]
+    # A setting that is newer than the file had its default.
+    done = [make_settings(cls, applicable(cls, c["all_settings"])) for c in cells_so_far if "all_settings" in c]
     wanted = []  # (setting, with all that it does not name), of the whole grid before anything is run
     every = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
     for settings in every if cells is None else cells:
         config = configure(method, data, given, settings)
         options = options_of(config)
-        there = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
-        if settle > max(1, there):
-            raise UserError(f"there are only {there} evaluations; --settle asks for {settle}")
+        num_evaluations = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
+        if settle > max(1, num_evaluations):
+            raise UserError(f"there are only {num_evaluations} evaluations; --settle asks for {settle}")
         wanted.append((settings, config.settings))
     check_writable(out)
     for settings, whole in wanted:
@@ -118,17 +118,17 @@ def search(
                 evaluate_cell(method, data, {**given, "seed": seed}, settings, settle, progress)
                 for seed in range(seeds)
             ]
-            known.append({"settings": settings, "all_settings": whole, **_means(rows)})
+            cells_so_far.append({"settings": settings, "all_settings": whole, **_means(rows)})
             done.append(make_settings(cls, whole))
-            say(in_words(known[-1]))
-            _write(out, about, by, known, lenient)
-    return _write(out, about, by, known, lenient)
+            say(in_words(cells_so_far[-1]))
+            _write(out, facts, by, cells_so_far, lenient)
+    return _write(out, facts, by, cells_so_far, lenient)
 
 
 def in_words(cell: Mapping[str, Any]) -> str:
     """A cell's settings and metrics, in one line."""
-    found = {k: v for k, v in cell.items() if k in SHOWN or (k == FAILED and v)}
-    return ", ".join([*(f"{k}={v}" for k, v in cell["settings"].items()), *map(_named_number, found.items())])
+    metrics = {k: v for k, v in cell.items() if k in SHOWN or (k == FAILED and v)}
+    return ", ".join([*(f"{k}={v}" for k, v in cell["settings"].items()), *map(_named_number, metrics.items())])
 
 
 def _named_number(item: tuple[str, Any]) -> str:
@@ -137,7 +137,7 @@ def _named_number(item: tuple[str, Any]) -> str:
 
 
 def _write(
-    out: Path, about: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]], lenient: bool = False
+    out: Path, facts: dict[str, Any], by: Sequence[str], cells: list[dict[str, Any]], lenient: bool = False
 ) -> list[dict[str, Any]]:
     """Sorts the cells, best first, and keeps them."""
     if lenient:
@@ -145,9 +145,9 @@ def _write(
     missing = [name for name in by if all(name not in cell for cell in cells)]
     judged = {"by": list(by)} if by and not missing else {}
     cells = sorted(cells, key=lambda cell: criterion(cell, [] if missing else by))
-    write_text(out, json.dumps({**about, **judged, "cells": cells}, indent=1, allow_nan=False) + "\n")
-    if missing:  # (what has been run is kept)
-        raise UserError(f"{about['method']} has no {missing[0]} to be judged by")
+    write_text(out, json.dumps({**facts, **judged, "cells": cells}, indent=1, allow_nan=False) + "\n")
+    if missing:  # what has been run is kept
+        raise UserError(f"{facts['method']} has no {missing[0]} to be judged by")
     return cells
 
 

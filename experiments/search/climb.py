@@ -26,29 +26,29 @@ def climb(
     Returns:
         How many cells have been looked at: fewer than the budget where every neighbour of the best is worse.
     """
-    seen: dict[tuple[int, ...], float] = {}
+    values_seen: dict[tuple[int, ...], float] = {}
     names = [*grid]
 
     def look(place: tuple[int, ...]) -> float:
-        if place not in seen:
-            seen[place] = value({name: grid[name][k] for name, k in zip(names, place, strict=True)})
-        return seen[place]
+        if place not in values_seen:
+            values_seen[place] = value({name: grid[name][k] for name, k in zip(names, place, strict=True)})
+        return values_seen[place]
 
-    here = tuple(start[name] for name in names)
-    look(here)
+    place_now = tuple(start[name] for name in names)
+    look(place_now)
     moved = True
     while moved:
         moved = False
         for axis, name in enumerate(names):
             for step in (1, -1):
-                while len(seen) < budget:
-                    there = (*here[:axis], here[axis] + step, *here[axis + 1 :])
-                    if not 0 <= there[axis] < len(grid[name]) or there in seen:
+                while len(values_seen) < budget:
+                    place_next = (*place_now[:axis], place_now[axis] + step, *place_now[axis + 1 :])
+                    if not 0 <= place_next[axis] < len(grid[name]) or place_next in values_seen:
                         break
-                    if look(there) >= look(here) < math.inf:
+                    if look(place_next) >= look(place_now) < math.inf:
                         break
-                    here, moved = there, True  # (from where nothing is finite anywhere)
-    return len(seen)
+                    place_now, moved = place_next, True  # from where nothing is finite anywhere
+    return len(values_seen)
 
 
 def start_places(method: str, grid: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -61,8 +61,8 @@ def start_places(method: str, grid: Mapping[str, Sequence[str]]) -> dict[str, in
         if str(defaults[name]) in values or not _numeric([*values, defaults[name]]):
             places[name] = [*values].index(str(defaults[name])) if str(defaults[name]) in values else 0
             continue
-        here = float(defaults[name])
-        places[name] = min(range(len(values)), key=lambda k: _apart(float(values[k]), here))
+        default = float(defaults[name])
+        places[name] = min(range(len(values)), key=lambda k: _apart(float(values[k]), default))
     return places
 
 

@@ -65,12 +65,12 @@ def sbc(
         raise UserError(f"{folder} is a file; --out is a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / RANKS).is_file():
         raise UserError(f"{folder} is not the folder of a calibration; choose another --out")
-    found = _rows(function, data, group, values, sites, rows, seed, Reading.of(reading))
-    blocks = Blocks(function, found, seed, {**USUAL, **settings})
+    rows_of_model = _rows(function, data, group, values, sites, rows, seed, Reading.of(reading))
+    blocks = Blocks(function, rows_of_model, seed, {**USUAL, **settings})
     question = {"method": loaded.name, "digest": loaded.digest, "settings": {**USUAL, **settings}, "seed": seed}
     if overwrite:
         (folder / RANKS).unlink(missing_ok=True)
-    made = calibrate(loaded.name, blocks, found.words, replicates, folder, question, progress)
+    made = calibrate(loaded.name, blocks, rows_of_model.words, replicates, folder, question, progress)
     _draw(made, folder)
     return made
 
@@ -110,15 +110,15 @@ def _rows(
 
 
 def _listed(values: Sequence[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    levels: dict[str, list[str]] = {}
     for text in values:
         name, equals, listed = text.partition("=")
         if not equals or not all(listed.split(",")):
             raise UserError(f"--values takes NAME=V,V,..., as in treated=0,1; not {text!r}")
-        if name in found:
+        if name in levels:
             raise UserError(f"--values says column {name!r} twice")
-        found[name] = listed.split(",")
-    return found
+        levels[name] = listed.split(",")
+    return levels
 
 
 def _draw(made: Calibration, folder: Path) -> None:

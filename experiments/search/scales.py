@@ -70,7 +70,7 @@ def chosen_scale(
     for more in range(EXTENSIONS + 1):
         words = [f"{value:g}" for value in tried]
         cells = search(method, data, seeds, {**grid, name: words}, path, options, say=say)
-        # (the file may hold cells of other settings, and of other scales than these)
+        # The file may hold cells of other settings, and of other scales than these.
         mine = [c for c in cells if {**c["all_settings"], name: None} == {**whole, name: None}]
         mine = [c for c in mine if f"{c['all_settings'][name]:g}" in words]
         if criterion(mine[0]) == float("inf"):

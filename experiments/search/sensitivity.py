@@ -25,13 +25,13 @@ def draw_sensitivity(method: str, cells: Sequence[dict[str, Any]], key: str, tit
 
     from hierfl.plots.comparison import sensitivity
 
-    cls, rows, said = load(method).cls, [], []
+    cls, rows, settings = load(method).cls, [], []
     for cell in cells:
         whole = dataclasses.asdict(make_settings(cls, applicable(cls, cell["all_settings"])))
-        said.append(applicable(cls, whole))
+        settings.append(applicable(cls, whole))
         rows.append({**whole, **cell})
     varied = [k for k in rows[0]["all_settings"] if k != key and len({row[k] for row in rows}) > 1]
-    for row, shown in zip(rows, said, strict=True):
+    for row, shown in zip(rows, settings, strict=True):
         row["group"] = ", ".join(f"{k}={row[k]}" for k in varied if k in shown)
         row[key] = float(row[key]) if key in shown else float("nan")
     metrics = {k: label for k, label in LABELS.items() if any(row.get(k) is not None for row in rows)}

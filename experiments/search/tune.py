@@ -40,13 +40,13 @@ def published_grid(method: str) -> tuple[Grid, str]:
     Raises:
         UserError: if there is none.
     """
-    found = grids()
-    if method not in found:
+    grids_of_methods = grids()
+    if method not in grids_of_methods:
         raise UserError(
             f"no grid is published for {method}; say one, as in lr=0.1,0.01 batch=10,50; there are some for "
-            f"{', '.join(found)}"
+            f"{', '.join(grids_of_methods)}"
         )
-    table = dict(found[method])
+    table = dict(grids_of_methods[method])
     source = str(table.pop("source"))
     return {name: [str(v) for v in values] for name, values in table.items()}, source
 
@@ -76,7 +76,7 @@ def tune(
         raise UserError(f"a budget is a number of cells, not {budget}")
     name = load(method).name
     whole, source = grid, "as given on the command line"
-    if all(len(values) == 1 for values in grid.values()):  # (what is fixed is shown beside the published)
+    if all(len(values) == 1 for values in grid.values()):  # what is fixed is shown beside the published
         whole, source = published_grid(name)
         whole = {**whole, **grid}
     out = out or Path("runs") / f"tune-{name}-{Path(data).stem}.json"
@@ -89,7 +89,7 @@ def tune(
 
     many, start = math.prod(map(len, whole.values())), start_places(method, whole)
     first = {key: values[start[key]] for key, values in whole.items()}
-    for key, values in whole.items():  # (before anything is run)
+    for key, values in whole.items():  # before anything is run
         for number in values:
             configure(method, data, given, {**first, key: number})
     cells: list[dict[str, Any]] = []
@@ -97,14 +97,14 @@ def tune(
     def value(cell: dict[str, str]) -> float:
         nonlocal tried
         tried += 1
-        found = search(method, data, seeds, whole, out, given, settle, by, say, [cell], True, progress)
+        searched = search(method, data, seeds, whole, out, given, settle, by, say, [cell], True, progress)
         wanted = made(configure(method, data, given, cell).settings)
-        cells.append(next(c for c in found if made(c["all_settings"]) == wanted))
+        cells.append(next(c for c in searched if made(c["all_settings"]) == wanted))
         return judged(cells[-1])
 
     def made(settings: Mapping[str, Any]) -> Any:
         cls = load(method).cls
-        return make_settings(cls, applicable(cls, settings))  # (a setting that is newer than the file has its default)
+        return make_settings(cls, applicable(cls, settings))  # a setting that is newer than the file has its default
 
     def judged(cell: Mapping[str, Any]) -> float:
         has = [k for k in by if k in cell]
@@ -138,8 +138,8 @@ def best_as_toml(
     rounds = f" of {_many(given['rounds'], 'round')}" if "rounds" in given else ""
     how = f"best of {_many(budget, 'setting')}{rounds} on validation data ({score}), {_many(seeds, 'seed')}"
     default = {f.name: f.default for f in dataclasses.fields(load(name).cls.Settings)}
-    said = {k: v for k, v in best["all_settings"].items() if k in best["settings"] or v != default[k]}
-    return dumps({data: {"chosen": how, **said}})
+    chosen = {k: v for k, v in best["all_settings"].items() if k in best["settings"] or v != default[k]}
+    return dumps({data: {"chosen": how, **chosen}})
 
 
 def _many(number: int, what: str) -> str:

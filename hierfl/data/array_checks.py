@@ -46,7 +46,7 @@ def check_inputs(name: str, array: str, x: np.ndarray) -> np.ndarray:
     large = max(abs(int(x.min())), abs(int(x.max()))) if x.dtype.kind in "iu" and x.size else 0
     if large > EXACT_DOUBLE:
         raise UserError(f"{name}: {array} holds whole numbers up to {large}, which floats do not tell apart")
-    with np.errstate(over="ignore"):  # (a number beyond the type is infinite, which is refused)
+    with np.errstate(over="ignore"):  # a number beyond the type is infinite, which is refused
         x = x.astype(np.float64 if x.dtype == np.float64 or large > EXACT_SINGLE else np.float32)
     if not np.isfinite(x).all():
         raise UserError(f"{name}: {array} holds {int((~np.isfinite(x)).sum())} values that are NaN or infinite")

@@ -31,5 +31,5 @@ class ByClass:
     def places(self, client: int, label: int) -> np.ndarray:
         """Of one client's examples of one class, in their order."""
         first = self._firsts[client, label]
-        found: np.ndarray = self._places[first : first + self.counts[client, label]]
-        return found
+        places: np.ndarray = self._places[first : first + self.counts[client, label]]
+        return places

@@ -26,7 +26,7 @@ def category_levels(df: pd.DataFrame, columns: Sequence[Any]) -> dict[Any, list[
         columns: the inputs.
     """
     levels = {name: levels_of(df[name]) for name in columns}
-    return {name: list(known) for name, known in levels.items() if known is not None}
+    return {name: list(names) for name, names in levels.items() if names is not None}
 
 
 def input_names(columns: Sequence[Any], levels: Levels) -> list[str]:
@@ -69,6 +69,6 @@ def _indicators(df: pd.DataFrame, name: Any, levels: Sequence[str], what: str) -
     column = check_present(df, name, what)
     given = column.astype(str).to_numpy()
     if strange := sorted(set(given.tolist()) - set(levels)):
-        known = ", ".join(levels[:8]) + ", ..." * (len(levels) > 8)
-        raise UserError(f"column {name!r} holds {strange[0]!r}, a level that the training rows lack; known: {known}")
+        names = ", ".join(levels[:8]) + ", ..." * (len(levels) > 8)
+        raise UserError(f"column {name!r} holds {strange[0]!r}, a level that the training rows lack; known: {names}")
     return (given[:, None] == np.array(levels)[None]).astype(np.float64)

@@ -80,8 +80,8 @@ class ChunkData:
 
     def batch(self, clients: Sequence[int]) -> Batch:
         """All examples of these clients, padded to the longest; not to be changed in place."""
-        known, device = self.federation.sizes(), self.federation.device
-        sizes = [known[j] for j in clients]
+        all_sizes, device = self.federation.sizes(), self.federation.device
+        sizes = [all_sizes[j] for j in clients]
         n = send([self.federation.amounts[j] for j in clients], device, self.federation.dtype)
         if tuple(clients) in self._buckets:
             place, shape, mask = self._buckets[tuple(clients)]

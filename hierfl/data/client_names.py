@@ -29,7 +29,7 @@ def client_names(values: Any, what: str) -> np.ndarray:
     """
     if values is None or np.ndim(values) == 0:
         raise UserError(f"{what} is {values!r}: it has a name for each row")
-    # (an array of a list's entries would have one type for all of them)
+    # An array of a list's entries would have one type for all of them.
     given = np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
     if given.dtype.kind == "O":
         values = given.tolist()

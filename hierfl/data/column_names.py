@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 NAMES_SHOWN = 30
 
 
-def no_column(name: str, known: Iterable[object], what: str = "unknown column") -> UserError:
+def no_column(name: str, columns: Iterable[object], what: str = "unknown column") -> UserError:
     """The error for a column that is not there: with the nearest name that is, and every name between quotes.
 
     Args:
         name: that was looked for.
-        known: names of the table's columns.
+        columns: names of the table's columns.
         what: how the message begins, before the name.
     """
-    names = [str(column) for column in known]
+    names = [str(column) for column in columns]
     listed = ", ".join(map(repr, names[:NAMES_SHOWN]))
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     near = nearest(name, names)
@@ -36,7 +36,7 @@ def no_column(name: str, known: Iterable[object], what: str = "unknown column") 
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """The name that is most like another one; empty where none is."""
-    by_fold = {folded(known): known for known in reversed(list(names))}
+    by_fold = {folded(candidate): candidate for candidate in reversed(list(names))}
     if folded(name) in by_fold:
         return by_fold[folded(name)]
     close = difflib.get_close_matches(folded(name), by_fold, n=1, cutoff=0.75)

@@ -43,7 +43,7 @@ def outline(df: pd.DataFrame, client: str, columns: Collection[str] | None = Non
     df = as_table(df)
     _client_column(df, client)
     names = [name for name in dict.fromkeys(df.columns) if name != client] if columns is None else list(columns)
-    levels = {name: found for name in names if (found := levels_of(one_column(df, name))) is not None}
+    levels = {name: of_column for name in names if (of_column := levels_of(one_column(df, name))) is not None}
     return ColumnDesign.of(names, levels)
 
 
@@ -90,14 +90,14 @@ def coded(df: pd.DataFrame, design: ColumnDesign, absent: Collection[str] = ()) 
     import pandas as pd
 
     df = as_table(df)
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for name in design.columns:
         if name in absent and name not in df.columns:
-            found[name] = np.zeros(len(df))
+            numbers[name] = np.zeros(len(df))
             continue
         column = one_column(df, name)
-        found[name] = _codes(column, name, design.level_names.get(name))
-    return pd.DataFrame(found, index=df.index)
+        numbers[name] = _codes(column, name, design.level_names.get(name))
+    return pd.DataFrame(numbers, index=df.index)
 
 
 def _codes(column: pd.Series, name: str, levels: Sequence[str] | None) -> np.ndarray:
@@ -115,6 +115,6 @@ def _codes(column: pd.Series, name: str, levels: Sequence[str] | None) -> np.nda
 
 def _client_column(df: pd.DataFrame, client: str) -> None:
     if client not in df.columns:
-        known = ", ".join(map(repr, df.columns[:8]))
-        raise UserError(f"the table has no column {client!r} that names the clients; it has {known}")
+        present = ", ".join(map(repr, df.columns[:8]))
+        raise UserError(f"the table has no column {client!r} that names the clients; it has {present}")
     one_column(df, client)

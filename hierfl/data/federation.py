@@ -97,11 +97,11 @@ class Federation(FederationMakers):
         """
         parts = split_pool(pool, clients, split, seed)
         y = np.concatenate([pool.y_train, pool.y_test])
-        train, held = hold_out(parts.train, parts.ids, y, validation, seed, pool.task, validation_of)
+        train, held_out = hold_out(parts.train, parts.ids, y, validation, seed, pool.task, validation_of)
         return cls(
             x=torch.as_tensor(np.concatenate([pool.x_train, pool.x_test])), y=torch.as_tensor(y),
             train=[torch.as_tensor(i) for i in train], test=[torch.as_tensor(i) for i in parts.test],
-            validation=[torch.as_tensor(i) for i in held], classes=pool.classes, ids=parts.ids, task=pool.task,
+            validation=[torch.as_tensor(i) for i in held_out], classes=pool.classes, ids=parts.ids, task=pool.task,
             global_test=torch.as_tensor(np.unique(np.concatenate(parts.test))),
             mean=None if pool.mean is None else torch.as_tensor(pool.mean),
             std=None if pool.std is None else torch.as_tensor(pool.std),
@@ -164,8 +164,8 @@ class Federation(FederationMakers):
 
     def indices(self, split: str) -> IndexSets:
         """The clients' index sets of "train", "validation" or "test"."""
-        held: Any = {"train": self.train, "validation": self.validation, "test": self.test}
-        return cast(IndexSets, held[split])
+        by_split: Any = {"train": self.train, "validation": self.validation, "test": self.test}
+        return cast(IndexSets, by_split[split])
 
     def batch(self, rows: Sequence[int], split: str = "train") -> Batch:
         """All examples of some clients, padded to the longest; clients without any are padded whole."""
@@ -179,7 +179,7 @@ class Federation(FederationMakers):
 
     def examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Standardised inputs and targets of the pool's examples ``index``, of any shape."""
-        flat = index.flatten()  # (index_select copies whole rows; advanced indexing of bytes is eight times slower)
+        flat = index.flatten()  # index_select copies whole rows; advanced indexing of bytes is eight times slower
         x, y = (pool.index_select(0, flat).unflatten(0, index.shape) for pool in (self.x, self.y))
         return self.inputs(x), self.targets(y)
 
@@ -208,9 +208,9 @@ class Federation(FederationMakers):
         if (device, dtype) == (self.device, self.dtype):
             return self
         names = ("x", "y", "global_test", "mean", "std", "weights", *SPLITS)
-        moved: dict[str, Any] = {k: None if (held := getattr(self, k)) is None else held.to(device) for k in names}
+        moved: dict[str, Any] = {k: None if (tensor := getattr(self, k)) is None else tensor.to(device) for k in names}
         made = replace(self, **moved, dtype=dtype)
-        # (labels are read while they are here: later the device would be waited for)
+        # Labels are read while they are here: later the device would be waited for.
         if self.task == "classification" and not self.outline:
             made.__dict__["by_class"] = self.by_class
         return made

@@ -208,7 +208,7 @@ class FederationMakers:
     @classmethod
     def from_columns(cls, df: pd.DataFrame, *, client: str, **how: Any) -> Self:
         """Columns by name for a plain Pyro model; see :func:`hierfl.data.column_federation.column_federation`."""
-        wide, of = column_table(df, client, **how)
+        wide, facts = column_table(df, client, **how)
         how = {"test": 0.0, "task": "regression", "standardise": False, "spellings": "keep"}
-        made = cls.from_frame(wide, client=client, y=NO_RESPONSE, x=of["columns"], **how)
-        return made.remembering(of)
+        made = cls.from_frame(wide, client=client, y=NO_RESPONSE, x=facts["columns"], **how)
+        return made.remembering(facts)

@@ -102,7 +102,7 @@ def frame_arrays(
 
 
 def _refuse_row_numbers(df: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Refuses columns that only count rows, which are inputs where nobody has named the inputs."""
+    """Refuses columns that only count rows, which are inputs where no one has named the inputs."""
     for name in columns:
         numbers = df[name]
         if len(df) < LEAST_NUMBERED or numbers.dtype.kind not in "iu":

@@ -79,15 +79,15 @@ def _warn_of_codes(x: np.ndarray, y: Any, name: str) -> None:
     columns = {f"column {k} of x": x[:, k] for k in range(x.shape[1])} if x.ndim == 2 and x.shape[1] < PICTURE else {}
     targets = one_column(y, f"{name}: y")
     for what, column in {**columns, **({"y": targets} if targets.dtype.kind in "iuf" else {})}.items():
-        if (found := code_among(column[np.isfinite(column)])) and abs(found[1]) >= LEAST_CODE:
-            log.warning("%s: %s %s: drop these rows if it is a missing value", name, what, found[0])
+        if (code := code_among(column[np.isfinite(column)])) and abs(code[1]) >= LEAST_CODE:
+            log.warning("%s: %s %s: drop these rows if it is a missing value", name, what, code[0])
 
 
 def _warn_of_whole(pool: PooledDataset, name: str) -> None:
     """Says which columns stay as they are although they are far from unit scale: they may be numbers or ids."""
-    if (found := far_constants(pool.x_train, numbers=True)) is None or pool.x_train.dtype == np.uint8:
+    if (constants := far_constants(pool.x_train, numbers=True)) is None or pool.x_train.dtype == np.uint8:
         return
-    stay = found[1] != (np.ones(1) if pool.std is None else pool.std)
+    stay = constants[1] != (np.ones(1) if pool.std is None else pool.std)
     if stay.any():
         column = int(np.flatnonzero(stay)[0])
         log.warning(

@@ -30,17 +30,17 @@ class HeldFold:
 
 def held_fold(federation: Federation) -> HeldFold:
     """The fold of a federation, drawn at random by the clients' names: the same in every round, wherever they are."""
-    known: Any = federation.__dict__.get("held_fold")
-    if known is None:
+    cached: Any = federation.__dict__.get("held_fold")
+    if cached is None:
         sizes = federation.sizes()
         orders = permutations(federation.keys, sizes, [1] * len(sizes), "held fold").split(list(sizes))
         device = federation.indices("train").flat.device
-        held, rest = list[torch.Tensor](), list[torch.Tensor]()
+        held_out, rest = list[torch.Tensor](), list[torch.Tensor]()
         for index, order in zip(federation.train, orders, strict=True):
             many, order = len(index) // ONE_OF, order.to(device)
-            held.append(index[order[:many].sort().values])
+            held_out.append(index[order[:many].sort().values])
             rest.append(index[order[many:].sort().values])
-        known = HeldFold(replace(federation, train=rest), IndexSets(held))
-        federation.__dict__["held_fold"] = known
-    found: HeldFold = known
-    return found
+        cached = HeldFold(replace(federation, train=rest), IndexSets(held_out))
+        federation.__dict__["held_fold"] = cached
+    fold: HeldFold = cached
+    return fold

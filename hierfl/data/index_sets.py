@@ -21,19 +21,19 @@ class IndexSets(Sequence[Tensor]):
     """
 
     def __init__(self, sets: Iterable[Tensor]) -> None:
-        held: dict[int, int] = {}  # where a set begins, by the tensor's identity
+        places: dict[int, int] = {}  # where a set begins, by the tensor's identity
         parts: list[Tensor] = []
         self.sizes: list[int] = []
         self.firsts: list[int] = []
         place = 0
-        for one in sets:
-            n = len(one)
-            if id(one) not in held:
-                held[id(one)] = place
-                parts.append(one)  # (which keeps it, and so its identity)
+        for index in sets:
+            n = len(index)
+            if id(index) not in places:
+                places[id(index)] = place
+                parts.append(index)  # which keeps it, and so its identity
                 place += n
             self.sizes.append(n)
-            self.firsts.append(held[id(one)])
+            self.firsts.append(places[id(index)])
         self.flat = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)
 
     def __len__(self) -> int:
@@ -51,16 +51,16 @@ class IndexSets(Sequence[Tensor]):
 
     def select(self, rows: Sequence[int]) -> IndexSets:
         """Some clients' sets, in the order given."""
-        found = IndexSets(())
-        found.flat = self.flat
-        found.sizes, found.firsts = [self.sizes[j] for j in rows], [self.firsts[j] for j in rows]
-        return found
+        selected = IndexSets(())
+        selected.flat = self.flat
+        selected.sizes, selected.firsts = [self.sizes[j] for j in rows], [self.firsts[j] for j in rows]
+        return selected
 
     def to(self, device: torch.device | str) -> IndexSets:
         """The same on another device."""
-        found = self.select(range(len(self)))
-        found.flat = self.flat.to(device)
-        return found
+        moved = self.select(range(len(self)))
+        moved.flat = self.flat.to(device)
+        return moved
 
     def padded(self, rows: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """Some clients' sets as one tensor (S, n), and its mask (None where nothing is padded); n is at least 1.

@@ -13,7 +13,7 @@ from .pool import PooledDataset
 #: "auto" standardises where a column's scale is far from one
 Standardise = bool | Literal["auto"]
 #: a column is far from unit scale where its mean or standard deviation is beyond this, or the latter below its inverse
-FAR = 4.0
+MAX_UNSCALED = 4.0
 
 
 def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = False) -> PooledDataset:
@@ -39,11 +39,11 @@ def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = Fa
     if wanted is True:
         mean, std = (getattr(x, name)(0, dtype=np.float64).astype(x.dtype) for name in ("mean", "std"))
         return replace(pool, mean=mean, std=np.where(std > 0, std, 1.0).astype(x.dtype))
-    found = far_constants(x, numbers=numbers) if wanted else None
-    if found is None:
+    constants = far_constants(x, numbers=numbers) if wanted else None
+    if constants is None:
         _refuse_beyond(pool)
         return pool
-    return replace(pool, mean=found[0], std=found[1])
+    return replace(pool, mean=constants[0], std=constants[1])
 
 
 def _refuse_beyond(pool: PooledDataset) -> None:
@@ -66,7 +66,7 @@ def far_constants(x: np.ndarray, *, numbers: bool) -> tuple[np.ndarray, np.ndarr
     several = np.array([_more_than_two(column) for column in x.T])
     if not numbers:
         several &= (x != np.round(x)).any(0)
-    if not (several & ((np.abs(mean) > FAR) | (std > FAR) | (std < 1 / FAR))).any():
+    if not (several & ((np.abs(mean) > MAX_UNSCALED) | (std > MAX_UNSCALED) | (std < 1 / MAX_UNSCALED))).any():
         return None
     return np.where(several, mean, 0.0).astype(x.dtype), np.where(several & (std > 0), std, 1.0).astype(x.dtype)
 

@@ -21,9 +21,9 @@ class LazyTensor(Tensor):
     @staticmethod
     def of(make: Callable[[], Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
         """What ``make`` will give, of this shape, and ``like``'s type and device."""
-        found: LazyTensor = Tensor._make_wrapper_subclass(LazyTensor, shape, dtype=like.dtype, device=like.device)
-        found.make, found.made = make, None
-        return found
+        lazy: LazyTensor = Tensor._make_wrapper_subclass(LazyTensor, shape, dtype=like.dtype, device=like.device)
+        lazy.make, lazy.made = make, None
+        return lazy
 
     @property
     def whole(self) -> Tensor:

@@ -13,5 +13,5 @@ def model_inputs(x: Tensor, mean: Tensor | None, std: Tensor | None, dtype: torc
         return x.to(dtype) / scale if scale > 1 else x.to(dtype)
     if x.dtype == torch.float64:  # their mean may be far beyond their sd, as of dates in seconds
         return x.sub(mean.double()).div_(std.double()).to(dtype)
-    x = x.to(dtype, copy=True)  # (in place from here: images are many)
+    x = x.to(dtype, copy=True)  # in place from here: images are many
     return x.sub_(scale * mean.to(dtype)).div_(scale * std.to(dtype))

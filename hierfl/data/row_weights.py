@@ -22,9 +22,9 @@ def row_weights(weights: Any, rows: int, what: str) -> np.ndarray:
     Raises:
         UserError: for a number that is not above zero or not finite, and another length.
     """
-    found = number_array(one_column(weights, what), what).astype(np.float64)
-    if found.shape != (rows,):
-        raise UserError(f"{what} has {len(found)} entries, and x has {rows} rows")
-    if bad := int((~(np.isfinite(found) & (found > 0))).sum()):
+    numbers = number_array(one_column(weights, what), what).astype(np.float64)
+    if numbers.shape != (rows,):
+        raise UserError(f"{what} has {len(numbers)} entries, and x has {rows} rows")
+    if bad := int((~(np.isfinite(numbers) & (numbers > 0))).sum()):
         raise UserError(f"{what} holds {bad} value{'s' * (bad != 1)} that no row can stand for: weights are above zero")
-    return found
+    return numbers

@@ -95,7 +95,7 @@ def joined(column: pd.Series, how: Spelling, chosen: Collection[str] = ()) -> pd
         return column
     try:
         counts = {name: int(count) for name, count in column.value_counts().items() if isinstance(name, str) and count}
-    except TypeError:  # (objects that are no names: whoever reads the column refuses them)
+    except TypeError:  # objects that are no names: anyone who reads the column refuses them
         return column
     groups = alike(counts)
     if how == "refuse" and groups:
@@ -107,7 +107,7 @@ def joined(column: pd.Series, how: Spelling, chosen: Collection[str] = ()) -> pd
 def one_spelling(df: pd.DataFrame, columns: Collection[str], choice: str | Mapping[str, str]) -> pd.DataFrame:
     """A table with one spelling of each name in some columns.
 
-    Columns that it lacks or has twice stay, and so does what is no table: whoever reads them refuses them.
+    Columns that it lacks or has twice stay, and so does what is no table: anyone who reads them refuses them.
 
     Args:
         df: the table.
@@ -122,8 +122,8 @@ def one_spelling(df: pd.DataFrame, columns: Collection[str], choice: str | Mappi
     how = Spellings.of(choice)
     if not isinstance(df, pd.DataFrame):
         return df
-    there = [name for name in dict.fromkeys(columns) if list(df.columns).count(name) == 1]
-    return df.assign(**{name: joined(df[name], how[name]) for name in there})
+    present = [name for name in dict.fromkeys(columns) if list(df.columns).count(name) == 1]
+    return df.assign(**{name: joined(df[name], how[name]) for name in present})
 
 
 def joined_inside(clients: np.ndarray, column: pd.Series, how: Spelling) -> pd.Series:
@@ -149,8 +149,8 @@ def joined_inside(clients: np.ndarray, column: pd.Series, how: Spelling) -> pd.S
         groups = alike(of_client)
         if how == "refuse" and groups:
             raise refused(f"column {str(column.name)!r}", groups, f" of {client!r}")
-        here = {name: counts[client, name] for name in of_client}
-        winners |= {(client, name): winner for name, winner in _winners(here, ()).items()}
+        counts_of_client = {name: counts[client, name] for name in of_client}
+        winners |= {(client, name): winner for name, winner in _winners(counts_of_client, ()).items()}
     if how == "refuse" or not winners:
         return column
     pairs = zip(clients.tolist(), column.tolist(), strict=True)
@@ -158,22 +158,22 @@ def joined_inside(clients: np.ndarray, column: pd.Series, how: Spelling) -> pd.S
     return type(column)(values, index=column.index, name=column.name)
 
 
-def as_known(names: np.ndarray, known: Collection[str], how: Spelling, what: str) -> np.ndarray:
+def as_known(names: np.ndarray, known_names: Collection[str], how: Spelling, what: str) -> np.ndarray:
     """Names of new rows in the spelling of those that are known, (n,); names that are not known stay.
 
     Args:
         names: of the rows, (n,).
-        known: those of the fit.
+        known_names: those of the fit.
         how: what becomes of names that are spelled alike; of the fit.
         what: what holds the names, for messages.
 
     Raises:
         UserError: for a name that is spelled like one of the fit, if ``how`` is "refuse".
     """
-    strange = {name for name in set(names.tolist()) if isinstance(name, str)} - set(known)
+    strange = {name for name in set(names.tolist()) if isinstance(name, str)} - set(known_names)
     if how == "keep" or not strange:
         return names
-    by_fold = {folded(name): name for name in known if isinstance(name, str)}
+    by_fold = {folded(name): name for name in known_names if isinstance(name, str)}
     near = {name: by_fold[folded(name)] for name in sorted(strange) if folded(name) in by_fold}
     if near and how == "refuse":
         (name, fitted), *_ = near.items()

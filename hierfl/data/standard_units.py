@@ -37,8 +37,8 @@ def with_scaled_inputs(federation: Federation) -> Federation:
     if federation.mean is not None or federation.outline or federation.x.dim() != 2:
         return federation
     rows = torch.cat([index.cpu() for index in federation.train])
-    found = far_constants(federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about)
-    if found is None:
+    constants = far_constants(federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about)
+    if constants is None:
         return federation
-    mean, std = (torch.as_tensor(v, device=federation.device) for v in found)
+    mean, std = (torch.as_tensor(v, device=federation.device) for v in constants)
     return replace(federation, mean=mean, std=std)

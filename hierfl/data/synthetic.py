@@ -82,9 +82,9 @@ def projector(phi: Tensor) -> Tensor:
     return q @ q.T
 
 
-def principal_angle_distance(one: Tensor, other: Tensor) -> float:
+def principal_angle_distance(basis: Tensor, other: Tensor) -> float:
     """The sine of the largest principal angle between two spans (Collins et al., 2021, Definition 1), in [0, 1]."""
-    rest = torch.eye(len(one), dtype=one.dtype) - projector(one)
+    rest = torch.eye(len(basis), dtype=basis.dtype) - projector(basis)
     return float(torch.linalg.matrix_norm(rest @ torch.linalg.qr(other)[0], 2))
 
 

@@ -126,7 +126,7 @@ def type_of(name: str) -> torch.dtype:
     Raises:
         UserError: for another name.
     """
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise UserError(f"{name!r} is no type of numbers that torch has")
-    return found
+    return dtype

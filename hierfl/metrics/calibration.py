@@ -52,10 +52,10 @@ def tempering_rows(log_probs: Tensor, y: Tensor, mask: Tensor | None, power: flo
     mean = (weights * values).sum(-1)
     chosen = values.gather(-1, y.unsqueeze(-1)).squeeze(-1)
     spread = (weights * (values - mean.unsqueeze(-1)).square()).sum(-1)
-    each = torch.stack([torch.ones_like(mean), scaled.logsumexp(-1) - power * chosen, mean - chosen, spread], -1)
+    derivatives = torch.stack([torch.ones_like(mean), scaled.logsumexp(-1) - power * chosen, mean - chosen, spread], -1)
     if mask is not None:
-        each = torch.where(mask.unsqueeze(-1), each, 0.0)
-    terms = each.sum(1)
+        derivatives = torch.where(mask.unsqueeze(-1), derivatives, 0.0)
+    terms = derivatives.sum(1)
     return {
         "n": terms[:, 0].to(log_probs.dtype),
         "terms": torch.where(terms.isfinite().all(-1, keepdim=True), terms, 0.0),
@@ -92,10 +92,10 @@ def score_rows(log_probs: Tensor, y: Tensor, mask: Tensor | None, low: float, hi
     """
     scores = label_scores(log_probs).gather(-1, y.unsqueeze(-1)).squeeze(-1)
     ends = torch.as_tensor(edges(low, high), device=scores.device)
-    here = torch.ones_like(scores) if mask is None else mask.to(scores.dtype)
+    weight = torch.ones_like(scores) if mask is None else mask.to(scores.dtype)
     counts = scores.new_zeros((len(scores), CELLS + 2))
-    counts.scatter_add_(1, torch.searchsorted(ends, scores.contiguous()), here)
-    return {"n": here.sum(1).to(log_probs.dtype), "counts": counts}
+    counts.scatter_add_(1, torch.searchsorted(ends, scores.contiguous()), weight)
+    return {"n": weight.sum(1).to(log_probs.dtype), "counts": counts}
 
 
 def set_rows(log_probs: Tensor, y: Tensor, mask: Tensor | None, threshold: float) -> dict[str, Tensor]:
@@ -110,11 +110,11 @@ def set_rows(log_probs: Tensor, y: Tensor, mask: Tensor | None, threshold: float
     """
     inside = label_scores(log_probs) <= threshold
     size = inside.sum(-1).double()
-    here = torch.ones_like(size) if mask is None else mask.to(size.dtype)
-    held = inside.gather(-1, y.unsqueeze(-1)).squeeze(-1).to(size.dtype)
-    n = here.sum(1)
-    rows = {"set_coverage": held, "set_size": size}
-    return {"n": n.to(log_probs.dtype), **{name: (value * here).sum(1) / n for name, value in rows.items()}}
+    weight = torch.ones_like(size) if mask is None else mask.to(size.dtype)
+    contains = inside.gather(-1, y.unsqueeze(-1)).squeeze(-1).to(size.dtype)
+    n = weight.sum(1)
+    rows = {"set_coverage": contains, "set_size": size}
+    return {"n": n.to(log_probs.dtype), **{name: (value * weight).sum(1) / n for name, value in rows.items()}}
 
 
 #: of each client's sets
@@ -131,12 +131,12 @@ def set_sums(rows: Mapping[str, np.ndarray], validation: np.ndarray) -> MetricSu
     n = np.asarray(rows["n"], dtype=float)
     has = n > 0
     values = {name: np.asarray(rows[name], dtype=float)[has] if has.any() else np.zeros(0) for name in SET_METRICS}
-    found = {"clients": np.asarray(float(has.sum())), "examples": np.asarray(n.sum())}
-    found |= {name: np.asarray(value.sum()) for name, value in values.items()}
+    sums = {"clients": np.asarray(float(has.sum())), "examples": np.asarray(n.sum())}
+    sums |= {name: np.asarray(value.sum()) for name, value in values.items()}
     covered = values["set_coverage"]
     unheard = np.asarray(validation)[has] == 0
-    found |= {"unheard": np.asarray(float(unheard.sum())), "unheard_coverage": np.asarray(covered[unheard].sum())}
-    return {**found, "set_coverage_pooled": np.asarray(n[has] @ covered), "worst": histogram(covered)}
+    sums |= {"unheard": np.asarray(float(unheard.sum())), "unheard_coverage": np.asarray(covered[unheard].sum())}
+    return {**sums, "set_coverage_pooled": np.asarray(n[has] @ covered), "worst": histogram(covered)}
 
 
 def from_set_sums(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -151,12 +151,12 @@ def from_set_sums(sums: Mapping[str, np.ndarray]) -> dict[str, float]:
     clients, examples = float(sums["clients"]), float(sums["examples"])
     if not clients:
         return {}
-    found = {name: float(sums[name]) / clients for name in SET_METRICS}
-    found["set_coverage_pooled"] = float(sums["set_coverage_pooled"]) / examples
-    found["set_coverage_worst10"] = worst_tenth(sums["worst"], clients)
+    metrics = {name: float(sums[name]) / clients for name in SET_METRICS}
+    metrics["set_coverage_pooled"] = float(sums["set_coverage_pooled"]) / examples
+    metrics["set_coverage_worst10"] = worst_tenth(sums["worst"], clients)
     if unheard := float(sums["unheard"]):
-        found["set_coverage_unheard"] = float(sums["unheard_coverage"]) / unheard
-    return found
+        metrics["set_coverage_unheard"] = float(sums["unheard_coverage"]) / unheard
+    return metrics
 
 
 def conformal_rank(n: int, alpha: float) -> int:

@@ -23,8 +23,8 @@ def classification_rows(log_probs: Tensor, y: Tensor, mask: Tensor | None) -> di
         n, accuracy, nll, brier, ece: (S,), NaN for rows without examples; bins: (S, 15, 3) with how many examples
         fell in each bin, the sum of their confidences, and how many were right.
     """
-    here = torch.ones_like(y, dtype=log_probs.dtype) if mask is None else mask.to(log_probs.dtype)
-    n = here.sum(1)
+    weight = torch.ones_like(y, dtype=log_probs.dtype) if mask is None else mask.to(log_probs.dtype)
+    n = weight.sum(1)
     probs = log_probs.exp()
     confidence, guess = probs.max(-1)
     right = (guess == y).to(probs.dtype)
@@ -32,10 +32,10 @@ def classification_rows(log_probs: Tensor, y: Tensor, mask: Tensor | None) -> di
     brier = probs.square().sum(-1) - 2 * chosen.exp() + 1
     bins = torch.zeros((*y.shape[:1], BINS, 3), dtype=probs.dtype, device=y.device)
     which = (confidence * BINS).ceil().long().clamp(1, BINS) - 1
-    for k, value in enumerate((here, here * confidence, here * right)):
+    for k, value in enumerate((weight, weight * confidence, weight * right)):
         bins[..., k].scatter_add_(1, which, value)
     rows = {"accuracy": right, "nll": -chosen, "brier": brier}
-    result = {name: (value * here).sum(1) / n for name, value in rows.items()}
+    result = {name: (value * weight).sum(1) / n for name, value in rows.items()}
     return {"n": n, **result, "ece": calibration_error(bins), "bins": bins}
 
 

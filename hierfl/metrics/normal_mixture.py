@@ -35,14 +35,14 @@ def mean_difference(mean: Tensor, std: Tensor) -> Tensor:
         std.expand_as(mean).flatten(1).split(COLUMNS_AT_A_TIME, 1),
         strict=True,
     )
-    found = []
+    parts = []
     for m, s in blocks:
         least = m.amin(0)
         reach = m.amax(0) - least + NORMAL_REACH * math.sqrt(2) * s.amax(0)
         terms = (GAUSSIAN_REACH / (2 * math.pi) * reach / s.amin(0)).max() + 1
-        # (in nanoseconds: a pair takes some 25, a term 2, its beginning 60; what is not finite is no reason to wait)
-        found.append(_by_series(m - least, s, reach, int(terms)) if 60 + 2 * terms < 25 * draws else _by_pairs(m, s))
-    return torch.cat(found).view(shape) if found else mean.new_zeros(shape)
+        # In nanoseconds: a pair takes some 25, a term 2, its beginning 60; what is not finite is no reason to wait.
+        parts.append(_by_series(m - least, s, reach, int(terms)) if 60 + 2 * terms < 25 * draws else _by_pairs(m, s))
+    return torch.cat(parts).view(shape) if parts else mean.new_zeros(shape)
 
 
 def _by_series(m: Tensor, s: Tensor, reach: Tensor, terms: int) -> Tensor:

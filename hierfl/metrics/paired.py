@@ -30,7 +30,7 @@ class Estimate(NamedTuple):
     high: float
 
 
-def gains(one: pd.DataFrame, two: pd.DataFrame, columns: dict[str, tuple[str, str]]) -> pd.DataFrame:
+def gains(left: pd.DataFrame, two: pd.DataFrame, columns: dict[str, tuple[str, str]]) -> pd.DataFrame:
     """What the first has over the second, for every seed and client that both have test data of.
 
     Args:
@@ -44,19 +44,19 @@ def gains(one: pd.DataFrame, two: pd.DataFrame, columns: dict[str, tuple[str, st
         UserError: where the two have other clients, or other numbers of examples, under a seed that both have.
     """
     keys = ["seed", "client", "n", "n_test"]
-    common = sorted(set(one["seed"]) & set(two["seed"]))
-    parts = [frame[frame["seed"].isin(common)].astype({"client": str}) for frame in (one, two)]
+    common = sorted(set(left["seed"]) & set(two["seed"]))
+    parts = [frame[frame["seed"].isin(common)].astype({"client": str}) for frame in (left, two)]
     both = parts[0].merge(parts[1], on=keys, suffixes=("_1", "_2"), validate="one_to_one")
     if not common or len(both) != len(parts[0]) or len(both) != len(parts[1]):
         raise UserError("they have no seed in common" if not common else "their clients have other data")
-    found = both[keys].copy()
+    table = both[keys].copy()
     for metric, (first, second) in columns.items():
         a, b = (both[f"{name}_{k}" if f"{name}_{k}" in both else name] for k, name in ((1, first), (2, second)))
         how = registry.METRICS[metric]
         if how.nominal is not None:
             a, b = -(a - how.nominal).abs(), -(b - how.nominal).abs()
-        found[metric] = b - a if how.better == "lower" else a - b
-    return found[found["n_test"] > 0].reset_index(drop=True)
+        table[metric] = b - a if how.better == "lower" else a - b
+    return table[table["n_test"] > 0].reset_index(drop=True)
 
 
 def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None, times: int = 10_000) -> Estimate:
@@ -77,32 +77,34 @@ def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None,
         clients: (N,), of which client, where a name means the same data under every seed; None where it does not.
         times: resamples; the same ones each time.
     """
-    there = ~np.isnan(values)
-    if not there.any():
+    present = ~np.isnan(values)
+    if not present.any():
         return Estimate(float("nan"), float("nan"), float("nan"))
-    rng, (names, seeds) = np.random.default_rng(0), np.unique(seeds[there], return_inverse=True)
-    values, chosen = values[there], rng.integers(0, len(names), (times, len(names)))
+    rng, (names, seeds) = np.random.default_rng(0), np.unique(seeds[present], return_inverse=True)
+    values, chosen = values[present], rng.integers(0, len(names), (times, len(names)))
     if clients is not None:
-        people, clients = np.unique(clients[there], return_inverse=True)
+        people, clients = np.unique(clients[present], return_inverse=True)
         table = np.full((len(names), len(people)), np.nan)
         table[seeds, clients] = values
         who = rng.integers(0, len(people), (times, len(people)))
-        mean, there = np.nanmean(table, 1).mean(), ~np.isnan(table)
+        mean, present = np.nanmean(table, 1).mean(), ~np.isnan(table)
         sums = np.stack([row[who].sum(1) for row in np.nan_to_num(table)], 1)
-        counts = np.stack([row[who].sum(1) for row in there], 1)
-        each = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-        means = np.take_along_axis(each, chosen, 1).mean(1)
+        counts = np.stack([row[who].sum(1) for row in present], 1)
+        means_of_seed = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
+        means = np.take_along_axis(means_of_seed, chosen, 1).mean(1)
     else:
         groups, means = [values[seeds == k] for k in range(len(names))], np.zeros(times)
         mean = np.mean([group.mean() for group in groups])
         for slot in chosen.T:
             for k, group in enumerate(groups):
-                here = np.flatnonzero(slot == k)
-                means[here] += group[rng.integers(0, len(group), (len(here), len(group)))].mean(1) / len(names)
+                replicates = np.flatnonzero(slot == k)
+                means[replicates] += group[rng.integers(0, len(group), (len(replicates), len(group)))].mean(1) / len(
+                    names
+                )
     error, df = standard_error(groups if clients is None else table)
     ends, spread = np.nanquantile(means, [0.025, 0.975]) - mean, np.nanstd(means)
     scale = error * student(df) / (student(np.inf) * spread) if df > 0 and spread > 0 else 1.0
-    if len(names) == 2 and df > 0:  # (resamples of two seeds end at either's mean)
+    if len(names) == 2 and df > 0:  # resamples of two seeds end at either's mean
         ends, scale = np.array([-1.0, 1.0]), error * student(df)
     return Estimate(float(mean), float(mean + scale * ends[0]), float(mean + scale * ends[1]))
 
@@ -128,16 +130,16 @@ def standard_error(values: Sequence[np.ndarray] | np.ndarray) -> tuple[float, fl
     """
     if isinstance(values, np.ndarray) and min(values.shape) > 1:
         return _crossed(values)
-    each = [row[~np.isnan(row)] for row in values]
-    if len(each) > 1 and all(len(row) == 1 for row in each):  # (one client)
-        each = [np.concatenate(each)]
-    means, s = np.array([row.mean() for row in each]), len(each)
-    within = np.array([row.var(ddof=1) / len(row) if len(row) > 1 else np.nan for row in each])
+    by_seed = [row[~np.isnan(row)] for row in values]
+    if len(by_seed) > 1 and all(len(row) == 1 for row in by_seed):  # one client
+        by_seed = [np.concatenate(by_seed)]
+    means, s = np.array([row.mean() for row in by_seed]), len(by_seed)
+    within = np.array([row.var(ddof=1) / len(row) if len(row) > 1 else np.nan for row in by_seed])
     inside = 0.0 if np.isnan(within).all() else float(np.nanmean(within)) / s
     between = means.var(ddof=1) / s if s > 1 else 0.0
     if between > inside:
         return between**0.5, s - 1.0
-    return inside**0.5, float(sum(len(row) - 1 for row in each))
+    return inside**0.5, float(sum(len(row) - 1 for row in by_seed))
 
 
 def _crossed(table: np.ndarray) -> tuple[float, float]:
@@ -146,9 +148,9 @@ def _crossed(table: np.ndarray) -> tuple[float, float]:
     rows, columns = whole.mean(1, keepdims=True), whole.mean(0, keepdims=True)
     rest = ((whole - rows - columns + whole.mean()) ** 2).sum() / ((seeds - 1) * (clients - 1))
     squares = np.array([clients * rows.var(ddof=1), seeds * columns.var(ddof=1), rest])
-    each = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
-    total = max(squares[0] + squares[1] - squares[2], squares[:2].max())  # (which noise can make less than its parts)
-    below = (squares**2 / each).sum()
+    degrees = np.array([seeds - 1, clients - 1, (seeds - 1) * (clients - 1)])
+    total = max(squares[0] + squares[1] - squares[2], squares[:2].max())  # which noise can make less than its parts
+    below = (squares**2 / degrees).sum()
     df = total**2 / below if below > 0 else clients - 1
     return float((total / whole.size) ** 0.5), float(np.clip(df, min(seeds, clients) - 1, seeds + clients - 2))
 

@@ -18,7 +18,7 @@ from .registry import METRICS, Pooling, client_metrics, metrics_of
 
 #: bins of the histogram from 0 to 1 that the worst tenth is read from: it is right to half a bin
 HISTOGRAM = 1000
-#: sums over clients, or examples; each {name: array}, of the same shapes whoever they are from
+#: sums over clients, or examples; each {name: array}, of the same shapes whichever clients they are from
 MetricSums = dict[str, np.ndarray]
 
 
@@ -34,12 +34,12 @@ def over_clients(rows: Mapping[str, np.ndarray], task: str) -> dict[str, float]:
         least one), accuracy_cv (standard deviation over mean), accuracy_pooled, ece_pooled; for regression rmse,
         nll, crps, coverage90, rmse_pooled.
     """
-    found = from_client_sums(client_sums(rows, task), task)
+    metrics = from_client_sums(client_sums(rows, task), task)
     has = np.asarray(rows["n"]) > 0
-    for metric in metrics_of(task) if found else ():
+    for metric in metrics_of(task) if metrics else ():
         if metric.pooled in _EXACT:
-            found[metric.name] = _EXACT[metric.pooled](np.sort(np.asarray(rows[metric.of], dtype=float)[has]))
-    return found
+            metrics[metric.name] = _EXACT[metric.pooled](np.sort(np.asarray(rows[metric.of], dtype=float)[has]))
+    return metrics
 
 
 def client_sums(rows: Mapping[str, np.ndarray], task: str) -> MetricSums:
@@ -54,13 +54,13 @@ def client_sums(rows: Mapping[str, np.ndarray], task: str) -> MetricSums:
     """
     n = np.asarray(rows["n"], dtype=float)
     has = n > 0
-    found = {"clients": np.asarray(float(has.sum())), "examples": np.asarray(n.sum())}
+    sums = {"clients": np.asarray(float(has.sum())), "examples": np.asarray(n.sum())}
     for metric in metrics_of(task):
         name = metric.of or metric.name
         nothing = np.zeros((0, BINS, 3) if name == "bins" else 0)
         values = np.asarray(rows[name], dtype=float)[has] if has.any() else nothing
-        found[metric.name] = np.asarray(_POOLED[metric.pooled].terms(values, n[has]))
-    return found
+        sums[metric.name] = np.asarray(_POOLED[metric.pooled].terms(values, n[has]))
+    return sums
 
 
 def from_client_sums(sums: Mapping[str, np.ndarray], task: str) -> dict[str, float]:
@@ -82,14 +82,14 @@ def example_sums(rows: Sequence[Mapping[str, np.ndarray]], task: str) -> MetricS
         examples, (), and for each metric that examples have a sum over them, for classification bins (15, 3).
     """
     n = np.array([part["n"][0] for part in rows], dtype=float)
-    found = {"examples": np.asarray(n.sum())}
+    sums = {"examples": np.asarray(n.sum())}
     for name in client_metrics(task):
         values = np.array([part[name][0] for part in rows], dtype=float)
         if name != "ece":
-            found[name] = np.asarray(n @ (np.square(values) if name == "rmse" else values))
+            sums[name] = np.asarray(n @ (np.square(values) if name == "rmse" else values))
     if task == "classification":
-        found["bins"] = np.sum([part["bins"][0] for part in rows], 0) if rows else np.zeros((BINS, 3))
-    return found
+        sums["bins"] = np.sum([part["bins"][0] for part in rows], 0) if rows else np.zeros((BINS, 3))
+    return sums
 
 
 def from_example_sums(sums: Mapping[str, np.ndarray], task: str) -> dict[str, float]:
@@ -97,14 +97,14 @@ def from_example_sums(sums: Mapping[str, np.ndarray], task: str) -> dict[str, fl
     n = float(sums["examples"])
     if not n:
         return {}
-    found = {}
+    metrics = {}
     for name in client_metrics(task):
         if name == "ece":
-            found[name] = float(calibration_error(torch.as_tensor(sums["bins"])))
+            metrics[name] = float(calibration_error(torch.as_tensor(sums["bins"])))
         else:
             value = float(sums[name]) / n
-            found[name] = math.sqrt(value) if name == "rmse" else value
-    return {name: value for name, value in found.items() if METRICS[name].of_global}
+            metrics[name] = math.sqrt(value) if name == "rmse" else value
+    return {name: value for name, value in metrics.items() if METRICS[name].of_global}
 
 
 def _least_tenth(values: np.ndarray) -> float:

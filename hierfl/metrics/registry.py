@@ -100,7 +100,7 @@ def names_of(task: str) -> tuple[str, ...]:
 def client_metrics(task: str | None = None) -> tuple[str, ...]:
     """Names of what every client has of its own: of a task, or of both, classification's first."""
     tasks = ("classification", "regression") if task is None else (task,)
-    return tuple(dict.fromkeys(m.name for one in tasks for m in metrics_of(one) if m.per_client))
+    return tuple(dict.fromkeys(m.name for task_name in tasks for m in metrics_of(task_name) if m.per_client))
 
 
 def global_metrics(task: str | None = None) -> tuple[str, ...]:

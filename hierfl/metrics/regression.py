@@ -25,12 +25,12 @@ def regression_rows(
     Returns:
         n, rmse, nll, crps, coverage90: (S,), NaN for rows without examples.
     """
-    here = torch.ones_like(y) if mask is None else mask.to(y.dtype)
-    n, draws = here.sum(1), len(mean)
+    weight = torch.ones_like(y) if mask is None else mask.to(y.dtype)
+    n, draws = weight.sum(1), len(mean)
     crps = inside = torch.full_like(y, float("nan"))
     if std is not None:
-        distance, each = absolute_moment(y - mean, std)
-        crps, below = distance.mean(0) - 0.5 * mean_difference(mean, std), each.mean(0)
+        distance, probabilities_below = absolute_moment(y - mean, std)
+        crps, below = distance.mean(0) - 0.5 * mean_difference(mean, std), probabilities_below.mean(0)
         inside = ((below >= 0.05) & (below <= 0.95)).to(y.dtype)
     squares = (y - mean.mean(0)).square()
     rows = {
@@ -39,5 +39,5 @@ def regression_rows(
         "coverage90": inside,
         "rmse": squares,
     }
-    result = {name: (value * here).sum(1) / n for name, value in rows.items()}
+    result = {name: (value * weight).sum(1) / n for name, value in rows.items()}
     return {"n": n, **result, "rmse": result["rmse"].sqrt()}

@@ -218,7 +218,7 @@ def split(module: nn.Module, keys: Sequence[str]) -> tuple[int, nn.Module]:
         return 0, later
     parts = [*later._modules]
     first = min(parts.index(key.partition(".")[0]) for key in keys)
-    for key in parts[:first]:  # (the others keep their names)
+    for key in parts[:first]:  # the others keep their names
         setattr(later, key, nn.Identity())
     return first, later
 
@@ -268,6 +268,6 @@ def low_rank(
     rest = Network(later, event=len(event))
     rest.whole.check({key: later.get_parameter(key).detach() for key in rest.shapes}, inner)
     base = Network(before, event=1 if draws else None)
-    base.output_names = ()  # (A is what the head reads)
+    base.output_names = ()  # A is what the head reads
     held = {} if trained else {a_name(key): a for key, a in matrices.items()}
     return base, LowRankHead(features.shape[1], outputs, rest=rest, event=event, rank=rank, held=held)

@@ -152,8 +152,8 @@ class Architecture:
     @property
     def learned(self) -> Learned | None:
         """Whose the response's learned standard deviation is; None where it is given, and for classification."""
-        found: Learned | None = self.noise if isinstance(self.noise, str) else None  # type: ignore[assignment]
-        return found
+        whose: Learned | None = self.noise if isinstance(self.noise, str) else None  # type: ignore[assignment]
+        return whose
 
     @property
     def response_sd(self) -> float | Tensor:

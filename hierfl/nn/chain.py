@@ -37,7 +37,7 @@ class Chain:
         if used_twice or len(kinds) < len(layers):
             return None
         if any(kind.flat and any(after.sees_pictures for after in kinds[k:]) for k, kind in enumerate(kinds)):
-            return None  # (a picture again after it was flat)
+            return None  # a picture again after it was flat
         # the maximum of ReLUs is the ReLU of the maximum, and that is four times fewer of them
         for k in range(len(layers) - 1):
             if LAYERS[type(layers[k][1])].rises(layers[k][1]) and type(layers[k + 1][1]) is nn.MaxPool2d:
@@ -59,7 +59,7 @@ class Chain:
         x: Tensor,
         layers: int,
         present: int | None = None,
-        seen: dict[str, list[Moments]] | None = None,
+        moments_seen: dict[str, list[Moments]] | None = None,
     ) -> Tensor:
         """The first layers on a CPU, with one set of weights, (n, *event).
 
@@ -79,10 +79,10 @@ class Chain:
                 out = out.contiguous(memory_format=torch.channels_last)
             for prefix, layer in self.layers[:layers]:
                 own = layer_values(prefix, weights)
-                if isinstance(layer, NORMS) and seen is not None:
+                if isinstance(layer, NORMS) and moments_seen is not None:
                     y, moments = client_norm(out[None], own, layer, None)
                     out = y[0]
-                    seen.setdefault(prefix, []).append(moments)
+                    moments_seen.setdefault(prefix, []).append(moments)
                 else:
                     out = LAYERS[type(layer)].alone(layer, own, out)
             done.append(out)
@@ -91,22 +91,22 @@ class Chain:
         return done[0] if len(done) == 1 else torch.cat(done)
 
     def remember(
-        self, name: str, weights: Mapping[str, Tensor], seen: Mapping[str, list[Moments]], norms: Norms
+        self, name: str, weights: Mapping[str, Tensor], moments_seen: Mapping[str, list[Moments]], norms: Norms
     ) -> None:
         """Moves running statistics towards the batch's, as torch does; those of a client with one number stay.
 
         Args:
             name: of the network, with which its values' names begin.
             weights: its values, with the statistics until now.
-            seen: what batch norm saw.
+            moments_seen: what batch norm saw.
             norms: where the new statistics are left.
         """
         for prefix, layer in self.norms():
-            if prefix not in seen or not isinstance(layer, NORMS):
+            if prefix not in moments_seen or not isinstance(layer, NORMS):
                 continue
-            mean, variance, known = (torch.cat(parts) for parts in zip(*seen[prefix], strict=True))
+            mean, variance, finite = (torch.cat(parts) for parts in zip(*moments_seen[prefix], strict=True))
             for what, new in zip(STATISTICS, (mean, variance), strict=True):
                 old = weights[f"{prefix}{what}"].detach()
                 old = old.squeeze(1) if old.dim() > 1 else old.expand_as(new)
                 moved = torch.lerp(old, new, layer.momentum or 0.0)
-                norms.running[f"{name}.{prefix}{what}"] = torch.where(known[:, None], moved, old)
+                norms.running[f"{name}.{prefix}{what}"] = torch.where(finite[:, None], moved, old)

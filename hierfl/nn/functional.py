@@ -26,7 +26,7 @@ from .precision import networks_output
 from .whole_module import WholeModule, check_module
 
 #: numbers (draws x rows x examples x features) of a layer's output that are held at a time where nothing is trained
-HELD = 50_000_000
+MAX_NUMBERS_AT_ONCE = 50_000_000
 #: name of a layer and its input (..., S, n, features) -> standard normals (S, n, features)
 Drop = Callable[[str, Tensor], Tensor]
 
@@ -34,7 +34,7 @@ Drop = Callable[[str, Tensor], Tensor]
 class Network:
     """A torch module whose parameters are Pyro parameters, called ``NAME.layer.weight`` and so on.
 
-    Called inside a model, it takes its weights from whoever runs the model. Weights are shared, (*shape), or one set
+    Called inside a model, it takes its weights from what runs the model. Weights are shared, (*shape), or one set
     per client, (S, 1, *shape); inputs are (S, n, *event), outputs (S, n, features). Dropout (of single numbers, in a
     chain of known layers, after the last picture) acts where the network itself is trained, with masks keyed by client.
     Batch norm (in a chain of known layers) does, too: see :class:`Norms`; its running statistics are values beside the
@@ -62,11 +62,11 @@ class Network:
         frozen = {key: p for key, p in self.module.named_parameters() if not p.requires_grad}
         #: its layers, one after the other; None for a module that is no chain of known ones
         self.chain = None if frozen else Chain.of(self.module)
-        known = {f"{prefix}{s}" for prefix, _ in (self.chain.norms() if self.chain else ()) for s in STATISTICS}
+        statistics = {f"{prefix}{s}" for prefix, _ in (self.chain.norms() if self.chain else ()) for s in STATISTICS}
         #: the module as one function, with what is constant in it
-        self.whole = WholeModule.of(name, self.module, frozen, known)
+        self.whole = WholeModule.of(name, self.module, frozen, statistics)
         trained = {key: p for key, p in self.module.named_parameters() if p.requires_grad}
-        values = {**trained, **{key: b for key, b in self.module.named_buffers() if key in known}}
+        values = {**trained, **{key: b for key, b in self.module.named_buffers() if key in statistics}}
         self.names = tuple(f"{name}.{key}" for key in values)
         #: those on which its output depends
         self.output_names = self.names
@@ -78,7 +78,7 @@ class Network:
             raise unknown("value of weights", weights, words)
         #: the module's names of values that a fit begins with as they are
         self.given: frozenset[str] = words[weights] if isinstance(weights, str) else frozenset(weights)
-        normed = [key.removesuffix(STATISTICS[0]) for key in known if key.endswith(STATISTICS[0])]
+        normed = [key.removesuffix(STATISTICS[0]) for key in statistics if key.endswith(STATISTICS[0])]
         #: which of its values belong to batch norm
         self.norm_names = tuple(f"{name}.{key}" for key in values for prefix in normed if key.startswith(prefix))
         #: whether it normalises by its batches: where it is trained, or wherever anything is
@@ -131,13 +131,13 @@ class Network:
     @property
     def layers(self) -> list[list[str]]:
         """The names of its values, layer by layer; batch norm belongs to the layer before it."""
-        found: dict[str, list[str]] = {}
+        by_layer: dict[str, list[str]] = {}
         for name in self.names:
             layer = name.rpartition(".")[0]
-            if name in self.norm_names and layer not in found and found:
-                layer = next(reversed(found))
-            found.setdefault(layer, []).append(name)
-        return [*found.values()]
+            if name in self.norm_names and layer not in by_layer and by_layer:
+                layer = next(reversed(by_layer))
+            by_layer.setdefault(layer, []).append(name)
+        return [*by_layer.values()]
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ class Network:
             mask = norms.mask
         if self.event is not None and x.dim() == self.event + 3:  # draws are more examples of the same client
             draws = x.shape[0]
-            mask = None if mask is None else mask.repeat_interleave(draws, 1)  # (padding stays on the right)
+            mask = None if mask is None else mask.repeat_interleave(draws, 1)  # padding stays on the right
             y = self._apply(weights, x.movedim(0, 2).flatten(1, 2), drop, batchwise, mask, norms if trained else None)
             return y.unflatten(1, (-1, draws)).movedim(2, 0)
         return self._apply(weights, x, drop, batchwise, mask, norms if trained else None)
@@ -199,17 +199,19 @@ class Network:
                 f"network {self.name!r} has batch norm: its weights are not drawn while anything is trained"
             )
         draws = next(w.shape[0] for k, w in weights.items() if w.dim() == self._dims[k] + 3)
-        each = draws
-        if not torch.is_grad_enabled():  # (a gradient would hold them all whatever is done)
+        draws_at_once = draws
+        if not torch.is_grad_enabled():  # a gradient would hold them all whatever is done
             widest = max((max(shape) for shape in self.shapes.values() if len(shape) == 2), default=1)
-            each = max(1, HELD // (x.shape[0] * x.shape[1] * max(widest, x[0, 0].numel())))
+            draws_at_once = max(1, MAX_NUMBERS_AT_ONCE // (x.shape[0] * x.shape[1] * max(widest, x[0, 0].numel())))
 
         def of(w: Tensor, key: str, first: int) -> Tensor:
-            return w[first : first + each] if w.dim() == self._dims[key] + 3 and len(w) > 1 else w
+            return w[first : first + draws_at_once] if w.dim() == self._dims[key] + 3 and len(w) > 1 else w
 
-        parts = [{k: of(w, k, first) for k, w in weights.items()} for first in range(0, draws, each)]
-        found = [self._together(part, x, drop, min(each, draws - k * each)) for k, part in enumerate(parts)]
-        return found[0] if len(found) == 1 else torch.cat(found)
+        parts = [{k: of(w, k, first) for k, w in weights.items()} for first in range(0, draws, draws_at_once)]
+        outputs = [
+            self._together(part, x, drop, min(draws_at_once, draws - k * draws_at_once)) for k, part in enumerate(parts)
+        ]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _together(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None, draws: int) -> Tensor:
         """So many draws of the weights at a time."""
@@ -243,12 +245,12 @@ class Network:
         chain = self.chain
         if chain is not None:
             looped = self._loop if x.device.type == "cpu" else 0
-            seen: dict[str, list[Moments]] = {}
+            moments_seen: dict[str, list[Moments]] = {}
             if looped and (batchwise or any(w.dim() > self._dims[k] for k, w in weights.items())):
                 done = []
                 for j, (own, xs) in enumerate(zip(self._by_client(weights, len(x)), x.unbind(), strict=True)):
                     present = len(xs) if mask is None else int(mask[j].sum())
-                    done.append(chain.alone(own, xs, looped, *((present, seen) if batchwise else ())))
+                    done.append(chain.alone(own, xs, looped, *((present, moments_seen) if batchwise else ())))
                 x = torch.stack(done)
             elif looped:
                 x = by_example(lambda xs: chain.alone(weights, xs, looped), x)
@@ -259,11 +261,11 @@ class Network:
                 own = layer_values(prefix, weights)
                 if isinstance(layer, NORMS) and batchwise:
                     x, moments = client_norm(x, own, layer, mask)
-                    seen[prefix] = [moments]
+                    moments_seen[prefix] = [moments]
                 else:
                     x = LAYERS[type(layer)].apply(layer, own, x)
             if learning is not None:
-                chain.remember(self.name, weights, seen, learning)
+                chain.remember(self.name, weights, moments_seen, learning)
             return x
         if all(w.dim() == self._dims[k] for k, w in weights.items()):
             return by_example(lambda xs: self.whole(weights, xs), x)
@@ -280,7 +282,7 @@ class Network:
         They are taken apart all at once: the gradient of a row that is taken by itself has the size of all rows.
         """
         apart = {k: w.squeeze(1).unbind() if w.dim() > self._dims[k] else (w,) * rows for k, w in weights.items()}
-        return ({k: each[j] for k, each in apart.items()} for j in range(rows))
+        return ({k: values[j] for k, values in apart.items()} for j in range(rows))
 
 
 #: before the names of values as they were broadcast

@@ -65,7 +65,7 @@ def latent_low_rank(
     event = tuple(inner.shape[1:])
     if len(event) not in (1, 3):
         raise UserError(f"latent features are flat or pictures, and the layers before the adapted ones give {event}")
-    with torch.random.fork_rng(devices=[]):  # (what is drawn is overwritten)
+    with torch.random.fork_rng(devices=[]):  # what is drawn is overwritten
         encoder = Network(nn.Sequential(*before, Moments(event)), "encoder")
     base, head = low_rank(later, inner, outputs, rank, layers, trained, draws=True)
     return encoder, base, head, inner[0].numel()

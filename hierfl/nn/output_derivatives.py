@@ -55,19 +55,19 @@ def output_gradient(fn: Any, y: Tensor) -> Tensor:
     raise _unknown(fn)
 
 
-def mean_output_curvature(fn: Any, along: Tensor | None = None) -> Tensor:
+def mean_output_curvature(fn: Any, directions: Tensor | None = None) -> Tensor:
     """Minus the expected second derivative of log p by the output, averaged over draws: (S, n, q, q).
 
     Args:
         fn: of batch shape (K, S, n).
-        along: directions (q, outputs) in which it is wanted; None for each output, q of them.
+        directions: directions (q, outputs) in which it is wanted; None for each output, q of them.
     """
     if isinstance(fn, Softmax):
         p = fn.probs
-        along = torch.eye(p.shape[-1]).to(p) if along is None else along
-        squares = (along[:, None] * along).flatten(0, 1)  # (q q, outputs)
-        each = (p @ along.mT).movedim(0, -2)  # (S, n, K, q)
-        return (p.mean(0) @ squares.mT).unflatten(-1, (len(along), -1)) - each.mT @ each / len(p)
+        directions = torch.eye(p.shape[-1]).to(p) if directions is None else directions
+        squares = (directions[:, None] * directions).flatten(0, 1)  # (q q, outputs)
+        projections = (p @ directions.mT).movedim(0, -2)  # (S, n, K, q)
+        return (p.mean(0) @ squares.mT).unflatten(-1, (len(directions), -1)) - projections.mT @ projections / len(p)
     if isinstance(fn, Normal):
         second = fn.scale.pow(-2).expand(fn.batch_shape)
     elif isinstance(fn, Bernoulli):

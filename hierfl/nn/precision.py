@@ -23,7 +23,7 @@ def precision(name: Precision) -> Iterator[None]:
     cudnn, matmul = torch.backends.cudnn, torch.get_float32_matmul_precision()
     low, convolutions = _LOW.set(torch.bfloat16 if name == "bf16" else None), cudnn.allow_tf32
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    cudnn.allow_tf32 = name == "tf32"  # (torch allows it where nothing is said)
+    cudnn.allow_tf32 = name == "tf32"  # torch allows it where nothing is said
     try:
         yield
     finally:

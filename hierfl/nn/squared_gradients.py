@@ -21,7 +21,7 @@ from .layers.linear import client_linear
 from .layers.registry import LAYERS
 
 #: numbers of single examples' gradients of a convolution that are held at a time
-HELD = 4_000_000
+MAX_NUMBERS_AT_ONCE = 4_000_000
 
 
 def is_layered(network: Architecture) -> bool:
@@ -53,8 +53,13 @@ def squared_gradients(
     assert chain is not None
     weights, head = network.parts(w.detach())
     weights |= {k.removeprefix(f"{network.base.name}."): v for k, v in (statistics or {}).items()}
-    given, gave, of, names = [], [], [], []  # by layer with weights: its input, output, formula, names of its values
-    z = x.detach().requires_grad_()  # (so that what each layer gives has a gradient)
+    given, gave, formulas, names = (
+        [],
+        [],
+        [],
+        [],
+    )  # by layer with weights: its input, output, formula, names of its values
+    z = x.detach().requires_grad_()  # so that what each layer gives has a gradient
     for prefix, layer in chain.layers:
         own, before = layer_values(prefix, weights), z.detach()
         if isinstance(layer, nn.Linear):
@@ -65,22 +70,22 @@ def squared_gradients(
         if called:
             given.append(before)
             gave.append(z)
-            of.append(_formula(layer, own))
+            formulas.append(_formula(layer, own))
             names.append(called)
     cut = network.head.rows * network.head.features
     own = {"weight": head[:cut].view(network.head.rows, -1), **({"bias": head[cut:]} if network.head.bias else {})}
     last = _flat(z, own["weight"], own.get("bias"))
     output = last @ orthonormal_contrasts(network.head.outputs).to(last) if network.head.contrasts else last
     given, gave = [*given, z.detach()], [*gave, last]
-    of, names = [*of, _of_linear], [*names, {k: f"head.{k}" for k in own}]
-    directions, found = roots(output.detach()), dict[str, Tensor]()
-    for number, along in enumerate(directions):
-        slopes = torch.autograd.grad((output * along).sum(), gave, retain_graph=number + 1 < len(directions))
-        for formula, called, seen, slope in zip(of, names, given, slopes, strict=True):
-            squares = formula(seen, slope)
+    formulas, names = [*formulas, _of_linear], [*names, {k: f"head.{k}" for k in own}]
+    directions, squares_of = roots(output.detach()), dict[str, Tensor]()
+    for number, direction in enumerate(directions):
+        slopes = torch.autograd.grad((output * direction).sum(), gave, retain_graph=number + 1 < len(directions))
+        for formula, called, layer_input, slope in zip(formulas, names, given, slopes, strict=True):
+            squares = formula(layer_input, slope)
             for key, name in called.items():
-                found[name] = found[name] + squares[key] if name in found else squares[key]
-    return torch.cat([found[k].flatten() for k in (*network.base.shapes, *names[-1].values())])
+                squares_of[name] = squares_of[name] + squares[key] if name in squares_of else squares[key]
+    return torch.cat([squares_of[k].flatten() for k in (*network.base.shapes, *names[-1].values())])
 
 
 def _formula(layer: nn.Module, own: Mapping[str, Tensor]) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
@@ -116,11 +121,11 @@ def _of_convolution(layer: nn.Module) -> Callable[[Tensor, Tensor], dict[str, Te
     padding = layer.padding if not isinstance(layer.padding, str) else 0
 
     def of(z: Tensor, slope: Tensor) -> dict[str, Tensor]:
-        total, each = (
+        total, examples_at_once = (
             torch.zeros_like(layer.weight, dtype=z.dtype, device=z.device),
-            max(1, HELD // layer.weight.numel()),
+            max(1, MAX_NUMBERS_AT_ONCE // layer.weight.numel()),
         )
-        for some, back in zip(z.split(each), slope.split(each), strict=True):
+        for some, back in zip(z.split(examples_at_once), slope.split(examples_at_once), strict=True):
             columns = unfold(some, layer.kernel_size, layer.dilation, padding, layer.stride)  # (n, in h w, places)
             total += (back.flatten(2) @ columns.mT).square().sum(0).view_as(total)
         return {"weight": total, "bias": slope.flatten(2).sum(-1).square().sum(0)}

@@ -58,21 +58,23 @@ class WholeModule:
     _moved: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, name: str, module: nn.Module, frozen: Mapping[str, Tensor], known: Collection[str]) -> WholeModule:
+    def of(
+        cls, name: str, module: nn.Module, frozen: Mapping[str, Tensor], own_statistics: Collection[str]
+    ) -> WholeModule:
         """Of a module.
 
         Args:
             name: of the network.
             module: that is called.
             frozen: its parameters that are constants.
-            known: its buffers that are no constants: running statistics of batch norm in a chain.
+            own_statistics: its buffers that are no constants: running statistics of batch norm in a chain.
 
         Raises:
             UserError: for running statistics elsewhere.
         """
         for key, part in module.named_modules():
             own = [f"{key}.{k}" if key else k for k, _ in part.named_buffers(recurse=False)]
-            if isinstance(part, _NormBase) and own and not set(own) & set(known):
+            if isinstance(part, _NormBase) and own and not set(own) & set(own_statistics):
                 kind = type(part).__name__
                 way = "track_running_stats=False makes them unnecessary"
                 if kind.startswith("BatchNorm"):
@@ -82,7 +84,11 @@ class WholeModule:
                         "running statistics and a momentum, they are averaged, or each client's own with FedBN"
                     )
                 raise UserError(f"network {name!r} has buffers of {kind} ({key!r}) that training changes: {way}")
-        buffers = {k: b for k, b in module.named_buffers() if k not in known and not _counts_batches(k, known)}
+        buffers = {
+            k: b
+            for k, b in module.named_buffers()
+            if k not in own_statistics and not _counts_batches(k, own_statistics)
+        }
         return cls(name, module, {**{k: p.detach() for k, p in frozen.items()}, **buffers})
 
     def dropout(self) -> list[nn.Module]:
@@ -137,7 +143,7 @@ class WholeModule:
             drawn = [_generators(x.device)]
             functional_call(self.module, values, (x,))
             drawn.append(_generators(x.device))
-        if any(not torch.equal(one, other) for one, other in zip(*drawn, strict=True)):
+        if any(not torch.equal(first, other) for first, other in zip(*drawn, strict=True)):
             raise UserError(
                 f"network {self.name!r} draws random numbers where it is called, as dropout does: they would not be "
                 "keyed by client. nn.Dropout in a flat nn.Sequential of known layers is"
@@ -151,9 +157,11 @@ class WholeModule:
             )
 
 
-def _counts_batches(key: str, known: Collection[str]) -> bool:
+def _counts_batches(key: str, statistics: Collection[str]) -> bool:
     """Whether a buffer counts the batches that batch norm in a chain has seen, which nothing needs."""
-    return key.endswith("num_batches_tracked") and f"{key.removesuffix('num_batches_tracked')}running_mean" in known
+    return (
+        key.endswith("num_batches_tracked") and f"{key.removesuffix('num_batches_tracked')}running_mean" in statistics
+    )
 
 
 def _generators(device: torch.device) -> list[Tensor]:

@@ -25,7 +25,7 @@ def _diagram(run: RunTables) -> Iterator[Drawing]:
 
 
 def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
-    if run.bins is not None and (run.bins.sum((1, 2)) > 0).sum() > 1:  # (of one client it is the same figure)
+    if run.bins is not None and (run.bins.sum((1, 2)) > 0).sum() > 1:  # of one client it is the same figure
         yield "reliability-clients", {"bins": run.bins, "names": list(run.clients["client"])}
 
 
@@ -145,10 +145,10 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
         _spread_of_clients(singly, ax)
         singly = singly[:0]
     for k, (count, confidence, right) in enumerate(np.moveaxis(singly, -1, 1)):
-        full = count >= MIN_CLIENT_BIN  # (fewer say nothing)
+        full = count >= MIN_CLIENT_BIN  # fewer say nothing
         label = short_names(names)[k] if few else "a client (bins of five and more)" if k == 0 else None
         how = {"color": COLOURS[k], "lw": 1.2} if few else {"color": PERSONAL, "lw": 0.7, "alpha": 0.3}
-        # (a client that is always as sure fills one bin: a point where no line can be)
+        # A client that is always as sure fills one bin: a point where no line can be.
         mark = "o" if full.sum() == 1 else None
         ax.plot(confidence[full] / count[full], right[full] / count[full], label=label, marker=mark, ms=3, **how)
     if not few and (worst := worst_calibrated(bins)) is not None:
@@ -172,10 +172,10 @@ def _spread_of_clients(bins: np.ndarray, ax: Any) -> None:
     """Where four fifths of the clients are, bin by bin; of fewer than five examples a bin says nothing."""
     spans = []
     for count, confidence, right in np.moveaxis(bins, -1, 0).transpose(2, 0, 1):
-        told = count >= MIN_CLIENT_BIN
-        if told.any():
-            low, high = np.quantile(right[told] / count[told], [0.1, 0.9])
-            spans.append(((confidence[told] / count[told]).mean(), low, high))
+        counted = count >= MIN_CLIENT_BIN
+        if counted.any():
+            low, high = np.quantile(right[counted] / count[counted], [0.1, 0.9])
+            spans.append(((confidence[counted] / count[counted]).mean(), low, high))
     if spans:
         where, low, high = np.array(spans).T
         label = "80 % of the clients (bins of five and more)"

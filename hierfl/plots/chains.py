@@ -80,13 +80,13 @@ def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     ax, which = axis_for(ax), which or worst_mixed(data)
     draws = number_of(data, which, client=True).transpose("chain", "draw")
     chains, length = draws.shape
-    # (from 1.0 on ArviZ has no default for the tail, which is of central 90 %)
+    # From 1.0 on ArviZ has no default for the tail, which is of central 90 %.
     more = {"tail": {"prob": (0.05, 0.95)}}
     lengths = np.unique(np.linspace(max(4, length // 20), length, max(2, min(20, length // 5))).astype(int))
     with quietly() as az:
         for method, colour in (("bulk", PERSONAL), ("tail", COLOURS[1])):
-            found = [float(az.ess(draws.values[:, :n], method=method, **more.get(method, {}))) for n in lengths]
-            ax.plot(lengths * chains, found, "o-", color=colour, ms=3, lw=1.2, label=method)
+            effective = [float(az.ess(draws.values[:, :n], method=method, **more.get(method, {}))) for n in lengths]
+            ax.plot(lengths * chains, effective, "o-", color=colour, ms=3, lw=1.2, label=method)
     ax.axhline(100 * chains, color=QUIET, lw=1, ls="--", label=f"{100 * chains}: 100 of each chain")
     ax.set(xlabel="draws of all chains", ylabel="effective draws")
     title(ax, f"{words_with_client(which)}: effective draws")

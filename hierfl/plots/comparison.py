@@ -126,8 +126,8 @@ def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
         )  # fmt: skip
         handles: dict[str, Any] = {}
         for ax, split in zip(axes.flat, splits, strict=False):
-            here = frame[frame["split"] == split]
-            for (method, _), run in here.groupby(["method", "seed"], sort=False):
+            of_split = frame[frame["split"] == split]
+            for (method, _), run in of_split.groupby(["method", "seed"], sort=False):
                 colour = COLOURS[methods.index(method) % len(COLOURS)]
                 ax.plot(run["seconds"], run["pm_accuracy"], color=colour, lw=1.6, marker="o", ms=4, label=method)
             handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))

@@ -55,13 +55,13 @@ def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
     values = {number: part[column].to_numpy(float) for number, part in history.groupby("round")}
     if column == "tau":
         values = {number: v / v.sum() for number, v in values.items()}
-    seen = [number for number, v in values.items() if spread_out(v)]
-    if not seen:
+    rounds = [number for number, v in values.items() if spread_out(v)]
+    if not rounds:
         raise UserError(f"{column} is the same for all clients, or of too few, in every round")
     picked = sorted(
-        {seen[k] for k in np.linspace(0, len(seen) - 1, min(MAX_DENSITY_ROUNDS, len(seen))).round().astype(int)}
+        {rounds[k] for k in np.linspace(0, len(rounds) - 1, min(MAX_DENSITY_ROUNDS, len(rounds))).round().astype(int)}
     )
-    # (of positive numbers the density of their logarithm: it ends nowhere, and rounds of other sizes are as wide)
+    # Of positive numbers the density of their logarithm: it ends nowhere, and rounds of other sizes are as wide.
     positive = all((values[number][np.isfinite(values[number])] > 0).all() for number in picked)
     for k, number in enumerate(picked):
         shade = 1.0 if len(picked) == 1 else 0.3 + 0.7 * k / (len(picked) - 1)

@@ -69,7 +69,7 @@ def rank_bars(chains: np.ndarray, colours: Sequence[str], ax: Any) -> None:
     edges = np.linspace(0.5, chains.size + 0.5, min(BARS, max(2, chains.shape[1] // 5)) + 1)
     level = chains.shape[1] / (len(edges) - 1)
     for chain, (own, colour) in enumerate(zip(ranks, colours, strict=True)):
-        heights = np.histogram(own, edges)[0] / (2.2 * level)  # (a bar at the level is just below a half)
+        heights = np.histogram(own, edges)[0] / (2.2 * level)  # a bar at the level is just below a half
         ax.bar(edges[:-1], heights, np.diff(edges), chain, align="edge", color=colour, edgecolor="white", lw=0.5)
         ax.axhline(chain + 1 / 2.2, color="white", lw=1)
         ax.axhline(chain + 1 / 2.2, color=colour, lw=1, ls="--")

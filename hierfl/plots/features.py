@@ -35,14 +35,14 @@ def feature_map(places: np.ndarray, labels: np.ndarray, what: str, ax: Any = Non
     """
     import matplotlib.pyplot as plt
 
-    ax, known = axis_for(ax), Counter(labels.tolist())
-    many = len(known) > MOST_COLOURS
-    shown = sorted((name for name, _ in known.most_common(len(COLOURS) if many else None)), key=natural)
+    ax, counts = axis_for(ax), Counter(labels.tolist())
+    many = len(counts) > MOST_COLOURS
+    shown = sorted((name for name, _ in counts.most_common(len(COLOURS) if many else None)), key=natural)
     colours = COLOURS if many else [plt.get_cmap("tab10")(k) for k in range(MOST_COLOURS)]
     size = float(np.clip(4000 / len(places), 4, 20))
     if many:
         rest = places[~np.isin(labels, shown)]
-        label = f"{len(known) - len(shown):,} others"
+        label = f"{len(counts) - len(shown):,} others"
         ax.scatter(rest[:, 0], rest[:, 1], s=size, color=QUIET, linewidth=0, alpha=0.3, label=label)
     for name, short, colour in zip(shown, short_names(shown), colours, strict=False):
         own = places[labels == name]

@@ -90,7 +90,7 @@ def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
 
         ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
     ax.locator_params(axis="x", nbins=4)
-    ax.tick_params(axis="x", labelsize=8)  # (labels as wide as -0.0025 would touch)
+    ax.tick_params(axis="x", labelsize=8)  # labels as wide as -0.0025 would touch
     if len(shown) > 1:
         legend_below(ax)
     return ax

@@ -87,7 +87,7 @@ def legend_below(ax: Any, *others: Any, letters: int = LEGEND_LETTERS) -> None:
     labels = [fill(label, letters - 8) for label in labels]
     widest = max(len(line) for label in labels for line in label.split("\n"))
     most = max(1, min(len(labels), letters // (widest + 8)))
-    columns = -(-len(labels) // -(-len(labels) // most))  # (as few as give as few lines)
+    columns = -(-len(labels) // -(-len(labels) // most))  # as few as give as few lines
     below = BELOW + 11 * ax.get_xlabel().count("\n") if ax.get_xlabel() else BARE
     moved = ax.transAxes + ScaledTranslation(0, -below / 72, ax.get_figure().dpi_scale_trans)
     ax.legend(

@@ -50,12 +50,12 @@ def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = 
     ax.scatter(local, rows, s=22, facecolor="white", edgecolor=PERSONAL, linewidth=1, zorder=3, label="client alone")
     ax.scatter(ours, rows, s=20, color=PERSONAL, zorder=4, label="hierarchical")
     name_rows(ax, list(mine["client"]), [f" ({n})" for n in mine["n"]])
-    # (the own estimates of a few small clients may be so far out that nothing else could be seen)
-    known = local[np.isfinite(local)]
-    first, third = np.quantile(known, [0.25, 0.75]) if len(known) else (ours.min(), ours.max())
+    # The own estimates of a few small clients may be so far out that nothing else could be seen.
+    finite = local[np.isfinite(local)]
+    first, third = np.quantile(finite, [0.25, 0.75]) if len(finite) else (ours.min(), ours.max())
     centre = np.concatenate([ours, mine["population"].iloc[:1], mine["pooled"].iloc[:1]])
     low, high = min(centre.min(), first - 2 * (third - first)), max(centre.max(), third + 2 * (third - first))
-    out = int(((known < low) | (known > high)).sum())
+    out = int(((finite < low) | (finite > high)).sum())
     if out:
         ax.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     none = int(np.isnan(local).sum())
@@ -74,7 +74,7 @@ def _random(run: RunTables) -> list[str]:
 def _effects(run: RunTables) -> Iterator[Drawing]:
     table = {} if run.effects is None else run.effects.set_index("effect").to_dict()
     for name in _random(run) if run.several else ():
-        sd, upper = (table.get(of, {}).get(f"sd({name})") for of in ("estimate", "upper"))
+        sd, upper = (table.get(column, {}).get(f"sd({name})") for column in ("estimate", "upper"))
         yield f"effects-{slug(name)}", {"clients": run.clients, "effect": name, "sd": sd, "upper": upper}
 
 
@@ -103,13 +103,13 @@ def caterpillar(
     mean, half = order[f"b[{effect}]"], CENTRAL * order[f"sd b[{effect}]"]
     rows = np.arange(len(order))
     if len(order) > MAX_SINGLE_CLIENTS:
-        # (neighbours' intervals together: a picture has fewer lines than there are clients)
+        # Neighbours' intervals together: a picture has fewer lines than there are clients.
         parts = [[v.mean() for v in np.array_split(np.asarray(values), 200)] for values in (rows, mean, half)]
         rows, mean, half = map(np.array, parts)
         ax.fill_betweenx(rows, mean - half, mean + half, color=PERSONAL, alpha=0.3, linewidth=0)
         ax.plot(mean, rows, color=PERSONAL, lw=1.6)
     else:
-        few = len(order) <= MAX_NAMED_CLIENTS  # (of many, lines as wide as there is room, and points of that size)
+        few = len(order) <= MAX_NAMED_CLIENTS  # of many, lines as wide as there is room, and points of that size
         ax.hlines(
             rows, mean - half, mean + half, color=PERSONAL, lw=2 if few else min(1.2, 100 / len(order)), alpha=0.6
         )

@@ -18,14 +18,14 @@ MOST_NUMBERS, MOST_DRAWS = 5, 400
 
 def numbers_of_all(data: Any) -> dict[str, np.ndarray]:
     """Numbers that all clients share, {name: draws}, in the order of the posterior's variables."""
-    found = {}
+    numbers = {}
     for name, value in data.posterior.data_vars.items():
         if "client" in value.dims or {"chain", "draw"} - set(value.dims):
             continue
         draws = value.stack(sample=("chain", "draw")).transpose(..., "sample").values
         for at in product(*map(range, draws.shape[:-1])):
-            found[f"{name}[{','.join(map(str, at))}]" if at else str(name)] = draws[at]
-    return found
+            numbers[f"{name}[{','.join(map(str, at))}]" if at else str(name)] = draws[at]
+    return numbers
 
 
 def _several(posterior: Posterior) -> Iterator[Drawing]:
@@ -45,9 +45,9 @@ def pairs(data: Any, ax: Any = None) -> Any:
         data: an InferenceData whose posterior has variables without the dimension client.
         ax: where to draw.
     """
-    ax, found = axis_for(ax), dict(list(numbers_of_all(data).items())[:MOST_NUMBERS])
-    names, size = list(found), len(found)
-    unit = {name: _in_cell(draws) for name, draws in found.items()}
+    ax, numbers = axis_for(ax), dict(list(numbers_of_all(data).items())[:MOST_NUMBERS])
+    names, size = list(numbers), len(numbers)
+    unit = {name: _in_cell(draws) for name, draws in numbers.items()}
     for row, below in enumerate(names):
         for column, across in enumerate(names[: row + 1]):
             left, bottom = column, size - 1 - row
@@ -59,7 +59,7 @@ def pairs(data: Any, ax: Any = None) -> Any:
             else:
                 some = slice(None, None, max(1, len(unit[across]) // MOST_DRAWS))
                 ax.scatter(left + unit[across][some], bottom + unit[below][some], s=3, color=PERSONAL, alpha=0.35, lw=0)
-    ends = [f"{name}\n{draws.min():.2g} to {draws.max():.2g}" for name, draws in found.items()]
+    ends = [f"{name}\n{draws.min():.2g} to {draws.max():.2g}" for name, draws in numbers.items()]
     ax.set_xticks(np.arange(size) + 0.5, ends, fontsize=6)
     ax.set_yticks(np.arange(size) + 0.5, names[::-1], fontsize=7)
     ax.set_xlim(0, size)

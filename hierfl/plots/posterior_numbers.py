@@ -37,10 +37,10 @@ def _posterior(data: Any) -> Any:
     Raises:
         UserError: where there are no draws of a client's latents.
     """
-    found = of_clients(data)
-    if not found.data_vars:
+    of_all_clients = of_clients(data)
+    if not of_all_clients.data_vars:
         raise UserError("these data hold no draws of a client's latents")
-    return found
+    return of_all_clients
 
 
 def number_of(data: Any, which: Which, client: bool) -> Any:
@@ -57,8 +57,8 @@ def number_of(data: Any, which: Which, client: bool) -> Any:
         raise UserError(f"a number of {name} is named by {', '.join(wanted) or 'nothing more'}; not {dict(place)}")
     for d, label in place.items():
         if label not in posterior[d].values.tolist():
-            known = ", ".join(map(str, posterior[d].values[:5]))
-            raise UserError(f"{d} has no {label!r}; it has {known}{', ...' * (posterior.sizes[d] > 5)}")
+            labels = ", ".join(map(str, posterior[d].values[:5]))
+            raise UserError(f"{d} has no {label!r}; it has {labels}{', ...' * (posterior.sizes[d] > 5)}")
     return posterior[name].sel(place, drop=True)
 
 
@@ -88,13 +88,13 @@ def _argmax(values: Mapping[str, Any]) -> Which:
 def most_variable(data: Any) -> Which:
     """The number in which clients differ most: variance of the clients' means over their mean posterior variance."""
     posterior, draws = _posterior(data), ("chain", "draw")
-    found = {}
+    ratios = {}
     for name, values in posterior.data_vars.items():
         between, within = values.mean(draws).var("client"), values.var(draws).mean("client")
-        found[name] = between / within.where(within > 0)
-        if bool(found[name].isnull().all()):  # (points, which have no spread)
-            found[name] = between
-    name, place = _argmax(found)
+        ratios[name] = between / within.where(within > 0)
+        if bool(ratios[name].isnull().all()):  # points, which have no spread
+            ratios[name] = between
+    name, place = _argmax(ratios)
     return name, dict(place)
 
 

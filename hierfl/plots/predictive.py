@@ -89,7 +89,7 @@ def shares(y: np.ndarray, new: np.ndarray) -> tuple[list[str], np.ndarray, np.nd
     pooled = np.concatenate([y, new.ravel()])
     pooled = pooled[np.isfinite(pooled)]
     low, high = int(pooled.min()), int(np.ceil(pooled.max()))
-    if high - low >= MOST_STEPS:  # (a long tail would leave a few bins with all the rest)
+    if high - low >= MOST_STEPS:  # a long tail would leave a few bins with all the rest
         low, high = (int(v) for v in np.quantile(pooled, [0.002, 0.998]).round())
     width = max(1, -(-(high - low + 1) // MOST_STEPS))
     starts = np.arange(low, high + 1, width)

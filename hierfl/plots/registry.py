@@ -73,10 +73,10 @@ def figure(
 def panels(source: Source, data: Any) -> dict[str, Callable[[Any], Any]]:
     """The figures that a source allows, by name, each a function of an axis."""
     drawn: dict[str, Callable[[Any], Any]] = {}
-    for one in sorted((f for f in FIGURES if f.source == source), key=lambda f: f.order):
-        assert one.needs is not None
-        for name, arguments in one.needs(data):
-            drawn[name] = partial(_on, partial(one.draw, **arguments))
+    for figure in sorted((f for f in FIGURES if f.source == source), key=lambda f: f.order):
+        assert figure.needs is not None
+        for name, arguments in figure.needs(data):
+            drawn[name] = partial(_on, partial(figure.draw, **arguments))
     return drawn
 
 
@@ -86,23 +86,23 @@ def _on(draw: Callable[..., Any], ax: Any) -> Any:
 
 def sections(page: Page) -> dict[str, tuple[str, ...]]:
     """The parts of a page in order: heading, and the first words of its figures' names."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_heading: dict[str, tuple[str, ...]] = {}
     for heading in SECTIONS:
         mine = sorted((f for f in FIGURES if f.page == page and f.section == heading), key=lambda f: f.place)
         if mine:
-            found[heading] = tuple(dict.fromkeys(f.name.partition("-")[0] for f in mine))
-    return found
+            by_heading[heading] = tuple(dict.fromkeys(f.name.partition("-")[0] for f in mine))
+    return by_heading
 
 
 def caption(name: str) -> str:
     """The caption of the figure of this name; its group's caption where it has none of its own, or nothing."""
-    known = {f.name: f.caption for f in reversed(FIGURES) if f.caption}
-    return known.get(name) or known.get(name.partition("-")[0], "")
+    captions = {f.name: f.caption for f in reversed(FIGURES) if f.caption}
+    return captions.get(name) or captions.get(name.partition("-")[0], "")
 
 
 def of_section(page: Page, heading: str, names: Iterable[str]) -> list[str]:
     """Those of these figures' names that a page shows under a heading, in order."""
-    ordered = sorted(names, key=lambda n: f"{n}.png")  # (as files are listed)
+    ordered = sorted(names, key=lambda n: f"{n}.png")  # as files are listed
     return [n for start in sections(page).get(heading, ()) for n in ordered if n.partition("-")[0] == start]
 
 

@@ -27,7 +27,7 @@ def save_all(
             sizes.append(figure.get_size_inches())
             paths.append(save(plt, figure, folder / f"{name}.png"))
         lines = max(1, -(-len(drawn) // 2))
-        # (each column as wide, each line as high, as its largest figure alone: names stay as legible)
+        # Each column as wide, each line as high, as its largest figure alone: names stay as legible.
         widths = [max((w for w, _ in sizes[k::2]), default=SIZE[0]) for k in range(2)]
         heights = [max((h for _, h in sizes[2 * k : 2 * k + 2]), default=SIZE[1]) for k in range(lines)]
         figure, axes = plt.subplots(
@@ -63,7 +63,7 @@ def _names_as_they_are(figure: Any) -> None:
     from matplotlib.ticker import FuncFormatter
 
     for axis in [axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)]:
-        if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # (which names of ticks are)
+        if isinstance(formatter := axis.get_major_formatter(), FuncFormatter):  # which names of ticks are
             formatter.func = partial(_plain_of, formatter.func)
     for text in figure.findobj(Text):
         text.set_text(_plain(text.get_text()))

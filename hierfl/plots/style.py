@@ -77,7 +77,7 @@ def percent_axis(ax: Any, metric: str, axis: str = "y") -> None:
 
     if metric == "accuracy":
         low, high = getattr(ax, f"get_{axis}lim")()
-        if low < 1 < high:  # (no share is more than all: room for a point is left)
+        if low < 1 < high:  # no share is more than all: room for a point is left
             high = min(high, 1 + 0.03 * (1 - low))
             getattr(ax, f"set_{axis}lim")(low, high)
         getattr(ax, f"{axis}axis").set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.3 else 1))

@@ -95,7 +95,7 @@ def who_reported(reports: pd.DataFrame, ax: Any = None) -> Any:
     ax, values = axis_for(ax), reports.to_numpy()
     colours = {"absent": "#e6e8eb", "reported": PERSONAL, "message rejected": GLOBAL, "diverged while absent": INK}
     first, last = reports.index[0], reports.index[-1]
-    # (no picture element is narrower than a pixel: nearest would lose rounds)
+    # No picture element is narrower than a pixel: nearest would lose rounds.
     ax.imshow(values.T, aspect="auto", cmap=ListedColormap(list(colours.values())), vmin=-0.5, vmax=3.5,
               interpolation="nearest", extent=(first - 0.5, last + 0.5, values.shape[1] - 0.5, -0.5))  # fmt: skip
     share = (values == 1).mean()
@@ -106,8 +106,8 @@ def who_reported(reports: pd.DataFrame, ax: Any = None) -> Any:
     else:
         ax.set_ylabel(f"{values.shape[1]} clients")
     ax.grid(visible=False)
-    there = [Patch(color=c, label=name) for k, (name, c) in enumerate(colours.items()) if (values == k).any()]
-    legend_below(ax, *there)
+    handles = [Patch(color=c, label=name) for k, (name, c) in enumerate(colours.items()) if (values == k).any()]
+    legend_below(ax, *handles)
     return ax
 
 
@@ -115,9 +115,9 @@ def _sent(run: RunTables) -> Iterator[Drawing]:
     if "bytes" not in run.metrics or run.tested < 2:
         return
     test = run.metrics[run.metrics["split"] == "test"]
-    # (where each round sends as much, this would be the curve over rounds once more)
-    each = (test["bytes"] / test["round"].where(test["round"] > 0)).dropna()
-    if len(each) > 1 and each.max() > 1.01 * each.min() > 0:
+    # Where each round sends as much, this would be the curve over rounds once more.
+    by_round = (test["bytes"] / test["round"].where(test["round"] > 0)).dropna()
+    if len(by_round) > 1 and by_round.max() > 1.01 * by_round.min() > 0:
         yield "cost", {"metrics": run.metrics}
 
 

@@ -30,7 +30,7 @@ def class_tree(means: Tensor, present: Tensor) -> Tensor:
         inside = (group == which[:, None]) & (most > 1)[:, None]
         pair = torch.where(inside[:, :, None] & inside[:, None, :], square, -1.0).flatten(1).argmax(1)
         first, second = pair // classes, pair % classes
-        # (where all means are alike the farthest pair is a class and itself)
+        # Where all means are alike the farthest pair is a class and itself.
         last = torch.where(inside, torch.arange(classes, device=means.device), -1).amax(1)
         second = torch.where(first == second, last.clamp_min(0), second)
         side = _two_means(means, inside, first, second)
@@ -49,7 +49,7 @@ def _two_means(means: Tensor, inside: Tensor, first: Tensor, second: Tensor) -> 
     for _ in range(PASSES):
         near, far = ((means - c[:, None]).square().sum(-1) for c in centres)
         side = inside & ((far < near) | ends[1]) & ~ends[0]
-        weights = [(inside & here).to(means) for here in (~side, side)]
+        weights = [(inside & on_side).to(means) for on_side in (~side, side)]
         centres = tuple((w[..., None] * means).sum(1) / w.sum(1, keepdim=True).clamp_min(1) for w in weights)  # type: ignore[assignment]
     return side
 
@@ -57,7 +57,7 @@ def _two_means(means: Tensor, inside: Tensor, first: Tensor, second: Tensor) -> 
 def any_tree(classes: int) -> Tensor:
     """A tree of all classes in their order, (C, C - 1): what there is before anything is known."""
     sides, nodes, number = torch.zeros(classes, classes - 1), [range(classes)], 0
-    for below in nodes:  # (which grows)
+    for below in nodes:  # which grows
         if len(below) > 1:
             half = len(below) // 2
             sides[list(below[:half]), number], sides[list(below[half:]), number] = 1, -1

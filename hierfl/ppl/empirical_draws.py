@@ -56,8 +56,8 @@ class EmpiricalDraws(TorchDistribution):
         More than there are come again.
         """
         cut = len(self.batch_shape)
-        each = -(-number // self.chains)
-        at = torch.arange(each, device=self.draws.device) * self.kept // each
+        of_chain = -(-number // self.chains)
+        at = torch.arange(of_chain, device=self.draws.device) * self.kept // of_chain
         picked = self.draws.index_select(cut + 1, at).movedim((cut, cut + 1), (0, 1)).flatten(0, 1)
         return picked[:number]
 

@@ -57,7 +57,7 @@ class Energy(TorchDistribution):
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws picked at random."""
         cut = len(self.batch_shape)
-        pool = self.draws.draws.flatten(cut, cut + 1)  # (*batch, all, d)
+        pool = self.draws.draws.flatten(cut, cut + 1)  # *batch, all, d
         which = torch.randint(pool.shape[cut], (*sample_shape, *self.batch_shape, 1, 1), device=pool.device)
         pool = pool.expand(*sample_shape, *pool.shape)
         return pool.gather(-2, which.expand(*which.shape[:-1], pool.shape[-1])).squeeze(-2)

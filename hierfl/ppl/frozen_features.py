@@ -28,9 +28,9 @@ class FrozenFeatures:
     @classmethod
     def of(cls, x: Tensor, moving: frozenset[str], values: Mapping[str, Tensor]) -> FrozenFeatures:
         """Of inputs that are shown whole, (S, n, *event), under these values."""
-        found = cls(moving, lambda network: network.apply(network.parameters_from(values), x))
-        found.show(x)
-        return found
+        frozen = cls(moving, lambda network: network.apply(network.parameters_from(values), x))
+        frozen.show(x)
+        return frozen
 
     def show(self, x: Tensor, places: Tensor | None = None) -> None:
         """Says that the model will be handed ``x``: all of the inputs, or those at these places (S, n)."""

@@ -51,13 +51,13 @@ class Gaussian:
 
     def __mul__(self, other: Gaussian) -> Gaussian:
         """The product of two densities."""
-        one, two = self.like(other), other.like(self)
-        return Gaussian(one.linear + two.linear, one.precision + two.precision, one.kind)
+        first, two = self.like(other), other.like(self)
+        return Gaussian(first.linear + two.linear, first.precision + two.precision, first.kind)
 
     def __truediv__(self, other: Gaussian) -> Gaussian:
         """The cavity: this density without one of its factors."""
-        one, two = self.like(other), other.like(self)
-        return Gaussian(one.linear - two.linear, one.precision - two.precision, one.kind)
+        first, two = self.like(other), other.like(self)
+        return Gaussian(first.linear - two.linear, first.precision - two.precision, first.kind)
 
     def like(self, other: Gaussian) -> Gaussian:
         """The same factors with a precision of the other's kind, or of its own where that says more."""
@@ -81,12 +81,12 @@ class Gaussian:
             return (start + _solved(precision, gap, little)).to(otherwise)
         root, failed = torch.linalg.cholesky_ex(precision)
         pivots = root.diagonal(dim1=-2, dim2=-1).square()
-        sound = (failed == 0) & (pivots.amin(-1) > little * pivots.amax(-1))
-        step = torch.where(sound[..., None], torch.cholesky_solve(gap[..., None], root)[..., 0], 0.0)
-        if not bool(sound.all()):  # (most often it is: then this is the one thing that the device is asked)
-            values, vectors = eigh(precision[~sound])
-            along = _solved(values, (vectors.mT @ gap[~sound][..., None])[..., 0], little)
-            step[~sound] = (vectors @ along[..., None])[..., 0]
+        definite = (failed == 0) & (pivots.amin(-1) > little * pivots.amax(-1))
+        step = torch.where(definite[..., None], torch.cholesky_solve(gap[..., None], root)[..., 0], 0.0)
+        if not bool(definite.all()):  # most often it is: then this is the one thing that the device is asked
+            values, vectors = eigh(precision[~definite])
+            components = _solved(values, (vectors.mT @ gap[~definite][..., None])[..., 0], little)
+            step[~definite] = (vectors @ components[..., None])[..., 0]
         return (start + step).to(otherwise)
 
     def regularised_mean(self) -> Tensor:
@@ -98,10 +98,10 @@ class Gaussian:
         d, info = self.linear.shape[-1], torch.finfo(self.precision.dtype)
         largest = self.precision.diagonal(dim1=-2, dim2=-1).amax(-1)
         epsilon = (10 * d * info.eps * largest + info.tiny**0.5)[..., None, None]
-        one = torch.eye(d, dtype=self.precision.dtype, device=self.precision.device)
-        root, failed = torch.linalg.cholesky_ex(self.precision + epsilon * one)
-        found = torch.cholesky_solve(self.linear[..., None].to(root), root)[..., 0]
-        return torch.where((failed == 0)[..., None], found, torch.nan)
+        identity = torch.eye(d, dtype=self.precision.dtype, device=self.precision.device)
+        root, failed = torch.linalg.cholesky_ex(self.precision + epsilon * identity)
+        mean = torch.cholesky_solve(self.linear[..., None].to(root), root)[..., 0]
+        return torch.where((failed == 0)[..., None], mean, torch.nan)
 
     def packed(self) -> Tensor:
         """The precision's own numbers: (..., 1), (..., D) or (..., D (D + 1) / 2), the lower triangle row by row."""
@@ -131,9 +131,9 @@ def eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         torch.linalg.LinAlgError: where finite numbers do not converge, which is rare.
     """
-    sound = matrices.isfinite().all((-2, -1))[..., None]
-    values, vectors = torch.linalg.eigh(torch.where(sound[..., None], matrices, 0.0))
-    return torch.where(sound, values, torch.nan), torch.where(sound[..., None], vectors, torch.nan)
+    finite = matrices.isfinite().all((-2, -1))[..., None]
+    values, vectors = torch.linalg.eigh(torch.where(finite[..., None], matrices, 0.0))
+    return torch.where(finite, values, torch.nan), torch.where(finite[..., None], vectors, torch.nan)
 
 
 def packed_size(d: int, kind: Kind) -> int:
@@ -148,15 +148,15 @@ def _times(precision: Tensor, vector: Tensor, kind: Kind) -> Tensor:
 def _solved(precision: Tensor, gap: Tensor, little: float) -> Tensor:
     """gap / precision (..., 1 or D), zero where that is nothing, and everywhere where one of them is negative."""
     least = little * precision.abs().amax(-1, keepdim=True)
-    known = precision > least
-    step = torch.where(known, gap / torch.where(known, precision, 1.0), 0.0)
+    positive = precision > least
+    step = torch.where(positive, gap / torch.where(positive, precision, 1.0), 0.0)
     return torch.where((precision >= -least).all(-1, keepdim=True), step, 0.0)
 
 
 def sample_mean(x: Tensor, n: Tensor) -> Tensor:
     """Means of the first n (...) rows of x (..., Z, D): (..., D)."""
-    there = torch.arange(x.shape[-2], device=x.device) < n[..., None]
-    return torch.where(there[..., None], x, 0.0).sum(-2) / n[..., None]
+    present = torch.arange(x.shape[-2], device=x.device) < n[..., None]
+    return torch.where(present[..., None], x, 0.0).sum(-2) / n[..., None]
 
 
 def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float, n: Tensor | None = None) -> Gaussian:
@@ -181,12 +181,12 @@ def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float, n: Tensor 
         raise UserError(f"a sample's spread is diagonal or full, not {kind}")
     z, d = x.shape[-2:]
     n = torch.full(x.shape[:-2], z, device=x.device) if n is None else n
-    there = (torch.arange(z, device=x.device) < n[..., None])[..., None]
-    x = torch.where(there, x, 0.0)
+    present = (torch.arange(z, device=x.device) < n[..., None])[..., None]
+    x = torch.where(present, x, 0.0)
     noise = (4 * torch.finfo(x.dtype).eps * x.abs().amax((-2, -1))).square().double()[..., None]
     x, n = x.double(), n.double()[..., None]
     mean = sample_mean(x, n[..., 0])
-    centred = torch.where(there, x - mean[..., None, :], 0.0)
+    centred = torch.where(present, x - mean[..., None, :], 0.0)
     if kind == "diagonal":
         variance = centred.square().sum(-2) / n
         precision = _inverse(variance, cutoff, noise) + alpha
@@ -200,13 +200,13 @@ def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float, n: Tensor 
             values, vectors = eigh(centred.mT @ centred / n[..., None])
             precision = (vectors * _inverse(values, cutoff, d * noise)[..., None, :]) @ vectors.mT
         precision = precision + alpha * torch.eye(d, dtype=x.dtype, device=x.device)
-    # (an infinity has no eigenvalues, and a NaN no smaller or larger ones: then neither mean nor precision is known)
-    sound = x.isfinite().all((-2, -1))
-    precision = torch.where(sound.view(*sound.shape, *[1] * (precision.dim() - sound.dim())), precision, torch.nan)
-    return Gaussian.of(torch.where(sound[..., None], mean, torch.nan), precision, kind)
+    # An infinity has no eigenvalues, and a NaN no smaller or larger ones: then neither mean nor precision is known.
+    finite = x.isfinite().all((-2, -1))
+    precision = torch.where(finite.view(*finite.shape, *[1] * (precision.dim() - finite.dim())), precision, torch.nan)
+    return Gaussian.of(torch.where(finite[..., None], mean, torch.nan), precision, kind)
 
 
 def _inverse(values: Tensor, cutoff: float, noise: Tensor) -> Tensor:
     """1 / values (..., k), and zero for those below a share of the largest, or of the size of rounding errors."""
-    there = values > torch.maximum(cutoff * values.amax(-1, keepdim=True), noise)
-    return torch.where(there, 1 / torch.where(there, values, 1.0), 0.0)
+    kept = values > torch.maximum(cutoff * values.amax(-1, keepdim=True), noise)
+    return torch.where(kept, 1 / torch.where(kept, values, 1.0), 0.0)

@@ -59,7 +59,7 @@ class Kernel:
         inner = a @ b.mT
         if self.kind == "linear":
             return self.scale * (1 + inner)
-        # (gradients of cdist at distance 0 are not finite; squared distances may be rounded below 0)
+        # Gradients of cdist at distance 0 are not finite; squared distances may be rounded below 0.
         squared = a.square().sum(-1)[..., None] + b.square().sum(-1)[..., None, :] - 2 * inner
         return self.scale * (-squared.clamp_min(0) / (2 * self.length**2)).exp()
 
@@ -141,8 +141,8 @@ def logistic_precisions(k: Tensor, sign: Tensor, noise: ClientNoise, site: str, 
         site: which noise.
         steps: of each chain.
     """
-    known, kappa, square = sign != 0, sign / 2, _cholesky(k)
-    omega = (known / 4.0).to(k).expand(noise.particles, *sign.shape)
+    labelled, kappa, square = sign != 0, sign / 2, _cholesky(k)
+    omega = (labelled / 4.0).to(k).expand(noise.particles, *sign.shape)
     numbers = noise.normal(site, sign.shape[-1], torch.Size((steps, 2 + NORMALS)))
     for of_f, of_data, of_omega in zip(
         numbers[..., 0].unbind(-1), numbers[..., 1].unbind(-1), numbers[..., 2:].unbind(-2), strict=True
@@ -152,7 +152,7 @@ def logistic_precisions(k: Tensor, sign: Tensor, noise: ClientNoise, site: str, 
         f = _applied(square, of_f)
         apart = _over(kappa, root) - root * f - of_data
         f = f + _applied(k, root * torch.cholesky_solve(apart[..., None], factor).squeeze(-1))
-        omega = polya_gamma(f, of_omega) * known
+        omega = polya_gamma(f, of_omega) * labelled
     return omega
 
 
@@ -172,9 +172,9 @@ def log_logistic(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 def _system(k: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
     """sqrt(omega), and the lower factor of I + sqrt(omega) K sqrt(omega)."""
     root = omega.sqrt()
-    one = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
-    factor, failed = torch.linalg.cholesky_ex(torch.addcmul(one, root[..., :, None] * root[..., None, :], k))
-    # (NaN where there is no factor: there, D matrices need not be copied for it)
+    identity = torch.eye(k.shape[-1], dtype=k.dtype, device=k.device)
+    factor, failed = torch.linalg.cholesky_ex(torch.addcmul(identity, root[..., :, None] * root[..., None, :], k))
+    # NaN where there is no factor: there, D matrices need not be copied for it.
     return torch.where(failed[..., None] == 0, root, torch.nan), factor
 
 

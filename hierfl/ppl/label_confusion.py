@@ -158,7 +158,7 @@ def confused(f: Tensor, b: Tensor, log_pooled: Tensor) -> Tensor:
     top = relative.max(-1, keepdim=True).values
     mixed = (relative - top).exp() @ rows.mT
     mixed = mixed.clamp_min(torch.finfo(f.dtype).tiny).log() + top + log_m
-    # (a label that means its class has the network's logit, to the bit)
+    # A label that means its class has the network's logit, to the bit.
     same = rows.diagonal(dim1=-2, dim2=-1)[..., None, :] >= 1
     return torch.where(same, f, mixed)
 

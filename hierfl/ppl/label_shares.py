@@ -104,7 +104,7 @@ class LabelShares(TorchDistribution):
         weight_unseen = 1 - weight_seen
         k = self.sizes - (self.classes - unseen)
         both = weight_seen * binomial(unseen, k) + weight_unseen * binomial(unseen - 1, k - 1)
-        # (nothing seen: every set will do)
+        # Nothing seen: every set will do.
         both = torch.where(unseen == self.classes, binomial(unseen - 1, k - 1), both)
         with_one, with_two = (binomial(unseen - d, k - d)[..., None] for d in (1, 2))
         own = m.expand_as(self.n)[..., None, :]
@@ -123,10 +123,10 @@ class LabelShares(TorchDistribution):
         """log kappa_a p(n_j | a) of counts in one order, (*batch, C sizes); minus infinity where a is impossible."""
         s, n = self.concentration, self.n
         total = n.sum(-1, keepdim=True)
-        each = torch.where(self.seen, torch.lgamma(n + self.alpha) - torch.lgamma(self.alpha), 0.0)
-        found = self._sets[0] + torch.lgamma(s) - torch.lgamma(total + s) + each.sum(-1, keepdim=True)
+        terms = torch.where(self.seen, torch.lgamma(n + self.alpha) - torch.lgamma(self.alpha), 0.0)
+        log_density = self._sets[0] + torch.lgamma(s) - torch.lgamma(total + s) + terms.sum(-1, keepdim=True)
         possible = self.sizes >= self.seen.sum(-1, keepdim=True)
-        return torch.where(possible, self.log_kappa.double() + found, -torch.inf)
+        return torch.where(possible, self.log_kappa.double() + log_density, -torch.inf)
 
     @property
     def log_evidence(self) -> Tensor:
@@ -144,8 +144,8 @@ class LabelShares(TorchDistribution):
         inside, s = self._sets[1], self.concentration
         total = self.n.sum(-1, keepdim=True)
         given = inside * ((self.n + self.alpha)[..., None, :] / (total + s)[..., None])
-        found = (self.sizes_given[..., None] * given).sum(-2)
-        return torch.where(total > 0, found.to(self.log_pooled.dtype), self.pooled)
+        mean = (self.sizes_given[..., None] * given).sum(-2)
+        return torch.where(total > 0, mean.to(self.log_pooled.dtype), self.pooled)
 
     def given(self, counts: Tensor) -> LabelShares:
         """The posterior given a client's counts, (*batch, C)."""
@@ -197,8 +197,8 @@ class LabelShares(TorchDistribution):
         size = inside.sum(-1, keepdim=True)
         whole = binomial(torch.full_like(self.sizes, self.classes - 1.0), self.sizes - 1).log()
         log_sets = (self.log_kappa.double() - whole).expand(*size.shape[:-1], self.classes).gather(-1, size - 1)
-        each = torch.where(inside, (self.alpha - 1) * value.clamp_min(1e-300).log() - torch.lgamma(self.alpha), 0.0)
-        density = torch.lgamma(alpha.sum(-1)) + each.sum(-1)
+        terms = torch.where(inside, (self.alpha - 1) * value.clamp_min(1e-300).log() - torch.lgamma(self.alpha), 0.0)
+        density = torch.lgamma(alpha.sum(-1)) + terms.sum(-1)
         return (of_set + log_sets.squeeze(-1) + density).to(self.log_pooled.dtype)
 
 
@@ -246,8 +246,8 @@ def binomial(n: Tensor, k: Tensor) -> Tensor:
     """Binomial coefficients of whole numbers, zero where k is below zero or above n."""
     inside = (k >= 0) & (k <= n)
     n, k = torch.where(inside, n, 0.0), torch.where(inside, k, 0.0)
-    found = (torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)).exp()
-    return torch.where(inside, found, 0.0)
+    coefficients = (torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)).exp()
+    return torch.where(inside, coefficients, 0.0)
 
 
 def log_gammas(shape: Tensor, u: Tensor, small: Tensor) -> Tensor:
@@ -255,5 +255,5 @@ def log_gammas(shape: Tensor, u: Tensor, small: Tensor) -> Tensor:
     from scipy import special
 
     inverse = special.gammaincinv((shape + 1).expand_as(u).cpu().numpy(), u.cpu().numpy())
-    found: Tensor = torch.from_numpy(inverse).to(u).clamp_min(1e-300).log() + small.log() / shape
-    return found
+    log_variates: Tensor = torch.from_numpy(inverse).to(u).clamp_min(1e-300).log() + small.log() / shape
+    return log_variates

@@ -1,7 +1,7 @@
 """The language of a method file: plates, flat priors, and what Pyro gives.
 
 Dimensions, fixed once: particles -3, clients -2, data -1; everything further right is ``.to_event``. A parameter
-that belongs to clients comes as rows (S, 1, *event); one that everybody shares has no leading dimension, (*event),
+that belongs to clients comes as rows (S, 1, *event); one that everyone shares has no leading dimension, (*event),
 until clients train copies of it or differentiate by it: then it, too, comes as rows. So a scalar that stands beside a
 vector (the scale of ``Normal(w, rho).to_event(1)``) has shape (1,), and one that stands beside the data has shape ().
 """
@@ -82,7 +82,7 @@ class Flat(ImproperUniform):
     def log_prob(self, value: Tensor) -> Tensor:
         """Zeros of the batch shape."""
         shape = value.shape[: value.dim() - self.event_dim]
-        # (NumPy's: the first call of torch's own imports sympy, for half a second)
+        # NumPy's: the first call of torch's own imports sympy, for half a second.
         return value.new_zeros(()).expand(np.broadcast_shapes(shape, self.batch_shape))
 
 

@@ -25,6 +25,6 @@ def solved(samples: Tensor, gap: Tensor, rho: float) -> Tensor:
     number = samples.shape[-2]
     x = samples - samples.mean(-2, keepdim=True)
     inner = rho * x @ x.mT + torch.eye(number, dtype=x.dtype, device=x.device)
-    # (a check of errors would stall a GPU; what is not finite stays so)
-    along, _ = torch.linalg.solve_ex(inner, x @ gap[..., None])
-    return (1 + (number - 1) * rho) * (gap - rho * (x.mT @ along)[..., 0])
+    # A check of errors would stall a GPU; what is not finite stays so.
+    coefficients, _ = torch.linalg.solve_ex(inner, x @ gap[..., None])
+    return (1 + (number - 1) * rho) * (gap - rho * (x.mT @ coefficients)[..., 0])

@@ -50,13 +50,13 @@ def shares_given_inputs(
     rows, width, classes = log_densities.shape
     density = (1 - doubt) * log_densities.double().softmax(-1) + doubt / classes
     pi, kept = population.pooled.double().expand(rows, classes), []
-    here = torch.ones_like(density[..., 0]) if mask is None else mask.double()
+    weight = torch.ones_like(density[..., 0]) if mask is None else mask.double()
     for sweep in range(BURN + draws):
         noise = noise.at(sweep)
         passed = (pi[:, None] * density).cumsum(-1)
         u = noise.uniform("labels", width, torch.Size())[0].double()
         z = (passed < (u * passed[..., -1])[..., None]).sum(-1).clamp_max(classes - 1)
-        counts = here.new_zeros((rows, classes)).scatter_add_(1, z, here)
+        counts = weight.new_zeros((rows, classes)).scatter_add_(1, z, weight)
         u = noise.uniform("shares", 1, torch.Size([3 * classes + 2]))[0, :, 0].double()
         pi = population.given(counts).draws(u.clamp(1e-12, 1 - 1e-12)[None])[0]
         kept.append(pi)

@@ -150,7 +150,7 @@ class Response:
         return np.stack([y - rows.get("offset", np.zeros_like(y)), np.ones_like(y)], 1)
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """The linear predictor of a mean (inside, where all successes or all zeros are alike).
 
         Args:
@@ -159,7 +159,7 @@ class Response:
         Raises:
             UserError: where nothing can be learned.
         """
-        return total / of
+        return total / count
 
     @classmethod
     def near(cls, centre: float) -> float:

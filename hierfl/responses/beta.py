@@ -44,9 +44,9 @@ class BetaResponse(Response):
             raise impossible(name, y, inside, f"a response of the family {cls.name} is above 0 and below 1")
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """See :class:`.base.Response`."""
-        return float(np.log(total) - np.log(of - total))
+        return float(np.log(total) - np.log(count - total))
 
     @classmethod
     def centre_parts(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:

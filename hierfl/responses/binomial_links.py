@@ -64,9 +64,9 @@ def _trials(rows: Rows, like: Tensor) -> Tensor:
     return like.new_ones(()) if rows.trials is None else rows.trials
 
 
-def _mean(total: float, of: float) -> float:
+def _mean(total: float, count: float) -> float:
     """Inside (0, 1), where all rows are successes or none is."""
-    return min(max(total / of, 1 / of), 1 - 1 / of)
+    return min(max(total / count, 1 / count), 1 - 1 / count)
 
 
 class ProbitResponse(BinomialResponse):
@@ -76,13 +76,13 @@ class ProbitResponse(BinomialResponse):
     about = "as binomial, of the probability Phi(eta), Phi the standard normal distribution function"
     ratio = ""
     order = 21
-    # (of a client without successes phi(eta) / Phi(eta) rises on one side alone: by 6 steps its spread is 6 % short)
+    # Of a client without successes phi(eta) / Phi(eta) rises on one side alone: by 6 steps its spread is 6 % short.
     chain_steps: ClassVar[int] = 24
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """See :class:`.base.Response`."""
-        return NormalDist().inv_cdf(_mean(total, of))
+        return NormalDist().inv_cdf(_mean(total, count))
 
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:
         """See :class:`.base.Response`."""
@@ -111,14 +111,14 @@ class CloglogResponse(BinomialResponse):
     order = 22
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """See :class:`.base.Response`."""
-        return log(-log1p(-_mean(total, of)))
+        return log(-log1p(-_mean(total, count)))
 
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Any:
         """See :class:`.base.Response`."""
         hazard = eta.clamp(LOWEST, HIGHEST).exp()
-        # (1 - exp(-h) by the side on which digits are left)
+        # 1 - exp(-h) by the side on which digits are left.
         low = hazard < log(2)
         few, many = torch.where(low, hazard, 1.0), torch.where(low, 1.0, hazard)
         log_success = torch.where(low, (-torch.expm1(-few)).log(), torch.log1p(-(-many).exp()))

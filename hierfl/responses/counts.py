@@ -50,6 +50,6 @@ class CountResponse(Response):
         return np.stack([y, np.exp(rows.get("offset", np.zeros_like(y)))], 1)
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """See :class:`.base.Response`."""
-        return float(np.log(max(total, 1.0) / of))
+        return float(np.log(max(total, 1.0) / count))

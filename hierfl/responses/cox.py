@@ -59,7 +59,7 @@ class CoxResponse(ExponentialResponse):
     def of(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
         number = read_intervals(settings.intervals)
-        if not design.histogram:  # (before anything is known of the times)
+        if not design.histogram:  # before anything is known of the times
             return cls(tuple(float(k) for k in range(1, number)))
         return cls(quantile_cuts(design.histogram, number))
 

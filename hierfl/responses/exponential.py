@@ -53,12 +53,12 @@ class PiecewiseExponential(Survival):
     @property
     def mean(self) -> Tensor:
         """The integral of the survival function."""
-        found, before = torch.zeros_like(self.eta), torch.zeros_like(self.eta)
+        total, before = torch.zeros_like(self.eta), torch.zeros_like(self.eta)
         for a, (first, last) in zip(self.logs, pairwise(self.edges), strict=True):
             rate = (a + self.eta).exp()
             after = before + rate * (last - first)
-            found, before = found + ((-before).exp() - (-after).exp()) / rate, after
-        return found
+            total, before = total + ((-before).exp() - (-after).exp()) / rate, after
+        return total
 
 
 @dataclass(frozen=True)

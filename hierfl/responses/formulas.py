@@ -44,38 +44,41 @@ class WithFormulas(Response):
     @property
     def starts(self) -> Mapping[str, Tensor]:
         """Coefficients in a number's place: of the intercept what the number begins with, else zeros."""
-        found = dict(super().starts)
+        starts = dict(super().starts)
         for value, name in self.of_values.items():
-            of, one = self.groupings[name], found[value]
-            ones = [column in INTERCEPT for column in of.names]
-            # (without an intercept all columns of a category begin there)
-            share = [float(here) if any(ones) else scale for here, scale in zip(ones, of.units.scale, strict=True)]
-            found[value] = one.double() * torch.tensor(share).double()
-        return found
+            grouping, start = self.groupings[name], starts[value]
+            ones = [column in INTERCEPT for column in grouping.names]
+            # Without an intercept all columns of a category begin there.
+            share = [
+                float(is_intercept) if any(ones) else scale
+                for is_intercept, scale in zip(ones, grouping.units.scale, strict=True)
+            ]
+            starts[value] = start.double() * torch.tensor(share).double()
+        return starts
 
     @property
     def slopes(self) -> tuple[int, ...]:
         """See :class:`.base.Response`."""
-        found, first = list[int](), 0
+        places, first = list[int](), 0
         for value, start in self.starts.items():
             if value in self.of_values:
                 names = self.groupings[self.of_values[value]].names
-                found += [first + k for k, name in enumerate(names) if name not in INTERCEPT]
+                places += [first + k for k, name in enumerate(names) if name not in INTERCEPT]
             first += start.numel()
-        return tuple(found)
+        return tuple(places)
 
     def by_row(self, values: Mapping[str, Tensor], rows: Rows) -> ByRow:
         """Each number (..., S, n) that has a formula, of coefficients (..., m); others as they are."""
         if isinstance(values, ByRow):
             return values
-        found = ByRow(values)
+        numbers = ByRow(values)
         for value, name in self.of_values.items():
             columns: Tensor = getattr(rows, name)
             total, gamma = columns[..., 0] * values[value][..., 0], values[value]
             for k in range(1, columns.shape[-1]):
                 total = total + columns[..., k] * gamma[..., k]
-            found[value] = total + values[OWN_SPREAD] if name == DISPERSION and OWN_SPREAD in values else total
-        return found
+            numbers[value] = total + values[OWN_SPREAD] if name == DISPERSION and OWN_SPREAD in values else total
+        return numbers
 
     def for_means(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """See :class:`.base.Response`."""
@@ -98,17 +101,17 @@ class WithFormulas(Response):
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Coefficients of the table's columns in a number's place, such as ``dispersion:arm[b]``."""
         plain = super().own(names, beta, values)
-        found: dict[str, Tensor] = {}
-        # (a response reports its own numbers in the order in which it has them)
+        own_numbers: dict[str, Tensor] = {}
+        # A response reports its own numbers in the order in which it has them.
         for label, value in zip(plain, super().starts, strict=True):
             if value not in self.of_values:
-                found[label] = plain[label]
+                own_numbers[label] = plain[label]
                 continue
             name = self.of_values[value]
-            of = self.groupings[name]
-            gamma = values[value] @ of.to_users(values[value]).T
-            found |= {f"{name}:{column}": gamma[..., k] for k, column in enumerate(of.names)}
-        return found
+            grouping = self.groupings[name]
+            gamma = values[value] @ grouping.to_users(values[value]).T
+            own_numbers |= {f"{name}:{column}": gamma[..., k] for k, column in enumerate(grouping.names)}
+        return own_numbers
 
     def at_bound(self, name: str, value: float) -> str:
         """Of a number without a formula."""

@@ -34,9 +34,9 @@ class GammaResponse(Response):
         return np.stack([y, np.exp(rows.get("offset", np.zeros_like(y)))], 1)
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """See :class:`.base.Response`."""
-        return float(np.log(total / of))
+        return float(np.log(total / count))
 
     @property
     def starts(self) -> Mapping[str, Tensor]:

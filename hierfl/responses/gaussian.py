@@ -32,8 +32,8 @@ class GaussianResponse(Response):
     residual: ClassVar[bool] = True
     own_prior: ClassVar[str] = "residual_prior"
 
-    def __init__(self, known: bool, sd: float, serial: Serial | None = None) -> None:
-        self.known, self.sd, self.serial = known, sd, serial
+    def __init__(self, known_errors: bool, sd: float, serial: Serial | None = None) -> None:
+        self.known, self.sd, self.serial = known_errors, sd, serial
 
     @classmethod
     def near(cls, centre: float) -> float:

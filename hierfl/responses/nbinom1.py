@@ -45,7 +45,7 @@ class NegativeBinomial1(CountDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """With log Gamma(y + size) - log Gamma(size) - y log size + y eta - (y + size) log(1 + dispersion)."""
         size, over = self.eta.exp() / self.dispersion, torch.log1p(self.dispersion)
-        # (size log(1 + dispersion) is the mean times a ratio that is 1 where there is no dispersion)
+        # Size log(1 + dispersion) is the mean times a ratio that is 1 where there is no dispersion.
         rate = self.eta.exp() * (over / self.dispersion)
         return rising(value, size) + value * self.eta - value * over - rate - torch.lgamma(value + 1)
 

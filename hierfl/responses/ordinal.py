@@ -68,21 +68,21 @@ class CumulativeLogit(TorchDistribution):
     def probabilities(self) -> Tensor:
         """Of each level, (..., S, n, K)."""
         edges = [-torch.inf, *thresholds(self.gaps), torch.inf]
-        found = []
+        levels = []
         for low, high in pairwise(torch.broadcast_to(torch.as_tensor(c).to(self.eta), self.eta.shape) for c in edges):
-            # (a difference of what is small, on either side of zero)
+            # A difference of what is small, on either side of zero.
             a, b, left = low - self.eta, high - self.eta, low + high > 2 * self.eta
-            found.append(torch.where(left, (-a).sigmoid() - (-b).sigmoid(), b.sigmoid() - a.sigmoid()))
-        return torch.stack(found, -1)
+            levels.append(torch.where(left, (-a).sigmoid() - (-b).sigmoid(), b.sigmoid() - a.sigmoid()))
+        return torch.stack(levels, -1)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log(F(a) - F(b)) = log F(a) + log F(-b) + log(1 - exp(b - a)), a and b the level's edges minus eta."""
         above, below, top, bottom = edges(value, self.gaps)
-        found = torch.where(top, 0.0, logsigmoid(above - self.eta)) + torch.where(
+        log_p = torch.where(top, 0.0, logsigmoid(above - self.eta)) + torch.where(
             bottom, 0.0, logsigmoid(self.eta - below)
         )
         inside = ~(top | bottom)
-        return found + torch.where(inside, torch.log(-torch.expm1(torch.where(inside, below - above, -1.0))), 0.0)
+        return log_p + torch.where(inside, torch.log(-torch.expm1(torch.where(inside, below - above, -1.0))), 0.0)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Where a logistic variable lies."""
@@ -93,17 +93,17 @@ class CumulativeLogit(TorchDistribution):
 
 def thresholds(gaps: Tensor) -> list[Tensor]:
     """c_1 = 0, c_2, ...: (...) each, of logarithms (..., K - 2) of their distances."""
-    found = [torch.zeros_like(gaps[..., 0])]
+    cuts = [torch.zeros_like(gaps[..., 0])]
     for k in range(gaps.shape[-1]):
-        found.append(found[-1] + gaps[..., k].exp())
-    return found
+        cuts.append(cuts[-1] + gaps[..., k].exp())
+    return cuts
 
 
 def edges(y: Tensor, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Upper and lower thresholds of levels y (where they have one), and whether they are the highest, the lowest."""
     c = thresholds(gaps)
-    above = sum((torch.where(y == k + 1, one, 0.0) for k, one in enumerate(c)), torch.zeros_like(y))
-    below = sum((torch.where(y == k + 2, one, 0.0) for k, one in enumerate(c)), torch.zeros_like(y))
+    above = sum((torch.where(y == k + 1, threshold, 0.0) for k, threshold in enumerate(c)), torch.zeros_like(y))
+    below = sum((torch.where(y == k + 2, threshold, 0.0) for k, threshold in enumerate(c)), torch.zeros_like(y))
     return above, below, y > len(c), y <= 1
 
 
@@ -146,8 +146,8 @@ class OrdinalResponse(Response):
         values = cells.column
         if values.ndim != 1 or cells.kind != "numeric" or not (values == np.floor(values)).all():
             raise UserError(f"an ordinal response is whole numbers or an ordered category, and {name!r} is neither")
-        found, place = np.unique(values, return_inverse=True)
-        return Observed(place + 1.0, labels=tuple(map(label_of, found.tolist())))
+        levels, place = np.unique(values, return_inverse=True)
+        return Observed(place + 1.0, labels=tuple(map(label_of, levels.tolist())))
 
     @classmethod
     def check_levels(cls, name: str, counts: np.ndarray, labels: Sequence[Label] = ()) -> None:
@@ -174,7 +174,7 @@ class OrdinalResponse(Response):
         return np.stack([np.ones_like(y), np.ones_like(y)], 1)
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """See :class:`.base.Response`: thresholds are around it."""
         return 0.0
 
@@ -215,9 +215,9 @@ class OrdinalResponse(Response):
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The thresholds."""
         (place,) = [k for k, name in enumerate(names) if name in INTERCEPT]
-        found = thresholds(values["gaps"])
+        cuts = thresholds(values["gaps"])
         names = self.level_names
-        return {f"{names[k]} | {names[k + 1]}": c - beta[:, place] for k, c in enumerate(found)}
+        return {f"{names[k]} | {names[k + 1]}": c - beta[:, place] for k, c in enumerate(cuts)}
 
     @property
     def level_names(self) -> tuple[Any, ...]:
@@ -237,8 +237,8 @@ class OrdinalResponse(Response):
 
     def level_probabilities(self, fn: Any) -> Tensor:
         """See :class:`.base.Response`."""
-        found: Tensor = fn.probabilities
-        return found
+        probabilities: Tensor = fn.probabilities
+        return probabilities
 
     def in_table_numbers(self, y: Tensor) -> Tensor:
         """See :class:`.base.Response`."""

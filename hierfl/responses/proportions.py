@@ -31,7 +31,7 @@ class ProportionResponse(Response):
         return np.stack([y, rows.get("trials", np.ones_like(y))], 1)
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """See :class:`.base.Response`."""
-        mean = min(max(total / of, 1 / of), 1 - 1 / of)
+        mean = min(max(total / count, 1 / count), 1 - 1 / count)
         return float(np.log(mean) - np.log1p(-mean))

@@ -55,12 +55,12 @@ def read_room(folder: Path) -> dict[str, Entry]:
     entries: dict[str, Entry] = {}
     for path in sorted(folder.glob("*.py")):
         for cls, values in stated(path, STATED):
-            if not values.get("name"):  # (what others share)
+            if not values.get("name"):  # what others share
                 continue
             if "about" not in values or values["name"] in entries:
                 raise TypeError(f"{path.name}: {cls} has a name of its own, and says what it is about")
             entries[values["name"]] = Entry(path.stem, cls, **values)
-    return dict(sorted(entries.items(), key=lambda one: one[1].order))
+    return dict(sorted(entries.items(), key=lambda item: item[1].order))
 
 
 #: every response, in the order in which it is listed
@@ -73,7 +73,7 @@ def response_class(name: str) -> type[Response]:
     Raises:
         UserError: for an unknown name.
     """
-    if name not in [*RESPONSES]:  # (which may be anything)
+    if name not in [*RESPONSES]:  # which may be anything
         raise unknown("family", name, RESPONSES)
     entry = RESPONSES[name]
     response: type[Response] = getattr(import_module(f"hierfl.responses.{entry.module}"), entry.cls)

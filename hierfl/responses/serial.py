@@ -36,7 +36,7 @@ class Serial:
         if correlation is None:
             return None
         least = {"ar1": -1.0, "car1": 0.0}
-        # (before anything is known of the rows, groups may be of any size)
+        # Before anything is known of the rows, groups may be of any size.
         return cls(correlation.kind, least.get(correlation.kind, -1 / max(1, correlation.most - 1)))
 
     @property
@@ -70,7 +70,7 @@ class Serial:
             return value, slope, distance * share * (slope - z.sigmoid() * value)
         rho = z.tanh()
         by_z = 1 - rho.square()  # d rho / d z; its own derivative is -2 rho by_z
-        # (powers of zero: the distance is a whole number from 1, and 0^0 is 1)
+        # Powers of zero: the distance is a whole number from 1, and 0^0 is 1.
         first, second = (
             distance * rho.pow(distance - 1),
             distance * (distance - 1) * rho.pow((distance - 2).clamp_min(0)),
@@ -80,6 +80,6 @@ class Serial:
     def matrix(self, rho: Tensor, times: Tensor) -> Tensor:
         """Correlations of one series' residuals (n, n), at its times (n,)."""
         if self.kind == "cs":
-            one = torch.eye(len(times)).to(rho)
-            return one + rho * (1 - one)
+            identity = torch.eye(len(times)).to(rho)
+            return identity + rho * (1 - identity)
         return rho.pow((times[:, None] - times).abs())

@@ -72,15 +72,15 @@ class TimeResponse(Response):
     @classmethod
     def centre_parts(cls, y: np.ndarray, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """See :class:`.base.Response`."""
-        one, offset = np.ones_like(y), rows.get("offset", np.zeros_like(y))
-        return np.stack([rows.get("event", one), y * np.exp(offset)], 1)
+        ones, offset = np.ones_like(y), rows.get("offset", np.zeros_like(y))
+        return np.stack([rows.get("event", ones), y * np.exp(offset)], 1)
 
     @classmethod
-    def centre(cls, total: float, of: float) -> float:
+    def centre(cls, total: float, count: float) -> float:
         """See :class:`.base.Response`."""
         if not total:
             raise UserError("no row has an event: nothing can be learned of when they happen")
-        return float(np.log(max(total, 1.0) / of))
+        return float(np.log(max(total, 1.0) / count))
 
     def distribution(self, eta: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Survival:
         """See :class:`.base.Response`."""

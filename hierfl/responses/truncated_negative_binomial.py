@@ -133,7 +133,7 @@ class _Zeros:
         share, t = 1 / (1 + w), size * torch.log1p(w)
         pace, quickens = mu * share, mu * share.square()
         unseen = 1 / torch.expm1(t)
-        # (pace^2 and t quickens have the same leading digits: their difference is written without these)
+        # Pace^2 and t quickens have the same leading digits: their difference is written without these.
         bend = t * unseen * (quickens * size * _log1p_less(w) / t.square() - (pace / t).square() * _rest(t))
         return cls(unseen, pace, quickens, bend)
 

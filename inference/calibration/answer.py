@@ -51,11 +51,11 @@ def answers(fitted: Fitted, question: Question, chunk: int) -> tuple[Answer, lis
     """The same, and each client's own sums. Arguments as of :func:`answer`."""
     rows, sets = _rows(fitted, question, chunk)
     sizes = np.array(fitted.federation.sizes("validation"))
-    each = [
+    by_client = [
         _added(question, [_one(own, j) for own in rows], sets and _one(sets, j), sizes[j : j + 1]).sums
         for j in range(fitted.federation.clients)
     ]
-    return _added(question, rows, sets, sizes), each
+    return _added(question, rows, sets, sizes), by_client
 
 
 def _rows(fitted: Fitted, question: Question, chunk: int) -> tuple[list[dict[str, np.ndarray]], Rows | None]:
@@ -74,9 +74,9 @@ def _one(rows: Rows, client: int) -> Rows:
 
 def no_answer(question: Question) -> dict[str, MetricSums]:
     """The sums of no client: those of any have this form."""
-    nobody = {"n": np.zeros(0)}
-    sets = None if question.threshold is None else nobody
-    return _added(question, [nobody for _ in question.draws], sets, np.zeros(0)).sums
+    no_rows = {"n": np.zeros(0)}
+    sets = None if question.threshold is None else no_rows
+    return _added(question, [no_rows for _ in question.draws], sets, np.zeros(0)).sums
 
 
 def _measure(question: Question, power: float) -> Measure:
@@ -92,12 +92,12 @@ def _added(question: Question, rows: Sequence[Rows], sets: Rows | None, validati
         return Answer({str(kind): {"terms": _total(own, "terms", 4)} for kind, own in enumerate(rows)})
     if question.about == "scores":
         return Answer({"scores": {"counts": _total(rows[0], "counts", CELLS + 2)}})
-    found = {str(kind): client_sums(own, "classification") for kind, own in enumerate(rows)}
+    sums = {str(kind): client_sums(own, "classification") for kind, own in enumerate(rows)}
     if sets is None:
-        return Answer(found)
+        return Answer(sums)
     none = np.full(len(sets["n"]), np.nan)
     own = {"n_validation": validation, **{name: sets.get(name, none) for name in SET_METRICS}}
-    return Answer({**found, "sets": set_sums(sets, validation)}, own)
+    return Answer({**sums, "sets": set_sums(sets, validation)}, own)
 
 
 def _total(rows: Rows, name: str, width: int) -> np.ndarray:
@@ -107,7 +107,7 @@ def _total(rows: Rows, name: str, width: int) -> np.ndarray:
 
 def _log_probs(parts: Sequence[Sequence[Tensor]]) -> Tensor:
     """(S, n, C) of what was said of the pieces of a batch."""
-    return torch.cat([found[0] for found in parts], -1).mT
+    return torch.cat([piece[0] for piece in parts], -1).mT
 
 
 def _tempering(parts: Sequence[Sequence[Tensor]], batch: Batch, *, power: float) -> dict[str, Tensor]:

@@ -58,18 +58,18 @@ class Calibration:
     @property
     def numbers(self) -> dict[str, float]:
         """What summary.json says."""
-        found = {f"{kind}_temperature": value for kind, value in self.temperatures.items()}
+        numbers = {f"{kind}_temperature": value for kind, value in self.temperatures.items()}
         if self.alpha is not None and self.threshold is not None:
-            found |= {"set_alpha": self.alpha, "set_threshold": self.threshold}
-        return {**found, "calibration_examples": self.examples, **self.metrics}
+            numbers |= {"set_alpha": self.alpha, "set_threshold": self.threshold}
+        return {**numbers, "calibration_examples": self.examples, **self.metrics}
 
     @property
     def tensors(self) -> State:
         """What a client needs to predict with it on its own."""
-        found = {} if self.powers is None else {"powers": torch.tensor(self.powers, dtype=torch.float64)}
+        tensors = {} if self.powers is None else {"powers": torch.tensor(self.powers, dtype=torch.float64)}
         if self.threshold is not None:
-            found["threshold"] = torch.tensor(self.threshold, dtype=torch.float64)
-        return found
+            tensors["threshold"] = torch.tensor(self.threshold, dtype=torch.float64)
+        return tensors
 
     def tempered(self, log_probs: Tensor, draws: int) -> Tensor:
         """Log probabilities (..., C) at the temperature of their kind.
@@ -85,9 +85,9 @@ class Calibration:
         """Asks how it does on test data."""
         return Question("test", draws, self.powers or (1.0,) * len(draws), threshold=self.threshold)
 
-    def tested(self, found: Answer) -> Calibration:
+    def tested(self, answer: Answer) -> Calibration:
         """With what came of :meth:`test`."""
-        return replace(self, metrics=_metrics(found.sums, self.powers is not None), clients=found.clients)
+        return replace(self, metrics=_metrics(answer.sums, self.powers is not None), clients=answer.clients)
 
     def sets(self, log_probs: Tensor) -> Tensor:
         """Which labels are in the sets, (..., C) bool, of log probabilities from :attr:`draws` draws.
@@ -100,34 +100,34 @@ class Calibration:
         return label_scores(log_probs) <= self.threshold
 
 
-def calibration_of_client(fitted: Fitted, options: Options, found: State, *, random: bool) -> Calibration | None:
+def calibration_of_client(fitted: Fitted, options: Options, tensors: State, *, random: bool) -> Calibration | None:
     """What a calibration of all clients is to one of them, by its own test data; None for none.
 
     Args:
         fitted: of that client alone.
         options: of the fit.
-        found: :attr:`Calibration.tensors`.
+        tensors: :attr:`Calibration.tensors`.
         random: whether there are draws to average over.
     """
-    if not found:
+    if not tensors:
         return None
     draws = (0, options.draws) if random else (0,)
-    powers = tuple(found["powers"].tolist()) if "powers" in found else None
-    threshold = float(found["threshold"]) if "threshold" in found else None
+    powers = tuple(tensors["powers"].tolist()) if "powers" in tensors else None
+    threshold = float(tensors["threshold"]) if "threshold" in tensors else None
     n = sum(fitted.federation.sizes("validation"))
     mine = Calibration(powers, options.conformal or None, threshold, draws[-1], n)
     return mine.tested(answer(fitted, mine.test(draws), 1)) if any(fitted.federation.sizes("test")) else mine
 
 
-def calibrated(found: Calibration | None) -> Calibration:
+def calibrated(calibration: Calibration | None) -> Calibration:
     """What was found.
 
     Raises:
         UserError: where nothing was asked for.
     """
-    if found is None:
+    if calibration is None:
         raise UserError("the fit was not calibrated: fit(..., calibrate='temperature', conformal=0.1)")
-    return found
+    return calibration
 
 
 def check_calibration(engine: Engine, options: Options) -> None:
@@ -186,17 +186,17 @@ def calibrate(engine: Engine, broadcast: Broadcast, options: Options, *, random:
         powers, n = find_powers(ask, draws)
     if options.conformal:
         threshold, n = find_threshold(ask, draws[-1], options.conformal)
-    found = Calibration(powers, options.conformal or None, threshold, draws[-1], n)
+    calibration = Calibration(powers, options.conformal or None, threshold, draws[-1], n)
     if "test" not in options.splits or not engine.has_data("test"):
-        return found
-    return found.tested(engine.calibration(broadcast, found.test(draws)))
+        return calibration
+    return calibration.tested(engine.calibration(broadcast, calibration.test(draws)))
 
 
 def _metrics(sums: Mapping[str, MetricSums], with_temperature: bool) -> dict[str, float]:
     """How tempered predictions and sets do, under the names of summary.json."""
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for kind, name in enumerate(KINDS if with_temperature else ()):
         if str(kind) in sums:
             own = from_client_sums(sums[str(kind)], "classification")
-            found |= {f"{name}_tempered_{metric}": own[metric] for metric in TEMPERED if metric in own}
-    return {**found, **(from_set_sums(sums["sets"]) if "sets" in sums else {})}
+            metrics |= {f"{name}_tempered_{metric}": own[metric] for metric in TEMPERED if metric in own}
+    return {**metrics, **(from_set_sums(sums["sets"]) if "sets" in sums else {})}

@@ -48,24 +48,26 @@ class Question:
         return {**asdict(self), "draws": list(self.draws), "powers": list(self.powers)}
 
     @classmethod
-    def of(cls, said: object, options: Options) -> Question:
+    def of(cls, request: object, options: Options) -> Question:
         """What a request says, where it asks for what a fit with these options needs.
 
         Raises:
             UserError: where it asks for anything else.
         """
-        said = said if isinstance(said, Mapping) else {}
-        about, draws, powers, threshold = (said.get(name) for name in ("about", "draws", "powers", "threshold"))
-        if about not in get_args(About):
-            raise unknown("question of a calibration", str(about), get_args(About))
-        if (about == "temperature" and options.calibrate == "none") or (about == "scores" and not options.conformal):
-            raise UserError(f"the fit has no {about} to ask for")
+        request = request if isinstance(request, Mapping) else {}
+        purpose, draws, powers, threshold = (request.get(name) for name in ("about", "draws", "powers", "threshold"))
+        if purpose not in get_args(About):
+            raise unknown("question of a calibration", str(purpose), get_args(About))
+        if (purpose == "temperature" and options.calibrate == "none") or (
+            purpose == "scores" and not options.conformal
+        ):
+            raise UserError(f"the fit has no {purpose} to ask for")
         if options.calibrate == "none" and not options.conformal:
             raise UserError("the fit is not calibrated")
-        kinds = ([0], [options.draws]) if about == "scores" else ([0], [0, options.draws])
+        kinds = ([0], [options.draws]) if purpose == "scores" else ([0], [0, options.draws])
         if draws not in kinds or not isinstance(powers, list) or len(powers) != len(draws):
             raise UserError("other draws than the fit's")
-        low, high = said.get("low"), said.get("high")
+        low, high = request.get("low"), request.get("high")
         for name, value in (("a power", p) for p in powers):
             check_number(name, value)
             if not 0 < value < math.inf:
@@ -76,25 +78,25 @@ class Question:
             raise UserError("scores lie between 0 and 1")
         if threshold is not None:
             check_number("threshold", threshold)
-        if (threshold is not None) != (about == "test" and options.conformal > 0):
+        if (threshold is not None) != (purpose == "test" and options.conformal > 0):
             raise UserError("sets of a fit that has none, or none of one that has")
-        return cls(about, tuple(draws), tuple(powers), low, high, threshold)  # type: ignore[arg-type]
+        return cls(purpose, tuple(draws), tuple(powers), low, high, threshold)  # type: ignore[arg-type]
 
 
 def questions_of(options: Options, *, random: bool) -> list[Question]:
     """One question of each kind that a fit with these options asks."""
     draws = (0, options.draws) if random else (0,)
     ones = (1.0,) * len(draws)
-    found = [] if options.calibrate == "none" else [Question("temperature", draws, ones)]
+    questions = [] if options.calibrate == "none" else [Question("temperature", draws, ones)]
     if options.conformal:
-        found.append(Question("scores", draws[-1:], ones[-1:]))
-    if found and "test" in options.splits:
-        found.append(Question("test", draws, ones, threshold=1.0 if options.conformal else None))
-    return found
+        questions.append(Question("scores", draws[-1:], ones[-1:]))
+    if questions and "test" in options.splits:
+        questions.append(Question("test", draws, ones, threshold=1.0 if options.conformal else None))
+    return questions
 
 
 def calibrated_form(options: Options, *, random: bool) -> StateForm:
     """Of what clients are told in the end, see :attr:`~hierfl.inference.calibration.calibrate.Calibration.tensors`."""
     kinds = 2 if random else 1
-    found: StateForm = {} if options.calibrate == "none" else {"powers": ((kinds,), torch.float64)}
-    return {**found, **({"threshold": ((), torch.float64)} if options.conformal else {})}
+    form: StateForm = {} if options.calibrate == "none" else {"powers": ((kinds,), torch.float64)}
+    return {**form, **({"threshold": ((), torch.float64)} if options.conformal else {})}

@@ -55,7 +55,7 @@ class PowerSearch:
         step = -slope / (curvature * self.power)
         new = self.power * math.exp(max(-LONGEST_STEP, min(LONGEST_STEP, step)))
         if abs(step) > CLOSE and not self._below < new < self._above:
-            new = math.sqrt(self._below * self._above)  # (both are known: a step is cut off before it is so long)
+            new = math.sqrt(self._below * self._above)  # both are known: a step is cut off before it is so long
         self.power, self.done = new, abs(step) <= CLOSE
 
 
@@ -69,17 +69,17 @@ def find_powers(ask: AskSums, draws: tuple[int, ...]) -> tuple[tuple[float, ...]
         ask: for the sums.
         draws: of each kind.
     """
-    found = [PowerSearch() for _ in draws]
+    searches = [PowerSearch() for _ in draws]
     n = 0
     for _ in range(MOST_ROUNDS):
-        sums = ask(Question("temperature", draws, tuple(each.power for each in found)))
-        for kind, each in enumerate(found):
+        sums = ask(Question("temperature", draws, tuple(search.power for search in searches)))
+        for kind, search in enumerate(searches):
             examples, _, slope, curvature = map(float, sums[str(kind)]["terms"])
-            each.take(slope, curvature)
+            search.take(slope, curvature)
             n = max(n, int(examples))
-        if all(each.done for each in found):
+        if all(search.done for search in searches):
             break
-    return tuple(each.power for each in found), n
+    return tuple(search.power for search in searches), n
 
 
 def find_threshold(ask: AskSums, draws: int, alpha: float) -> tuple[float, int]:

@@ -69,10 +69,10 @@ def gain_of(n: np.ndarray, nll: np.ndarray) -> TemperatureGain | None:
         n: each client's validation examples, (J,).
         nll: sums of their negative log likelihoods at each of :data:`POWERS`, (J, 61).
     """
-    known = (n > 0) & np.isfinite(nll).all(1)
-    if known.sum() < LEAST_CLIENTS:
+    counted = (n > 0) & np.isfinite(nll).all(1)
+    if counted.sum() < LEAST_CLIENTS:
         return None
-    n, nll = n[known], nll[known]
+    n, nll = n[counted], nll[counted]
     order = np.argsort(-n, kind="stable")
     halves = np.zeros(len(n), int)
     halves[order] = np.arange(len(n)) % 2
@@ -87,7 +87,7 @@ def gain_of(n: np.ndarray, nll: np.ndarray) -> TemperatureGain | None:
 
 
 def _nll_of_powers(parts: Sequence[Sequence[Tensor]], batch: Batch) -> dict[str, Tensor]:
-    log_probs = torch.cat([found[0] for found in parts], -1).mT
+    log_probs = torch.cat([piece[0] for piece in parts], -1).mT
     rows = partial(tempering_rows, log_probs, batch.y, batch.mask)
-    each = [rows(power) for power in POWERS.tolist()]
-    return {"n": each[0]["n"], "nll": torch.stack([own["terms"][:, 1] for own in each], -1)}
+    by_power = [rows(power) for power in POWERS.tolist()]
+    return {"n": by_power[0]["n"], "nll": torch.stack([own["terms"][:, 1] for own in by_power], -1)}

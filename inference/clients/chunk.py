@@ -65,14 +65,14 @@ class ClientChunk:
 
     def healthy(self) -> Tensor:
         """(S,): whether all of a client's values are finite (a sum, read once, is not finite where a term is not)."""
-        found = torch.ones(len(self.clients), dtype=torch.bool, device=self.federation.device)
+        finite = torch.ones(len(self.clients), dtype=torch.bool, device=self.federation.device)
         small = list[Tensor]()
         for value in self.values.values():
             if value.numel() > SMALL:
-                found = found & value.flatten(1).sum(1).isfinite()
+                finite = finite & value.flatten(1).sum(1).isfinite()
             else:
                 small.append(value.flatten(1).sum(1))
-        return found & torch.stack(small).isfinite().all(0) if small else found
+        return finite & torch.stack(small).isfinite().all(0) if small else finite
 
     def moved(self) -> dict[str, float]:
         """How far the rows' own copies of shared values are from the broadcast ones, in root mean squares."""

@@ -35,7 +35,7 @@ def class_features(chunk: ClientChunk, base: Literal["trained", "received"] = "t
         chunk: the rows.
         base: whose features: of each row's own base as it is now, or of the one that was broadcast.
     """
-    net, found = chunk.method.network, []
+    net, parts = chunk.method.network, []
     for first, last in buckets(chunk.sizes):
         part = chunk.part(first, last)
         batch = part.batch()
@@ -45,5 +45,5 @@ def class_features(chunk: ClientChunk, base: Literal["trained", "received"] = "t
         if batch.mask is not None:
             member = member * batch.mask[..., None]
         squares = (z.square().sum(-1) * member.sum(-1)).sum(-1)
-        found.append(ClassFeatures(member.mT @ z, member.sum(1), squares))
-    return ClassFeatures(*(torch.cat([getattr(f, k) for f in found]) for k in ("sums", "counts", "squares")))
+        parts.append(ClassFeatures(member.mT @ z, member.sum(1), squares))
+    return ClassFeatures(*(torch.cat([getattr(f, k) for f in parts]) for k in ("sums", "counts", "squares")))

@@ -44,8 +44,8 @@ def elbo_gradient(chunk: ClientChunk, names: Sequence[str], particles: int, phas
             objective = elbo(chunk.method, batch, {**part.view, **copies}, noise)
             if not objective.requires_grad:
                 continue  # a value that only log p(globals) knows: the server's own gradient moves it
-            found = torch.autograd.grad(objective.sum(), list(copies.values()), allow_unused=True)
-            for name, gradient in zip(copies, found, strict=True):
+            slopes = torch.autograd.grad(objective.sum(), list(copies.values()), allow_unused=True)
+            for name, gradient in zip(copies, slopes, strict=True):
                 if gradient is not None:
                     gradients[name][first:last] = gradient
     return {k: g.squeeze(1) for k, g in gradients.items()}

@@ -26,11 +26,11 @@ def held_out(chunk: ClientChunk, batch: Batch, share: float, phase: object, step
         share: of a client's examples.
         phase, step: the occasion.
     """
-    device, here = batch.x.device, (*chunk.stream(phase), "held out", step)
+    device, stream = batch.x.device, (*chunk.stream(phase), "held out", step)
     sizes = chunk.sizes
-    held = [max(1, round(share * n)) for n in sizes]
-    # (each row's order of its own places, which become places in the padded batch, row after row)
-    orders = permutations(chunk.keys, sizes, [1] * len(sizes), *here)
+    num_held_out = [max(1, round(share * n)) for n in sizes]
+    # Each row's order of its own places, which become places in the padded batch, row after row.
+    orders = permutations(chunk.keys, sizes, [1] * len(sizes), *stream)
     firsts = [sum(sizes[:row]) for row in range(len(sizes))]
     owner = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     order = send(orders + batch.width * owner, device)
@@ -40,10 +40,13 @@ def held_out(chunk: ClientChunk, batch: Batch, share: float, phase: object, step
         places = order[at]
         return Batch(_taken(batch.x, places), _taken(batch.y, places), mask, batch.n, counts=counts)
 
-    rest = part([f + b for f, b in zip(firsts, held, strict=True)], [n - b for n, b in zip(sizes, held, strict=True)])
-    weight = (batch.n / send(held, device, batch.n.dtype))[:, None]
-    given = Given(rest, send(chunk.keys, device), here)
-    return replace(part(firsts, held), scale=weight, given=given)
+    rest = part(
+        [f + b for f, b in zip(firsts, num_held_out, strict=True)],
+        [n - b for n, b in zip(sizes, num_held_out, strict=True)],
+    )
+    weight = (batch.n / send(num_held_out, device, batch.n.dtype))[:, None]
+    given = Given(rest, send(chunk.keys, device), stream)
+    return replace(part(firsts, num_held_out), scale=weight, given=given)
 
 
 def _taken(values: Tensor, places: Tensor) -> Tensor:

@@ -47,10 +47,10 @@ def plan(chunk: ClientChunk, phase: object, size: int, epochs: int, most: int | 
         most: steps of every row instead.
     """
     sizes = chunk.sizes
-    each = [-(-n // size) for n in sizes]  # steps of a pass
-    passes = [epochs if most is None else -(-most // steps) for steps in each]
+    steps_of_pass = [-(-n // size) for n in sizes]  # steps of a pass
+    passes = [epochs if most is None else -(-most // steps) for steps in steps_of_pass]
     orders = permutations(chunk.keys, sizes, passes, *chunk.stream(phase), "epochs")
-    steps = [k * steps if most is None else most for k, steps in zip(passes, each, strict=True)]
+    steps = [k * steps if most is None else most for k, steps in zip(passes, steps_of_pass, strict=True)]
     position = torch.full((max(steps), len(sizes), size), -1)
     if not len(orders):
         return MinibatchPlan(position, steps)
@@ -60,9 +60,9 @@ def plan(chunk: ClientChunk, phase: object, size: int, epochs: int, most: int | 
     row = torch.repeat_interleave(torch.arange(len(sizes)), read)
     number = torch.arange(len(row)) - torch.repeat_interleave(read.cumsum(0) - read, read)
     number, place = number // n[row], number % n[row]
-    step, slot = number * torch.tensor(each)[row] + place // size, place % size
-    held = step < len(position)
-    position[step[held], row[held], slot[held]] = orders[held]
+    step, slot = number * torch.tensor(steps_of_pass)[row] + place // size, place % size
+    within = step < len(position)
+    position[step[within], row[within], slot[within]] = orders[within]
     return MinibatchPlan(position, steps)
 
 
@@ -111,7 +111,7 @@ class Minibatches:
         self._widths = widths.tolist()
         self._active = [active for first, last, active in active_spans(plan.steps) for _ in range(first, last)]
         self._mask, self._n = send(present, device), chunk.n
-        # (n_j / b_j; who has finished is never asked)
+        # n_j / b_j; who has finished is never asked.
         rows = self._n if self.examples.weights is None else send(chunk.sizes, device, self._n.dtype)
         self._weight = (rows / send(self._counts, device))[..., None]
         self._places = self.examples.first(chunk.clients) + send(plan.position.clamp_min(0), device)
@@ -149,10 +149,10 @@ def constant_features(chunk: ClientChunk, network: Network) -> Tensor:
     kept: Tensor | None = None
     for first, last in buckets(sizes):
         part = chunk.part(first, last)
-        found = network.apply(network.parameters_from(part.view), part.batch().x)
+        features = network.apply(network.parameters_from(part.view), part.batch().x)
         if kept is None:
-            kept = found.new_zeros((chunk.examples.size, *found.shape[2:]))
-        for row, place, n in zip(found, firsts[first:last], sizes[first:last], strict=True):
+            kept = features.new_zeros((chunk.examples.size, *features.shape[2:]))
+        for row, place, n in zip(features, firsts[first:last], sizes[first:last], strict=True):
             kept[place : place + n] = row[:n]
     assert kept is not None
     return kept

@@ -18,7 +18,7 @@ from ..state import State
 from .chunk import ClientChunk
 
 #: draws x examples of a pass: for each of them derivatives hold some twenty numbers
-HELD = 1_000_000
+MAX_NUMBERS_AT_ONCE = 1_000_000
 
 
 def controlled_scores(chunk: ClientChunk, names: Sequence[str], latent: str, particles: int) -> State:
@@ -38,12 +38,12 @@ def controlled_scores(chunk: ClientChunk, names: Sequence[str], latent: str, par
     Raises:
         UserError: for too few draws to regress on.
     """
-    found = []
+    parts = []
     with pyro.validation_enabled(False), torch.enable_grad():
-        for first, last in buckets(chunk.sizes, HELD // particles):
+        for first, last in buckets(chunk.sizes, MAX_NUMBERS_AT_ONCE // particles):
             part = chunk.part(first, last)
-            found.append(_scores(part, names, latent, part.noise(("curvature", *names), particles, part.sizes)))
-    return {name: torch.cat([rows[name] for rows in found]) for name in names}
+            parts.append(_scores(part, names, latent, part.noise(("curvature", *names), particles, part.sizes)))
+    return {name: torch.cat([rows[name] for rows in parts]) for name in names}
 
 
 def _scores(chunk: ClientChunk, names: Sequence[str], latent: str, noise: ClientNoise) -> State:
@@ -63,10 +63,10 @@ def _scores(chunk: ClientChunk, names: Sequence[str], latent: str, noise: Client
 
 def _along(value: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """The gradient in all inputs (K, S, 1, *shape), one after the other: (K, S, numbers); zero where there is none."""
-    found: Sequence[Tensor | None] = [None] * len(inputs)
+    slopes: Sequence[Tensor | None] = [None] * len(inputs)
     if value.requires_grad:
-        found = torch.autograd.grad(value, inputs, allow_unused=True)
-    parts = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+        slopes = torch.autograd.grad(value, inputs, allow_unused=True)
+    parts = [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, slopes, strict=True)]
     return torch.cat([part.flatten(2) for part in parts], -1)
 
 
@@ -92,6 +92,6 @@ def _intercept(c: Tensor, s: Tensor) -> Tensor:
     c = c / scale
     centre, level = c.mean(1, keepdim=True), s.mean(1, keepdim=True)
     gap = c - centre
-    one = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device)
-    slope = _solve(gap.mT @ gap / c.shape[1] + 1e-9 * one, gap.mT @ (s - level) / c.shape[1])
+    identity = torch.eye(c.shape[-1], dtype=c.dtype, device=c.device)
+    slope = _solve(gap.mT @ gap / c.shape[1] + 1e-9 * identity, gap.mT @ (s - level) / c.shape[1])
     return (level - centre @ slope).squeeze(1)

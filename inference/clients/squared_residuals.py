@@ -37,11 +37,11 @@ def mean_squared_residuals(chunk: ClientChunk) -> Tensor:
     method: Any = chunk.method
     own = {k for group in method.local_copies for k in method.expand(group, chunk.shared)}
     chunk = replace(chunk, values={k: v for k, v in chunk.values.items() if k not in chunk.shared or k in own})
-    found = []
+    parts = []
     with pyro.validation_enabled(False), torch.no_grad():
         for first, last in buckets(chunk.sizes):
-            found.append(_of_rows(chunk.part(first, last)))
-    return torch.cat(found)
+            parts.append(_of_rows(chunk.part(first, last)))
+    return torch.cat(parts)
 
 
 def _of_rows(chunk: ClientChunk) -> Tensor:

@@ -25,7 +25,7 @@ from .chunk import ClientChunk
 #: labels at which scores are taken: those of the data (the empirical Fisher), or the model's own, all of them
 Labels = Literal["data", "model"]
 #: gradients (examples x weights) that are held at a time
-HELD = 4_000_000
+MAX_NUMBERS_AT_ONCE = 4_000_000
 #: examples whose layers' inputs and outputs are held at a time
 TOGETHER = 256
 
@@ -48,28 +48,30 @@ def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, la
     """
     w = chunk.values[name].squeeze(1)
     sd = chunk.view.get(RESPONSE_SD)  # () or (S, 1)
-    found, layered = [], is_layered(network)
+    parts, layered = [], is_layered(network)
     with pyro.validation_enabled(False), torch.enable_grad():
         for first, last in buckets(chunk.sizes):
             part = chunk.part(first, last)
-            batch, here = part.batch(), w[first:last].detach()
+            batch, weights = part.batch(), w[first:last].detach()
             sd_of = None if sd is None else sd.expand(len(w), 1)[first:last]
             norms = _running_statistics(network, part)
-            if layered and here.numel() * batch.width > HELD:
-                each_row = [_by_layer(network, here, batch, row, labels, norms, sd_of) for row in range(len(here))]
-                found.append(torch.stack(each_row))
+            if layered and weights.numel() * batch.width > MAX_NUMBERS_AT_ONCE:
+                each_row = [
+                    _by_layer(network, weights, batch, row, labels, norms, sd_of) for row in range(len(weights))
+                ]
+                parts.append(torch.stack(each_row))
                 continue
-            total = torch.zeros_like(here)
-            each = max(1, HELD // here.numel())
+            total = torch.zeros_like(weights)
+            examples_at_once = max(1, MAX_NUMBERS_AT_ONCE // weights.numel())
             for x, y, mask in zip(
-                batch.x.split(each, 1),
-                batch.y.split(each, 1),
-                (batch.n.new_ones(batch.y.shape) if batch.mask is None else batch.mask).split(each, 1),
+                batch.x.split(examples_at_once, 1),
+                batch.y.split(examples_at_once, 1),
+                (batch.n.new_ones(batch.y.shape) if batch.mask is None else batch.mask).split(examples_at_once, 1),
                 strict=True,
             ):
-                total = total + (_squares(network, here, x, y, labels, norms, sd_of) * mask[..., None]).sum(1)
-            found.append(total / part.n[:, None])
-    return torch.cat(found)
+                total = total + (_squares(network, weights, x, y, labels, norms, sd_of) * mask[..., None]).sum(1)
+            parts.append(total / part.n[:, None])
+    return torch.cat(parts)
 
 
 def _running_statistics(network: Architecture, chunk: ClientChunk) -> State:
@@ -83,15 +85,15 @@ def _by_layer(
 ) -> Tensor:
     """The same of one row, (d,), without the gradients of single examples."""
     n = len(batch.y[row]) if batch.mask is None else int(batch.mask[row].sum())
-    own, found = {k: v[row, 0] for k, v in norms.items()}, torch.zeros_like(w[row])
+    own, squares = {k: v[row, 0] for k, v in norms.items()}, torch.zeros_like(w[row])
     for x, y in zip(batch.x[row, :n].split(TOGETHER), batch.y[row, :n].split(TOGETHER), strict=True):
 
         def roots(output: Tensor, y: Tensor = y) -> list[Tensor]:
             with Restrict({} if sd is None else {RESPONSE_SD: sd[row]}):
                 return score_roots(network.likelihood(output), y, labels)
 
-        found += squared_gradients(network, w[row], x, roots, own)
-    return found / n
+        squares += squared_gradients(network, w[row], x, roots, own)
+    return squares / n
 
 
 def _squares(
@@ -104,12 +106,12 @@ def _squares(
         output = network(alone, x.reshape(rows * n, 1, *x.shape[2:]))  # (S n, 1, outputs)
     with Restrict({} if sd is None else {RESPONSE_SD: sd.expand(rows, n).reshape(-1, 1)}):
         directions = score_roots(network.likelihood(output.detach()), y.reshape(-1, 1), labels)
-    found = torch.zeros_like(alone)
-    for number, along in enumerate(directions):
+    squares = torch.zeros_like(alone)
+    for number, direction in enumerate(directions):
         more = number + 1 < len(directions)
-        (slope,) = torch.autograd.grad((output * along).sum(), alone, retain_graph=more)
-        found += slope.square()
-    return found.view(rows, n, -1)
+        (slope,) = torch.autograd.grad((output * direction).sum(), alone, retain_graph=more)
+        squares += slope.square()
+    return squares.view(rows, n, -1)
 
 
 def score_roots(fn: Softmax | Normal, y: Tensor, labels: Labels) -> list[Tensor]:

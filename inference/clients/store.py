@@ -64,8 +64,8 @@ class ClientStore:
             self.personal = {k: _where(used.to(v.device), v, self._before[k]) for k, v in self.personal.items()}
             self._before = None
         for name, value in replies.items():
-            held = self.personal[name]
-            held.copy_(_where(used.to(held.device), value.to(held), held))
+            stored = self.personal[name]
+            stored.copy_(_where(used.to(stored.device), value.to(stored), stored))
 
     def open(self, everyone: bool) -> None:
         """Begins a round.
@@ -88,9 +88,9 @@ class ClientStore:
             device: where they are wanted.
             copies: whether their own copies of shared values are wanted, too.
         """
-        held = {**self.copies, **self.personal} if copies else self.personal
+        stored = {**self.copies, **self.personal} if copies else self.personal
         index = send(clients, "cpu" if self.home == "host" else device)
-        return Sending({k: self._rows(v, index).unsqueeze(1) for k, v in held.items()}, device)
+        return Sending({k: self._rows(v, index).unsqueeze(1) for k, v in stored.items()}, device)
 
     def _rows(self, value: Tensor, index: Tensor) -> Tensor:
         """(S, *shape) of (J, *shape)."""
@@ -154,7 +154,7 @@ def _put(all_new: Tensor, index: Tensor, values: Tensor | None, old: Tensor, hea
     """Writes (S, *shape) to their clients' places; what is not there, or not healthy, stays as it was."""
     if values is None:
         all_new[index] = old[index]
-    elif healthy.device.type == "cpu" and bool(healthy.all()):  # (asking a GPU would stall it)
+    elif healthy.device.type == "cpu" and bool(healthy.all()):  # asking a GPU would stall it
         all_new.index_copy_(0, index, values)
     else:
         all_new[index] = _where(healthy, values, old[index])

@@ -99,7 +99,7 @@ class Scores:
             :func:`~hierfl.metrics.pooling.client_sums`.
         global_model: sums over the examples, see :func:`~hierfl.metrics.pooling.example_sums`; None without one.
         clients: for each kind each client's own, {metric: (J, ...)}; None where these stay where they are.
-        masked: whether nobody but a client knows its own: metrics and rounds are judged by sums alone.
+        masked: whether no one but a client knows its own: metrics and rounds are judged by sums alone.
     """
 
     personal: Sequence[MetricSums]
@@ -109,14 +109,14 @@ class Scores:
 
     def __add__(self, other: Scores) -> Scores:
         """Sums of both; what each client has is left behind."""
-        personal = [_added(one, two) for one, two in zip(self.personal, other.personal, strict=True)]
+        personal = [_added(first, two) for first, two in zip(self.personal, other.personal, strict=True)]
         if self.global_model is None or other.global_model is None:
             return Scores(personal)
         return Scores(personal, _added(self.global_model, other.global_model))
 
 
-def _added(one: MetricSums, two: MetricSums) -> MetricSums:
-    return {name: value + two[name] for name, value in one.items()}
+def _added(first: MetricSums, two: MetricSums) -> MetricSums:
+    return {name: value + two[name] for name, value in first.items()}
 
 
 class Engine(Protocol):

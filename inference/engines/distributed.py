@@ -65,8 +65,8 @@ class DistributedEngine:
         self.shards = shards(federation.sizes(), federation.ids, self.ranks.size)
         self.index = torch.tensor(self.shards[self.ranks.rank])
         self._place = {j: row for row, j in enumerate(self.shards[self.ranks.rank])}
-        here = federation.select(self.shards[self.ranks.rank])
-        self.plate = PlateEngine(method, here, replace(options, device=str(device)), everyone=federation.clients)
+        own = federation.select(self.shards[self.ranks.rank])
+        self.plate = PlateEngine(method, own, replace(options, device=str(device)), everyone=federation.clients)
 
     def agree(self, wish: bool) -> bool:
         """What the first rank wishes."""
@@ -108,18 +108,18 @@ class DistributedEngine:
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         """See :class:`~hierfl.inference.engines.base.Engine`: one reduction for each type of number."""
         mine = Plan(self._mine(plan.reporting), self._mine(plan.training))
-        here, clients = self.plate.collected(self._here(broadcast), mine), len(self.ids)
+        own, clients = self.plate.collected(self._here(broadcast), mine), len(self.ids)
         numbers = {
-            "\0status": self.ranks.scatter(here.status.long(), self.index, clients),
-            "\0who": self.ranks.scatter(here.diverged.long(), self.index, clients),
+            "\0status": self.ranks.scatter(own.status.long(), self.index, clients),
+            "\0who": self.ranks.scatter(own.diverged.long(), self.index, clients),
         }
-        for group, sums in enumerate(here.groups):
+        for group, sums in enumerate(own.groups):
             numbers |= self._numbers(str(group), sums)
         added = self.ranks.sum(numbers)
-        groups = [self._sums(str(group), added) for group in range(len(here.groups))]
+        groups = [self._sums(str(group), added) for group in range(len(own.groups))]
         status, who = added["\0status"].to(torch.uint8), added["\0who"].bool()
-        found = Collected(groups, status, who, self._collected(here.singles))
-        return reports_of(found, self.exchange, self.options, client_groups(self.ids, self.options), clients)
+        reports = Collected(groups, status, who, self._collected(own.singles))
+        return reports_of(reports, self.exchange, self.options, client_groups(self.ids, self.options), clients)
 
     def _numbers(self, place: str, sums: Sums) -> State:
         """A group's sums by name: those of no message are zeros."""
@@ -141,10 +141,10 @@ class DistributedEngine:
             if where == place and "\0" in rest:
                 group, _, key = rest.partition("\0")
                 both.setdefault(group, {})[key] = value
-        of = both.pop("")
-        return Sums(of["reported"], of["diverged"], both, int(of["bytes"]))
+        header = both.pop("")
+        return Sums(header["reported"], header["diverged"], both, int(header["bytes"]))
 
-    def _collected(self, here: Singles | None) -> Singles | None:
+    def _collected(self, own: Singles | None) -> Singles | None:
         """Every client's message on every rank, where they are collected: each updates the same shared values."""
         clients, groups = len(self.ids), self.exchange.sending
         if not collects(self.plate.options, self.exchange, clients):
@@ -155,20 +155,20 @@ class DistributedEngine:
             for key, field in group.form.items()
         }
         rows |= {k: torch.zeros(len(self.index), dtype=torch.int64, device=self.device) for k in ("\0", "\0heard")}
-        if here is not None:
-            rows |= {f"{name}\0{key}": v for name, message in here.messages.items() for key, v in message.items()}
-            rows |= {"\0": here.counts, "\0heard": here.heard.long()}
+        if own is not None:
+            rows |= {f"{name}\0{key}": v for name, message in own.messages.items() for key, v in message.items()}
+            rows |= {"\0": own.counts, "\0heard": own.heard.long()}
         everyone = self.ranks.sum({k: self.ranks.scatter(v, self.index, clients) for k, v in rows.items()})
-        counts, heard = everyone.pop("\0"), everyone.pop("\0heard") > 0
+        counts, reported = everyone.pop("\0"), everyone.pop("\0heard") > 0
         messages = {name: State() for name in groups}
         for name, value in everyone.items():
             group_name, _, key = name.partition("\0")
             messages[group_name][key] = value
-        return Singles([[j] for j in range(clients)], counts, heard, messages)
+        return Singles([[j] for j in range(clients)], counts, reported, messages)
 
     def _nothing(self) -> dict[str, State]:
         """The sum of no messages."""
-        found = {
+        forms = {
             name: {
                 key: torch.zeros((1, *field.shape), dtype=field.dtype, device=self.device)
                 for key, field in group.form.items()
@@ -177,8 +177,8 @@ class DistributedEngine:
         }
         if self.options.masked:
             clients = len(self.ids)
-            return {name: {k: v[:, 0] for k, v in encoded(form, clients).items()} for name, form in found.items()}
-        return {name: {key: value.sum(0) for key, value in form.items()} for name, form in found.items()}
+            return {name: {k: v[:, 0] for k, v in encoded(form, clients).items()} for name, form in forms.items()}
+        return {name: {key: value.sum(0) for key, value in form.items()} for name, form in forms.items()}
 
     def _population(self, fitted: Fitted) -> Population:
         """What a new client begins with."""
@@ -205,12 +205,14 @@ class DistributedEngine:
         check_enough(self.federation.sizes(question.split), question.split, self.options)
         if self.options.masked:
             fitted = self.plate.fitted(self._here(broadcast))
-            here, digits, nothing = answer_digits(fitted, question, self.plate.chunk, len(self.ids))
+            own_answer, digits, nothing = answer_digits(fitted, question, self.plate.chunk, len(self.ids))
             added = answer_sums(unmarked(decoded(self.ranks.sum(digits), nothing, len(self.ids))))
         else:
-            here = self.plate.calibration(self._here(broadcast), question)
-            added = answer_sums(self.ranks.sum(flat_answer(here.sums)))
-        own = {k: self.ranks.scatter(torch.as_tensor(v), self.index, len(self.ids)) for k, v in here.clients.items()}
+            own_answer = self.plate.calibration(self._here(broadcast), question)
+            added = answer_sums(self.ranks.sum(flat_answer(own_answer.sums)))
+        own = {
+            k: self.ranks.scatter(torch.as_tensor(v), self.index, len(self.ids)) for k, v in own_answer.clients.items()
+        }
         return Answer(added, {k: v.cpu().numpy() for k, v in self.ranks.sum(own).items()})
 
     def _of_all(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -219,16 +221,16 @@ class DistributedEngine:
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(names, ())
         if self.task == "classification":
             shapes["bins"] = (BINS, 3)
-        here, clients = len(self.index), len(self.ids)
-        known = {k: torch.as_tensor(rows[k]) if k in rows else torch.zeros((here, *s)) for k, s in shapes.items()}
-        added = self.ranks.sum({k: self.ranks.scatter(v.double(), self.index, clients) for k, v in known.items()})
-        found = {k: v.cpu().numpy() for k, v in added.items()}
-        none = found["n"] == 0
+        num_own, clients = len(self.index), len(self.ids)
+        own = {k: torch.as_tensor(rows[k]) if k in rows else torch.zeros((num_own, *s)) for k, s in shapes.items()}
+        added = self.ranks.sum({k: self.ranks.scatter(v.double(), self.index, clients) for k, v in own.items()})
+        metrics = {k: v.cpu().numpy() for k, v in added.items()}
+        none = metrics["n"] == 0
         if none.all():
-            return {"n": found["n"]}
+            return {"n": metrics["n"]}
         for name in client_metrics(self.task):
-            found[name][none] = np.nan
-        return found
+            metrics[name][none] = np.nan
+        return metrics
 
     def client_summary(self, broadcast: Broadcast) -> State:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
@@ -241,12 +243,12 @@ class DistributedEngine:
 
     def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
         """Of all clients on the first rank; of its own on another."""
-        here = self.fitted(broadcast)
-        personal, copies = (self.ranks.collect(rows, self.shards) for rows in (here.personal, here.copies))
+        own = self.fitted(broadcast)
+        personal, copies = (self.ranks.collect(rows, self.shards) for rows in (own.personal, own.copies))
         if not self.leads:
-            return here
+            return own
         return replace(
-            here, federation=self.federation.to(self.device, here.federation.dtype), personal=personal, copies=copies
+            own, federation=self.federation.to(self.device, own.federation.dtype), personal=personal, copies=copies
         )
 
     def state(self, broadcast: Broadcast) -> State:

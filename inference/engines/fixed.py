@@ -55,8 +55,8 @@ def added(parts: Iterable[Mapping[str, Tensor]], nothing: Mapping[str, Tensor], 
         nothing: those of no client, zeros.
         clients: J.
     """
-    digits, each = encoded(marked(nothing, clients), clients), iter(parts)
-    while some := list(itertools.islice(each, AT_ONCE)):
+    digits, of_clients = encoded(marked(nothing, clients), clients), iter(parts)
+    while some := list(itertools.islice(of_clients, AT_ONCE)):
         for name in nothing:
             values = torch.stack([own[name] for own in some])
             if not FixedPoint.of(values.dtype).fits(values, clients):
@@ -77,22 +77,25 @@ def marked(numbers: Mapping[str, Tensor], clients: int) -> State:
     Returns:
         The numbers, and "NAME/odd" (2,) for each: 1 where one is no number, 1 where one is infinite or too large.
     """
-    found: State = {}
+    numbers_marked: State = {}
     for name, value in numbers.items():
-        known = value.masked_fill(value.isnan(), 0)  # (an infinite one stays, and does not fit)
-        odd = [bool(value.isnan().any()), not FixedPoint.of(value.dtype).fits(known, clients)]
-        found |= {name: torch.zeros_like(value) if any(odd) else value, f"{name}{ODD}": torch.tensor(odd).long()}
-    return found
+        without_nan = value.masked_fill(value.isnan(), 0)  # an infinite one stays, and does not fit
+        odd = [bool(value.isnan().any()), not FixedPoint.of(value.dtype).fits(without_nan, clients)]
+        numbers_marked |= {
+            name: torch.zeros_like(value) if any(odd) else value,
+            f"{name}{ODD}": torch.tensor(odd).long(),
+        }
+    return numbers_marked
 
 
 def unmarked(sums: Mapping[str, Tensor]) -> State:
     """Sums of metrics as they would be without fixed point: no number, or infinite, where one client's is."""
-    found: State = {}
+    numbers: State = {}
     for name, value in sums.items():
         if not name.endswith(ODD):
             nan, large = (bool(count) for count in sums[f"{name}{ODD}"])
-            found[name] = value + torch.nan if nan else value + torch.inf if large else value
-    return found
+            numbers[name] = value + torch.nan if nan else value + torch.inf if large else value
+    return numbers
 
 
 def made_scores(rows: list[dict[str, np.ndarray]], everyone: MetricSums | None, task: str, options: Options) -> Scores:
@@ -111,16 +114,16 @@ def made_scores(rows: list[dict[str, np.ndarray]], everyone: MetricSums | None, 
     def flat(kinds: Sequence[Mapping[str, np.ndarray]]) -> State:
         return flat_scores(Scores([client_sums(own, task) for own in kinds]))
 
-    nobody: list[Mapping[str, np.ndarray]] = [{"n": np.zeros(0)} for _ in rows]
+    no_rows: list[Mapping[str, np.ndarray]] = [{"n": np.zeros(0)} for _ in rows]
     if 0 < np.count_nonzero(rows[0]["n"]) < LEAST:
         log.warning("no scores: fewer than %d clients have such examples, and masks need these", LEAST)
         none = None if everyone is None else example_sums([], task)
-        return Scores([client_sums(own, task) for own in nobody], none, rows, masked=True)
-    nothing = flat(nobody)
-    each = (flat([{k: v[j : j + 1] for k, v in own.items()} for own in rows]) for j in range(clients))
-    digits = added(each, nothing, clients)
-    found = nested(unmarked(decoded(digits, marked(nothing, clients), clients)))
-    sums = [{k: v.numpy() for k, v in found[str(kind)].items()} for kind in range(len(rows))]
+        return Scores([client_sums(own, task) for own in no_rows], none, rows, masked=True)
+    nothing = flat(no_rows)
+    of_clients = (flat([{k: v[j : j + 1] for k, v in own.items()} for own in rows]) for j in range(clients))
+    digits = added(of_clients, nothing, clients)
+    summed = nested(unmarked(decoded(digits, marked(nothing, clients), clients)))
+    sums = [{k: v.numpy() for k, v in summed[str(kind)].items()} for kind in range(len(rows))]
     return Scores(sums, everyone, rows, masked=True)
 
 
@@ -147,9 +150,9 @@ def answer_digits(fitted: Fitted, question: Question, chunk: int, clients: int) 
         fitted, question, chunk: of the clients that are here.
         clients: J, of which these may be some.
     """
-    plain, each = answers(fitted, question, chunk)
+    plain, of_clients = answers(fitted, question, chunk)
     nothing = flat_answer(no_answer(question))
-    digits = added(map(flat_answer, each), nothing, clients)
+    digits = added(map(flat_answer, of_clients), nothing, clients)
     return plain, digits, marked(nothing, clients)
 
 

@@ -37,30 +37,30 @@ class Collected:
 
 
 def reports_of(
-    found: Collected, exchange: Exchange, options: Options, members: Sequence[Collection[int]], clients: int
+    collected: Collected, exchange: Exchange, options: Options, members: Sequence[Collection[int]], clients: int
 ) -> Reports:
     """What a round has brought, as numbers.
 
     Args:
-        found: of all clients.
+        collected: of all clients.
         exchange: what messages look like.
         options: of the fit.
         members: places of each group's clients.
         clients: J.
     """
     if not options.masked:
-        return Reports(found.groups[0], found.status, found.diverged, found.singles)
-    opened = [opened_sums(sums, exchange.forms, clients) for sums in found.groups]
-    sent, status = clients * masked_bytes(exchange.forms), found.status  # (who has nothing to say sends zeros)
+        return Reports(collected.groups[0], collected.status, collected.diverged, collected.singles)
+    opened = [opened_sums(sums, exchange.forms, clients) for sums in collected.groups]
+    sent, status = clients * masked_bytes(exchange.forms), collected.status  # who has nothing to say sends zeros
     if not options.mask_groups:
-        return Reports(replace(opened[0], bytes=sent), status, found.diverged)
+        return Reports(replace(opened[0], bytes=sent), status, collected.diverged)
     parts = [sums if int(sums.reported) >= FEWEST else None for sums in opened]
     for part, group in zip(parts, members, strict=True):
-        if part is None:  # (sites open no sum of so few)
+        if part is None:  # sites open no sum of so few
             status[sorted(group)] = ClientStatus.REJECTED
-    whole = reduce(add, (part for part in parts if part is not None), Sums.nothing(found.diverged.device))
-    whole = replace(whole, diverged=found.diverged.sum(), bytes=sent)
-    return Reports(whole, status, found.diverged, group_singles(parts, members, exchange))
+    whole = reduce(add, (part for part in parts if part is not None), Sums.nothing(collected.diverged.device))
+    whole = replace(whole, diverged=collected.diverged.sum(), bytes=sent)
+    return Reports(whole, status, collected.diverged, group_singles(parts, members, exchange))
 
 
 def group_singles(parts: Sequence[Sums | None], members: Sequence[Collection[int]], exchange: Exchange) -> Singles:

@@ -44,7 +44,7 @@ def check_maskable(method: Method, exchange: Exchange, options: Options, clients
         )
     if method.replies:
         raise UserError(f"{name}: the server makes each client's {method.replies[0]!r}, and masks open sums: no masks")
-    if coded := [group for group, of in exchange.sending.items() if of.pipeline.stages]:
+    if coded := [group for group, sending in exchange.sending.items() if sending.pipeline.stages]:
         raise UserError(f"the messages of {coded[0]!r} are compressed, and such bytes do not add up: compress='none'")
     check_robust(options, exchange, clients)
     if options.mask_groups:

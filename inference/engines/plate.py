@@ -52,16 +52,16 @@ class PlateEngine:
         everyone: how many clients the fit has, where these are some of them.
     """
 
-    leads, every_round = True, False  # (one process runs the fit, and may go back as far as it has to)
+    leads, every_round = True, False  # one process runs the fit, and may go back as far as it has to
 
     def __init__(self, method: Method, federation: Federation, options: Options, *, everyone: int = 0) -> None:
         self.method, self.options, self.everyone = method, options, everyone or federation.clients
         self.federation = federation.to(options.device, options.dtype)
-        # (privacy is None without noise; a real site replaces its source)
+        # Privacy is None without noise; a real site replaces its source.
         self.schedule, self.privacy = method.schedule(), privacy_of(method, options)
         self.recorder = recorder(self.device) if options.cuda_graphs else None
-        self.groups: list[set[int]] = []  # (whose messages are added up together)
-        self._final: tuple[int, State] | None = None  # (not in checkpoints: a function of the round's values)
+        self.groups: list[set[int]] = []  # whose messages are added up together
+        self._final: tuple[int, State] | None = None  # not in checkpoints: a function of the round's values
         #: how far a client that is alone here has moved its copies of shared values: root mean squares
         self.moved: dict[str, float] = {}
 
@@ -81,7 +81,7 @@ class PlateEngine:
         return self.federation.device
 
     def agree(self, wish: bool) -> bool:
-        """There is nobody else."""
+        """There is no one else."""
         return wish
 
     def template(self) -> Batch:
@@ -112,16 +112,16 @@ class PlateEngine:
         self.store = ClientStore(len(self.ids), initial, copied, tentative, self.options.client_state)
         trained = [name for step in method.local() for name in step.trains]
         trained += [name for name, group in exchange.groups.items() if group.rule.sends_gradients]
-        known = {**shared, **initial}
-        rows = {k for name in trained for k in method.expand(name, known) if k in shared}
+        values = {**shared, **initial}
+        rows = {k for name in trained for k in method.expand(name, values) if k in shared}
         if not is_shipped(method):
             check_model(method, self.federation, shared, initial, exchange, sorted(rows))
         check_clients(method, self.federation, shared, initial, sorted(rows))
 
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        found = self.collected(broadcast, plan)
-        return reports_of(found, self.exchange, self.options, self.groups, self.everyone)
+        collected = self.collected(broadcast, plan)
+        return reports_of(collected, self.exchange, self.options, self.groups, self.everyone)
 
     def collected(self, broadcast: Broadcast, plan: Plan) -> Collected:
         """A round's local steps, and what the clients here have sent. Arguments as for :meth:`round`."""
@@ -144,7 +144,7 @@ class PlateEngine:
                     at = send(senders, self.device)
                     receiver.add(self.exchange.messages(sending), sending.clients, healthy[at])
         sums = [receiver.sums for receiver in receivers]
-        # (those who train for themselves alone, too)
+        # Those who train for themselves alone, too.
         sums[0] = replace(sums[0], diverged=diverged.sum() - sum(part.diverged for part in sums[1:]))
         status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
         status[send(plan.reporting, self.device, torch.long)] = ClientStatus.REPORTED
@@ -165,15 +165,15 @@ class PlateEngine:
         Returns:
             The message {group: {key: (*shape)}}, empty where none is wanted, and whether its computation has failed.
         """
-        found: dict[str, State] = {}
+        message: dict[str, State] = {}
         failed = False
         for chunk, healthy in self._trained(broadcast, [0]):
             failed = not bool(healthy)
             self.moved = chunk.moved()
             if reports and (always or not failed):
                 messages = self.exchange.messages(chunk)
-                found = {group: {k: v[0] for k, v in state.items()} for group, state in messages.items()}
-        return found, failed
+                message = {group: {k: v[0] for k, v in state.items()} for group, state in messages.items()}
+        return message, failed
 
     def _trained(self, broadcast: Broadcast, clients: Sequence[int]) -> Iterator[tuple[ClientChunk, Tensor]]:
         """Plates of clients after a round's local steps, whose values are kept, and who is healthy, (S,)."""
@@ -221,12 +221,12 @@ class PlateEngine:
     def _finished(self, broadcast: Broadcast) -> State:
         """What the final steps make of the personal values, once for each round."""
         if self._final is None or self._final[0] != broadcast.round:
-            found = self._final_values(broadcast)
-            sums = sum(value.flatten(1).sum(1) if value.dim() > 1 else value for value in found.values())
+            values = self._final_values(broadcast)
+            sums = sum(value.flatten(1).sum(1) if value.dim() > 1 else value for value in values.values())
             lost = [self.ids[j] for j in (~torch.as_tensor(sums).isfinite()).nonzero().flatten().tolist()]
             if lost:
                 log.warning("the posterior chains of %d clients diverged: %s", len(lost), ", ".join(lost[:10]))
-            self._final = broadcast.round, found
+            self._final = broadcast.round, values
         return self._final[1]
 
     def _final_values(self, broadcast: Broadcast) -> State:
@@ -240,7 +240,7 @@ class PlateEngine:
             with precision(self.options.precision):
                 chunk = _done(chunk, self.schedule.final_steps, "posterior")
             stats = [name for name in chunk.values if name.endswith("/stats")]
-            for name in (*store.personal, *stats):  # (draws are many: they are held once)
+            for name in (*store.personal, *stats):  # draws are many: they are held once
                 value = chunk.values[name].squeeze(1)
                 if name not in new:
                     home = "cpu" if store.home == "host" else self.device
@@ -284,8 +284,8 @@ class PlateEngine:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        here = "cpu" if self.store.home == "host" else self.device
-        self.store.load({k: v.to(here) for k, v in state.items()})
+        home = "cpu" if self.store.home == "host" else self.device
+        self.store.load({k: v.to(home) for k, v in state.items()})
         self._final = None
 
 

@@ -50,15 +50,15 @@ class Ranks:
 
     def sum(self, values: Mapping[str, Tensor]) -> State:
         """Sums over the ranks, all numbers of a type in one reduction; each rank gives the same names and shapes."""
-        found: State = {}
+        totals: State = {}
         for dtype in sorted({v.dtype for v in values.values()}, key=str):
             names = sorted(k for k, v in values.items() if v.dtype == dtype)
             flat = torch.cat([values[k].reshape(-1) for k in names]).to(self.device)
             with _all_here():
                 dist.all_reduce(flat)
             parts = flat.split([values[k].numel() for k in names])
-            found |= {k: part.view(values[k].shape) for k, part in zip(names, parts, strict=True)}
-        return {k: found[k] for k in values}
+            totals |= {k: part.view(values[k].shape) for k, part in zip(names, parts, strict=True)}
+        return {k: totals[k] for k in values}
 
     def agree(self, wish: bool) -> bool:
         """What the first rank wishes."""
@@ -67,30 +67,30 @@ class Ranks:
             dist.broadcast(flag, 0)
         return bool(flag)
 
-    def collect(self, rows: Mapping[str, Tensor], of: Sequence[Sequence[int]]) -> State:
+    def collect(self, rows: Mapping[str, Tensor], rows_of_ranks: Sequence[Sequence[int]]) -> State:
         """All clients' rows on the first rank, {name: (J, *shape)}; nothing on the others.
 
         Args:
             rows: this rank's, {name: (S, *shape)}: each rank gives the same names.
-            of: which clients are whose.
+            rows_of_ranks: which clients are whose.
         """
-        found: State = {}
-        clients = sum(map(len, of))
+        whole_values: State = {}
+        clients = sum(map(len, rows_of_ranks))
         for name, value in sorted(rows.items()):
-            here = value.contiguous().to(self.device)
+            own = value.contiguous().to(self.device)
             if self.rank:
                 with _all_here():
-                    dist.send(here, 0)
+                    dist.send(own, 0)
                 continue
-            whole = here.new_empty((clients, *here.shape[1:]), device=value.device)
-            for rank, index in enumerate(of):
-                part = here if rank == 0 else here.new_empty((len(index), *here.shape[1:]))
+            whole = own.new_empty((clients, *own.shape[1:]), device=value.device)
+            for rank, index in enumerate(rows_of_ranks):
+                part = own if rank == 0 else own.new_empty((len(index), *own.shape[1:]))
                 if rank:
                     with _all_here():
                         dist.recv(part, rank)
                 whole[torch.tensor(index, device=value.device)] = part.to(value.device)
-            found[name] = whole
-        return found
+            whole_values[name] = whole
+        return whole_values
 
     def scatter(self, rows: Tensor, index: Tensor, clients: int) -> Tensor:
         """All clients' rows (J, *shape) of this rank's (S, *shape), zero where they are another's: ready for a sum."""
@@ -105,7 +105,7 @@ def _all_here() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError) as error:
-        # (torch's begins with the line of its source, and goes on with advice)
+        # Torch's begins with the line of its source, and goes on with advice.
         reason = re.sub(r"^\[[^]]*\]\s*", "", str(error).split("\n")[0]).split(". ")[0][:LONGEST]
         raise RankLost(f"another rank has stopped, or cannot be reached ({reason}); resume the run") from error
 
@@ -116,14 +116,14 @@ def local_device(device: str) -> torch.device:
     Raises:
         UserError: where there are fewer than ranks.
     """
-    found = torch.device(device)
-    if found.type != "cuda":
-        return found
-    number, there = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-    if found.index is not None:
+    own = torch.device(device)
+    if own.type != "cuda":
+        return own
+    number, num_devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if own.index is not None:
         raise UserError(f"ranks have a device each: say --device cuda, not {device}")
-    if number >= there:
-        raise UserError(f"rank {number} of this machine has no device of its own: there are {there}")
+    if number >= num_devices:
+        raise UserError(f"rank {number} of this machine has no device of its own: there are {num_devices}")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
@@ -141,11 +141,11 @@ def shards(costs: Sequence[int], ids: Sequence[str], ranks: int) -> list[list[in
     """
     if len(costs) < ranks:
         raise UserError(f"{len(costs)} clients cannot be shared by {ranks} ranks")
-    found: list[list[int]] = [[] for _ in range(ranks)]
+    by_rank: list[list[int]] = [[] for _ in range(ranks)]
     load = [0] * ranks
     key: Callable[[int], tuple[int, str]] = lambda j: (-costs[j], ids[j])  # noqa: E731
     for j in sorted(range(len(costs)), key=key):
         least = load.index(min(load))
-        found[least].append(j)
+        by_rank[least].append(j)
         load[least] += max(1, costs[j])
-    return [sorted(rows) for rows in found]
+    return [sorted(rows) for rows in by_rank]

@@ -72,7 +72,7 @@ class ClientModule(nn.Module):
         if not self.ids:
             x = x if x.is_floating_point() else x.to(self.weight.dtype)
             x = x / self.scale if self.scale != 1 else x
-            if self.mean is not None and self.std is not None:  # (in the inputs' precision, as dates need)
+            if self.mean is not None and self.std is not None:  # in the inputs' precision, as dates need
                 x = (x - self.mean.to(x.dtype)) / self.std.to(x.dtype)
             x = x.to(self.weight.dtype)
         features = torch.stack([base(x) for base in self.bases])  # (1 or K, n, D)
@@ -133,8 +133,8 @@ def _inputs(fitted: Fitted) -> Tensor:
     shape = (INPUTS, *federation.event_shape)
     if federation.x.dtype == torch.int64:
         parts = fitted.method.network.base.module.modules()
-        known = [part.num_embeddings for part in parts if isinstance(part, nn.Embedding)]
-        return torch.randint(0, min([*known, int(federation.extent[1]) + 1]), shape, generator=rng)
+        sizes = [part.num_embeddings for part in parts if isinstance(part, nn.Embedding)]
+        return torch.randint(0, min([*sizes, int(federation.extent[1]) + 1]), shape, generator=rng)
     if federation.x.dtype == torch.uint8:
         return torch.randint(0, 256, shape, generator=rng).to(torch.uint8)
     least, most = federation.extent
@@ -157,9 +157,9 @@ def _spied(base: Network, called: _Called) -> Network:
             called.bases.append(dict(weights))
             return super().apply(weights, x, drop, norms)
 
-    found = copy.copy(base)
-    found.__class__ = Spied
-    return found
+    spied = copy.copy(base)
+    spied.__class__ = Spied
+    return spied
 
 
 def _spied_head(head: LinearHead, called: _Called) -> LinearHead:
@@ -176,26 +176,26 @@ def _spied_head(head: LinearHead, called: _Called) -> LinearHead:
 def _made(
     fitted: Fitted, network: Architecture, base: Mapping[str, Tensor], head: Tensor, fn: Any, draws: int
 ) -> ClientModule:
-    federation, of = fitted.federation, network.head
-    w = head.reshape(-1, of.d).detach().clone()
-    last = w[:, of.adapters_d :] if isinstance(of, LowRankHead) else w
-    cut = of.rows * of.features
-    weight = last[:, :cut].unflatten(-1, (of.rows, of.features))
-    bias = last[:, cut:] if of.bias else w.new_zeros(len(w), of.rows)
-    if of.contrasts:
-        turn = orthonormal_contrasts(of.outputs).to(w)
+    federation, head_layer = fitted.federation, network.head
+    w = head.reshape(-1, head_layer.d).detach().clone()
+    last = w[:, head_layer.adapters_d :] if isinstance(head_layer, LowRankHead) else w
+    cut = head_layer.rows * head_layer.features
+    weight = last[:, :cut].unflatten(-1, (head_layer.rows, head_layer.features))
+    bias = last[:, cut:] if head_layer.bias else w.new_zeros(len(w), head_layer.rows)
+    if head_layer.contrasts:
+        turn = orthonormal_contrasts(head_layer.outputs).to(w)
         weight, bias = turn.mT @ weight, bias @ turn
     dims = {key: value.dim() for key, value in network.base.module.state_dict().items()}
-    each = {key: value.reshape(-1, *value.shape[value.dim() - dims[key] :]) for key, value in base.items()}
-    number = max((len(value) for value in each.values()), default=1)
-    if isinstance(of, LowRankHead):
+    by_draw = {key: value.reshape(-1, *value.shape[value.dim() - dims[key] :]) for key, value in base.items()}
+    number = max((len(value) for value in by_draw.values()), default=1)
+    if isinstance(head_layer, LowRankHead):
         number = max(number, len(w))
     sd = over_draws(fn.stddev)[:, 0, 0].expand(draws).detach().clone() if isinstance(fn, Normal) else None
     scale = {torch.uint8: 255.0, torch.int64: 0.0}.get(federation.x.dtype, 1.0)
-    values = [{key: value[k % len(value)] for key, value in each.items()} for k in range(number)]
+    values = [{key: value[k % len(value)] for key, value in by_draw.items()} for k in range(number)]
     bases = [
-        merged(network.base.module, of, w[k % len(w)], own)
-        if isinstance(of, LowRankHead)
+        merged(network.base.module, head_layer, w[k % len(w)], own)
+        if isinstance(head_layer, LowRankHead)
         else _loaded(network.base.module, own, w.dtype)
         for k, own in enumerate(values)
     ]
@@ -204,19 +204,19 @@ def _made(
 
 
 def _loaded(module: nn.Module, values: Mapping[str, Tensor], dtype: torch.dtype) -> nn.Module:
-    found = copy.deepcopy(module).to(dtype)
-    state = found.state_dict()
-    found.load_state_dict({**state, **{key: value.detach().to(dtype) for key, value in values.items()}})
-    return found.requires_grad_(requires_grad=True)
+    loaded = copy.deepcopy(module).to(dtype)
+    state = loaded.state_dict()
+    loaded.load_state_dict({**state, **{key: value.detach().to(dtype) for key, value in values.items()}})
+    return loaded.requires_grad_(requires_grad=True)
 
 
 def _agrees(made: ClientModule, x: Tensor, wanted: Tensor, *, classes: bool) -> bool:
     """Whether a module says what the model says."""
     with torch.no_grad():
-        found = made(x).exp() if classes else made(x)
-    wanted = wanted.to(found)
+        computed = made(x).exp() if classes else made(x)
+    wanted = wanted.to(computed)
     near = TOLERANCE * float(wanted.abs().max())
-    return found.shape == wanted.shape and bool(((found - wanted).abs() <= near).all())
+    return computed.shape == wanted.shape and bool(((computed - wanted).abs() <= near).all())
 
 
 class ClientModules:

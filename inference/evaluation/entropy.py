@@ -18,11 +18,11 @@ def entropies(fitted: Fitted, x: Tensor | None = None, draws: int = 0, size: int
 
     Args:
         fitted: the state.
-        x: raw inputs (n, *event), the same for everybody; None for everyone's own test data.
+        x: raw inputs (n, *event), the same for everyone; None for everyone's own test data.
         draws: 0 predicts at the posterior mean, else averaged over so many draws.
         size: examples at a time.
     """
-    federation, found = fitted.federation, []
+    federation, by_client = fitted.federation, []
     for j in range(federation.clients):
         own = x is None
         pieces = federation.test[j].split(size) if own else x.split(size)  # type: ignore[union-attr]
@@ -37,5 +37,5 @@ def entropies(fitted: Fitted, x: Tensor | None = None, draws: int = 0, size: int
             batch = Batch(inputs, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
             _, sites = fitted.personal_sites([j], batch, draws, "entropy")
             parts.append(predictive_entropy(log_probs(response(sites).fn))[0].cpu().double().numpy())
-        found.append(np.concatenate(parts))
-    return found
+        by_client.append(np.concatenate(parts))
+    return by_client

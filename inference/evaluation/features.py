@@ -50,14 +50,14 @@ def features(fitted: Fitted, most: int = 2000) -> tuple[np.ndarray, np.ndarray, 
     owner = np.repeat(np.arange(federation.clients), federation.sizes("test"))
     place = np.concatenate([np.arange(n) for n in federation.sizes("test")])
     taken = np.sort(np.random.default_rng(0).permutation(len(owner))[:most])
-    found, targets = [np.empty((0, network.head.features))], [np.empty(0, dtype=federation.y[:0].cpu().numpy().dtype)]
+    outputs, targets = [np.empty((0, network.head.features))], [np.empty(0, dtype=federation.y[:0].cpu().numpy().dtype)]
     for j in np.unique(owner[taken]).tolist():
         index = federation.test[j][torch.as_tensor(place[taken[owner[taken] == j]], device=federation.device)]
         x, y = federation.examples(index[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
-        with LastSeen(network.last_network) as seen:
+        with LastSeen(network.last_network) as last_seen:
             fitted.personal_sites([j], batch, 0)
-        found.append(seen.value.reshape(-1, network.head.features).cpu().double().numpy())
+        outputs.append(last_seen.value.reshape(-1, network.head.features).cpu().double().numpy())
         targets.append(y[0].cpu().numpy())
     names = np.array(federation.ids)[owner[taken]]
-    return np.concatenate(found), np.concatenate(targets), names
+    return np.concatenate(outputs), np.concatenate(targets), names

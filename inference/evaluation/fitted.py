@@ -79,7 +79,7 @@ class Fitted:
 
     @cached_property
     def trace(self) -> Trace:
-        """The sites of guide and model, whoever the client is."""
+        """The sites of guide and model, whichever the client is."""
         first = {k: v[:1] if len(v) else self.initial[k][None] for k, v in self.personal.items()}
         own = {k: v.unsqueeze(1).to(self.federation.device) for k, v in first.items()}
         view = client_view(self.shared, own)
@@ -97,12 +97,12 @@ class Fitted:
     def values(self, rows: Sequence[int]) -> State:
         """What these clients' models see: {name: (*shape) or (S, 1, *shape)}."""
         own = {**self.copies, **self.personal}
-        if list(rows) != list(range(self.federation.clients)):  # (of everybody's draws there is no second copy)
+        if list(rows) != list(range(self.federation.clients)):  # of all clients' draws there is no second copy
             index = torch.tensor(rows, dtype=torch.long, device=self.federation.device)
             own = {k: v[index.to(v.device)] for k, v in own.items()}
-        here = self.federation.device
-        seen = client_view(self.shared, {k: v.to(here).unsqueeze(1) for k, v in own.items()})
-        return {**seen, **{k: v[..., list(rows), :].to(here).unsqueeze(-2) for k, v in self.fixed.items()}}
+        device = self.federation.device
+        view = client_view(self.shared, {k: v.to(device).unsqueeze(1) for k, v in own.items()})
+        return {**view, **{k: v[..., list(rows), :].to(device).unsqueeze(-2) for k, v in self.fixed.items()}}
 
     def shared_draws(self, draws: int) -> State:
         """See :meth:`~hierfl.inference.method.base.Method.shared_draws`; empty for no draws."""
@@ -153,13 +153,13 @@ class Fitted:
 
         Where the cuts are depends on the method and the number of draws alone.
         """
-        held = self.trace.numbers_per_example
-        size = max(1, LATENTS // (held * max(1, draws))) if held else max(1, batch.width)
+        per_example = self.trace.numbers_per_example
+        size = max(1, LATENTS // (per_example * max(1, draws))) if per_example else max(1, batch.width)
         for first in range(0, batch.width, size):
             part = slice(first, first + size)
             mask = None if batch.mask is None else batch.mask[:, part]
-            known = batch.counts
-            counts = None if known is None else [min(max(0, int(n) - first), size) for n in known]
+            all_counts = batch.counts
+            counts = None if all_counts is None else [min(max(0, int(n) - first), size) for n in all_counts]
             yield Batch(batch.x[:, part], batch.y[:, part], mask, batch.n, counts=counts)
 
     def population_noise(self, rows: int, draws: int) -> ClientNoise | None:
@@ -190,7 +190,7 @@ class Fitted:
         with pyro.validation_enabled(False), torch.no_grad():
             latents = guide_latents(self.method, batch, values, noise)
         encoded = {name: site.value for name, site in latents.items() if site.per_example}
-        # (noise from its beginning: all pieces of a batch are of the same clients)
+        # Noise from its beginning: all pieces of a batch are of the same clients.
         return self.prior_sites(batch, values, self.population_noise(batch.num_clients, draws), latents=encoded)
 
     def global_moments(self, batch: Batch) -> Site:
@@ -206,18 +206,18 @@ class Fitted:
             return reparametrise(fn, lambda: points.normal(name, None, fn.event_shape), name)
 
         values = self._newcomer(batch.num_clients)
-        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as seen:
+        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, draw=from_prior) as restricted:
             self.method.model(batch)
-        site = response(seen.sites)
+        site = response(restricted.sites)
         mean, scale = over_draws(site.fn.mean), over_draws(site.fn.stddev)
         spread = (scale.square().mean(0) + mean.var(0, unbiased=False)).sqrt()
         return site._replace(fn=Normal(mean.mean(0), spread, validate_args=False))
 
     def newcomer(self) -> State:
         """The personal values of a client that was never seen, {name: (*shape)}."""
-        here = self.personal if self.federation.clients else {}
-        found = self.method.init_new_client(self.new_client_means, self.initial, here)
-        return {k: v.to(self.federation.device) for k, v in found.items()}
+        personal = self.personal if self.federation.clients else {}
+        values = self.method.init_new_client(self.new_client_means, self.initial, personal)
+        return {k: v.to(self.federation.device) for k, v in values.items()}
 
     @property
     def new_client_means(self) -> State:
@@ -266,6 +266,6 @@ class Fitted:
                 wanted = "be drawn from" if noise else "be put at its mean"
                 raise UserError(f"the prior of {name!r}, {type(fn).__name__}, cannot {wanted}") from error
 
-        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, latents, draw=from_prior) as seen:
+        with pyro.validation_enabled(False), torch.no_grad(), Restrict(values, latents, draw=from_prior) as restricted:
             self.method.model(batch)
-        return seen.sites
+        return restricted.sites

@@ -25,13 +25,13 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> MetricSums:
     moments = has_global_moments(fitted.method)
     draws = 0 if moments else fitted.method.global_draws
     draws = min(draws, max(LEAST_DRAWS, EXAMPLES_TIMES_DRAWS // max(1, len(index))))
-    # (a score of draws passes over them again and again: pieces stay in a cache)
+    # A score of draws passes over them again and again: pieces stay in a cache.
     size = max(1, BUDGET // max(1, federation.classes) // max(10, 100 * draws))
     parts, noise = [], fitted.population_noise(1, draws)
     for piece in index.split(size) if len(index) else ():
         x, y = federation.examples(piece[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
-        found = [
+        sites = [
             predictive_terms(
                 fitted.global_moments(p) if moments else response(fitted.global_sites(p, draws, noise)),
                 p.y,
@@ -40,5 +40,5 @@ def evaluate_global(fitted: Fitted, index: Tensor) -> MetricSums:
             )
             for p in fitted.pieces(batch, draws)
         ]
-        parts.append(site_rows(found, batch, federation.task, federation.units))
+        parts.append(site_rows(sites, batch, federation.task, federation.units))
     return example_sums([{k: v.cpu().double().numpy() for k, v in part.items()} for part in parts], federation.task)

@@ -38,9 +38,9 @@ def raw_inputs(federation: Federation, x: Inputs) -> Tensor:
     if raw.dim() and not len(raw):
         raise UserError("there are no inputs to predict for")
     if raw.dim() == 0 or raw.shape[1:] != federation.event_shape:
-        one = " (one input x is x[None])" if raw.shape == federation.event_shape else ""
+        hint = " (one input x is x[None])" if raw.shape == federation.event_shape else ""
         raise UserError(
-            f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))}){one}"
+            f"inputs have shape {tuple(raw.shape)}, expected (n, {', '.join(map(str, federation.event_shape))}){hint}"
         )
     if raw.is_floating_point() and not raw.isfinite().all():
         raise UserError("inputs hold values that are NaN or infinite")

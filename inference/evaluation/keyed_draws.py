@@ -37,7 +37,7 @@ def sample_keyed(fn: Any, noise: ClientNoise, site: str) -> Tensor:
     shape = torch.Size() if len(fn.batch_shape) > 2 else torch.Size((noise.particles,))
     device, seed = noise.keys.device, key(*noise.stream, int(noise.keys[0]), site)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        # (torch.manual_seed tells every accelerator, whether it is there or not: a millisecond each time)
+        # torch.manual_seed tells every accelerator, whether it is there or not: a millisecond each time.
         torch.default_generator.manual_seed(seed)
         if device.type == "cuda":
             with torch.cuda.device(device):

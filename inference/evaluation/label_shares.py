@@ -19,7 +19,7 @@ from ..method.label_shares import HasLabelShares, has_label_shares
 from .fitted import Fitted
 from .response import log_probs, response
 
-#: shares of a client: given its training labels, given the inputs that are predicted, all equal, or everybody's
+#: shares of a client: given its training labels, given the inputs that are predicted, all equal, or all clients'
 SHARES = ("own", "test", "uniform", "pooled")
 #: draws of shares given inputs, where predictions are at the posterior mean of everything else
 DRAWS = 100
@@ -77,9 +77,9 @@ def at_shares(
             )
         plain = _fixed(fitted, method, neutral.expand(clients, -1))
         pieces = [plain.personal_sites(rows, piece, 0)[1] for piece in plain.pieces(batch, 0)]
-        said = torch.cat([log_probs(response(sites).fn) for sites in pieces], 1)
+        log_p = torch.cat([log_probs(response(sites).fn) for sites in pieces], 1)
         population, noise = method.share_population(shared), fitted.noise(rows, 1, "shares")
-        drawn = from_inputs(population, said, neutral, batch.mask, noise, draws or DRAWS)
+        drawn = from_inputs(population, log_p, neutral, batch.mask, noise, draws or DRAWS)
         pi = neutral.expand(draws or DRAWS, clients, -1).clone()
         pi[:, list(rows)] = drawn.to(pi)
         return _fixed(fitted, method, pi)
@@ -89,19 +89,19 @@ def at_shares(
 
 
 def from_inputs(
-    population: LabelShares, said: Tensor, neutral: Tensor, mask: Tensor | None, noise: ClientNoise, draws: int
+    population: LabelShares, log_p: Tensor, neutral: Tensor, mask: Tensor | None, noise: ClientNoise, draws: int
 ) -> Tensor:
     """Draws of label shares given inputs, (K, S, C), a part of which is as in the population.
 
     Args:
         population: of label shares.
-        said: log p(y | x) for neutral shares, (S, n, C).
+        log_p: log p(y | x) for neutral shares, (S, n, C).
         neutral: those shares, (C,).
         mask: (S, n), False where a row is padded; None where no row is.
         noise: of these clients.
         draws: K.
     """
-    drawn = shares_given_inputs(population, said - neutral.log(), mask, noise, draws)
+    drawn = shares_given_inputs(population, log_p - neutral.log(), mask, noise, draws)
     return (1 - LEFT_OUT) * drawn + LEFT_OUT * population.pooled.double()
 
 

@@ -52,7 +52,7 @@ def evaluate_personal(
     federation = fitted.federation
     measures = measures or [partial(site_rows, task=federation.task, units=federation.units)] * len(draws)
     cost = max(1, *draws) * max(1, federation.classes) + federation.event_shape.numel()
-    # (numbers of tables are twice as wide, and scores of draws hold each several times)
+    # Numbers of tables are twice as wide, and scores of draws hold each several times.
     cost *= DOUBLE if federation.dtype == torch.float64 else 1
     sizes = torch.zeros(federation.clients, dtype=federation.dtype, device=federation.device)
     results: list[dict[str, Tensor]] = [{"n": sizes.clone()} for _ in draws]
@@ -63,11 +63,11 @@ def evaluate_personal(
         parts: list[list[list[Tensor]]] = [[] for _ in draws]
         for piece in fitted.pieces(batch, max(draws)):
             features = FrozenFeatures.of(piece.x, frozenset(), values)
-            for k, noise, found in zip(draws, noises, parts, strict=True):
+            for k, noise, terms in zip(draws, noises, parts, strict=True):
                 _, sites = fitted.personal_sites(rows, piece, k, features=features, noise=noise)
-                found.append(predictive_terms(response(sites), piece.y, federation.task, federation.units))
-        for result, found, measure in zip(results, parts, measures, strict=True):
-            for name, value in measure(found, batch).items():
+                terms.append(predictive_terms(response(sites), piece.y, federation.task, federation.units))
+        for result, terms, measure in zip(results, parts, measures, strict=True):
+            for name, value in measure(terms, batch).items():
                 if name not in result:
                     empty = 0.0 if name == "bins" else float("nan")
                     result[name] = value.new_full((federation.clients, *value.shape[1:]), empty)

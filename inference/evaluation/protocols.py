@@ -59,22 +59,22 @@ def evaluate_protocols(
     shares = SHARES if has_label_shares(fitted.method, fitted.shared) else ("",)
     rows = []
     for protocol in protocols:
-        there = replace(fitted, federation=under_protocol(fitted.federation, protocol, seed))
+        tested = replace(fitted, federation=under_protocol(fitted.federation, protocol, seed))
         for kind, number in (("pm", 0), *([("pm_draws", draws)] if draws else [])):
-            rows += [row(protocol, kind, which, personal(there, which, number, chunk)) for which in shares]
+            rows += [row(protocol, kind, which, personal(tested, which, number, chunk)) for which in shares]
         if fitted.method.has_global_model:
-            said = GlobalModel.of(there)
-            rows.append(row(protocol, "gm", "", said.metrics()))
+            global_model = GlobalModel.of(tested)
+            rows.append(row(protocol, "gm", "", global_model.metrics()))
             if offset:
-                rows += [row(protocol, "gm", which, said.metrics(which)) for which in SHARES]
+                rows += [row(protocol, "gm", which, global_model.metrics(which)) for which in SHARES]
     return rows
 
 
 def row(protocol: str, kind: str, shares: str, metrics: dict[str, np.ndarray]) -> dict[str, Any]:
     """Of the table."""
-    found = over_clients(metrics, "classification")
-    about = {"protocol": protocol, "predictions": kind, "shares": shares, "transductive": shares == "test"}
-    return {**about, **{name: found.get(name) for name in names_of("classification")}}
+    metrics_over_clients = over_clients(metrics, "classification")
+    entries = {"protocol": protocol, "predictions": kind, "shares": shares, "transductive": shares == "test"}
+    return {**entries, **{name: metrics_over_clients.get(name) for name in names_of("classification")}}
 
 
 def personal(fitted: Fitted, shares: str, draws: int, chunk: int) -> dict[str, np.ndarray]:
@@ -119,20 +119,20 @@ class GlobalModel:
         population = population_of(LabelSharePopulation("shares", "class_counts"), counts)
         equal = torch.full_like(population.pooled, 1 / federation.classes)
         neutral = equal if balances_classes(fitted.method) else population.pooled
-        said = torch.cat([*global_log_probs(fitted, index)]).double()
-        return cls(fitted, index, said, population, neutral)
+        log_p = torch.cat([*global_log_probs(fitted, index)]).double()
+        return cls(fitted, index, log_p, population, neutral)
 
     def metrics(self, shares: str = "") -> dict[str, np.ndarray]:
         """Every client's metrics, of the model as it is or with an offset for label shares."""
         federation = self.fitted.federation
         pi = self.shares(shares) if shares else None
-        found: list[dict[str, Tensor]] = []
+        parts: list[dict[str, Tensor]] = []
         for j, index in enumerate(federation.test):
-            said = self.of_rows(index)
+            log_p = self.of_rows(index)
             if pi is not None and len(index):
-                said = self.at(said, pi[..., j, :])
-            found.append(classification_rows(said[None], federation.y[index][None], None))
-        return {name: torch.cat([one[name] for one in found]).cpu().numpy() for name in found[0]}
+                log_p = self.at(log_p, pi[..., j, :])
+            parts.append(classification_rows(log_p[None], federation.y[index][None], None))
+        return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
 
     def of_rows(self, index: Tensor) -> Tensor:
         """log p(y | x) of rows of the pool, of any shape."""
@@ -151,9 +151,9 @@ class GlobalModel:
         pi = self.population.pooled if shares == "pooled" else torch.full_like(self.neutral, 1 / len(self.neutral))
         return pi.expand(federation.clients, -1)
 
-    def at(self, said: Tensor, pi: Tensor) -> Tensor:
+    def at(self, log_p: Tensor, pi: Tensor) -> Tensor:
         """log p(y | x) (n, C) for shares (C,), averaged over draws of them (K, C)."""
-        moved = (said + log_offset(pi, self.neutral, FLOOR).unsqueeze(-2)).log_softmax(-1)
+        moved = (log_p + log_offset(pi, self.neutral, FLOOR).unsqueeze(-2)).log_softmax(-1)
         return moved if pi.dim() == 1 else moved.logsumexp(0) - float(np.log(len(pi)))
 
 

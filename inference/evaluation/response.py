@@ -80,7 +80,7 @@ def predictions(fn: Any, task: str, units: ResponseUnits | None = None) -> Tenso
     """
     if task == "classification":
         return log_probs(fn)[0].exp()
-    fn = getattr(fn, "reported", fn)  # (a response whose numbers in the data are others than in the model)
+    fn = getattr(fn, "reported", fn)  # a response whose numbers in the data are others than in the model
     mean, variance = over_draws(fn.mean), over_draws(fn.variance)
     centre, spread = mean.mean(0)[0], (variance.mean(0) + mean.var(0, unbiased=False)).sqrt()[0]
     return torch.stack([centre, spread] if units is None else [units.users(centre), units.sd * spread.double()], -1)

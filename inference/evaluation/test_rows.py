@@ -61,10 +61,10 @@ def under_protocol(federation: Federation, protocol: str, seed: int) -> Federati
     complete = bool((counts[tested] > 0).all())
     wanted = np.zeros_like(counts)
     if protocol == "balanced":
-        there = np.bincount(y[everyone], minlength=federation.classes)
-        source = counts[tested] if complete else there[None]
-        number = min(int(source[source > 0].min()), max(1, MOST // int((there > 0).sum())))
-        wanted[tested] = number * (there > 0)
+        label_counts = np.bincount(y[everyone], minlength=federation.classes)
+        source = counts[tested] if complete else label_counts[None]
+        number = min(int(source[source > 0].min()), max(1, MOST // int((label_counts > 0).sum())))
+        wanted[tested] = number * (label_counts > 0)
     else:
         order = np.random.default_rng([seed, *b"shifted"]).permutation(tested)
         wanted[order] = fewer(counts[np.roll(order, 1)])
@@ -78,18 +78,18 @@ def under_protocol(federation: Federation, protocol: str, seed: int) -> Federati
 def fewer(counts: np.ndarray) -> np.ndarray:
     """Label counts (J, C), of clients with more than :data:`MOST` rows reduced to about as many."""
     share = np.minimum(1.0, MOST / counts.sum(1, keepdims=True))
-    found: np.ndarray = np.ceil(counts * share).astype(counts.dtype)
-    return found
+    reduced: np.ndarray = np.ceil(counts * share).astype(counts.dtype)
+    return reduced
 
 
 def with_labels(index: np.ndarray, y: np.ndarray, wanted: np.ndarray, generator: np.random.Generator) -> np.ndarray:
     """So many rows of each class (C,), from those of ``index``; again and again where there are too few."""
-    found = []
+    chosen = []
     for label, number in enumerate(wanted):
         rows = index[y[index] == label]
         if number:
-            found.append(generator.choice(rows, number, replace=bool(number > len(rows))))
-    return np.sort(np.concatenate(found))
+            chosen.append(generator.choice(rows, number, replace=bool(number > len(rows))))
+    return np.sort(np.concatenate(chosen))
 
 
 def label_counts(federation: Federation, split: str = "train") -> Tensor:

@@ -65,7 +65,7 @@ class Trace:
             shared: the shared values among them.
             drawn: whether there are draws of the shared values; asked where all latents are points.
         """
-        with pyro.validation_enabled(False), torch.no_grad():  # (what diverged is reported elsewhere)
+        with pyro.validation_enabled(False), torch.no_grad():  # what diverged is reported elsewhere
             sites = guide_latents(method, template, values, None)
             model = model_sites(method, template, values, sites)
         latents = {
@@ -107,8 +107,8 @@ class Trace:
 
     @property
     def _held(self) -> tuple[int, int] | None:
-        found = {latent.draws for latent in self.latents.values()}
-        return found.pop() if len(found) == 1 else None
+        numbers = {latent.draws for latent in self.latents.values()}
+        return numbers.pop() if len(numbers) == 1 else None
 
     @property
     def draws_of(self) -> str:

@@ -40,5 +40,5 @@ class Block:
 
     @property
     def turns(self) -> int:
-        """How many times it draws, each time anew: at every step, on each of its minibatches."""
+        """How many times it draws, each time again: at every step, on each of its minibatches."""
         return self.repeats * self.batches

@@ -25,5 +25,5 @@ class ClassTree(SetValue):
 
     def found(self, chunk: ClientChunk, old: Tensor) -> Tensor:
         """The rows' trees."""
-        seen = class_features(chunk)
-        return class_tree(seen.sums / seen.counts.clamp_min(1)[..., None], seen.counts > 0).view_as(old)
+        features = class_features(chunk)
+        return class_tree(features.sums / features.counts.clamp_min(1)[..., None], features.counts > 0).view_as(old)

@@ -45,7 +45,7 @@ class CompressedMemory:
         change = chunk.values[self.copied] - before - memory  # (S, 1, d)
         form = {self.copied: Field(tuple(before.shape), before.dtype)}
         pipeline = Pipeline(self.stages, (self.copied,), form)
-        # (the message's own noise: the server decodes the same)
+        # The message's own noise: the server decodes the same.
         decoded = pipeline.receive(pipeline.send({self.copied: change.squeeze(1)}, chunk))[self.copied]
         moved = memory + self.rate * decoded.unsqueeze(1)
         return chunk.put({self.name: moved, change_of(self.copied): change})

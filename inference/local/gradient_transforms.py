@@ -54,8 +54,8 @@ class ControlVariate:
 
     def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
         """See the class."""
-        found = gradient(at, 0)
-        return {**found, self.trained: found[self.trained] + values[self.plus] - values[self.minus]}
+        slopes = gradient(at, 0)
+        return {**slopes, self.trained: slopes[self.trained] + values[self.plus] - values[self.minus]}
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Clipped:
 
     def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
         """See the class."""
-        found = gradient(at, 0)
-        squares = sum(g.flatten(1).square().sum(1) for g in found.values())
+        slopes = gradient(at, 0)
+        squares = sum(g.flatten(1).square().sum(1) for g in slopes.values())
         assert isinstance(squares, Tensor)
         by = (self.norm / squares.sqrt().clamp_min(self.norm)).to(squares)
-        return {k: g * by.view(-1, *[1] * (g.dim() - 1)) for k, g in found.items()}
+        return {k: g * by.view(-1, *[1] * (g.dim() - 1)) for k, g in slopes.items()}
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class Preconditioned:
 
     def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
         """See the class."""
-        found = gradient(at, 0)
-        return {**found, self.trained: found[self.trained] * values[self.by]}
+        slopes = gradient(at, 0)
+        return {**slopes, self.trained: slopes[self.trained] * values[self.by]}
 
 
 @dataclass(frozen=True)

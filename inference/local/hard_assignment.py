@@ -36,7 +36,7 @@ class HardAssignment:
         """Tries them all on all of a client's training data."""
         if self.name not in chunk.values:
             raise UserError(f"Likeliest sets {self.name!r}, which personal() does not declare")
-        found = []
+        parts = []
         with pyro.validation_enabled(False):
             for first, last in buckets(chunk.sizes):
                 part = chunk.part(first, last)
@@ -45,7 +45,7 @@ class HardAssignment:
                     elbo(chunk.method, batch, {**part.view, self.name: torch.full_like(old, label)}, None)
                     for label in range(self.choices)
                 ]
-                # (one that is not a number is never the likeliest)
+                # One that is not a number is never the likeliest.
                 heights = [h.nan_to_num(nan=-torch.inf) for h in heights]
-                found.append(torch.stack(heights).argmax(0).view_as(old).to(old))
-        return chunk.put({self.name: torch.cat(found)})
+                parts.append(torch.stack(heights).argmax(0).view_as(old).to(old))
+        return chunk.put({self.name: torch.cat(parts)})

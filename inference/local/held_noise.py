@@ -46,7 +46,7 @@ class HeldNoise(ClientNoise):
         super().__init__(source.keys, source.stream, source.particles, counts=source.counts, dtype=source.dtype)
         self.source = source
         self._held: list[tuple[_Asked, Tensor]] = []
-        self._at = _Place()  # (the same one in what narrow() gives)
+        self._at = _Place()  # the same one in what narrow() gives
 
     def begin(self, step: int, active: int) -> None:
         """Brings the numbers of this step of the source, at which the first rows take part, to their places."""

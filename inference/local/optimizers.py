@@ -67,9 +67,9 @@ def narrow_optimizer(optimizer: torch.optim.Optimizer, leaves: list[Tensor]) -> 
     """
     (group,) = optimizer.param_groups
     for before, after in zip(group["params"], leaves, strict=True):
-        known = optimizer.state.pop(before, {})
+        state = optimizer.state.pop(before, {})
         optimizer.state[after] = {
-            k: v[: len(after)] if torch.is_tensor(v) and v.shape == before.shape else v for k, v in known.items()
+            k: v[: len(after)] if torch.is_tensor(v) and v.shape == before.shape else v for k, v in state.items()
         }
     group["params"] = leaves
 
@@ -84,7 +84,7 @@ def step_on_device(optimizer: torch.optim.Optimizer) -> None:
         if "capturable" in group:
             group["capturable"] = True
     default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # (torch's optimisers make their step count in it)
+    torch.set_default_dtype(torch.float64)  # torch's optimisers make their step count in it
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="This instance was constructed with capturable=True")

@@ -17,7 +17,7 @@ from ..clients.minibatches import MinibatchPlaces, regrouped
 from .held_noise import HeldNoise
 
 #: how often something must still be due for a recording to pay, which takes as long as a step without one
-WORTH = 3
+MIN_CALLS_DUE = 3
 
 #: from minibatches, noise and the step's number
 Step = Callable[[Sequence[MinibatchPlaces], ClientNoise, int], None]
@@ -53,7 +53,7 @@ def take_steps(
         return
 
     def function(inputs: Sequence[Tensor | None], noise: ClientNoise) -> Sequence[Tensor]:
-        step(regrouped(inputs), noise, 0)  # (held noise counts from where it begins)
+        step(regrouped(inputs), noise, 0)  # held noise counts from where it begins
         return []
 
     replayed = Replayed(function, noise, chunk.recorder)
@@ -91,15 +91,15 @@ class Replayed:
         shapes = tuple(None if value is None else value.shape for value in inputs)
         if shapes not in self._known:
             self._known[shapes] = _Recording(self.function, inputs, HeldNoise(self.noise))
-        known = self._known[shapes]
-        known.bring(inputs, step, active)
-        if known.replay is None and (known.new or due < WORTH):
-            known.new = False
-            return list(self.recorder.run(known.compute))
-        if known.replay is None:
-            known.results, known.replay = self.recorder.record(known.compute)
-        known.replay()
-        return [result.clone() for result in known.results]
+        recorded = self._known[shapes]
+        recorded.bring(inputs, step, active)
+        if recorded.replay is None and (recorded.new or due < MIN_CALLS_DUE):
+            recorded.new = False
+            return list(self.recorder.run(recorded.compute))
+        if recorded.replay is None:
+            recorded.results, recorded.replay = self.recorder.record(recorded.compute)
+        recorded.replay()
+        return [result.clone() for result in recorded.results]
 
 
 class _Recording:

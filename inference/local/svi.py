@@ -109,12 +109,12 @@ class SVI:
 
     def blocks_of(self, chunk: ClientChunk) -> list[Block]:
         """Its blocks with the names of all values, in this round; those without any are left out."""
-        found = []
+        blocks = []
         for block in self._blocks:
             names = [k for name in block.names for k in chunk.method.expand(name, chunk.view)]
             optimizer = in_round(block.optimizer, chunk.round)
-            found += [dataclasses.replace(block, names=names, optimizer=optimizer)] if names else []
-        return found
+            blocks += [dataclasses.replace(block, names=names, optimizer=optimizer)] if names else []
+        return blocks
 
     @property
     def blocks(self) -> Sequence[Block]:
@@ -153,7 +153,7 @@ class SVI:
         after: Callable[[int], None] | None,
     ) -> None:
         names = frozenset(k for block in blocks for k in block.names)
-        if self.predicts is not None:  # (steps that differ in shape, and are drawn on the host, are not recorded)
+        if self.predicts is not None:  # steps that differ in shape, and are drawn on the host, are not recorded
             chunk = dataclasses.replace(chunk, recorder=None)
         batch = chunk.batch()
         trainers = [Trainer(block, chunk, self.per, bool(self.then)) for block in blocks]
@@ -164,15 +164,15 @@ class SVI:
 
         def step(places: Sequence[MinibatchPlaces], noise: ClientNoise, number: int) -> None:
             noise.at(number * turns)
-            here = batch if self.predicts is None else held_out(chunk, batch, self.predicts, phase, number)
-            self._round([here], trainers, values, noise, frozen, number)
+            examples = batch if self.predicts is None else held_out(chunk, batch, self.predicts, phase, number)
+            self._round([examples], trainers, values, noise, frozen, number)
 
         take_steps(chunk, step, range(steps), lambda number: [], noise, turns, after)
 
     def _minibatches(self, chunk: ClientChunk, blocks: Sequence[Block], phase: object, steps: int | None) -> None:
         names = frozenset(k for block in blocks for k in block.names)
-        each = max(block.batches for block in blocks)  # (the first is for all of them)
-        planned = plan(chunk, phase, self.batch or 1, self.epochs, None if steps is None else steps * each)
+        batches_of_step = max(block.batches for block in blocks)  # the first is for all of them
+        planned = plan(chunk, phase, self.batch or 1, self.epochs, None if steps is None else steps * batches_of_step)
         frozen = FrozenFeatures(names, partial(constant_features, chunk))
         turns = sum(block.turns for block in blocks)
         noise = chunk.noise(phase, self.particles).reading(planned.steps[0] * turns)
@@ -181,7 +181,7 @@ class SVI:
         alone = turns == 1 and blocks[0].transform is None
 
         def places(number: int) -> list[MinibatchPlaces]:
-            return [batches.at(number * each + k) for k in range(each)]
+            return [batches.at(number * batches_of_step + k) for k in range(batches_of_step)]
 
         # rows come largest first, so their plans longest first
         for first, last, active in active_spans(planned.steps):
@@ -199,13 +199,13 @@ class SVI:
                 values: Mapping[str, Tensor] = values,
                 standing: Site | None = standing,
             ) -> None:
-                found = [batches.batch(at) for at in places]
+                chosen = [batches.batch(at) for at in places]
                 noise.counts = places[0].counts
                 noise.at(number * turns, len(places[0].places))
                 drawn = None if standing is None else standing.redrawn(noise)
-                self._round(found, trainers, values, noise, frozen, number, drawn)
+                self._round(chosen, trainers, values, noise, frozen, number, drawn)
 
-            take_steps(part, step, range(first // each, last // each), places, noise, turns,
+            take_steps(part, step, range(first // batches_of_step, last // batches_of_step), places, noise, turns,
                        self._after(chunk, 0, active))  # fmt: skip
 
     def _round(
@@ -223,7 +223,7 @@ class SVI:
         for trainer in trainers:
             block = trainer.block
             for _ in range(block.repeats):
-                if turns > 1 or block.transform is not None:  # (a turn has draws of its own)
+                if turns > 1 or block.transform is not None:  # a turn has draws of its own
                     noise.at(step * turns + turn, batches[0].num_clients)
                 trainer.step(batches, values, noise, frozen, latents)
                 turn += block.batches

@@ -77,10 +77,10 @@ class Trainer:
         """
         norms = Norms(batches[0].mask, frozen.moving)
         transform = self.block.transform
-        if self.several:  # (another block may have leaves of its own over the same values)
+        if self.several:  # another block may have leaves of its own over the same values
             values = {**values, **self.leaves}
         if transform is None:
-            # (zero_grad costs more: it calls the profiler)
+            # zero_grad costs more: it calls the profiler.
             for group in self.optimizer.param_groups if self.optimizer else ():
                 for leaf in group["params"]:
                     leaf.grad = None
@@ -95,7 +95,7 @@ class Trainer:
                 batch = batches[number]
                 norms = Norms(batch.mask, frozen.moving)
                 noise.counts = batch.present()
-                if noise.step != turn + number:  # (each minibatch has draws of its own)
+                if noise.step != turn + number:  # each minibatch has draws of its own
                     noise.at(turn + number)
                 leaves = {k: v.detach().requires_grad_() for k, v in at.items()}
                 loss = self._loss(batch, {**values, **leaves}, noise, frozen, None, norms)
@@ -104,10 +104,10 @@ class Trainer:
                     k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), slopes, strict=True)
                 }
 
-            found = transform(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
-            noise.counts = batches[0].present()  # (of which all other steps are)
+            directions = transform(gradient, {k: v.detach() for k, v in self.leaves.items()}, values)
+            noise.counts = batches[0].present()  # of which all other steps are
             for name, leaf in self.leaves.items():
-                leaf.grad = found[name].detach()
+                leaf.grad = directions[name].detach()
         if self.optimizer is not None and self.recorded:
             step_on_device(self.optimizer)
         elif self.optimizer is not None:
@@ -133,7 +133,7 @@ class Trainer:
             raise UserError(f"SVI of {', '.join(self.block.names)}: the ELBO does not depend on it")
         sd = values.get(RESPONSE_SD)
         if sd is not None and (self.block.terms == "all" or (self.block.terms == "data" and self.block.transform)):
-            # (a learned variance divides the likelihood's curvature, and would multiply the length of a step; where the
-            # data's terms alone are followed the step is a gradient that is sent)
+            # A learned variance divides the likelihood's curvature, and would multiply the length of a step; where the
+            # data's terms alone are followed the step is a gradient that is sent.
             objective = objective * sd.detach().square().squeeze(-1)
         return -(objective / batch.n if self.per == "example" else objective).sum()

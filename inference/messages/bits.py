@@ -43,17 +43,17 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     numbers, width, pairs = _overlaps(bits)
     m = codes.shape[1]
     groups = torch.nn.functional.pad(codes, (0, -m % numbers)).unflatten(1, (-1, numbers))
-    found = groups.new_zeros((*groups.shape[:2], width), dtype=torch.uint8)
-    for k, byte, right in pairs:  # (whole columns at a time: a bit of each number by itself is several times slower)
-        found[..., byte] |= (_shifted(groups[..., k], right) & 255).to(torch.uint8)
-    return found.flatten(1)[:, : -(-m * bits // 8)].contiguous()
+    packed = groups.new_zeros((*groups.shape[:2], width), dtype=torch.uint8)
+    for k, byte, right in pairs:  # whole columns at a time: a bit of each number by itself is several times slower
+        packed[..., byte] |= (_shifted(groups[..., k], right) & 255).to(torch.uint8)
+    return packed.flatten(1)[:, : -(-m * bits // 8)].contiguous()
 
 
 def unpack_bits(code: Tensor, bits: int, m: int) -> Tensor:
     """Undoes :func:`pack_bits`: (S, m), int64."""
     numbers, width, pairs = _overlaps(bits)
     groups = torch.nn.functional.pad(code, (0, -code.shape[1] % width)).unflatten(1, (-1, width))
-    found = torch.zeros((*groups.shape[:2], numbers), dtype=torch.long, device=code.device)
+    unpacked = torch.zeros((*groups.shape[:2], numbers), dtype=torch.long, device=code.device)
     for k, byte, right in pairs:
-        found[..., k] |= _shifted(groups[..., byte].long(), -right)
-    return (found & ((1 << bits) - 1)).flatten(1)[:, :m]
+        unpacked[..., k] |= _shifted(groups[..., byte].long(), -right)
+    return (unpacked & ((1 << bits) - 1)).flatten(1)[:, :m]

@@ -123,7 +123,7 @@ class Sparsify:
         """See :class:`Compressor`."""
         k = self.kept(d)
         values = from_bytes(code[:, : k * dtype.itemsize], dtype)
-        # (bytes that no encoder wrote may name places beyond the last)
+        # Bytes that no encoder wrote may name places beyond the last.
         places = unpack_bits(code[:, k * dtype.itemsize :], index_bits(d), k).clamp_max(d - 1)
         return torch.zeros((len(code), d), dtype=dtype, device=code.device).scatter_(1, places, values * (d / k))
 

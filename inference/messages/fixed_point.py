@@ -58,7 +58,7 @@ class FixedPoint:
 
     def _boundless(self, sites: int) -> float:
         """What stands for a number that is as good as infinite: more than twice what all sites together may add."""
-        top = 61 - max(sites - 1, 1).bit_length()  # (J such numbers stay below 2^61 in the highest limb)
+        top = 61 - max(sites - 1, 1).bit_length()  # J such numbers stay below 2^61 in the highest limb
         return 2.0 ** (top + DIGIT * (self.limbs - 1) - self.fraction)
 
     def fits(self, values: Tensor, sites: int) -> bool:
@@ -69,10 +69,10 @@ class FixedPoint:
             sites: over how many it will be summed.
         """
         if not values.dtype.is_floating_point:
-            held = values.to(torch.int64)
+            integers = values.to(torch.int64)
             most = int(self.largest(sites))
-            return bool(((held <= most) & (held >= -most)).all())
-        if self.dtype != torch.float64:  # (of a number that is none the largest is none)
+            return bool(((integers <= most) & (integers >= -most)).all())
+        if self.dtype != torch.float64:  # of a number that is none the largest is none
             return not values.numel() or float(values.detach().abs().max()) <= self.largest(sites)
         size = values.detach().abs()
         return bool(((size <= self.largest(sites)) | (size.isfinite() & (size >= BOUNDLESS))).all())
@@ -99,9 +99,9 @@ class FixedPoint:
         if self.dtype == torch.float64:
             rest = np.where(np.abs(rest) >= BOUNDLESS, np.copysign(self._boundless(sites), rest), rest)
         out = np.empty((self.limbs, *rest.shape), np.int64)
-        for limb in range(self.limbs - 1, 0, -1):  # (each step is exact: what is taken away are the leading bits)
+        for limb in range(self.limbs - 1, 0, -1):  # each step is exact: what is taken away are the leading bits
             weight = 2.0 ** (DIGIT * limb - self.fraction)
-            digit = np.trunc(rest / weight)  # (a negative number's digits are negative)
+            digit = np.trunc(rest / weight)  # a negative number's digits are negative
             out[limb] = digit
             digit *= weight
             rest -= digit
@@ -136,7 +136,7 @@ def carried(limbs: np.ndarray) -> np.ndarray:
     out = np.empty((len(limbs) + 1, *limbs.shape[1:]), np.int64)
     carry = np.zeros(limbs.shape[1:], np.int64)
     for place, limb in enumerate(limbs):
-        # (a limb may be close to 2^63: its digit and its carry are taken before the sum)
+        # A limb may be close to 2^63: its digit and its carry are taken before the sum.
         low = (limb & (_BASE - 1)) + (carry & (_BASE - 1))
         out[place] = low & (_BASE - 1)
         carry = (limb >> DIGIT) + (carry >> DIGIT) + (low >> DIGIT)
@@ -156,11 +156,11 @@ def _rounded(digits: np.ndarray) -> np.ndarray:
     fifth = np.where(np.arange(len(padded))[:, None] < top - 3, padded, 0).any(0)
     # first and second add up to high + low without an error; what follows decides between neighbours, of which
     # only whether anything is left matters below 2^-24
-    one, two = first.astype(np.float64) * float(_BASE), second.astype(np.float64)
-    high = one + two
-    low = two - (high - one)
+    high_part, two = first.astype(np.float64) * float(_BASE), second.astype(np.float64)
+    high = high_part + two
+    low = two - (high - high_part)
     rest = (low.astype(np.int64) << 24) + (third >> 16)
     left = ((third & 0xFFFF) | fourth) != 0
     rest |= (left | fifth).astype(np.int64)
-    found = high + rest.astype(np.float64) * 2.0**-24
-    return (found * 2.0 ** (DIGIT * (top - 4.0))).reshape(shape)
+    value = high + rest.astype(np.float64) * 2.0**-24
+    return (value * 2.0 ** (DIGIT * (top - 4.0))).reshape(shape)

@@ -104,10 +104,10 @@ class Pipeline:
     @cached_property
     def forms(self) -> list[Form]:
         """Of the message before each stage, and after the last one."""
-        found = [self.form]
+        forms = [self.form]
         for stage in self.stages:
-            found.append(stage.sent_form(found[-1], self.names))
-        return found
+            forms.append(stage.sent_form(forms[-1], self.names))
+        return forms
 
     @property
     def sent(self) -> Form:
@@ -130,10 +130,10 @@ class Pipeline:
 
     def receive(self, message: Mapping[str, torch.Tensor]) -> State:
         """Where single messages arrive."""
-        found = dict(message)
+        received = dict(message)
         for stage, form in zip(reversed(self.stages), reversed(self.forms[:-1]), strict=True):
-            found = stage.receive(found, form, self.names)
-        return found
+            received = stage.receive(received, form, self.names)
+        return received
 
     def total(self, total: State) -> State:
         """At the server, of the sum."""

@@ -55,17 +55,17 @@ class Singles:
         kept = {group: {k: valid_rows(v, valid) for k, v in message.items()} for group, message in messages.items()}
         return cls([[j] for j in clients], valid.long(), torch.ones_like(valid) if healthy is None else healthy, kept)
 
-    def of_all(self, clients: int, heard: Iterable[int] = ()) -> Singles:
+    def of_all(self, clients: int, reported: Iterable[int] = ()) -> Singles:
         """With a row for each of J clients in their order, of single clients; a second message of one is none.
 
         Args:
             clients: J.
-            heard: who has sent something beside these messages, which could not be read.
+            reported: who has sent something beside these messages, which could not be read.
         """
         first = {row[0]: place for place, row in reversed(list(enumerate(self.members)))}
-        there = [j for j in range(clients) if j in first]
-        at = send([first[j] for j in there], self.counts.device, torch.long)
-        to = send(there, self.counts.device, torch.long)
+        present = [j for j in range(clients) if j in first]
+        at = send([first[j] for j in present], self.counts.device, torch.long)
+        to = send(present, self.counts.device, torch.long)
 
         def placed(value: Tensor) -> Tensor:
             return by_row(value, lambda v: v.new_zeros((clients, *v.shape[1:])).index_copy_(0, to, v[at]))
@@ -74,7 +74,7 @@ class Singles:
         if [row[0] for row in self.members] != list(range(clients)):
             messages = {group: {k: placed(v) for k, v in message.items()} for group, message in messages.items()}
             come, counts = placed(come), placed(counts)
-        if more := sorted(heard):
+        if more := sorted(reported):
             come = come.index_fill(0, send(more, come.device, torch.long), True)
         return Singles([[j] for j in range(clients)], counts, come, messages)
 
@@ -84,8 +84,8 @@ class Singles:
             group: {k: torch.cat([v, other.messages[group][k]]) for k, v in message.items()}
             for group, message in self.messages.items()
         }
-        counts, heard = (torch.cat(pair) for pair in ((self.counts, other.counts), (self.heard, other.heard)))
-        return Singles([*self.members, *other.members], counts, heard, messages)
+        counts, reported = (torch.cat(pair) for pair in ((self.counts, other.counts), (self.heard, other.heard)))
+        return Singles([*self.members, *other.members], counts, reported, messages)
 
 
 def valid_rows(value: Tensor, valid: Tensor) -> Tensor:
@@ -95,6 +95,6 @@ def valid_rows(value: Tensor, valid: Tensor) -> Tensor:
         value: (R, *shape).
         valid: (R,), True where a row counts.
     """
-    if valid.device.type == "cpu" and bool(valid.all()):  # (asking a GPU would stall it)
+    if valid.device.type == "cpu" and bool(valid.all()):  # asking a GPU would stall it
         return value
     return by_row(value, lambda v: torch.where(valid.view(-1, *[1] * (v.dim() - 1)), v, 0))

@@ -46,14 +46,14 @@ class Method(Configurable):
     about: ClassVar[About] = About(name="")
     #: shared values of which a client uses its own locally trained copy when it predicts
     local_copies: ClassVar[tuple[str, ...]] = ()
-    #: personal values that the server makes anew, each client its own (a rule puts them into its context's ``replies``)
+    #: personal values that the server makes in each round, each client its own: a rule puts them into ``replies``
     replies: ClassVar[tuple[str, ...]] = ()
     #: draws of personal latents from their prior over which the global model's predictions are averaged, as those for a
     #: client that was never seen; 0 puts them at the prior's mean, as the papers on neural networks do
     global_draws: int = 0
     #: the draws that a client keeps are independent ones of its posterior, not a chain's
     independent_draws: ClassVar[bool] = False
-    #: what clients' latents are drawn from where a fit predicts is a posterior given everybody's data: posterior.nc has
+    #: what clients' latents are drawn from in predictions is a posterior given all clients' data: posterior.nc has
     #: no prior of them, and no log joint
     prior_has_seen_data: ClassVar[bool] = False
     #: its network is cut into an encoder of latent features and the rest;
@@ -83,7 +83,7 @@ class Method(Configurable):
 
     @checked_call
     def __init__(self, network: Architecture, **settings: Any) -> None:
-        # (a method made from another may read the head as a matrix)
+        # A method made from another may read the head as a matrix.
         check_architecture(self.name or type(self).__name__, network, vars(type(self)).get("takes_adapters", False))
         #: the network as it was given, whatever a method makes of it
         self.given_network = self.network = network
@@ -97,7 +97,7 @@ class Method(Configurable):
         """Raises a UserError where clients have more training examples, or fewer, than the method can take."""
 
     def personal(self, start: InitialWeights) -> State:
-        """Initial values of a client's own state, {name: (*shape)}: everybody starts with the same."""
+        """Initial values of a client's own state, {name: (*shape)}: everyone starts with the same."""
         return {}
 
     def model(self, batch: Batch) -> None:
@@ -162,7 +162,7 @@ class Method(Configurable):
     def init_new_client(self, means: State, initial: State, personal: State) -> State:
         """Personal values of a client that was never seen, {name: (*shape)}.
 
-        By default the means, and what everybody started from where there is none.
+        By default the means, and what everyone started from where there is none.
 
         Args:
             means: of :meth:`new_client_terms` over all clients, {name: (*shape)}.
@@ -188,14 +188,14 @@ class Method(Configurable):
 
     # -- names ----------------------------------------------------------------------------------------------------
 
-    def expand(self, name: str, known: Iterable[str]) -> tuple[str, ...]:
+    def expand(self, name: str, all_names: Iterable[str]) -> tuple[str, ...]:
         """All values called ``name`` or ``name.something``; a base network without weights has none.
 
         Raises:
             UserError: if there is no such value.
         """
-        known = list(known)
-        found = tuple(k for k in known if k == name or k.startswith(name + "."))
-        if not found and all(name != net.name for net in self.network.networks):
-            raise unknown("value", name, known)
-        return found
+        all_names = list(all_names)
+        names = tuple(k for k in all_names if k == name or k.startswith(name + "."))
+        if not names and all(name != net.name for net in self.network.networks):
+            raise unknown("value", name, all_names)
+        return names

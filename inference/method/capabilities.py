@@ -226,8 +226,8 @@ def is_tabular(method: object) -> bool:
 
 
 def needs_everyone(method: object) -> bool:
-    """Whether a round of a method, or of a class of methods, counts only with everybody's message."""
-    return isinstance(method, NeedsEveryone) and bool(method.needs_everyone)  # (of a class it may be a property)
+    """Whether a round of a method, or of a class of methods, counts only with all clients' message."""
+    return isinstance(method, NeedsEveryone) and bool(method.needs_everyone)  # of a class it may be a property
 
 
 def has_converged(method: object, shared: State) -> bool:

@@ -63,7 +63,7 @@ def with_final_chains(method: Method, template: Batch, rounds: int) -> Method:
         UserError: where there is nothing to sample, or nothing that these chains can sample.
     """
     latent, final = _head_of(method, template), list(method.schedule().final_steps)
-    found, cls = copy.copy(method), type(method)
+    sampled, cls = copy.copy(method), type(method)
     gaussian = [step for step in final if isinstance(step, GaussianHead) and step.final]
     if gaussian:
         chain = Chain(
@@ -71,20 +71,20 @@ def with_final_chains(method: Method, template: Batch, rounds: int) -> Method:
             together=True, leaps=LEAPS,
         )  # fmt: skip
         moved = MovedHead(**vars(gaussian[-1]), chain=chain, step_size=STEP_SIZE)
-        found.__class__ = derived(cls, _Replaced)
-        found.new_steps = [moved if step is gaussian[-1] else step for step in final]  # type: ignore[attr-defined]
-        found.final_steps = [  # type: ignore[attr-defined]
+        sampled.__class__ = derived(cls, _Replaced)
+        sampled.new_steps = [moved if step is gaussian[-1] else step for step in final]  # type: ignore[attr-defined]
+        sampled.final_steps = [  # type: ignore[attr-defined]
             replace(moved, since=rounds) if step is gaussian[-1] else step for step in final
         ]
-        return found
+        return sampled
     if final:
         raise UserError(f"{_name(method)} ends with steps of its own, which final='chains' does not replace")
     step = adjusted([latent], BURN, KEPT, THIN, CHAINS)
-    found.__class__ = derived(cls, _Sampled)
+    sampled.__class__ = derived(cls, _Sampled)
     drawn = kept_as(latent)
-    found.latent_sampled, found.drawn, found.final_steps = latent, drawn, [step]  # type: ignore[attr-defined]
-    found.new_steps = [_Emptied(drawn), *method.new_client_steps(), step]  # type: ignore[attr-defined]
-    return found
+    sampled.latent_sampled, sampled.drawn, sampled.final_steps = latent, drawn, [step]  # type: ignore[attr-defined]
+    sampled.new_steps = [_Emptied(drawn), *method.new_client_steps(), step]  # type: ignore[attr-defined]
+    return sampled
 
 
 def _name(method: Method) -> str:
@@ -154,10 +154,10 @@ class _Sampled(_Replaced):
         return replace(super().schedule(), final_when="end")
 
     def client_summary(self, values: State) -> State:
-        found = super().client_summary(values)
-        if "uncertainty" in found and values[self.drawn].shape[-2]:
-            found["uncertainty"] = values[self.drawn].flatten(2, 3).var(2).mean((1, 2))  # tr Cov(w_j | D_j) / d
-        return found
+        summary = super().client_summary(values)
+        if "uncertainty" in summary and values[self.drawn].shape[-2]:
+            summary["uncertainty"] = values[self.drawn].flatten(2, 3).var(2).mean((1, 2))  # tr Cov(w_j | D_j) / d
+        return summary
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import pyro
 import torch
 
 from hierfl.data.federation import Federation
-from hierfl.data.input_scales import FAR
+from hierfl.data.input_scales import MAX_UNSCALED
 from hierfl.data.response_units import ResponseUnits
 from hierfl.data.standard_units import in_standard_units, with_scaled_inputs
 from hierfl.errors import UserError
@@ -64,15 +64,15 @@ def with_learned_sd(method: Method, federation: Federation, *, alone: bool = Fal
     if not _asks(method, federation):
         _warn_of_units(method, federation)
         return method, federation
-    found, federation = copy.copy(method), in_standard_units(federation, alone=alone)
+    learning, federation = copy.copy(method), in_standard_units(federation, alone=alone)
     federation = federation if alone else with_scaled_inputs(federation)
     fitted_last = any(isinstance(step, SVI) for step in method.schedule().final_steps)
     everyone = method.network.learned == "shared" and method.exchange() and not fitted_last
-    found.__class__ = derived(type(method), _SharedSd if everyone else _OwnSd)
-    found.response_units = federation.units  # type: ignore[attr-defined]
+    learning.__class__ = derived(type(method), _SharedSd if everyone else _OwnSd)
+    learning.response_units = federation.units  # type: ignore[attr-defined]
     if method.conditions:
-        found.network = _with_parameter(method)
-    return found, federation
+        learning.network = _with_parameter(method)
+    return learning, federation
 
 
 def _warn_of_units(method: Method, federation: Federation) -> None:
@@ -85,7 +85,9 @@ def _warn_of_units(method: Method, federation: Federation) -> None:
     ):
         return
     whole = bool((federation.y == federation.y.round()).all())  # counts, whose likelihood has no other unit
-    if not whole and (abs(units.mean) > FAR * max(1.0, units.sd) or not 1 / FAR < units.sd < FAR):
+    if not whole and (
+        abs(units.mean) > MAX_UNSCALED * max(1.0, units.sd) or not 1 / MAX_UNSCALED < units.sd < MAX_UNSCALED
+    ):
         log.warning(
             "the model has a likelihood of its own, which sees the responses as they are, mean %.4g and sd %.4g: "
             "network.likelihood(...) standardises them, or do so before the federation is made",
@@ -108,16 +110,16 @@ def _with_parameter(method: Method) -> Architecture:
     if method.network.learned != "shared":
         name = method.name or type(method).__name__
         raise UserError(f'{name} has one response\'s sd for all clients: noise="shared" (--learn-sd shared)')
-    found = object.__new__(_Learning)
-    vars(found).update({k: v for k, v in vars(method.network).items() if k != "noise"})
-    return found
+    network = object.__new__(_Learning)
+    vars(network).update({k: v for k, v in vars(method.network).items() if k != "noise"})
+    return network
 
 
 def _asks(method: Method, federation: Federation) -> bool:
     """Whether the model asks for the standard deviation that is to be learned."""
     if not method.network.learned:
         return False
-    if method.conditions:  # (its model computes with the number, and cannot be tried without)
+    if method.conditions:  # its model computes with the number, and cannot be tried without
         return not isinstance(method.network, _Learning)
     template, start = federation.template(), InitialWeights.of(method.network, 0)
     shared, own = (
@@ -126,13 +128,13 @@ def _asks(method: Method, federation: Federation) -> bool:
     )
     values = client_view(shared, {k: v[None, None] for k, v in own.items()})
     if RESPONSE_SD in values:
-        return False  # (the method has one of its own)
+        return False  # the method has one of its own
     values[RESPONSE_SD] = torch.ones_like(template.n[0])
     with pyro.validation_enabled(False), torch.no_grad():
         latents = guide_latents(method, template, values, None)
-        with Restrict(values, {k: site.value for k, site in latents.items()}) as seen:
+        with Restrict(values, {k: site.value for k, site in latents.items()}) as restricted:
             method.model(template)
-    return RESPONSE_SD in seen.asked
+    return RESPONSE_SD in restricted.asked
 
 
 class _SharedSd(Method):

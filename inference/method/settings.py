@@ -37,7 +37,7 @@ class Configurable:
 
 def setting(
     default: Any,
-    about: str,
+    meaning: str,
     *,
     above: float | None = None,
     at_least: float | None = None,
@@ -51,7 +51,7 @@ def setting(
 
     Args:
         default: its value where nothing is said.
-        about: what it means.
+        meaning: what it means.
         above, at_least, below, at_most: the range it must lie in.
         unless: values of other settings under which it changes nothing; a range for all from a number on.
         scale_of: priors of which it says how strongly they pull; where priors are compared it is chosen again for each.
@@ -59,7 +59,7 @@ def setting(
     """
     limits = {"above": above, "at_least": at_least, "below": below, "at_most": at_most}
     more = {"unless": unless or {}, "scale_of": scale_of, "newer": newer}
-    return field(default=default, metadata={"about": about, **limits, **more})
+    return field(default=default, metadata={"about": meaning, **limits, **more})
 
 
 def make_settings(method: type[Configurable], given: Mapping[str, Any]) -> Any:
@@ -78,8 +78,8 @@ def make_settings(method: type[Configurable], given: Mapping[str, Any]) -> Any:
 
 def scale_setting(method: type[Configurable], prior: str) -> str | None:
     """The setting that says how strongly a prior pulls, if there is one."""
-    found = (f.name for f in dataclasses.fields(method.Settings) if prior in f.metadata.get("scale_of", ()))
-    return next(found, None)
+    names = (f.name for f in dataclasses.fields(method.Settings) if prior in f.metadata.get("scale_of", ()))
+    return next(names, None)
 
 
 def applicable(

@@ -53,10 +53,10 @@ def check_model(
         UserError: one line, which names the site or parameter, and what to write.
     """
     steps = [*method.local(), *method.schedule().final_steps]
-    known = {**shared, **personal}
-    free = {k for step in steps for name in _by_gradients(step) for k in method.expand(name, known)}
+    values = {**shared, **personal}
+    free = {k for step in steps for name in _by_gradients(step) for k in method.expand(name, values)}
     free |= {
-        k for name, group in exchange.groups.items() if group.rule.sends_gradients for k in method.expand(name, known)
+        k for name, group in exchange.groups.items() if group.rule.sends_gradients for k in method.expand(name, values)
     }
     with random_numbers_kept(federation.device), errors_as_one_line(method):
         probe = Probe(method, federation, shared, personal, rows)

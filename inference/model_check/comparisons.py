@@ -41,7 +41,7 @@ def warn_of_untrained(probe: Probe, free: Collection[str]) -> None:
     own = {k: v for k, v in probe.values_of([0]).items() if k in free and not is_statistic(k)}
     leaves = {k: v.detach().requires_grad_() for k, v in own.items()}
     with torch.enable_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # (torch's own, of float(param(...)))
+        warnings.simplefilter("ignore")  # torch's own, of float(param(...))
         numbers = probe.numbers(probe.row(0, probe.counts[0]), [0], leaves=leaves)
         total = sum((number.value.sum() for number in numbers), torch.zeros((), requires_grad=True))
     slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True) if leaves else ()
@@ -92,10 +92,11 @@ def check_padding(probe: Probe, plain: Sequence[SiteNumber], together: Sequence[
         together: what it says of all rows, with padding.
     """
     examples, padded = probe.counts[0], [number.row(0) for number in together]
-    for one, two in zip(padded, plain, strict=True):
-        if not one.first(examples).agrees(two):
+    for padded_number, two in zip(padded, plain, strict=True):
+        if not padded_number.first(examples).agrees(two):
             raise UserError(
-                f"{one.label} changes when a client's {examples} examples are padded to {probe.batch.width}: the model "
+                f"{padded_number.label} changes when a client's {examples} examples are padded to {probe.batch.width}: "
+                "the model "
                 "or guide uses batch.width, batch.x.shape[1], or a sum or mean over examples without batch.mask; write "
                 "'with data(batch):' around what belongs to examples, and take batch.n for their number"
             )
@@ -113,20 +114,29 @@ def check_weights(probe: Probe, plain: Sequence[SiteNumber], steps: Sequence[Loc
     examples = probe.counts[0]
     once = probe.row(0, examples)
     weight = once.n.new_full((1, 1), 2.0)
-    for one, two in zip(plain, probe.numbers(replace(once, scale=weight), [0]), strict=True):
-        if one.per_example and one.observed and not replace(one, value=2 * one.value).agrees(two):
+    for plain_number, two in zip(plain, probe.numbers(replace(once, scale=weight), [0]), strict=True):
+        if (
+            plain_number.per_example
+            and plain_number.observed
+            and not replace(plain_number, value=2 * plain_number.value).agrees(two)
+        ):
             raise UserError(
-                f"{one.label} does not count twice in a minibatch of half the examples: its plate must be "
+                f"{plain_number.label} does not count twice in a minibatch of half the examples: its plate must be "
                 "'with data(batch):'"
             )
     if not any(in_minibatches(step) for step in steps):
         return
     twice = replace(once, x=once.x.repeat_interleave(2, 1), y=once.y.repeat_interleave(2, 1), scale=weight / 4)
-    for one, two in zip(plain, probe.numbers(twice, [0]), strict=True):
-        summed = one.observed and one.per_client and not one.per_example and float(one.value.abs().max()) > 1e-6
-        if summed and replace(one, value=2 * one.value).agrees(two):
+    for plain_number, two in zip(plain, probe.numbers(twice, [0]), strict=True):
+        summed = (
+            plain_number.observed
+            and plain_number.per_client
+            and not plain_number.per_example
+            and float(plain_number.value.abs().max()) > 1e-6
+        )
+        if summed and replace(plain_number, value=2 * plain_number.value).agrees(two):
             raise UserError(
-                f"{one.label} is a sum over examples outside the data plate, where it counts too little in a "
+                f"{plain_number.label} is a sum over examples outside the data plate, where it counts too little in a "
                 "minibatch: move it into 'with data(batch):', or multiply it by batch.scale where that is not None"
             )
 
@@ -134,4 +144,4 @@ def check_weights(probe: Probe, plain: Sequence[SiteNumber], steps: Sequence[Loc
 def in_minibatches(step: Any) -> bool:
     """Whether a local step, or one inside it, is known to take some of a client's examples at a time."""
     inner = [getattr(step, name, None) for name in ("step", "descent")]
-    return getattr(step, "batch", None) is not None or any(in_minibatches(one) for one in inner if one is not None)
+    return getattr(step, "batch", None) is not None or any(in_minibatches(part) for part in inner if part is not None)

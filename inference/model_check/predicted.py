@@ -46,8 +46,8 @@ def check_predictions(method: Method, probe: Probe) -> None:
             f"{what} is not finite: a latent's prior has no mean (a Cauchy, say); set global_draws to a number of "
             "draws, or has_global_model = False"
         )
-    one, two = (_log_probs(of_population(replace(batch, n=batch.n.new_full((1,), n))), batch.y) for n in (1.0, 7.0))
-    if not same_numbers(one, two):
+    first, two = (_log_probs(of_population(replace(batch, n=batch.n.new_full((1,), n))), batch.y) for n in (1.0, 7.0))
+    if not same_numbers(first, two):
         raise UserError(
             f"{what} depends on batch.n, which is 1 there, since the client is not known: leave batch.n out of what "
             "is predicted, or say has_global_model = False"
@@ -114,8 +114,8 @@ def _check(probe: Probe, predict: Predict, whose: str, first: bool = True, remed
 
 
 def _log_probs(site: Site, y: Tensor) -> Tensor:
-    found: Tensor = site.fn.log_prob(y)
-    return found
+    log_p: Tensor = site.fn.log_prob(y)
+    return log_p
 
 
 def _personal(method: Method, probe: Probe, batch: Batch) -> Site:

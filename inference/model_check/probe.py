@@ -66,15 +66,15 @@ class SiteNumber:
         return same_numbers(self.value, other.value)
 
 
-def same_numbers(one: Tensor, two: Tensor) -> bool:
+def same_numbers(first: Tensor, two: Tensor) -> bool:
     """Whether two tensors of one shape agree, as far as their arithmetic can."""
-    tolerance = TOLERANCE.get(one.dtype, OTHER_TOLERANCE if one.device.type == "cpu" else DEVICE_TOLERANCE)
-    return torch.allclose(one, two, tolerance, tolerance, equal_nan=True)
+    tolerance = TOLERANCE.get(first.dtype, OTHER_TOLERANCE if first.device.type == "cpu" else DEVICE_TOLERANCE)
+    return torch.allclose(first, two, tolerance, tolerance, equal_nan=True)
 
 
-def first_difference(one: Iterable[SiteNumber], two: Iterable[SiteNumber]) -> str:
+def first_difference(first: Iterable[SiteNumber], two: Iterable[SiteNumber]) -> str:
     """The label of the first number that is not the same; empty where all are."""
-    return next((a.label for a, b in zip(one, two, strict=True) if not a.agrees(b)), "")
+    return next((a.label for a, b in zip(first, two, strict=True) if not a.agrees(b)), "")
 
 
 class Probe:
@@ -94,11 +94,11 @@ class Probe:
         self.method, self.federation = method, federation
         self.shared, self.personal, self.trained = shared, personal, rows
         self.clients = [row % federation.clients for row in range(ROWS)]
-        known = federation.sizes()
-        self.counts = [min(known[j], EXAMPLES - row % 2) for row, j in enumerate(self.clients)]
+        sizes = federation.sizes()
+        self.counts = [min(sizes[j], EXAMPLES - row % 2) for row, j in enumerate(self.clients)]
         width = EXAMPLES + PADDING
         own = [federation.train[j][:n] for j, n in zip(self.clients, self.counts, strict=True)]
-        # (padded with a row's own first example, as everywhere)
+        # Padded with a row's own first example, as everywhere.
         index = torch.stack([torch.cat([i, i[:1].expand(width - len(i))]) for i in own])
         counts = torch.tensor(self.counts, device=federation.device)[:, None]
         self.mask = torch.arange(width, device=federation.device) < counts
@@ -112,9 +112,9 @@ class Probe:
         What is zero, or the same for all clients, hides what depends on it.
         """
         start, self.values = self.values, self.shaken()
-        found = self.numbers(self.batch)
-        if all(bool(number.value.isfinite().all()) for number in found):
-            return found
+        numbers = self.numbers(self.batch)
+        if all(bool(number.value.isfinite().all()) for number in numbers):
+            return numbers
         self.values = start
         return self.numbers(self.batch)
 
@@ -177,33 +177,33 @@ class Probe:
                     for k, site in latents.items()
                 }
             sites = model_sites(self.method, batch, values, latents)
-            found = []
+            numbers = []
             for name, site in latents.items():
                 label = f"guide site {name!r}"
                 drawn = site.value.sum([*range(-site.fn.event_dim, 0)]) if site.fn.event_dim else site.value
                 drawn = torch.where(site.mask, drawn, 0.0) if isinstance(site.mask, Tensor) else drawn
-                found += [SiteNumber(label, drawn, True, site.per_example)]
-                found += [SiteNumber(label, log_density(site.fn, site), True, site.per_example)]
+                numbers += [SiteNumber(label, drawn, True, site.per_example)]
+                numbers += [SiteNumber(label, log_density(site.fn, site), True, site.per_example)]
             for name, site in sites.items():
                 density = log_density(site.fn, site)
-                found.append(
+                numbers.append(
                     SiteNumber(f"site {name!r}", density, site.per_client, site.per_example, site.kind == "observed")
                 )
-        return found
+        return numbers
 
     def given(self, row: int) -> Given:
         """A row's examples, for a method that conditions what it says of others on them."""
-        known = self.row(row, self.counts[row])
-        return Given(known, self.keys[[row]], ("model check", "given"))
+        examples = self.row(row, self.counts[row])
+        return Given(examples, self.keys[[row]], ("model check", "given"))
 
 
 def other_targets(batch: Batch) -> Tensor:
     """For each example another one's target that differs, where there is one, (S, n)."""
-    known = batch.y.flatten()
-    differs = known[None] != known[:, None]
-    return known[differs.to(torch.uint8).argmax(1)].reshape(batch.y.shape)
+    targets = batch.y.flatten()
+    differs = targets[None] != targets[:, None]
+    return targets[differs.to(torch.uint8).argmax(1)].reshape(batch.y.shape)
 
 
-def joined(one: Batch, two: Batch) -> Batch:
+def joined(first: Batch, two: Batch) -> Batch:
     """A row's examples with those of another behind them."""
-    return Batch(torch.cat([one.x, two.x], 1), torch.cat([one.y, two.y], 1), None, one.n)
+    return Batch(torch.cat([first.x, two.x], 1), torch.cat([first.y, two.y], 1), None, first.n)

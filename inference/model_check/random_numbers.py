@@ -48,13 +48,13 @@ def no_random_numbers(device: torch.device) -> Iterator[None]:
 
 
 def _states(device: torch.device) -> dict[str, Any]:
-    found = {"torch": torch.random.get_rng_state(), "numpy": np.random.get_state(), "random": random.getstate()}  # noqa: NPY002
-    return found | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
+    states = {"torch": torch.random.get_rng_state(), "numpy": np.random.get_state(), "random": random.getstate()}  # noqa: NPY002
+    return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
 
-def _same(one: Any, two: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, two)
-    if isinstance(one[1], np.ndarray):
-        return one[2] == two[2] and bool((one[1] == two[1]).all())
-    return bool(one == two)
+def _same(first: Any, two: Any) -> bool:
+    if isinstance(first, torch.Tensor):
+        return torch.equal(first, two)
+    if isinstance(first[1], np.ndarray):
+        return first[2] == two[2] and bool((first[1] == two[1]).all())
+    return bool(first == two)

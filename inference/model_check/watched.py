@@ -25,7 +25,7 @@ from .supports import described, kind_of, outside, support_of, unbounded
 #: in the errors of Pyro's plates
 OF_PLATES = ("Shape mismatch inside plate", "collide at dim", "duplicate plate", "cannot use plate")
 #: how far values are moved to see whether a point stays in its support
-FAR = 20.0
+PROBE_DISTANCE = 20.0
 
 
 class Watched:
@@ -67,7 +67,7 @@ def check_sites(method: Method, probe: Probe, free: Collection[str]) -> None:
     batch = probe.batch
     tensors = {"batch.x": batch.x, "batch.y": batch.y, "batch.n": batch.n, "batch.mask": probe.mask, **values}
     before = {name: tensor._version for name, tensor in tensors.items()}
-    with torch.enable_grad():  # (what has a gradient though no value of the method's has one is not trained)
+    with torch.enable_grad():  # what has a gradient though no value of the method's has one is not trained
         latents = guide_latents(watched, batch, values, probe.noise(range(ROWS), probe.counts))
         watched.latents = latents
         drawn = {f"latent {name!r}": site.value for name, site in latents.items()}
@@ -99,7 +99,7 @@ def _check_points(
         for name, site in sites.items()
         if site.kind == "latent" and (support := support_of(site.fn)) is not None and not unbounded(support)
     }
-    for far in (-FAR, FAR) if bounded else ():
+    for far in (-PROBE_DISTANCE, PROBE_DISTANCE) if bounded else ():
         moved = {k: v + far if k in free and k in probe.personal else v for k, v in values.items()}
         with torch.no_grad():
             latents = guide_latents(method, probe.batch, moved, None)

@@ -128,18 +128,18 @@ def _check(epsilon: float, delta: float, mechanisms: Sequence[Mechanism]) -> Non
 @cache
 def _planned(epsilon: float, delta: float, mechanisms: tuple[Mechanism, ...]) -> tuple[tuple[str, float], ...]:
     whole, shares = gaussian_ratio(epsilon, delta), sum(m.share for m in mechanisms)
-    found = {}
+    multipliers = {}
     for m in mechanisms:
         ratio = whole * math.sqrt(m.share / shares)
-        found[m.name] = math.sqrt(m.releases) / ratio if m.rate == 1 else _sampled(m, ratio)
+        multipliers[m.name] = math.sqrt(m.releases) / ratio if m.rate == 1 else _sampled(m, ratio)
     if all(m.rate == 1 for m in mechanisms):
-        return tuple((name, value * (1 + 1e-12)) for name, value in found.items())
+        return tuple((name, value * (1 + 1e-12)) for name, value in multipliers.items())
 
     def excess(factor: float) -> float:
-        return composed_epsilon(delta, mechanisms, {name: v * factor for name, v in found.items()}) - epsilon
+        return composed_epsilon(delta, mechanisms, {name: v * factor for name, v in multipliers.items()}) - epsilon
 
     factor = _factor(excess)
-    return tuple((name, value * factor) for name, value in found.items())
+    return tuple((name, value * factor) for name, value in multipliers.items())
 
 
 def _sampled(mechanism: Mechanism, ratio: float) -> float:
@@ -154,16 +154,16 @@ def _sampled(mechanism: Mechanism, ratio: float) -> float:
 def _factor(excess: Callable[[float], float]) -> float:
     """About the smallest factor at which a falling function is at most 0."""
     high = low = 1.0
-    while excess(high) > 0:  # (from above: little noise takes long to be accounted for)
+    while excess(high) > 0:  # from above: little noise takes long to be accounted for
         low, high = high, high * STEP
         if high > MOST_FACTOR:
             raise UserError("no noise meets this budget: fewer releases, or a larger epsilon or delta")
     while low == high or excess(low) <= 0:
         low, high = low / STEP, min(high, low)
-    found = math.exp(brentq(lambda logarithm: excess(math.exp(logarithm)), math.log(low), math.log(high), xtol=CLOSE))
-    while excess(found) > 0:
-        found *= 1 + CLOSE
-    return found
+    factor = math.exp(brentq(lambda logarithm: excess(math.exp(logarithm)), math.log(low), math.log(high), xtol=CLOSE))
+    while excess(factor) > 0:
+        factor *= 1 + CLOSE
+    return factor
 
 
 @cache
@@ -172,8 +172,8 @@ def _composed(ratio: float, sampled: tuple[tuple[float, float, int], ...], delta
         return gaussian_epsilon(ratio, delta)
     event, accountant = _dp_accounting()
     for rate, multiplier, releases in sampled:
-        one = event.PoissonSampledDpEvent(rate, event.GaussianDpEvent(multiplier))
-        accountant.compose(event.SelfComposedDpEvent(one, releases))
+        single = event.PoissonSampledDpEvent(rate, event.GaussianDpEvent(multiplier))
+        accountant.compose(event.SelfComposedDpEvent(single, releases))
     if ratio > 0:
         accountant.compose(event.GaussianDpEvent(1 / ratio))
     return float(accountant.get_epsilon(delta))

@@ -74,11 +74,11 @@ def with_client_noise(options: Options, method: Method, everyone: int) -> Method
             parts[group] = Changes.of(group, rule, names, shared)
     if pressed := next(iter(method.pipeline()), None):
         raise UserError(f"dp='client': messages of {pressed!r} pass a pipeline (compression), and noise a sum: without")
-    found = copy.copy(method)
-    found.__class__ = derived(type(method), _PrivateClients)
+    private = copy.copy(method)
+    private.__class__ = derived(type(method), _PrivateClients)
     shares = noise_shares(everyone, masked=options.masked)
-    found.changes = ClippedChanges(parts, shares, options.participation)  # type: ignore[attr-defined]
-    return found
+    private.changes = ClippedChanges(parts, shares, options.participation)  # type: ignore[attr-defined]
+    return private
 
 
 class _Asked(Mapping[str, Tensor]):
@@ -143,26 +143,26 @@ class Changes:
 
     def changes(self, chunk: ClientChunk) -> State:
         """Each client's, {key: (S, *shape)}: values over weights less the broadcast ones, other numbers as they are."""
-        message, found = self.rule.message(self.names, chunk), {}
+        message, changes = self.rule.message(self.names, chunk), {}
         for key in self.sent:
             value, field = message[key], self.form[key]
             if field.weight is not None:
                 weight = append_dims(field.weight(message), value)
                 value = value / weight
-                if self.relative(key):  # (of a value to which a client gives no weight it changes nothing)
+                if self.relative(key):  # of a value to which a client gives no weight it changes nothing
                     value = torch.where(weight == 0, chunk.shared[key], value)
-            found[key] = value - chunk.shared[key] if self.relative(key) else value
-        return found
+            changes[key] = value - chunk.shared[key] if self.relative(key) else value
+        return changes
 
     def total(self, total: State, old: State, count: Tensor) -> State:
         """The sum as the rule expects it, each of ``count`` clients with weight 1."""
-        found = {}
+        whole = {}
         for key, field in self.form.items():
             if key in self.weights:
-                found[key] = count.to(field.dtype).expand(field.shape)
+                whole[key] = count.to(field.dtype).expand(field.shape)
             else:
-                found[key] = total[key] + count.to(field.dtype) * old[key] if self.relative(key) else total[key]
-        return found
+                whole[key] = total[key] + count.to(field.dtype) * old[key] if self.relative(key) else total[key]
+        return whole
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class ClippedChanges:
             multiplier: standard deviation of the whole noise / clip.
         """
         step = 2.0 ** math.ceil(math.log2(clip * (1 + 8 * multiplier / math.sqrt(self.shares)) / STEPS))
-        # (changes are rounded to the grid)
+        # Changes are rounded to the grid.
         longest = clip + math.sqrt(self.entries) * step / 2
         return max(multiplier * longest / math.sqrt(self.shares), step), step
 
@@ -202,17 +202,17 @@ class ClippedChanges:
         if privacy is None:
             raise ValueError("clipped changes are of a fit with noise")
         drawn, multiplier = step_noise(privacy), privacy.plan.multiplier(ROUNDS)
-        found = {name: part.changes(chunk) for name, part in self.parts.items()}
-        flat = torch.cat([v.flatten(1) for part in found.values() for v in part.values()], 1).double()
+        changes = {name: part.changes(chunk) for name, part in self.parts.items()}
+        flat = torch.cat([v.flatten(1) for part in changes.values() for v in part.values()], 1).double()
         norm = flat.square().sum(1).sqrt()
         factor = (privacy.clip / norm.clamp_min(1e-300)).clamp_max(1)
-        reports = norm.isfinite() & chunk.healthy()  # (a change that is not finite is zeros)
+        reports = norm.isfinite() & chunk.healthy()  # a change that is not finite is zeros
         if self.rate < 1:
-            if "reports" not in chunk.drawn:  # (one coin for all groups: a round's message is one release)
+            if "reports" not in chunk.drawn:  # one coin for all groups: a round's message is one release
                 chunk.drawn["reports"] = drawn.coins(chunk.keys, 1, self.rate, chunk.round, "reports")[:, 0]
             reports &= chunk.drawn["reports"].to(reports.device)
         sent = {}
-        for key, value in found[group].items():
+        for key, value in changes[group].items():
             mine = reports.view(-1, *[1] * (value.dim() - 1))
             clipped = torch.where(mine, times_rows(factor, value.double()), 0.0)
             if multiplier:
@@ -268,12 +268,12 @@ class _PrivateClients(Method):
     changes: ClippedChanges
 
     def mechanisms(self, options: Options) -> Sequence[Mechanism]:
-        # (a coin counts where masks hide it)
+        # A coin counts where masks hide it.
         rate = options.participation if options.masked else 1.0
         return [Mechanism(ROUNDS, 1.0, max(1, options.rounds), rate, 1)]
 
     def exchange(self) -> Mapping[str, AggregationRule]:
-        found: dict[str, AggregationRule] = {}
+        rules: dict[str, AggregationRule] = {}
         for group, rule in super().exchange().items():
-            found[group] = ClippedChange(group, rule, self.changes) if group in self.changes.parts else rule
-        return found
+            rules[group] = ClippedChange(group, rule, self.changes) if group in self.changes.parts else rule
+        return rules

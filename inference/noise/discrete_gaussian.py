@@ -33,14 +33,14 @@ def discrete_gaussian(count: int, sd: int, words: Words) -> np.ndarray:
     """
     if sd != int(sd) or not 1 <= sd <= MOST_SD:
         raise ValueError(f"sd must be a whole number from 1 to {MOST_SD}, not {sd}")
-    sd, found, there = int(sd), np.empty(count, np.int64), 0
-    while there < count:
-        drawn = _discrete_laplace(max(16, int(1.5 * (count - there))), sd, words)
-        # (of scale sd, so that the ratio of the two is exp(-(|k| - sd)^2 / (2 sd^2)) up to a constant)
-        kept = drawn[_bernoulli_exp((np.abs(drawn) - sd) ** 2, 2 * sd * sd, words)][: count - there]
-        found[there : there + len(kept)] = kept
-        there += len(kept)
-    return found
+    sd, draws, num_drawn = int(sd), np.empty(count, np.int64), 0
+    while num_drawn < count:
+        drawn = _discrete_laplace(max(16, int(1.5 * (count - num_drawn))), sd, words)
+        # Of scale sd, so that the ratio of the two is exp(-(|k| - sd)^2 / (2 sd^2)) up to a constant.
+        kept = drawn[_bernoulli_exp((np.abs(drawn) - sd) ** 2, 2 * sd * sd, words)][: count - num_drawn]
+        draws[num_drawn : num_drawn + len(kept)] = kept
+        num_drawn += len(kept)
+    return draws
 
 
 def _discrete_laplace(count: int, scale: int, words: Words) -> np.ndarray:
@@ -63,10 +63,10 @@ def _bernoulli_exp(numerator: np.ndarray, denominator: int, words: Words) -> np.
     whole, rest = numerator // denominator, numerator % denominator
     going = np.flatnonzero(whole)
     while len(going):
-        one = _series(np.ones(len(going), np.int64), 1, words)
-        happens[going[~one]] = False
+        happened = _series(np.ones(len(going), np.int64), 1, words)
+        happens[going[~happened]] = False
         whole[going] -= 1
-        going = going[one & (whole[going] > 0)]
+        going = going[happened & (whole[going] > 0)]
     going = np.flatnonzero(happens)
     happens[going] = _series(rest[going], denominator, words)
     return happens
@@ -84,11 +84,11 @@ def _series(numerator: np.ndarray, denominator: int, words: Words) -> np.ndarray
 
 def _below(most: np.ndarray, words: Words) -> np.ndarray:
     """Uniform integers in [0, most), by rejection of words."""
-    found, going = np.empty(len(most), np.int64), np.arange(len(most))
+    integers, going = np.empty(len(most), np.int64), np.arange(len(most))
     while len(going):
         word, limit = words(len(going)), most[going]
-        # (the largest multiple of the limit; above it a remainder would be too frequent)
+        # The largest multiple of the limit; above it a remainder would be too frequent.
         fits = word - word % limit <= np.iinfo(np.int64).max - limit + 1
-        found[going[fits]] = (word % limit)[fits]
+        integers[going[fits]] = (word % limit)[fits]
         going = going[~fits]
-    return found
+    return integers

@@ -130,18 +130,20 @@ def clipped_sums(
     total = torch.zeros((len(chunk.clients), entries), dtype=torch.float64, device=device)
     owners, places = (send(part, device) for part in chosen.nonzero(as_tuple=True))
     own = frozenset(k for k in values if k in chunk.values or k in at)
-    each = sum(values[k][0].numel() for k in own) * (1 + noise.particles) + chunk.federation.event_shape.numel()
-    most = max(1, NUMBERS_AT_ONCE.get(device.type, NUMBERS_AT_ONCE_ELSEWHERE) // each)
+    numbers_of_example = (
+        sum(values[k][0].numel() for k in own) * (1 + noise.particles) + chunk.federation.event_shape.numel()
+    )
+    most = max(1, NUMBERS_AT_ONCE.get(device.type, NUMBERS_AT_ONCE_ELSEWHERE) // numbers_of_example)
     for first in range(0, len(owners), most):
         owner, place = owners[first : first + most], places[first : first + most]
-        found = _gradients(chunk, owner, place, at, ExampleRows(values, own, owner, {}), noise, frozen, rows)
-        norm = found.square().sum(1, dtype=torch.float64).sqrt()
+        gradients = _gradients(chunk, owner, place, at, ExampleRows(values, own, owner, {}), noise, frozen, rows)
+        norm = gradients.square().sum(1, dtype=torch.float64).sqrt()
         if observe is not None:
             observe(norm)
         factor = (clip * (1 - SLACK) / norm.clamp_min(1e-300)).clamp_max(1)
-        clipped, sound = found.double().mul_(factor[:, None]), norm.isfinite()
-        if not bool(sound.all()):
-            clipped.masked_fill_(~sound[:, None], 0.0)
+        clipped, finite = gradients.double().mul_(factor[:, None]), norm.isfinite()
+        if not bool(finite.all()):
+            clipped.masked_fill_(~finite[:, None], 0.0)
         total.index_add_(0, owner, clipped)
     return total
 
@@ -162,5 +164,5 @@ def _gradients(
     if not objective.requires_grad:
         return torch.cat([torch.zeros_like(v).flatten(1) for v in leaves.values()], 1)
     slopes = torch.autograd.grad(objective.sum(), list(leaves.values()), allow_unused=True)
-    found = [torch.zeros_like(v) if g is None else g for v, g in zip(leaves.values(), slopes, strict=True)]
-    return torch.cat([g.flatten(1) for g in found], 1)
+    slopes_or_zeros = [torch.zeros_like(v) if g is None else g for v, g in zip(leaves.values(), slopes, strict=True)]
+    return torch.cat([g.flatten(1) for g in slopes_or_zeros], 1)

@@ -131,10 +131,10 @@ def _with_site_noise(options: Options, method: Method, federation: Federation, r
     _try_messages(method, chunk)
     if options.rounds and not any(part.releases for part in parts.values()):
         raise UserError(f"{method.name or type(method).__name__} takes no steps on data: there is no noise to add")
-    found = copy.copy(method)
-    found.__class__ = derived(type(method), _Private)
-    found.plain, found.parts, found.public_rows = method, parts, rows  # type: ignore[attr-defined]
-    return found
+    private = copy.copy(method)
+    private.__class__ = derived(type(method), _Private)
+    private.plain, private.parts, private.public_rows = method, parts, rows  # type: ignore[attr-defined]
+    return private
 
 
 def _blank(method: Method, federation: Federation, rows: int, seed: int) -> ClientChunk:
@@ -228,7 +228,7 @@ class _Private(Method):
         return PrivateSVI(inner, part.of_round, part.name, part.rate, self.public_rows)
 
     def new_client_steps(self) -> Sequence[LocalStep]:
-        return self.plain.new_client_steps()  # (nothing of it is sent)
+        return self.plain.new_client_steps()  # nothing of it is sent
 
     def new_client_terms(self, personal: State) -> State:
         later = {name for step in self.schedule().final_steps for name in step.trains}

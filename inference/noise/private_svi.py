@@ -79,9 +79,9 @@ class PrivateSVI:
         for _ in range(count):
             for (block, own), optimizer in zip(trained, optimizers, strict=True):
                 for _ in range(block.repeats):
-                    found = self._direction(chunk, block, own, noise, frozen, phase, turn)
+                    gradient = self._direction(chunk, block, own, noise, frozen, phase, turn)
                     for name, leaf in own.items():
-                        leaf.grad = found[name]
+                        leaf.grad = gradient[name]
                     optimizer.step()
                     turn += block.batches
 
@@ -94,7 +94,7 @@ class PrivateSVI:
         taken: list[int] = []
 
         def gradient(at: Mapping[str, Tensor], number: int) -> State:
-            # (another gradient on the same minibatch is another release: it has a sample and noise of its own)
+            # Another gradient on the same minibatch is another release: it has a sample and noise of its own.
             what = phase, turn + number, *([taken.count(number)] if number in taken else [])
             taken.append(number)
             if len(taken) > block.gradients:
@@ -138,13 +138,13 @@ class PrivateSVI:
         chosen = torch.arange(width) < torch.tensor(chunk.sizes)[:, None]
         if self.rate < 1:
             chosen &= drawn.coins(keys, width, self.rate, chunk.round, self.part, *what)
-        found = clipped_sums(chunk, chosen, at, values, noise, frozen, self.rows, privacy.clip, self.observe)
+        total = clipped_sums(chunk, chosen, at, values, noise, frozen, self.rows, privacy.clip, self.observe)
         if multiplier := privacy.plan.multiplier(self.part):
-            sd = noise_sd(found.shape[1], privacy.clip * privacy.patient_rows, multiplier)
+            sd = noise_sd(total.shape[1], privacy.clip * privacy.patient_rows, multiplier)
             step = grid(sd)
-            added = drawn.gaussian(keys, found.shape[1], sd, step, chunk.round, self.part, *what)
-            found = (found / step).round_() * step + added.to(found.device)
-        return found / self.rate
+            added = drawn.gaussian(keys, total.shape[1], sd, step, chunk.round, self.part, *what)
+            total = (total / step).round_() * step + added.to(total.device)
+        return total / self.rate
 
 
 def _prior_gradient(chunk: ClientChunk, at: State, values: State, noise: ClientNoise, rows: int) -> State:

@@ -57,7 +57,7 @@ class SystemNoise:
 
 
 class KeyedNoise:
-    """Noise of a simulation, a function of its key: a fit repeats and resumes. It protects nobody.
+    """Noise of a simulation, a function of its key: a fit repeats and resumes. It protects no one.
 
     Args:
         key: as (seed, client's name).
@@ -104,7 +104,7 @@ def noisy(value: Tensor, sensitivity: float, multiplier: float, source: NoiseSou
 
 def noise_sd(entries: int, sensitivity: float, multiplier: float) -> float:
     """Standard deviation of the noise of :func:`noisy`: rounding to the grid adds to the sensitivity."""
-    # (two neighbours' entries move apart by a step at most; a step is at most sd / STEPS)
+    # Two neighbours' entries move apart by a step at most; a step is at most sd / STEPS.
     share = math.sqrt(entries) * multiplier / STEPS
     if share >= 0.5:
         raise ValueError(f"{entries} entries with a multiplier of {multiplier:g}: the grid is too coarse")

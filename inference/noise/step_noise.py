@@ -35,7 +35,7 @@ class StepNoise(Protocol):
 
 
 class KeyedSteps:
-    """Of a simulation: a function of the seed, so that a fit repeats and resumes. It protects nobody.
+    """Of a simulation: a function of the seed, so that a fit repeats and resumes. It protects no one.
 
     Args:
         seed: of the fit.

@@ -41,12 +41,12 @@ def constant_latent(
     It is where the guide asks for no value that moves, looks at no data, and has no other latent on which this one
     might depend. None otherwise.
     """
-    with Restrict(values, draw=draw_with(noise)) as seen:
+    with Restrict(values, draw=draw_with(noise)) as restricted:
         try:
             method.guide(DatalessBatch(n))  # type: ignore[arg-type]
         except DataAccessed:
             return None
-    if len(seen.sites) != 1 or not seen.asked.isdisjoint(moving):
+    if len(restricted.sites) != 1 or not restricted.asked.isdisjoint(moving):
         return None
-    (site,) = seen.sites.values()
+    (site,) = restricted.sites.values()
     return site if site.kind == "latent" and site.per_client else None

@@ -62,7 +62,7 @@ def elbo(
         norms: how batch norm normalises; None for by its running statistics.
         terms: "data" for those of the data plate alone, "prior" for the others, which need no data.
     """
-    if terms == "prior":  # (of no data: nothing is dropped, nothing is normalised by a batch)
+    if terms == "prior":  # of no data: nothing is dropped, nothing is normalised by a batch
         batch, norms = batch.narrow(), None
         if isinstance(noise, ClientNoise):
             noise = noise.narrow()

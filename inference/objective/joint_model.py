@@ -23,6 +23,6 @@ class JointModel(Protocol):
     def guide(self, batch: Batch) -> None:
         """The clients' approximate posterior."""
 
-    def expand(self, name: str, known: Iterable[str]) -> tuple[str, ...]:
+    def expand(self, name: str, all_names: Iterable[str]) -> tuple[str, ...]:
         """All values called ``name`` or ``name.something``."""
         ...

@@ -39,12 +39,12 @@ def log_joint(
     Raises:
         UserError: for a latent that the model does not have.
     """
-    with Restrict(values, latents=latents, frozen=frozen) as seen:
+    with Restrict(values, latents=latents, frozen=frozen) as restricted:
         method.model(batch)
     for name in latents:
-        if name not in seen.sites:
-            raise unknown("latent", name, [k for k, site in seen.sites.items() if site.kind == "latent"])
-    terms = [log_density(site.fn, site).sum(-1) for site in seen.sites.values() if site.per_client]
+        if name not in restricted.sites:
+            raise unknown("latent", name, [k for k, site in restricted.sites.items() if site.kind == "latent"])
+    terms = [log_density(site.fn, site).sum(-1) for site in restricted.sites.values() if site.per_client]
     return torch.stack(torch.broadcast_tensors(*terms)).sum(0)
 
 

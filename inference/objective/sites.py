@@ -22,14 +22,14 @@ def guide_latents(
     method: JointModel, batch: Batch, values: Mapping[str, Tensor], noise: Noise | None, norms: Norms | None = None
 ) -> dict[str, Site]:
     """Runs the guide: each personal latent's distribution and value, (K, S, 1 or n, *event), no K at its centre."""
-    with Restrict(values, draw=draw_with(noise), norms=norms) as seen:
+    with Restrict(values, draw=draw_with(noise), norms=norms) as restricted:
         method.guide(batch)
-    for name, site in seen.sites.items():
+    for name, site in restricted.sites.items():
         if site.kind == "latent" and not site.per_client:
             raise UserError(
                 f"guide site {name!r} is outside the client plate; a global latent is a point: name it in shared()"
             )
-    return {name: site for name, site in seen.sites.items() if site.kind == "latent"}
+    return {name: site for name, site in restricted.sites.items() if site.kind == "latent"}
 
 
 def model_sites(
@@ -48,9 +48,9 @@ def model_sites(
         def drop(name: str, x: Tensor) -> Tensor:
             return noise.normal(name, x.shape[-2], x.shape[-1:])[0]  # one mask for all particles
 
-    with Restrict(values, latents=drawn, frozen=frozen, drop=drop, norms=norms) as seen:
+    with Restrict(values, latents=drawn, frozen=frozen, drop=drop, norms=norms) as restricted:
         method.model(batch)
-    unused = latents.keys() - seen.sites.keys()
+    unused = latents.keys() - restricted.sites.keys()
     if unused:
         raise UserError(f"guide site {sorted(unused)[0]!r} is not a latent of the model")
-    return seen.sites
+    return restricted.sites

@@ -31,11 +31,11 @@ def _rounds(run: Run) -> str:
     """Whether more rounds would help, by the curve on validation or training data."""
     method, rounds = run.fitted.method, run.rounds
     if isinstance(method, Converges) or not rounds:
-        return ""  # (it knows by itself when it has arrived, and says so)
+        return ""  # it knows by itself when it has arrived, and says so
     schedule = method.schedule()
     final = bool(schedule.final_steps) and schedule.final_when == "end"
-    known = not run.options.masked and run.held_out
-    examples = int(run.held_out[-1][1][:, 0].sum()) if known else None
+    has_curve = not run.options.masked and run.held_out
+    examples = int(run.held_out[-1][1][:, 0].sum()) if has_curve else None
     trend = trend_of(run.evaluations, examples, rounds - 1 if final else None)
     return "" if trend is None or trend.kind == "flat" else _rising(trend, rounds)
 

@@ -42,10 +42,10 @@ def initial_values(method: Method, start: InitialWeights) -> tuple[State, State]
     Raises:
         UserError: for a method that returns no values.
     """
-    for part, values in (found := {"shared": method.shared(start), "personal": method.personal(start)}).items():
+    for part, values in (declared := {"shared": method.shared(start), "personal": method.personal(start)}).items():
         if not isinstance(values, Mapping) or not all(isinstance(value, Tensor) for value in values.values()):
             raise UserError(f"{type(method).__name__}.{part}() returns {{name: tensor}}, not {_shown(values)}")
-    return found["shared"], found["personal"]
+    return declared["shared"], declared["personal"]
 
 
 def _shown(values: object) -> str:

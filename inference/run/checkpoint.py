@@ -27,25 +27,25 @@ FORMAT = 3
 RECORD: Schema = {"round": Number(int, 0), "state": str, "digest": str, "checksum": str}
 
 
-def save(folder: Path, state: State, about: dict[str, Any]) -> None:
+def save(folder: Path, state: State, entries: dict[str, Any]) -> None:
     """Writes a checkpoint into ``folder``, replacing the one that is there.
 
     Args:
         folder: made if missing.
         state: {name: tensor}, any device.
-        about: json values, among them "round".
+        entries: json values, among them "round".
     """
     if not folder.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         sync_folder(folder.parent)
-    target = folder / f"state-{about['round']:06d}.safetensors"
+    target = folder / f"state-{entries['round']:06d}.safetensors"
     try:
         with replacing(target) as part:
             save_file({k: v.detach().cpu().contiguous().clone() for k, v in state.items()}, part)
             digest = _digest(part)
     except SafetensorError as error:  # a full disk, for one
         raise OSError(f"{target} cannot be written: {error}") from error
-    record = {**about, "format": FORMAT, "state": target.name, "digest": digest}
+    record = {**entries, "format": FORMAT, "state": target.name, "digest": digest}
     record["checksum"] = _checksum(record)
     write_whole(folder / "checkpoint.json", (json.dumps(record, indent=1) + "\n").encode())
     for old in folder.glob("*state-*.safetensors*"):

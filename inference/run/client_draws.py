@@ -46,7 +46,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
         density = y.fn.log_prob(y.value) if units is None else units.density(y.fn.log_prob(y.value))
         density = density if piece.mask is None else torch.where(piece.mask, density, 0.0)
         fine = over_draws(density).isfinite().all(0).all(-1)
-        if not bool(fine.all()):  # (nor can anything be drawn from it)
+        if not bool(fine.all()):  # nor can anything be drawn from it
             client = clients[int((~fine).nonzero()[0])]
             raise NotFinite(f"the model of client {client} says nothing finite of its training data")
         replicated.counts = piece.present()
@@ -93,14 +93,14 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
 
 def chain_stats(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype) -> dict[str, np.ndarray]:
     """What the chains of the method's posterior steps tell of their draws: (chains, draws, S) each; empty without."""
-    held = [fitted.personal[kept] for name in fitted.trace.latents if (kept := stats_of(name)) in fitted.personal]
-    if not held:
+    stats_kept = [fitted.personal[kept] for name in fitted.trace.latents if (kept := stats_of(name)) in fitted.personal]
+    if not stats_kept:
         return {}
     chains = fitted.trace.chains
-    some = EmpiricalDraws(held[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
+    some = EmpiricalDraws(stats_kept[0][list(rows)], 1).some(draws).to(dtype).cpu().numpy()
     stats = dict(zip(STATS, np.moveaxis(some.reshape(chains, -1, *some.shape[1:]), -1, 0), strict=True))
     stats["diverging"] = stats["diverging"] > 0
     steps = fitted.method.schedule().final_steps
     if not any(isinstance(s, MovedHead) or (isinstance(s, Langevin) and s.metropolis) for s in steps):
-        return {"step_size": stats["step_size"]}  # (where every step is taken)
+        return {"step_size": stats["step_size"]}  # where every step is taken
     return stats

@@ -91,16 +91,16 @@ def interval_coverage(
         return None
     row, split = journal.last("validation"), "validation"
     if row is None or row["round"] != journal.round:
-        # (what is conditioned on the training data says nothing by how it predicts them)
+        # What is conditioned on the training data says nothing by how it predicts them.
         if federation.outline or engine.has_data("validation") or method.conditions:
             return None
         split = "train"
         few = sum(federation.sizes(split)) <= MOST_AVERAGED
         draws = (0, min(options.draws, TRAINING_DRAWS)) if random and few else (0,)
         row = metrics_row(engine.scores(broadcast, split, draws), engine.task)
-    found = {kind: value for kind in KINDS if (value := row.get(f"{kind}_coverage90")) is not None and value == value}
+    by_kind = {kind: value for kind in KINDS if (value := row.get(f"{kind}_coverage90")) is not None and value == value}
     given = None if network.learned else network.noise
-    return Coverage(split, found, 0 if federation.outline else sum(federation.sizes(split)), given)
+    return Coverage(split, by_kind, 0 if federation.outline else sum(federation.sizes(split)), given)
 
 
 def warned(run: Some) -> Some:

@@ -21,8 +21,8 @@ def metrics_row(scores: Scores, task: str) -> dict[str, Any]:
     row: Row = {}
     names = names_of(task)
     for k, kind in enumerate(("pm", "pm_draws")):
-        found = _personal(scores, k, task) if k < len(scores.personal) else {}
-        row |= {f"{kind}_{name}": found.get(name) for name in names}
+        metrics = _personal(scores, k, task) if k < len(scores.personal) else {}
+        row |= {f"{kind}_{name}": metrics.get(name) for name in names}
     everyone = {} if scores.global_model is None else from_example_sums(scores.global_model, task)
     return row | {f"gm_{name}": everyone.get(name) for name in global_metrics(task)}
 

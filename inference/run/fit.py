@@ -218,7 +218,7 @@ class Fit:
     def step(self) -> None:
         """One round: all clients' local steps, messages, the server's update."""
         options, start, number = self.options, time.perf_counter(), self.journal.round + 1
-        self.journal.round = number  # (which is what is said where it fails)
+        self.journal.round = number  # which is what is said where it fails
         reporting = draw_participants(self.keys, number, options.seed, options.asked, least_reporting(options))
         personal = bool(self.initial or self.method.local_copies)
         plan = self.schedule.plan(reporting, len(self.keys), evaluated=options.evaluates(number), personal=personal)
@@ -286,8 +286,8 @@ class Fit:
     def _restore(self) -> None:
         if self.folder is None:
             raise UserError("to resume, say where the checkpoint is")
-        known = {"server": form_of_state(self.state.tensors()), "engine": self.engine.form()}
-        form = {f"{part}/{k}": v for part, values in known.items() for k, v in values.items()}
+        forms = {"server": form_of_state(self.state.tensors()), "engine": self.engine.form()}
+        form = {f"{part}/{k}": v for part, values in forms.items() for k, v in values.items()}
         tensors, record = load_checked(self.folder, form, self._record(), self.options.rounds)
 
         def under(prefix: str) -> State:

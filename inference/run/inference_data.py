@@ -53,7 +53,7 @@ def inference_data(
         most = ENCODED if trace.by_example else trace.kept or MOST
         draws = max(min(2, most), min(most, int(limit / bytes_per_draw(fitted, rows, dtype, by_row=by_row))))
     draws = -(-draws // trace.chains) * trace.chains
-    found, found_effects = _all_draws(fitted, rows, draws, dtype, by_row=by_row), _effects(fitted, draws, dtype)
+    arrays, found_effects = _all_draws(fitted, rows, draws, dtype, by_row=by_row), _effects(fitted, draws, dtype)
     names = [federation.ids[j] for j in rows]
     sizes = [federation.sizes()[j] for j in rows]
     constants: dict[str, tuple[tuple[str, ...], np.ndarray]] = {"n": (("client",), np.array(sizes))}
@@ -63,25 +63,28 @@ def inference_data(
         point = fitted.shared[name].cpu().numpy()
         constants[name] = (tuple(f"{name}_dim_{k}" for k in range(point.ndim)), point)
     points = {name: tuple(fitted.shared[name].shape) for name in trace.global_latents}
-    along = {**dimension_names(fitted, {**points, **event_shapes(found["posterior"])}), **coordinates(fitted.method)}
+    coordinates_of_values = {
+        **dimension_names(fitted, {**points, **event_shapes(arrays["posterior"])}),
+        **coordinates(fitted.method),
+    }
     names_of_levels = level_names(fitted.method)
-    if any(isinstance(name, str) for name in names_of_levels):  # (y holds their numbers)
+    if any(isinstance(name, str) for name in names_of_levels):  # y holds their numbers
         constants["level"] = (("level_number",), np.array([str(name) for name in names_of_levels]))
-        along["level_number"] = [str(number) for number in range(1, len(names_of_levels) + 1)]
+        coordinates_of_values["level_number"] = [str(number) for number in range(1, len(names_of_levels) + 1)]
     return to_inference_data(
         clients=names,
-        posterior=found["posterior"],
-        prior=found["prior"],
-        log_likelihood=found["log_likelihood"],
-        posterior_predictive=found["posterior_predictive"],
-        sample_stats=found["sample_stats"],
+        posterior=arrays["posterior"],
+        prior=arrays["prior"],
+        log_likelihood=arrays["log_likelihood"],
+        posterior_predictive=arrays["posterior_predictive"],
+        sample_stats=arrays["sample_stats"],
         observed={"y": np.concatenate([_responses(fitted, j) for j in rows])} if observed else {},
         obs_client=np.repeat(np.array(names), sizes).tolist(),
         rows_of="all" if len(rows) == federation.clients else names,
         constants=constants,
         about_log_likelihood=JOINT if found_effects else CONDITIONAL + ("" if trace.random else POINT),
         draws_of="posterior" if fitted.method.independent_draws and trace.kept else trace.draws_of,
-        coordinates=along,
+        coordinates=coordinates_of_values,
         effects=found_effects,
     )
 
@@ -94,49 +97,49 @@ def _responses(fitted: Fitted, client: int) -> np.ndarray:
 
 def _effects(fitted: Fitted, draws: int, dtype: torch.dtype) -> tuple[Sequence[str], np.ndarray] | None:
     """What is reported of the population, at the draws of the clients: (chain, draw, m)."""
-    found = fitted.method.population_draws(fitted.shared, draws)
-    if found is None:
+    named_draws = fitted.method.population_draws(fitted.shared, draws)
+    if named_draws is None:
         return None
-    names, values = found
+    names, values = named_draws
     return names, values.to(dtype).cpu().numpy().reshape(fitted.trace.chains, -1, len(names))
 
 
 #: numbers (draws x examples x classes) that clients drawn together hold in one tensor
 TOGETHER = 2_000_000
 #: groups whose arrays are of the data, (chains, draws, N); the others' are of the clients, (chains, draws, J, *event)
-FLAT = ("log_likelihood", "posterior_predictive")
+BY_ROW_GROUPS = ("log_likelihood", "posterior_predictive")
 
 
 def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dtype, *, by_row: bool) -> Groups:
-    """The arrays of all these clients, in their order; without ``by_row`` none of :data:`FLAT`."""
+    """The arrays of all these clients, in their order; without ``by_row`` none of :data:`BY_ROW_GROUPS`."""
     federation = fitted.federation
     sizes = np.array([federation.sizes()[j] for j in rows])
     firsts = np.cumsum(sizes) - sizes
-    found: Groups = {group: {} for group in (*FLAT, "posterior", "prior", "sample_stats")}
+    groups: Groups = {group: {} for group in (*BY_ROW_GROUPS, "posterior", "prior", "sample_stats")}
     together = 1000 if _separable(fitted) else 1
     cost = max(1, BUDGET // TOGETHER) * draws * max(1, federation.classes)
     for places in pieces(sizes.tolist(), together, cost):
         part = client_draws(fitted, [rows[place] for place in places], draws, dtype)
         for group, arrays in part.items():
-            if group in FLAT and not by_row:
+            if group in BY_ROW_GROUPS and not by_row:
                 continue
             for name, value in arrays.items():
-                if name not in found[group]:
-                    shape = (int(sizes.sum()),) if group in FLAT else (len(rows), *value.shape[3:])
-                    found[group][name] = np.empty((*value.shape[:2], *shape), value.dtype)
-                if group not in FLAT:
-                    found[group][name][:, :, places] = value
+                if name not in groups[group]:
+                    shape = (int(sizes.sum()),) if group in BY_ROW_GROUPS else (len(rows), *value.shape[3:])
+                    groups[group][name] = np.empty((*value.shape[:2], *shape), value.dtype)
+                if group not in BY_ROW_GROUPS:
+                    groups[group][name][:, :, places] = value
                     continue
                 for row, place in enumerate(places):
                     first, n = firsts[place], sizes[place]
-                    found[group][name][:, :, first : first + n] = value[:, :, row, :n]
-    return found
+                    groups[group][name][:, :, first : first + n] = value[:, :, row, :n]
+    return groups
 
 
 def _separable(fitted: Fitted) -> bool:
     """Whether the rows of a plate can be drawn each by itself: responses, and latents from their prior."""
-    one = replace(fitted, copies={}, personal={k: v[:1] for k, v in fitted.personal.items()})
-    latents, sites = one.personal_sites([0], fitted.federation.template(), 0)
+    single = replace(fitted, copies={}, personal={k: v[:1] for k, v in fitted.personal.items()})
+    latents, sites = single.personal_sites([0], fitted.federation.template(), 0)
     personal = [sites[name].fn for name, site in latents.items() if not site.per_example]
     return all(has_rows(fn) or isinstance(fn, ImproperUniform) for fn in [response(sites).fn, *personal])
 
@@ -144,7 +147,7 @@ def _separable(fitted: Fitted) -> bool:
 def bytes_per_draw(fitted: Fitted, rows: Sequence[int], dtype: torch.dtype, *, by_row: bool = True) -> float:
     """How much one more draw adds to the file, about: posterior and prior; what it says of the data, twice; stats."""
     numbers, population = fitted.trace.numbers_per_client, fitted.method.population_draws(fitted.shared, 1)
-    each = len(rows) * (2 * numbers + len(STATS) + 1)
-    each += 2 * sum(fitted.federation.sizes()[j] for j in rows) if by_row else 0
-    each += 0 if population is None else len(population[0])
-    return float(dtype.itemsize * each)
+    numbers_of_draw = len(rows) * (2 * numbers + len(STATS) + 1)
+    numbers_of_draw += 2 * sum(fitted.federation.sizes()[j] for j in rows) if by_row else 0
+    numbers_of_draw += 0 if population is None else len(population[0])
+    return float(dtype.itemsize * numbers_of_draw)

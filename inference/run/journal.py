@@ -86,21 +86,22 @@ class Journal:
 
     def record(self) -> dict[str, Any]:
         """Its part of a checkpoint's json."""
-        found = {"round": self.round, "seconds": self.seconds, "diverged": self.diverged, "metrics": self.evaluations}
-        return {**found, "refused": self.refused} if self.refused else found
+        record = {"round": self.round, "seconds": self.seconds, "diverged": self.diverged, "metrics": self.evaluations}
+        return {**record, "refused": self.refused} if self.refused else record
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any], device: torch.device) -> Journal:
         """The one that :meth:`tensors` and :meth:`record` have described."""
-        held: dict[int, State] = {}
+        validation: dict[int, State] = {}
         held_out = {int(k.removeprefix("held_out/")): v.cpu() for k, v in tensors.items() if k.startswith("held_out/")}
         for key, value in sorted(tensors.items()):
             place, _, rest = key.partition("/")
             if place == "summaries":
                 number, _, name = rest.partition("/")
-                held.setdefault(int(number), {})[name] = value.cpu()
+                validation.setdefault(int(number), {})[name] = value.cpu()
         status = list(tensors["status"].to(device)) if "status" in tensors else []
         return cls(
-            record["round"], record["seconds"], record["diverged"], record["metrics"], sorted(held.items()), status,
+            record["round"], record["seconds"], record["diverged"], record["metrics"], sorted(validation.items()),
+            status,
             sorted(held_out.items(), key=lambda pair: pair[0]), record.get("refused", 0),
         )  # fmt: skip

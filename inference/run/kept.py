@@ -1,6 +1,6 @@
 """A run on disk, without its data: numbers in a safetensors file, all else as json, nothing pickled.
 
-What is kept is what a fit has reached and what it has been through. The method is not: whoever reads a run hands one
+What is kept is what a fit has reached and what it has been through. The method is not: anyone who reads a run hands one
 over, made as the fit's was. The files are those of a checkpoint (:mod:`.checkpoint`).
 """
 
@@ -91,8 +91,8 @@ def _plain_options(options: Options) -> dict[str, Any]:
     return {k: without_rows.name_of(v) if isinstance(v, torch.dtype) else v for k, v in values.items()}
 
 
-def _fields(of: Any, apart: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {f.name: getattr(of, f.name) for f in fields(of) if f.name not in apart}
+def _fields(instance: Any, apart: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {f.name: getattr(instance, f.name) for f in fields(instance) if f.name not in apart}
 
 
 def _watched_record(watched: Watched) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def read(folder: Path) -> tuple[State, dict[str, Any]]:
     """
     state, record = checkpoint.load(folder)
     check(record, RECORD, folder / "checkpoint.json")
-    places = record["tensors"]  # (a safetensors file keeps no order)
+    places = record["tensors"]  # a safetensors file keeps no order
     if places.keys() != state.keys():
         raise UserError(f"{folder} is damaged: its tensors are not those that were written")
     return {name: state[name] for name in sorted(state, key=places.__getitem__)}, record
@@ -125,8 +125,8 @@ def options_of(record: Mapping[str, Any]) -> Options:
     Raises:
         UserError: for options that this version does not have.
     """
-    known = {f.name for f in fields(Options)}
-    if strange := sorted(record["options"].keys() - known):
+    names = {f.name for f in fields(Options)}
+    if strange := sorted(record["options"].keys() - names):
         raise UserError(f"the run was written by another version of hierfl: it has the option {strange[0]!r}")
     on_cpu = {"device": "cpu", "client_state": "device", "cuda_graphs": False}
     own = {"dtype": without_rows.type_of(record["options"]["dtype"]), "splits": tuple(record["options"]["splits"])}

@@ -33,7 +33,7 @@ INTERVAL_DRAWS = 200
 #: draws of a response that is not Normal, for its interval
 RESPONSE_DRAWS = 1000
 #: standard deviations beyond which no quantile of a Normal lies
-FAR = 10
+QUANTILE_RANGE_SDS = 10
 #: halvings of the interval in which a quantile lies: the last one is below 1e-15 of the first
 HALVINGS = 60
 
@@ -194,8 +194,8 @@ def _of_responses(
 
 
 def _users(units: ResponseUnits | None, values: Tensor) -> np.ndarray:
-    found: np.ndarray = (values if units is None else units.users(values)).cpu().numpy()
-    return found
+    users_values: np.ndarray = (values if units is None else units.users(values)).cpu().numpy()
+    return users_values
 
 
 def _quantiles(values: Tensor, tails: Sequence[float]) -> Tensor:
@@ -217,7 +217,7 @@ def _response_quantiles(fn: Any, tails: Sequence[float], seed: int) -> Tensor:
     mean, sd = over_draws(fn.mean)[:, 0].double(), over_draws(fn.stddev)[:, 0].double()
     normal, ends = Normal(mean, sd), []
     for tail in tails:
-        low, high = (mean - FAR * sd).amin(0), (mean + FAR * sd).amax(0)
+        low, high = (mean - QUANTILE_RANGE_SDS * sd).amin(0), (mean + QUANTILE_RANGE_SDS * sd).amax(0)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
             below = normal.cdf(middle).mean(0) < tail

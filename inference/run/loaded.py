@@ -55,13 +55,13 @@ class LoadedRun(Run):
         data = data if rows else without_rows(data)
         kept = {group: dataset(data, group) for group in group_names(data) if observed or group != "observed_data"}
         if draws is not None:
-            kept = {group: _some(one, draws, path) for group, one in kept.items()}
+            kept = {group: _some(group_data, draws, path) for group, group_data in kept.items()}
         if clients is not None:
             named = [clients] if isinstance(clients, int | np.integer | str) else clients
             ids = [self.ids[client_row(self.fitted.federation, client)] for client in named]
             if not ids or len(set(ids)) < len(ids):
                 raise UserError("posterior takes at least one client, and each once")
-            kept = {group: _of(one, ids) for group, one in kept.items()}
+            kept = {group: _of(group_data, ids) for group, group_data in kept.items()}
         return gathered(kept, data.attrs)
 
 
@@ -70,10 +70,10 @@ def _some(data: Any, draws: int, path: Path) -> Any:
     if "draw" not in data.dims:
         return data
     chains, kept = data.sizes["chain"], data.sizes["draw"]
-    each = -(-draws // chains)
-    if not 1 <= each <= kept:
+    draws_of_chain = -(-draws // chains)
+    if not 1 <= draws_of_chain <= kept:
         raise UserError(f"{path} has {chains * kept} draws, not {draws}: load_run(folder, rows=True) draws more")
-    return data.isel(draw=slice(0, each))
+    return data.isel(draw=slice(0, draws_of_chain))
 
 
 def _of(data: Any, ids: Sequence[str]) -> Any:

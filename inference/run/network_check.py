@@ -84,7 +84,7 @@ def _check_outputs(network: Architecture, federation: Federation) -> None:
         raise UserError(
             f"the network has noise={network.noise}, a regression's, and the federation labels: {remedy} noise=None"
         )
-    # (a standard deviation that is learned is no number yet)
+    # A standard deviation that is learned is no number yet.
     if federation.task == "regression" and not network.learned and network.noise is None:
         raise UserError(
             f"the network has noise=None, a classification's, and the federation responses: {remedy} noise=1.0"

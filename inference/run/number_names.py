@@ -37,8 +37,8 @@ def dimension_names(fitted: Fitted, latents: Mapping[str, tuple[int, ...]]) -> d
 
 def _inputs(federation: Federation, number: int) -> list[str]:
     """Names of a network's inputs: those of columns, where they have them."""
-    about = federation.about
-    names = input_names(about.get("columns") or [], about.get("categories") or {})
+    facts = federation.about
+    names = input_names(facts.get("columns") or [], facts.get("categories") or {})
     return names if len(names) == number else [f"input {k}" for k in range(number)]
 
 

@@ -119,5 +119,5 @@ class Predicting:
         Raises:
             UserError: as :meth:`predict`; where the fit has no sets.
         """
-        found, row = calibrated(self.calibration), client_row(self.fitted.federation, client)
-        return found.sets(predicted_log_probs(self.fitted, row, x, found.draws))
+        calibration, row = calibrated(self.calibration), client_row(self.fitted.federation, client)
+        return calibration.sets(predicted_log_probs(self.fitted, row, x, calibration.draws))

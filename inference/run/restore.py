@@ -50,16 +50,16 @@ def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: i
     """
     tensors, record = load(folder)
     check(record, RECORD, folder / "checkpoint.json")
-    held, wanted = record["dtype"], fresh["dtype"]
-    if held != wanted:
-        raise UserError(f"the checkpoint in {folder} holds {held}, not {wanted}")
-    there = {k: v for k, v in form_of_state(tensors).items() if not k.startswith(GROWS)}
-    if there != {k: v for k, v in form.items() if not k.startswith(GROWS)}:
+    dtype, wanted = record["dtype"], fresh["dtype"]
+    if dtype != wanted:
+        raise UserError(f"the checkpoint in {folder} holds {dtype}, not {wanted}")
+    kept = {k: v for k, v in form_of_state(tensors).items() if not k.startswith(GROWS)}
+    if kept != {k: v for k, v in form.items() if not k.startswith(GROWS)}:
         raise UserError(f"the checkpoint in {folder} belongs to another method, network or federation")
     if record["federation"] != fresh["federation"]:
         raise UserError(f"the checkpoint in {folder} was made on other data or another split")
-    one, two = ({**NEWER, **part["fit"]} for part in (record, fresh))
-    other = [k for k in {**two, **one} if one.get(k) != two.get(k)]
+    earlier, two = ({**NEWER, **part["fit"]} for part in (record, fresh))
+    other = [k for k in {**two, **earlier} if earlier.get(k) != two.get(k)]
     if GIVEN in other:
         raise UserError(
             f"the checkpoint in {folder} was begun with other weights of the network: give it the same module, or "

@@ -197,8 +197,8 @@ class Run(Predicting, ClientModules):
     @property
     def warnings(self) -> list[str]:
         """What a reader has to know of the fit, a line each."""
-        found = [self.coverage.warning] if self.coverage and self.coverage.warning else []
-        return [*found, *(self.watch.lines if self.watch else [])]
+        lines = [self.coverage.warning] if self.coverage and self.coverage.warning else []
+        return [*lines, *(self.watch.lines if self.watch else [])]
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 

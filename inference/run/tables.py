@@ -29,13 +29,13 @@ def clients_table(run: Any) -> Table:
     federation = run.fitted.federation
     sizes = {"n": federation.sizes("train"), "n_test": federation.sizes("test")}
     columns: dict[str, Any] = {"client": list(federation.ids), **sizes}
-    for before, found in zip(("", "draws_"), run.client_metrics, strict=False):
-        columns |= {f"{before}{name}": value for name, value in found.items() if name not in ("n", "bins")}
+    for before, metrics in zip(("", "draws_"), run.client_metrics, strict=False):
+        columns |= {f"{before}{name}": value for name, value in metrics.items() if name not in ("n", "bins")}
     if run.calibration is not None:
         columns |= run.calibration.clients
     own = run.fitted.method.client_summary(run.fitted.values(range(federation.clients)))
     columns |= {k: v.cpu().numpy() for k, v in own.items()}
-    if (lost := federation.about.get("left_out")) is not None:  # (of tables: rows that lacked a value)
+    if (lost := federation.about.get("left_out")) is not None:  # of tables: rows that lacked a value
         columns["left_out"] = [lost.get(str(j), 0) for j in federation.ids]
     return Table(columns)
 

@@ -101,7 +101,7 @@ def line(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     left = y - y.mean() - slope * centred
     if not (total := float(left @ left)):
         return slope, 0.0
-    # (residuals of a line are correlated by about -1 / n each where the noise is not: Kendall's bias, added back)
+    # Residuals of a line are correlated by about -1 / n each where the noise is not: Kendall's bias, added back.
     correlation = float(left[1:] @ left[:-1]) / total + 3 / len(x)
     wider = (1 + (r := min(max(correlation, 0.0), 0.9))) / (1 - r)
     return slope, float(np.sqrt(total / max(1, len(x) - 2) / (centred @ centred) * wider))

@@ -50,11 +50,11 @@ class Watched:
         if not watch.members:
             return None
         names = [" + ".join(ids[j] for j in row) for row in watch.members]
-        table, found = watch.table, watch.without  # (the last round may be judged by now alone)
+        table, left_out = watch.table, watch.without  # the last round may be judged by now alone
         kept = cls(names, table, watch.named, watch.estimated, before=watch.before)
-        if found is None:
+        if left_out is None:
             return kept
-        beside, without, errors = (v.cpu().numpy() for v in (found.beside, found.without, found.errors))
+        beside, without, errors = (v.cpu().numpy() for v in (left_out.beside, left_out.without, left_out.errors))
         return replace(kept, beside=beside, without=without, errors=errors)
 
     @property
@@ -80,7 +80,7 @@ class Watched:
         k = int(np.nanargmax(gaps))
         name, error = self.estimated[k], self.errors[k]
         beside, without = f"{self.beside[row, k]:.4g}", f"{self.without[row, k]:.4g}"
-        if beside == without:  # (no estimate moves by a digit that is printed)
+        if beside == without:  # no estimate moves by a digit that is printed
             return ""
         words = f"standard error {error:.2g}, by the variances of all"
         return f"; {name} is {beside} with it and {without} without ({words})"
@@ -96,8 +96,8 @@ class Watched:
             "round": np.repeat(np.arange(1, rounds + 1), rows), "client": np.tile(np.array(self.names, object), rounds),
             **columns,
         })  # fmt: skip
-        known = np.isfinite(self.measured).any(2).ravel()
-        kept = table[known].reset_index(drop=True)
+        measured = np.isfinite(self.measured).any(2).ravel()
+        kept = table[measured].reset_index(drop=True)
         return kept if np.isfinite(self.measured[..., 3]).any() else kept.drop(columns=DISTANCE)
 
     @property
@@ -150,9 +150,9 @@ def announce(watch: Watch, ids: Sequence[str]) -> None:
     Estimates of a round before the last are not said, since they are not those of the fit: :attr:`Watched.lines` has
     them at its end.
     """
-    if (found := Watched.of(watch, ids)) is None:
+    if (watched := Watched.of(watch, ids)) is None:
         return
-    for row in found.named:
+    for row in watched.named:
         if row.client not in watch.announced:
             watch.announced.add(row.client)
-            log.warning(found.words(row))
+            log.warning(watched.words(row))

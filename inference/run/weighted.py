@@ -38,11 +38,11 @@ def check_weighted(method: Method, federation: Federation, options: Options, val
     """
     if federation.weights is None:
         return
-    said = {
+    reasons = {
         "final='chains'": options.final == "chains", "masked": options.masked,
         f"dp={options.dp!r}": options.dp != "none", f"robust={options.robust!r}": options.robust != "none",
     }  # fmt: skip
-    if named := [name for name, chosen in said.items() if chosen]:
+    if named := [name for name, chosen in reasons.items() if chosen]:
         raise UserError(f"{named[0]} does not go with weights of rows")
     name = method.name or type(method).__name__
     if any(map(is_statistic, values)):

@@ -51,8 +51,8 @@ class Group:
     @property
     def growing(self) -> Sequence[str]:
         """Values that are sums over rows, as large as there are many: as the rule names them, or all."""
-        found = getattr(self.rule, "growing", ())
-        return self.names if found is True else tuple(found)
+        growing = getattr(self.rule, "growing", ())
+        return self.names if growing is True else tuple(growing)
 
     @cached_property
     def form(self) -> Form:
@@ -131,7 +131,7 @@ class Exchange:
         Raises:
             UserError: if a rule's message has not the form that the rule declares.
         """
-        found = {}
+        messages = {}
         for name, group in self.sending.items():
             message = group.rule.message(group.names, chunk)
             problem = malformed(group.pipeline.form, message, len(chunk.clients), chunk.federation.device)
@@ -141,5 +141,5 @@ class Exchange:
                     f"{rule}, the aggregation rule of {name!r}, sends what it does not declare: {problem}; "
                     f"{rule}.form(old) must say what a message holds"
                 )
-            found[name] = group.pipeline.send(message, chunk)
-        return found
+            messages[name] = group.pipeline.send(message, chunk)
+        return messages

@@ -21,9 +21,9 @@ from torch.quasirandom import SobolEngine
 from ..state import State
 
 #: the height of a point that has none
-NOWHERE = -1e300
+NO_HEIGHT = -1e300
 #: degrees of freedom of what points are drawn from, and how much wider than the density it is
-DF, WIDER = 5.0, 1.15
+DF, ROOT_FACTOR = 5.0, 1.15
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Explored:
     rounds: Tensor
 
     @classmethod
-    def begin(cls, k: int, each: int, rounds: int, like: Tensor) -> Explored:
+    def begin(cls, k: int, size: int, rounds: int, like: Tensor) -> Explored:
         """Room for so many points in each of so many rounds."""
         return cls(
-            like.new_zeros(each * rounds, k), like.new_full((each * rounds,), NOWHERE), like.new_zeros(rounds, k),
+            like.new_zeros(size * rounds, k), like.new_full((size * rounds,), NO_HEIGHT), like.new_zeros(rounds, k),
             like.new_zeros(rounds, k, k), like.new_zeros(()),
         )  # fmt: skip
 
@@ -70,12 +70,12 @@ class Explored:
         """Rounds so far."""
         return int(self.rounds)
 
-    def drawn(self, centre: Tensor, root: Tensor, light: int, seed: int) -> Explored:
+    def drawn(self, centre: Tensor, root: Tensor, num_normal: int, seed: int) -> Explored:
         """With the next round's points: centre (k,), root (k, k) a factor of the covariance, heavy numbers first.
 
         Args:
             centre, root: of the density.
-            light: how many of the last numbers have a normal's tails in the first half of the points.
+            num_normal: how many of the last numbers have a normal's tails in the first half of the points.
             seed: of the points.
         """
         n, k = self.each, len(centre)
@@ -83,12 +83,12 @@ class Explored:
         u = sobol.draw(n, dtype=torch.float64).to(centre).clamp(1e-12, 1 - 1e-12)
         z = torch.special.ndtri(u[:, :k])
         longer = (DF / chi_squared(u[:, k])).sqrt()[:, None].expand(-1, k).clone()
-        longer[: n // 2, k - light :] = 1.0
+        longer[: n // 2, k - num_normal :] = 1.0
         z = z * longer
         first, number = self.done * n, self.done
         points, centres, roots = self.points.clone(), self.centres.clone(), self.roots.clone()
-        points[first : first + n] = centre + z @ (WIDER * root).T
-        centres[number], roots[number] = centre, WIDER * root
+        points[first : first + n] = centre + z @ (ROOT_FACTOR * root).T
+        centres[number], roots[number] = centre, ROOT_FACTOR * root
         return Explored(points, self.heights, centres, roots, self.rounds + 1)
 
     @property
@@ -100,21 +100,21 @@ class Explored:
         """With what is found at :attr:`asked`, (M,)."""
         all_heights = self.heights.clone()
         all_heights[(self.done - 1) * self.each : self.done * self.each] = torch.where(
-            heights.isfinite(), heights, NOWHERE
+            heights.isfinite(), heights, NO_HEIGHT
         )
         return Explored(self.points, all_heights, self.centres, self.roots, self.rounds)
 
-    def log_weights(self, light: int) -> Tensor:
+    def log_weights(self, num_normal: int) -> Tensor:
         """Of the points so far, (done M,), normalised."""
         some = self.points[: self.done * self.each]
         log_q = torch.stack(
-            [log_proposal(some, self.centres[r], self.roots[r], light) for r in range(self.done)]
+            [log_proposal(some, self.centres[r], self.roots[r], num_normal) for r in range(self.done)]
         ).logsumexp(0)
         return (self.heights[: len(some)] - log_q).log_softmax(0)
 
-    def effective(self, light: int) -> float:
+    def effective(self, num_normal: int) -> float:
         """The number of independent draws that the weighted points are worth."""
-        return float((-(2 * self.log_weights(light)).logsumexp(0)).exp())
+        return float((-(2 * self.log_weights(num_normal)).logsumexp(0)).exp())
 
     def alone(self, number: int) -> tuple[Tensor, Tensor, float]:
         """Mean and standard deviation (k,) by one round's points alone, and their effective number; tails all alike."""
@@ -125,9 +125,9 @@ class Explored:
         sd = (w @ (points - mean).square()).clamp_min(1e-300).sqrt()
         return mean, sd, float(1 / w.square().sum())
 
-    def moments(self, light: int) -> tuple[Tensor, Tensor]:
+    def moments(self, num_normal: int) -> tuple[Tensor, Tensor]:
         """Mean (k,), and a factor (k, k) of the covariance of the weighted points."""
-        w, some = self.log_weights(light).exp(), self.points[: self.done * self.each]
+        w, some = self.log_weights(num_normal).exp(), self.points[: self.done * self.each]
         mean = w @ some
         gap = some - mean
         covariance = (w[:, None] * gap).T @ gap
@@ -136,33 +136,36 @@ class Explored:
         return mean, few[:, None] * torch.linalg.cholesky_ex(unit).L
 
 
-def log_proposal(points: Tensor, centre: Tensor, root: Tensor, light: int) -> Tensor:
+def log_proposal(points: Tensor, centre: Tensor, root: Tensor, num_normal: int) -> Tensor:
     """The log density (n,) at points (n, k) of what :meth:`Explored.drawn` draws from, ``root`` lower triangular."""
-    found = log_student(points, centre, root, 0)
-    if light:
-        found = torch.logaddexp(found, log_student(points, centre, root, light)) - math.log(2)
-    return found
+    log_density = log_student(points, centre, root, 0)
+    if num_normal:
+        log_density = torch.logaddexp(log_density, log_student(points, centre, root, num_normal)) - math.log(2)
+    return log_density
 
 
-def log_student(points: Tensor, centre: Tensor, root: Tensor, light: int) -> Tensor:
+def log_student(points: Tensor, centre: Tensor, root: Tensor, num_normal: int) -> Tensor:
     """Of a Student distribution whose last ``light`` numbers have a normal's tails, (n,); others as of log_proposal."""
     z = torch.linalg.solve_triangular(root, (points - centre).T, upper=False).T
-    heavy = points.shape[-1] - light
-    found = -root.diagonal().log().sum() - 0.5 * z[:, heavy:].square().sum(-1) - 0.5 * light * math.log(2 * math.pi)
+    heavy = points.shape[-1] - num_normal
+    log_density = (
+        -root.diagonal().log().sum() - 0.5 * z[:, heavy:].square().sum(-1) - 0.5 * num_normal * math.log(2 * math.pi)
+    )
     if heavy:
         norm = math.lgamma((DF + heavy) / 2) - math.lgamma(DF / 2) - 0.5 * heavy * math.log(DF * math.pi)
-        found = found + norm - 0.5 * (DF + heavy) * torch.log1p(z[:, :heavy].square().sum(-1) / DF)
-    return found
+        log_density = log_density + norm - 0.5 * (DF + heavy) * torch.log1p(z[:, :heavy].square().sum(-1) / DF)
+    return log_density
 
 
 def normal_share(numbers: int) -> float:
     """What a point is worth in independent draws of a normal density of so many numbers, all tails alike.
 
-    It is 1 / E[w], w the density over that of the points, which are :data:`WIDER`: by quantiles of the squared radius.
+    It is 1 / E[w], w the density over that of the points, which are wider by :data:`ROOT_FACTOR`: by quantiles of
+    the squared radius.
     """
     radius = torch.from_numpy(stats.chi2.ppf((torch.arange(2000).double() + 0.5).numpy() / 2000, numbers))
     norm = math.lgamma((DF + numbers) / 2) - math.lgamma(DF / 2) - 0.5 * numbers * math.log(DF * math.pi)
-    log_q = norm - numbers * math.log(WIDER) - 0.5 * (DF + numbers) * torch.log1p(radius / (DF * WIDER**2))
+    log_q = norm - numbers * math.log(ROOT_FACTOR) - 0.5 * (DF + numbers) * torch.log1p(radius / (DF * ROOT_FACTOR**2))
     return float(1 / (-0.5 * radius - 0.5 * numbers * math.log(2 * math.pi) - log_q).exp().mean())
 
 

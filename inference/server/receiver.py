@@ -100,7 +100,7 @@ class Receiver:
         """
         device, rows = self.device, len(clients)
         exist = self._existing(clients)
-        index = [j if there else 0 for j, there in zip(clients, exist, strict=True)]
+        index = [j if exists else 0 for j, exists in zip(clients, exist, strict=True)]
         problem = self._unreadable(messages, rows)
         if problem:
             log.warning("rejected the message of client%s %s: %s", "s" * (rows > 1), list(clients), problem)
@@ -134,13 +134,13 @@ class Receiver:
     ) -> None:  # fmt: skip
         """Collects messages of clients that exist."""
         if not all(exist):
-            at = [row for row, there in enumerate(exist) if there]
+            at = [row for row, exists in enumerate(exist) if exists]
             place = send(at, self.device, torch.long)
             received = {name: {k: v[place] for k, v in message.items()} for name, message in received.items()}
             clients, valid = [clients[row] for row in at], valid[place]
             healthy = None if healthy is None else healthy[place]
-        found = Singles.of_clients(clients, valid, received, healthy)
-        self.singles = found if self.singles is None else self.singles + found
+        singles = Singles.of_clients(clients, valid, received, healthy)
+        self.singles = singles if self.singles is None else self.singles + singles
 
     def _total(self, field: Field, value: Tensor, valid: Tensor, index: Sequence[int]) -> Tensor:
         """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their places.
@@ -163,7 +163,7 @@ class Receiver:
         """Which of these clients there are; counts the others."""
         exist = [isinstance(j, int) and not isinstance(j, bool) and 0 <= j < self.clients for j in clients]
         if not all(exist):
-            strangers = [j for j, there in zip(clients, exist, strict=True) if not there]
+            strangers = [j for j, exists in zip(clients, exist, strict=True) if not exists]
             log.warning("rejected messages of clients that do not exist: %s", str(strangers)[:LONGEST])
             self.unknown += len(strangers)
         return exist
@@ -171,13 +171,13 @@ class Receiver:
     def _first(self, clients: Sequence[int], exist: Sequence[bool]) -> Tensor:
         """(S,), True where a row is its client's first message in this round, which it then has sent."""
         first = []
-        for j, there in zip(clients, exist, strict=True):
-            first.append(there and j not in self._senders)
-            if there:
+        for j, exists in zip(clients, exist, strict=True):
+            first.append(exists and j not in self._senders)
+            if exists:
                 self._senders.add(j)
         if all(first):
             return torch.ones(len(first), dtype=torch.bool, device=self.device)
-        again = [j for j, there, new in zip(clients, exist, first, strict=True) if there and not new]
+        again = [j for j, exists, new in zip(clients, exist, first, strict=True) if exists and not new]
         if again:
             log.warning("rejected messages of clients that had sent one in this round: %s", str(again)[:LONGEST])
         return send(first, self.device, torch.bool)
@@ -197,20 +197,20 @@ class Receiver:
 
     def _sound(self, group: str, message: State, index: Sequence[int]) -> Tensor:
         """(S,), True where the numbers are what the group's rule declares."""
-        sound = torch.ones((), dtype=torch.bool, device=self.device)
+        valid = torch.ones((), dtype=torch.bool, device=self.device)
         for key, field in self._forms[group].items():
             value = message[key]
             if value.numel():
-                sound = sound & self._fits(key, value, field, message)
+                valid = valid & self._fits(key, value, field, message)
             if field.rows is not None and self.rows is not None:
                 least, most = self.rows[:, send(index, self.device, torch.long)]
                 declared = field.rows(value).to(most)
-                sound = sound & (declared > least - HALF) & (declared < most + HALF)
-        return sound
+                valid = valid & (declared > least - HALF) & (declared < most + HALF)
+        return valid
 
     def _fits(self, key: str, value: Tensor, field: Field, message: State) -> Tensor:
         """(S,), True where the numbers under one key are finite, not too large, and what else must hold."""
-        size = largest(value, 1)  # (not a number where one of them is not, and so below nothing)
+        size = largest(value, 1)  # not a number where one of them is not, and so below nothing
         fits = size <= self.ceiling(value.dtype)
         if self.fixed and not field.impossible:
             fits = fits & (size <= FixedPoint.of(value.dtype).largest(self.everyone))

@@ -158,23 +158,23 @@ class Server(nn.Module):
         # a round is skipped as a whole, whichever rule fails; and computed also with too few reports: no number leaves
         # the device
         made = (*new.values(), *(v for rule in kept.values() for v in rule.values()), *replies.values())
-        sound = sums.reported >= self.quorum
-        sound = sound & all_finite(made, sound.device)
+        valid = sums.reported >= self.quorum
+        valid = valid & all_finite(made, valid.device)
         old = state.shared
-        new = {k: torch.where(sound, v, old[k]) for k, v in new.items()}
+        new = {k: torch.where(valid, v, old[k]) for k, v in new.items()}
         norms, rule_state = {}, {}
         for name, group in self.exchange.groups.items():
             gaps = torch.cat([(new[k] - old[k]).flatten() for k in group.moving])
             norms[name] = gaps.square().mean().sqrt().to(torch.float32)
-            rule_state[name] = {k: _kept(v, state.rule_state[name].get(k), sound) for k, v in kept[name].items()}
+            rule_state[name] = {k: _kept(v, state.rule_state[name].get(k), valid) for k, v in kept[name].items()}
         return replace(
             state,
             shared={**old, **new},
             rule_state=rule_state,
             update_norm=norms,
-            skipped=state.skipped + (~sound).long(),
-            last_skipped=~sound,
-            replies=replies,  # (of a skipped round no message was used)
+            skipped=state.skipped + (~valid).long(),
+            last_skipped=~valid,
+            replies=replies,  # of a skipped round no message was used
         )
 
     def _updated(self, state: ServerState, sums: Sums) -> tuple[State, dict[str, State], State]:
@@ -193,14 +193,15 @@ class Server(nn.Module):
                 replies,
             )
             total = group.pipeline.total(sums.totals.get(name, {}))
-            found = group.rule.update({k: old[k] for k in group.names}, total, context)
+            updated = group.rule.update({k: old[k] for k in group.names}, total, context)
             for k in group.names:
-                if found[k].shape != old[k].shape or found[k].dtype != old[k].dtype:
+                if updated[k].shape != old[k].shape or updated[k].dtype != old[k].dtype:
                     raise UserError(
                         f"{type(group.rule).__name__}, the aggregation rule of {name!r}, makes {k!r} "
-                        f"{tuple(found[k].shape)} of {found[k].dtype}; it was {tuple(old[k].shape)} of {old[k].dtype}"
+                        f"{tuple(updated[k].shape)} of {updated[k].dtype}; "
+                        f"it was {tuple(old[k].shape)} of {old[k].dtype}"
                     )
-                new[k] = found[k]
+                new[k] = updated[k]
         for k, value in replies.items():
             own = self._initial.get(k)
             if k not in self.model.replies or own is None or value.shape != (self.clients, *own.shape[2:]):
@@ -215,12 +216,12 @@ class Server(nn.Module):
         with (
             torch.enable_grad(),
             pyro.validation_enabled(False),
-        ):  # (shared values that have diverged are reported elsewhere)
+        ):  # shared values that have diverged are reported elsewhere
             value = global_log_prob(self.model, self.template, {**shared, **leaves}, self._initial)
         if not value.requires_grad:
             return {k: torch.zeros_like(v) for k, v in leaves.items()}
-        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        return {k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), found, strict=True)}
+        slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        return {k: torch.zeros_like(v) if g is None else g for (k, v), g in zip(leaves.items(), slopes, strict=True)}
 
 
 def _skipped(state: ServerState) -> ServerState:
@@ -233,12 +234,12 @@ def _skipped(state: ServerState) -> ServerState:
     )
 
 
-def _kept(new: Tensor, before: Tensor | None, sound: Tensor) -> Tensor:
+def _kept(new: Tensor, before: Tensor | None, valid: Tensor) -> Tensor:
     """What a rule remembers: the new value of a sound round, else the one before."""
-    if before is None:  # (an optimiser that has not begun remembers zeros)
+    if before is None:  # an optimiser that has not begun remembers zeros
         before = torch.zeros_like(new)
-    if before.shape != new.shape:  # (nothing is broadcast: a search may go on with another number of unknowns)
-        return new if bool(sound) else before
-    if sound.device.type == "cpu":  # (nothing is waited for, and nothing is copied)
-        return new if bool(sound) else before
-    return torch.where(sound.to(new.device), new, before)
+    if before.shape != new.shape:  # nothing is broadcast: a search may go on with another number of unknowns
+        return new if bool(valid) else before
+    if valid.device.type == "cpu":  # nothing is waited for, and nothing is copied
+        return new if bool(valid) else before
+    return torch.where(valid.to(new.device), new, before)

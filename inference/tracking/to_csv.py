@@ -33,7 +33,7 @@ class CsvTracker:
 
     def metrics(self, number: int, split: str, values: Mapping[str, float]) -> None:
         text = "".join(_line(self.name, number, split, name, repr(value)) for name, value in values.items())
-        # (one write of one evaluation: a reader never sees a part of a line, a killed process leaves at most one)
+        # One write of one evaluation: a reader never sees a part of a line, a killed process leaves at most one.
         with self.path.open("a", encoding="utf-8", newline="") as file:
             file.write(text)
 

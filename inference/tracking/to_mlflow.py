@@ -21,7 +21,7 @@ class MlflowTracker:
     """Parameters, metrics ``SPLIT/METRIC`` at the round's number, figures as artifacts."""
 
     def __init__(self, run: TrackedRun) -> None:
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # (nothing is sent but to the store)
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is sent but to the store
         import mlflow
         from mlflow.entities import Param
 

@@ -19,11 +19,11 @@ class TensorBoardTracker:
     def __init__(self, run: TrackedRun) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        known = _read(run.folder) if run.resumed else set[Logged]()
-        # (a killed process may have written a part of the last round: TensorBoard drops it, and it is written again)
-        last = max((step for step, _ in known), default=0)
-        self._logged = {(step, split) for step, split in known if step < last}
-        self.writer = SummaryWriter(str(run.folder), purge_step=last if known else None)
+        logged = _read(run.folder) if run.resumed else set[Logged]()
+        # A killed process may have written a part of the last round: TensorBoard drops it, and it is written again.
+        last = max((step for step, _ in logged), default=0)
+        self._logged = {(step, split) for step, split in logged if step < last}
+        self.writer = SummaryWriter(str(run.folder), purge_step=last if logged else None)
         if last == 0:
             rows = [f"| {name} | {_cell(value)} |" for name, value in run.parameters.items()]
             self.writer.add_text("configuration", "\n".join(["| option | value |", "|---|---|", *rows]), 0)

@@ -27,7 +27,7 @@ class WandbTracker:
         project = os.environ.get("WANDB_PROJECT", PROJECT)
         self.folder = run.folder
         self.entry = kept or {"id": secrets.token_hex(4), "where": project, "logged": []}
-        # (neither the program's code, nor what it prints, nor the state of a repository is the run's)
+        # Neither the program's code, nor what it prints, nor the state of a repository is the run's.
         settings = wandb.Settings(console="off", disable_git=True, save_code=False, silent=True)
         self.run = wandb.init(
             project=self.entry["where"], name=run.name, id=self.entry["id"], dir=str(run.folder),

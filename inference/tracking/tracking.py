@@ -27,16 +27,16 @@ TRACKERS = {
 SUMMARY = "summary"
 
 
-def tracker_names(said: str | Sequence[str] | None) -> list[str]:
+def tracker_names(trackers: str | Sequence[str] | None) -> list[str]:
     """Trackers by name, each once.
 
     Args:
-        said: such as ``"csv"``, ``"csv,tensorboard"``, or a list of names.
+        trackers: such as ``"csv"``, ``"csv,tensorboard"``, or a list of names.
 
     Raises:
         UserError: for a name that is none, or a package that is not installed.
     """
-    parts = said.split(",") if isinstance(said, str) else list(said or ())
+    parts = trackers.split(",") if isinstance(trackers, str) else list(trackers or ())
     names = list(dict.fromkeys(part.strip() if isinstance(part, str) else part for part in parts))
     for name in names:
         if not isinstance(name, str) or name not in TRACKERS:

@@ -88,14 +88,14 @@ def split_rows(df: pd.DataFrame, group: str, share: float, seed: int) -> tuple[p
         levels = levels_of(df[name]) if name != group else None
         if levels is not None:
             df[name] = pd.Categorical(df[name].astype(str), categories=list(levels))
-    held = np.zeros(len(df), bool)
+    held_out = np.zeros(len(df), bool)
     for name, rows in df.groupby(df[group].astype(str)).indices.items():
         count = min(len(rows) - 1, round(share * len(rows)))
         order = np.random.default_rng(key(seed, "held out", name)).permutation(len(rows))
-        held[rows[order[:count]]] = True
-    if not held.any():
+        held_out[rows[order[:count]]] = True
+    if not held_out.any():
         raise UserError(f"no client has enough rows to hold out {share:.0%} of them")
-    return df[~held].reset_index(drop=True), df[held].reset_index(drop=True)
+    return df[~held_out].reset_index(drop=True), df[held_out].reset_index(drop=True)
 
 
 def refuse_rows(name: str, model: Model, design: ColumnDesign, rows: Tensor, *, held_out: bool) -> None:
@@ -113,11 +113,11 @@ def refuse_rows(name: str, model: Model, design: ColumnDesign, rows: Tensor, *, 
     sites = read_model(model, design)
     x, v = sites.start, sites.client_start
     clients = Clients(model, sites, design, rows[None], None, torch.ones_like(v)[None])
-    found = at_draws(clients, Draws(x[None], v[None, None]), lambda seen: seen.log_prob)
-    by_row = [site for site, value in found.items() if value.dim() > 2]
+    densities = at_draws(clients, Draws(x[None], v[None, None]), lambda seen_site: seen_site.log_prob)
+    by_row = [site for site, value in densities.items() if value.dim() > 2]
     if not by_row:
         raise UserError(f"{name}: {NO_ROW}")
-    if held_out and len(by_row) < len(found):
+    if held_out and len(by_row) < len(densities):
         raise UserError(_once(name))
     if len(by_row) > 1 and not held_out:
         raise UserError(
@@ -144,11 +144,11 @@ def scored(name: str, fitted: FittedModel, held_out: pd.DataFrame | None, group:
     """
     if held_out is None:
         try:
-            found = fitted.loo()
+            elpd = fitted.loo()
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
-        densities = np.asarray(elpd_value(found, "elpd_i"), float)
-        large = int((np.asarray(elpd_value(found, "pareto_k")) > GOOD).sum())
+        densities = np.asarray(elpd_value(elpd, "elpd_i"), float)
+        large = int((np.asarray(elpd_value(elpd, "pareto_k")) > GOOD).sum())
     else:
         densities, large = _of_held_out(fitted, held_out, group), 0
     return Scored(
@@ -164,31 +164,32 @@ def _of_held_out(fitted: FittedModel, df: pd.DataFrame, group: str) -> np.ndarra
     at = torch.tensor([fitted.client_names.index(name) for name in names])
     joint = fitted.joint.fitted
     personal = {name: value[at] for name, value in joint.personal.items()}
-    there = federation.to(dtype=torch.float64)
-    by_row, by_client = JointDraws(replace(joint, personal=personal, federation=there)).log_densities
+    doubles = federation.to(dtype=torch.float64)
+    by_row, by_client = JointDraws(replace(joint, personal=personal, federation=doubles)).log_densities
     if by_client or not by_row:
         raise UserError(_once(fitted.method.name))
     total = torch.from_numpy(sum(by_row.values(), np.zeros(())))
     return np.asarray((total.logsumexp(0) - math.log(len(total))).numpy())
 
 
-def differences(found: Sequence[Scored]) -> list[Difference]:
+def differences(models: Sequence[Scored]) -> list[Difference]:
     """The alternatives, best first.
 
     Raises:
         UserError: where they do not have the same rows.
     """
-    sizes = {one.name: len(one.densities) for one in found}
+    sizes = {model.name: len(model.densities) for model in models}
     if len(set(sizes.values())) > 1:
         raise UserError(f"the models have densities of different numbers of rows: {sizes}")
-    densities = {one.name: np.array(one.densities) for one in found}
+    densities = {model.name: np.array(model.densities) for model in models}
     best = max(densities, key=lambda name: densities[name].sum())
     rows = []
-    for one in found:
-        own = densities[one.name]
+    for model in models:
+        own = densities[model.name]
         gap = densities[best] - own
         rows.append(Difference(
-            one.name, float(own.sum()), _error(own), float(gap.sum()), _error(gap), one.bound, one.large_k, one.globals
+            model.name, float(own.sum()), _error(own), float(gap.sum()), _error(gap), model.bound, model.large_k,
+            model.globals,
         ))  # fmt: skip
     return sorted(rows, key=lambda row: row.behind)
 

@@ -52,30 +52,31 @@ def first_shared(method: GaussianModel) -> State:
     precision = torch.ones(p) / FIRST_SD**2
     if method.rank:
         packed = LowRank(precision, precision.new_zeros(p, 0), precision.new_zeros(0)).padded(method.rank).packed
-    found = {
+    values = {
         MEAN: method.sites.start, PRECISION: packed if method.rank else precision.diag(),
         PHASE: torch.tensor(float(Phase.ROUGH)),
         POINTS: torch.zeros(s.points if method.explores else 0, p), DRAWS: torch.zeros(s.draws, p),
         BOUND: torch.tensor(0.0), WORTH: torch.tensor(0.0), ACCEPTED: torch.tensor(1.0),
         INNER: torch.tensor(float(s.inner)), VERDICT: Verdict().values, TRACE: no_trace(),
     }  # fmt: skip
-    found |= {SHAPE: Marginals.none(p)} if method.shaped else {}
-    return {name: value.double() for name, value in found.items()}
+    values |= {SHAPE: Marginals.none(p)} if method.shaped else {}
+    return {name: value.double() for name, value in values.items()}
 
 
 def first_personal(method: GaussianModel) -> State:
     """Of a client."""
     sites, p, q = method.sites, len(method.sites.start), method.q
     centred = torch.cat(
-        [torch.full((of.numel,), float(of.name not in sites.centred)) for of in sites.clients] or [torch.zeros(0)]
+        [torch.full((latent.numel,), float(latent.name not in sites.centred)) for latent in sites.clients]
+        or [torch.zeros(0)]
     )
     slope, root = torch.zeros(q, p), FIRST_SD * torch.eye(q)
     if method.layout is not None:
         centred, slope, root = begun(method.layout, sites, p)
-    found = {
+    values = {
         OWN_MEAN: sites.client_start, OWN_SLOPE: slope, OWN_ROOT: root,
         AROUND: sites.start, CENTRING: centred, OWN_DRAWS: torch.zeros(0, q),
         OWN_SENT: torch.zeros(1 + p + sum(method.curvature.values())),
     }  # fmt: skip
-    found |= {kept: found[name] for name, kept in zip(OWN, KEPT, strict=True)}
-    return {name: value.double() for name, value in {**found, OWN_ACCEPTED: torch.tensor(0.0)}.items()}
+    values |= {kept: values[name] for name, kept in zip(OWN, KEPT, strict=True)}
+    return {name: value.double() for name, value in {**values, OWN_ACCEPTED: torch.tensor(0.0)}.items()}

@@ -50,9 +50,9 @@ def blocks(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: int
     at = AtSites.undrawn(method, chunk)
     pairs = pairs_at_once(at.clients, method.q + points.shape[-1])
     some = list(parts(at.clients, pairs // POINTS))
-    each = max(1, min(pairs // max(1, some[0][1]), inner * len(points)))
-    if inner * -(-len(points) // each) * len(some) >= MANY:
-        at = replace(at, clients=replace(at.clients, at_once=each))
-    together = [(first, points[first : first + each]) for first in range(0, len(points), each)]
+    points_at_once = max(1, min(pairs // max(1, some[0][1]), inner * len(points)))
+    if inner * -(-len(points) // points_at_once) * len(some) >= MANY:
+        at = replace(at, clients=replace(at.clients, at_once=points_at_once))
+    together = [(first, points[first : first + points_at_once]) for first in range(0, len(points), points_at_once)]
     for first, last, new in some:
         yield Block(at.some(first, last), chunk.part(first, last), new, together)

@@ -84,15 +84,15 @@ def _parts(trace: Any) -> dict[str, Tensor]:
     return {site["name"]: log_prob(site) for site in densities(trace)}
 
 
-def _moves(one: Tensor, two: Tensor) -> bool:
-    return one.shape != two.shape or not torch.allclose(one, two, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
+def _moves(first: Tensor, two: Tensor) -> bool:
+    return first.shape != two.shape or not torch.allclose(first, two, rtol=ROUNDING, atol=ROUNDING, equal_nan=True)
 
 
 def _further(look: Look, names: list[str]) -> list[dict[str, Tensor]]:
     """Densities with these columns of the first client moved by 1: small units hide what depends on them."""
     try:
         return [_parts(look.run(look.further(*names), look.v))] if names else []
-    except UserError:  # (another number may be impossible in a column, such as an index or a label)
+    except UserError:  # another number may be impossible in a column, such as an index or a label
         return [parts for name in names for parts in _further(look, [name])] if len(names) > 1 else []
 
 
@@ -112,29 +112,34 @@ def _couples(old: Tensor, new: Tensor) -> bool:
 
 
 def _same_sites(sites: Sites, trace: Any) -> None:
-    for of in sites.latents:
-        if of.name not in trace.nodes:
-            raise UserError(f"site {of.name!r} is a latent of some batches only: its number may not depend on the data")
-        level = level_of(trace.nodes[of.name])
-        if level != of.level and not of.parameter:
-            raise UserError(f"site {of.name!r} is within plates of some batches only: it may not depend on the data")
+    for latent in sites.latents:
+        if latent.name not in trace.nodes:
+            raise UserError(
+                f"site {latent.name!r} is a latent of some batches only: its number may not depend on the data"
+            )
+        level = level_of(trace.nodes[latent.name])
+        if level != latent.level and not latent.parameter:
+            raise UserError(
+                f"site {latent.name!r} is within plates of some batches only: it may not depend on the data"
+            )
 
 
 def _same_parameters(sites: Sites, trace: Any) -> None:
-    for of in sites.globals:
-        shape = shape_of(trace.nodes[of.name]) if of.parameter else None
-        if shape not in (None, of.shape):
+    for latent in sites.globals:
+        shape = shape_of(trace.nodes[latent.name]) if latent.parameter else None
+        if shape not in (None, latent.shape):
             raise UserError(
-                f"pyro.param {of.name!r} has shape {of.shape} for one client and {shape} for more: it is everyone's, "
+                f"pyro.param {latent.name!r} has shape {latent.shape} for one client and {shape} for more: it is "
+                "everyone's, "
                 "and may depend neither on their number nor on rows; give it event_dim=, within the plate of clients, "
                 "where each has its own"
             )
 
 
 def _no_chance(first: Any, again: Any) -> None:
-    one, two = _parts(first), _parts(again)
-    for name in one:
-        if name not in two or _moves(one[name], two[name]):
+    before, two = _parts(first), _parts(again)
+    for name in before:
+        if name not in two or _moves(before[name], two[name]):
             raise UserError(
                 f"site {name!r} has two log densities at the same latents: draw random numbers by pyro.sample alone"
             )
@@ -142,14 +147,15 @@ def _no_chance(first: Any, again: Any) -> None:
 
 def _same_support(sites: Sites, trace: Any, look: Look) -> None:
     globals_ = Coordinates(sites.globals).split(look.x)
-    for of in (of for of in sites.latents if not of.parameter):
-        site, support = trace.nodes[of.name], biject_to(trace.nodes[of.name]["fn"].support)
-        free = globals_[of.name] if of.axis is None else of.transform.inv(site["value"])
+    for latent in (latent for latent in sites.latents if not latent.parameter):
+        site, support = trace.nodes[latent.name], biject_to(trace.nodes[latent.name]["fn"].support)
+        free = globals_[latent.name] if latent.axis is None else latent.transform.inv(site["value"])
         with running(look.model):
             moved = _moves(support(free), site["value"])
         if moved:
             raise UserError(
-                f"site {of.name!r} has bounds that other sites or the data set: write it by a latent of fixed bounds"
+                f"site {latent.name!r} has bounds that other sites or the data set: write it by a latent of "
+                "fixed bounds"
             )
 
 
@@ -176,7 +182,7 @@ def _not_coupled(first: Any, look: Look) -> None:
                     f"site {name!r} couples clients: the log density of one moves with the {what} of another, so that "
                     "it is no sum over clients"
                 )
-            # (in units so large that data are near to 0, a density moves by its last digits alone)
+            # In units so large that data are near to 0, a density moves by its last digits alone.
             own |= what == "rows" and level != "global" and not torch.equal(old.nan_to_num(), new.nan_to_num())
     if not own:
         raise UserError("no site moves with the rows: give a site of the rows obs=batch[...]")

@@ -72,17 +72,17 @@ def columns_read(model: Model, design: ColumnDesign, guide: Model | None = None)
         UserError: for a model that reads none.
     """
     template: Any = design.template(torch.zeros((), dtype=torch.float64))
-    seen = _Recording(template.columns)
+    recording = _Recording(template.columns)
     try:
-        with torch.random.fork_rng(devices=[]):  # (a model that draws by itself is refused later)
-            read_sites(model, _RecordedBatch(seen, None, template.level_names))
-    except UserError as error:  # (Pyro adds the shapes of all sites)
+        with torch.random.fork_rng(devices=[]):  # a model that draws by itself is refused later
+            read_sites(model, _RecordedBatch(recording, None, template.level_names))
+    except UserError as error:  # Pyro adds the shapes of all sites
         raise UserError(str(error).splitlines()[0]) from None
     if guide is not None:
-        first_run(guide, _RecordedBatch(seen, None, template.level_names))
-    found = tuple(name for name in design.columns if name in seen.read)
-    if not found:
+        first_run(guide, _RecordedBatch(recording, None, template.level_names))
+    columns = tuple(name for name in design.columns if name in recording.read)
+    if not columns:
         raise UserError(
             f"the model reads no column of the table: batch['NAME'] is one of {', '.join(map(repr, design.columns))}"
         )
-    return found
+    return columns

@@ -40,7 +40,7 @@ def log_prob(site: dict[str, Any]) -> Tensor:
 
 
 def _log_prob(fn: Any, value: Tensor) -> Tensor:
-    """Of a distribution at a value; torch's multinomial one is written anew, as vmap allows no masked assignment."""
+    """Of a distribution at a value; torch's multinomial one is written again, as vmap allows no masked assignment."""
     if not isinstance(fn, Multinomial):
         return torch.as_tensor(fn.log_prob(value))
     logits, value = torch.broadcast_tensors(fn.logits, value)

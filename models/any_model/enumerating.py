@@ -29,7 +29,7 @@ class EnumerateDiscrete(EnumMessenger):
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         if not isinstance(msg["fn"], TorchDistributionMixin) or msg["value"] is None:
             return
-        # (Pyro reads ``value.data.shape`` here, which vmap refuses)
+        # Pyro reads ``value.data.shape`` here, which vmap refuses.
         value = msg["value"]
         shape = value.shape[: value.dim() - msg["fn"].event_dim]
         dim_to_id = msg["infer"].setdefault("_dim_to_id", {})
@@ -62,15 +62,15 @@ def _size(terms: Sequence[Any]) -> int:
 
 def _product(terms: Sequence[Any]) -> Any:
     dims = "".join(sorted(set("".join(term._pyro_dims for term in terms))))
-    found: Any = None
+    product: Any = None
     for term in terms:
         order = [term._pyro_dims.index(dim) for dim in dims if dim in term._pyro_dims]
         at = tuple(slice(None) if dim in term._pyro_dims else None for dim in dims)
         aligned = term.permute(order)[at]
-        found = aligned if found is None else found + aligned
-    found = found.view_as(found)
-    found._pyro_dims = dims
-    return found
+        product = aligned if product is None else product + aligned
+    product = product.view_as(product)
+    product._pyro_dims = dims
+    return product
 
 
 def summed_out(

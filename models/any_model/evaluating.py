@@ -45,7 +45,7 @@ class Clients:
     _known: dict[bool, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        # (latents of rows are as many as those of the longest client)
+        # Latents of rows are as many as those of the longest client.
         columns, mask = self.design.lengthened(self.columns, self.mask, self.sites.rows)
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "mask", mask)
@@ -53,7 +53,7 @@ class Clients:
     @property
     def has_centring(self) -> Tensor:
         """Which of the clients' numbers have a location and a scale, (q,)."""
-        parts = [torch.full((of.numel,), of.name in self.sites.centred) for of in self.sites.clients]
+        parts = [torch.full((latent.numel,), latent.name in self.sites.centred) for latent in self.sites.clients]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool)
 
     def _one(self, columns: Tensor, mask: Tensor | None) -> ColumnBatch:
@@ -77,18 +77,18 @@ class Clients:
         """The same at globals of the model, (K, S, p), whatever the marginals."""
         if self.graphs is None or not self.at_once:
             return self._as_written(x, v)
-        number, each = len(x), self.at_once
-        short = -number % each
-        if short:  # (the last part is filled up)
-            x, v = (torch.cat([of, of[-1:].expand(short, -1, -1)]) for of in (x, v))
-        parts = zip(x.split(each), v.split(each), strict=True)
+        number, part_size = len(x), self.at_once
+        short = -number % part_size
+        if short:  # the last part is filled up
+            x, v = (torch.cat([values, values[-1:].expand(short, -1, -1)]) for values in (x, v))
+        parts = zip(x.split(part_size), v.split(part_size), strict=True)
         return torch.cat([self._by_graph(self.graphs, *part) for part in parts])[:number]
 
     def _as_written(self, x: Tensor, v: Tensor) -> Tensor:
         return self._over_clients(lambda x, v, batch, c: client_log_joint(self.model, self.sites, x, v, batch, c), x, v)
 
     def _by_graph(self, graphs: Graphs, x: Tensor, v: Tensor) -> Tensor:
-        # (what is recorded may depend on the order of numbers in memory)
+        # What is recorded may depend on the order of numbers in memory.
         x, v, derivatives = x.contiguous(), v.contiguous(), x.requires_grad or v.requires_grad
         if derivatives not in self._known:
             mask = None if self.mask is None else self.mask.contiguous()
@@ -98,14 +98,14 @@ class Clients:
                 self._known[derivatives] = None if halves is None else (halves.after, halves.before(*fixed))
         if self._known[derivatives] is None:
             return self._as_written(x, v)
-        after, known = self._known[derivatives]
+        after, fixed_values = self._known[derivatives]
         with torch.set_grad_enabled(derivatives):
-            found: Tensor = after(x, v, *known)
-        return found
+            log_joint: Tensor = after(x, v, *fixed_values)
+        return log_joint
 
     def _traced(self, columns: Tensor, mask: Tensor | None, centring: Tensor, x: Tensor, v: Tensor) -> Tensor:
-        of = replace(self, columns=columns, mask=mask, centring=centring, graphs=None, marginals=None)
-        return of._as_written(x, v)
+        clients = replace(self, columns=columns, mask=mask, centring=centring, graphs=None, marginals=None)
+        return clients._as_written(x, v)
 
     def some(self, first: int, last: int) -> Clients:
         """Clients first..last-1 of these."""
@@ -121,10 +121,10 @@ class Clients:
     def locations_and_scales(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Of the clients' latents given x (S, p): (S, q) each; 0 and 1 where a site has none."""
         x = unconstrained(self.marginals, x)
-        found = self._over_clients(
+        both = self._over_clients(
             lambda x, v, batch, c: locations_and_scales(self.model, self.sites, x, v, batch, c), x[None], v[None]
         )[0]
-        return found[..., 0, :], found[..., 1, :]
+        return both[..., 0, :], both[..., 1, :]
 
     def recentred(self, x: Tensor, v: Tensor, new: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The same latents in the numbers of another centring, v' (S, q), with dv'/dx (S, q, p) and dv'/dv (S, q, q).
@@ -143,28 +143,28 @@ class Clients:
             return new * loc + scale ** (new - c) * (v - c * loc)
 
         rows = (0, 0, 0, None if self.mask is None else 0, 0, 0)
-        x, v = (of.detach().clone().requires_grad_() for of in (x, v))
+        x, v = (values.detach().clone().requires_grad_() for values in (x, v))
         with torch.enable_grad():
             made = vmap(one, rows)(x, v, self.columns, self.mask, self.centring, new)
             slopes = [
                 torch.autograd.grad(number.sum(), (x, v), retain_graph=True, materialize_grads=True)
                 for number in made.unbind(-1)
             ]
-        by_x, by_v = (torch.stack(of, -2) for of in zip(*slopes, strict=True))
+        by_x, by_v = (torch.stack(values, -2) for values in zip(*slopes, strict=True))
         return made.detach(), by_x, by_v
 
 
 def global_prior(model: Model, sites: Sites, design: ColumnDesign, x: Tensor) -> Tensor:
     """g at draws x (K, 1, p): (K, 1)."""
     template = design.template(x, max(1, sites.rows))
-    return vmap(lambda one: global_log_prior(model, sites, one, template))(x[:, 0])[:, None]
+    return vmap(lambda numbers: global_log_prior(model, sites, numbers, template))(x[:, 0])[:, None]
 
 
 def constrained(sites: Sites, x: Tensor) -> dict[str, Tensor]:
     """Globals on their supports from draws (..., p), {name: (..., *shape)}."""
-    of = Coordinates(sites.globals)
+    coordinates = Coordinates(sites.globals)
     if not sites.globals:
         return {}
     flat = x.reshape(-1, x.shape[-1])
-    found = vmap(lambda one: of.constrained(of.split(one))[0])(flat)
-    return {name: value.unflatten(0, x.shape[:-1]) for name, value in found.items()}
+    values = vmap(lambda numbers: coordinates.constrained(coordinates.split(numbers))[0])(flat)
+    return {name: value.unflatten(0, x.shape[:-1]) for name, value in values.items()}

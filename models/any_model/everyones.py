@@ -31,6 +31,9 @@ def everyones_draws(method: PlainModel, shared: State) -> dict[str, np.ndarray]:
     row = method.network.template(x.new_zeros(()), max(1, method.sites.rows))
     columns = torch.cat(list(row.columns.values()))
     values = constrained(method.sites, x)
-    found = simulate(columns, len(x), 0, values, levels=("global",))
-    known = {name for name, level in method.sites.derived if level == "global"}
-    return {name: value.numpy() for name, value in {**values, **{k: found[k] for k in found if k in known}}.items()}
+    simulated = simulate(columns, len(x), 0, values, levels=("global",))
+    derived = {name for name, level in method.sites.derived if level == "global"}
+    return {
+        name: value.numpy()
+        for name, value in {**values, **{k: simulated[k] for k in simulated if k in derived}}.items()
+    }

@@ -72,6 +72,6 @@ class Family:
 
     def within(self, points: Tensor, mean: Tensor) -> Tensor:
         """Points (M, r) of the numbers that are no points as points of all, (M, p): the others are the mean's."""
-        found = mean.expand(len(points), -1).clone()
-        found[:, self.spread.to(mean.device)] = points
-        return found
+        whole = mean.expand(len(points), -1).clone()
+        whole[:, self.spread.to(mean.device)] = points
+        return whole

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .plain import GaussianModel
 
 #: standard deviations of a last step that a reader has to know of: beyond a tenth, means are not known to one
-FAR = 0.1
+MIN_NOTED_SDS = 0.1
 
 
 def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
@@ -27,36 +27,36 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
         what = "the guide still moved" if phase <= Phase.FINE else "the posterior of the globals was being explored"
         return [f"not arrived: after {rounds} rounds {what}; its draws are not of the posterior: say more rounds"]
     moved = last_move(shared[TRACE])
-    points = [of.name for of in method.sites.globals if of.point]
-    said = [f"points without a spread: {', '.join(points)}"] if points else []
-    if own := [of.name for of in method.sites.own_points]:
-        said.append(
+    points = [latent.name for latent in method.sites.globals if latent.point]
+    notes = [f"points without a spread: {', '.join(points)}"] if points else []
+    if own := [latent.name for latent in method.sites.own_points]:
+        notes.append(
             f"points of each client, which move with the globals alone: {', '.join(own)}; "
             "globals have the profile likelihood, which underrates standard deviations of residuals"
         )
-    if moved >= FAR:
-        said.append(
+    if moved >= MIN_NOTED_SDS:
+        notes.append(
             f"the guide's last step was {moved:.2g} standard deviations, and {PATIENCE} rounds had not raised the "
             "bound: it may not be where it should"
         )
     if not len(method.sites.start):
-        return [*said, "no globals: each client's posterior is its own"]
+        return [*notes, "no globals: each client's posterior is its own"]
     spread = int(method.family.spread.sum())
     p = len(method.sites.start)
     if 0 < method.rank < p and spread and not method.family.diagonal:
-        said.append(
+        notes.append(
             f"the guide has low rank: {method.rank} directions of {p} numbers beside a diagonal, so that standard "
             "deviations may be too small"
         )
-    said += shape_notes(fitted)
+    notes += shape_notes(fitted)
     worth = float(shared[WORTH])
     if not worth:
         given_up = Verdict.read(shared).warnings
-        return [*said, *(given_up or ([_why_not(method, spread)] if spread else []))]
-    found = f"globals are reweighted: the points are worth {worth:,.0f} independent draws"
+        return [*notes, *(given_up or ([_why_not(method, spread)] if spread else []))]
+    reweighted = f"globals are reweighted: the points are worth {worth:,.0f} independent draws"
     if worth < settings.worth:
-        found += f", fewer than the {settings.worth:,.0f} that were wanted: intervals are rough"
-    return [*said, found, *Verdict.read(shared).lines()]
+        reweighted += f", fewer than the {settings.worth:,.0f} that were wanted: intervals are rough"
+    return [*notes, reweighted, *Verdict.read(shared).lines()]
 
 
 def _why_not(method: GaussianModel, spread: int) -> str:

@@ -98,9 +98,9 @@ class FittedModel:
     def summary(self) -> ModelSummary:
         """Globals: mean, sd, 5 % and 95 % of each number; and what the fit as a whole is worth."""
         federation = self.joint.fitted.federation
-        about = f"{federation.clients} clients, {sum(federation.sizes())} rows, {self.run.rounds} rounds"
+        size = f"{federation.clients} clients, {sum(federation.sizes())} rows, {self.run.rounds} rounds"
         notes = self.joint.notes(self.run.rounds)
-        return ModelSummary(self.method.name, about, self.joint.globals_table(), tuple(notes))
+        return ModelSummary(self.method.name, size, self.joint.globals_table(), tuple(notes))
 
     def client_table(self) -> pd.DataFrame:
         """Clients: a row for each, its number of rows, and mean and sd of each number of its latents."""
@@ -163,11 +163,11 @@ class FittedModel:
             raise UserError(f"interval is a probability between 0 and 1, not {interval}")
         predictor = Predictor(self.joint.fitted, draws)
         name = predictor.site(site)
-        found, of = predictive(predictor, df, client=client, site=name, new=new or given is not None, given=given)
-        if found.ndim > 2:
+        values, clients = predictive(predictor, df, client=client, site=name, new=new or given is not None, given=given)
+        if values.ndim > 2:
             raise UserError(f"site {name!r} has several numbers a row: fitted.predictive(df) gives their draws")
-        lower, upper = np.quantile(found, [(1 - interval) / 2, (1 + interval) / 2], axis=0)
-        columns = {"client": of, "mean": found.mean(0), "sd": found.std(0), "lower": lower, "upper": upper}
+        lower, upper = np.quantile(values, [(1 - interval) / 2, (1 + interval) / 2], axis=0)
+        columns = {"client": clients, "mean": values.mean(0), "sd": values.std(0), "lower": lower, "upper": upper}
         return pd.DataFrame(columns, index=df.index)
 
     @checked_call

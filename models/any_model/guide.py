@@ -33,7 +33,7 @@ ROUNDING = 1e-9
 NOISE = 1e-3
 #: the shortest share of a step that is tried, and the shortest after a step that has moved as far as the one before
 SHORTEST, DAMPED = 1 / 64, 1 / 8
-#: how much of a step is taken where nobody knows whether the bound rises
+#: how much of a step is taken where no one knows whether the bound rises
 HALF = 0.5
 #: so many rounds in which the bound has not risen are the end of the climb
 PATIENCE = 12
@@ -75,11 +75,11 @@ class Climb:
     @classmethod
     def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Self:
         """Before the first round."""
-        one = mean.new_ones(())
-        least = NO_BOUND * one
+        unit = mean.new_ones(())
+        least = NO_BOUND * unit
         zero = torch.zeros_like(mean)
         return cls(
-            least, least, mean, precision, zero, precision, one, LONGEST * one, 0 * one, 0 * one, within * one
+            least, least, mean, precision, zero, precision, unit, LONGEST * unit, 0 * unit, 0 * unit, within * unit
         )  # fmt: skip
 
     @classmethod

@@ -114,8 +114,8 @@ def latents_at(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner:
         return points.new_zeros(len(points), len(chunk.clients), 0)
     parts = []
     for block in blocks(method, chunk, points, inner):
-        found = torch.cat([_drawn(block, first, x, inner, purpose) for first, x in block.points])
-        parts.append(found[:, block.new :])
+        drawn = torch.cat([_drawn(block, first, x, inner, purpose) for first, x in block.points])
+        parts.append(drawn[:, block.new :])
     return torch.cat(parts, 1)
 
 
@@ -125,11 +125,11 @@ def _drawn(block: Block, first: int, x: Tensor, inner: int, purpose: str) -> Ten
     v, log_weight, _ = weighted(at, chunk, x, Spread(inner, inner, mirrored=False), first, purpose)
     u = uniforms(chunk, (first * inner, len(x) * inner), purpose, "steps")
     u = u.reshape(len(x), inner, -1).movedim(1, 0).log()
-    here, weight = v[0], log_weight[0]
+    chosen, weight = v[0], log_weight[0]
     for i in range(1, inner):
         taken = (log_weight[i] - weight.clamp_min(-1e300)) > u[i]
-        here, weight = torch.where(taken[..., None], v[i], here), torch.where(taken, log_weight[i], weight)
-    return walked(at, chunk, x, here, inner, first, purpose)
+        chosen, weight = torch.where(taken[..., None], v[i], chosen), torch.where(taken, log_weight[i], weight)
+    return walked(at, chunk, x, chosen, inner, first, purpose)
 
 
 def relative_variance(share: Tensor) -> Tensor:
@@ -147,8 +147,8 @@ def corrected_sum(share: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
     """
     of_sets = share.unflatten(0, (SETS, -1)).sum(1)
     ratio = log_ratio.exp().unflatten(0, (SETS, -1)).mean(1)
-    known = of_sets / ratio.clamp_min(LEAST)
-    made = of_sets - known.flip(0) * (ratio - 1)
+    reference = of_sets / ratio.clamp_min(LEAST)
+    made = of_sets - reference.flip(0) * (ratio - 1)
     total = made.sum(0).clamp_min(LEAST)
     return total, relative_variance(made / total)
 
@@ -180,7 +180,7 @@ def weighted(
     v = mean + torch.einsum("sqr,imsr->imsq", guide.root[..., guide.spread], z)
     if v.shape[-1]:
         h = at.clients.log_joint_at(x.expand(inner, *x.shape).flatten(0, 1), v.flatten(0, 1)).unflatten(0, (inner, -1))
-    else:  # (without latents all draws are the same)
+    else:  # without latents all draws are the same
         h = at.clients.log_joint_at(x, v[0]).expand(inner, -1, -1)
     log_weight = h - (log_q - guide.log_root)
     return v, torch.where(log_weight.isfinite(), log_weight, -math.inf), log_ratio
@@ -205,5 +205,5 @@ class DrawLatents:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """One draw for each."""
-        found = latents_at(self.method, chunk, chunk.shared[DRAWS], int(chunk.shared[INNER]), "posterior")
-        return chunk.put({OWN_DRAWS: found.movedim(0, 1).unsqueeze(1)})
+        latents = latents_at(self.method, chunk, chunk.shared[DRAWS], int(chunk.shared[INNER]), "posterior")
+        return chunk.put({OWN_DRAWS: latents.movedim(0, 1).unsqueeze(1)})

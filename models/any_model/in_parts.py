@@ -32,19 +32,19 @@ def pairs_at_once(clients: Clients, numbers: int) -> int:
     return max(1, CELLS // (clients.columns.shape[-1] + 2 * numbers))
 
 
-def parts(clients: Clients, each: int) -> Iterator[tuple[int, int, int]]:
+def parts(clients: Clients, size: int) -> Iterator[tuple[int, int, int]]:
     """Clients as (first, last, new): the same number in all parts, of which those from ``new`` on were in none before.
 
     Args:
         clients: of whom.
-        each: how many are together at most.
+        size: how many are together at most.
     """
     count = len(clients.columns)
-    each = max(1, min(each, count))
-    each = -(-count // -(-count // each)) if count else 1
-    for first in range(0, count, each):
-        start = min(first, count - each)
-        yield start, start + each, first - start
+    size = max(1, min(size, count))
+    size = -(-count // -(-count // size)) if count else 1
+    for first in range(0, count, size):
+        start = min(first, count - size)
+        yield start, start + size, first - start
 
 
 def log_joints(clients: Clients, x: Tensor, v: Tensor) -> Tensor:
@@ -56,18 +56,18 @@ def moments_of(clients: Clients, x: Tensor, v: Tensor) -> Moments:
     """Expected derivatives, see :func:`.moments.moments`."""
 
     def of(some: Clients, x: Tensor, v: Tensor, new: int) -> Moments:
-        found = moments(some.log_joint, x, v)
-        return Moments(*(getattr(found, f.name)[new:] for f in fields(found)))
+        expected = moments(some.log_joint, x, v)
+        return Moments(*(getattr(expected, f.name)[new:] for f in fields(expected)))
 
-    found = over(clients, x, v, of)
-    return Moments(*(torch.cat([getattr(one, f.name) for one in found]) for f in fields(Moments)))
+    expected = over(clients, x, v, of)
+    return Moments(*(torch.cat([getattr(part, f.name) for part in expected]) for f in fields(Moments)))
 
 
-def over(clients: Clients, x: Tensor, v: Tensor, of: Callable[[Clients, Tensor, Tensor, int], T]) -> list[T]:
+def over(clients: Clients, x: Tensor, v: Tensor, function: Callable[[Clients, Tensor, Tensor, int], T]) -> list[T]:
     """``of(some, x, v, new)`` of some clients at a time, those from ``new`` on for the first time."""
     some = list(parts(clients, pairs_at_once(clients, x.shape[-1] + v.shape[-1]) // len(x)))
     if len(some) >= MANY:
         clients = replace(clients, at_once=len(x))
     return [
-        of(clients.some(first, last), x[:, first:last], v[:, first:last], new) for first, last, new in some
+        function(clients.some(first, last), x[:, first:last], v[:, first:last], new) for first, last, new in some
     ]  # fmt: skip

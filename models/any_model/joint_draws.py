@@ -31,8 +31,8 @@ def on_cpu(fitted: Fitted) -> Fitted:
         {name: value.cpu() for name, value in values.items()}
         for values in (fitted.shared, fitted.personal, fitted.initial)
     )
-    here = fitted.federation.to("cpu")
-    return replace(fitted, shared=shared, personal=personal, initial=initial, federation=here)
+    federation = fitted.federation.to("cpu")
+    return replace(fitted, shared=shared, personal=personal, initial=initial, federation=federation)
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,18 @@ class JointDraws:
 
     @cached_property
     def _sites(self) -> tuple[Values, Values]:
-        found = at_draws(
-            self.of_plate, self.draws, lambda seen: seen.value if seen.level != "data" and not seen.observed else None
+        values = at_draws(
+            self.of_plate, self.draws, lambda site: site.value if site.level != "data" and not site.observed else None
         )
-        levels = {of.name: "global" for of in self.method.sites.globals}
-        levels |= {of.name: "client" for of in self.method.sites.clients} | dict(self.method.sites.derived)
-        everyones = {name: value[:, 0] for name, value in found.items() if levels[name] == "global"}
-        return everyones, {name: value for name, value in found.items() if levels[name] == "client"}
+        levels = {latent.name: "global" for latent in self.method.sites.globals}
+        levels |= {latent.name: "client" for latent in self.method.sites.clients} | dict(self.method.sites.derived)
+        everyones = {name: value[:, 0] for name, value in values.items() if levels[name] == "global"}
+        return everyones, {name: value for name, value in values.items() if levels[name] == "client"}
 
     @cached_property
     def globals(self) -> dict[str, np.ndarray]:
         """Draws of the globals on their supports, {site: (draws, *shape)}; deterministic sites included."""
-        if not self.fitted.federation.clients:  # (as at the server of a study)
+        if not self.fitted.federation.clients:  # as at the server of a study
             return everyones_draws(self.method, self.fitted.shared)
         return {name: value.numpy() for name, value in self._sites[0].items()}
 
@@ -115,14 +115,14 @@ class JointDraws:
     def row_sites(self) -> frozenset[str]:
         """Names of the sites that rows have each, observed and deterministic ones."""
         first = Draws(self.draws.x[:1], self.draws.v[:1])
-        return frozenset(at_draws(self.of_plate, first, lambda seen: seen.value if seen.level == "data" else None))
+        return frozenset(at_draws(self.of_plate, first, lambda site: site.value if site.level == "data" else None))
 
     @cached_property
     def log_densities(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Those by row, (draws, N), and those of sites that are observed once for a client, (draws, J)."""
-        found = at_draws(self.of_plate, self.draws, lambda seen: seen.log_prob)
-        return self.split_rows({name: value for name, value in found.items() if value.dim() > 2}), {
-            name: value.numpy() for name, value in found.items() if value.dim() == 2
+        densities = at_draws(self.of_plate, self.draws, lambda site: site.log_prob)
+        return self.split_rows({name: value for name, value in densities.items() if value.dim() > 2}), {
+            name: value.numpy() for name, value in densities.items() if value.dim() == 2
         }
 
     def split_rows(self, values: Values) -> dict[str, np.ndarray]:
@@ -138,9 +138,9 @@ class JointDraws:
 
         columns: dict[str, Any] = {"client": self.client_names, "n": list(self.fitted.federation.sizes())}
         for name, value in self.clients.items():
-            each = value.reshape(*value.shape[:2], -1)
+            numbers = value.reshape(*value.shape[:2], -1)
             for k, number in enumerate(number_names(name, value.shape[2:])):
-                columns |= {number: each[..., k].mean(0), f"{number} sd": each[..., k].std(0)}
+                columns |= {number: numbers[..., k].mean(0), f"{number} sd": numbers[..., k].std(0)}
         return pd.DataFrame(columns)
 
     def globals_table(self) -> pd.DataFrame:

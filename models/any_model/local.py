@@ -126,7 +126,7 @@ class OwnMoments(Protocol):
         ...
 
 
-def newton_step(q: Conditional, found: OwnMoments, p: int, most: float = 3.0) -> tuple[Conditional, Tensor]:
+def newton_step(q: Conditional, expected: OwnMoments, p: int, most: float = 3.0) -> tuple[Conditional, Tensor]:
     """The guide's maximum of the quadratic that the expected derivatives describe.
 
         Lambda = -H_vv,   L L^T = Lambda^-1,   C = Lambda^-1 H_vx,   a + Lambda^-1 g_v
@@ -138,7 +138,7 @@ def newton_step(q: Conditional, found: OwnMoments, p: int, most: float = 3.0) ->
 
     Args:
         q: where the derivatives are.
-        found: those.
+        expected: those.
         p: how many globals.
         most: how far a mean may move, in standard deviations; a quadratic's goes as far as it must.
 
@@ -148,7 +148,7 @@ def newton_step(q: Conditional, found: OwnMoments, p: int, most: float = 3.0) ->
     size = q.mean.shape[-1]
     if not size:
         return q, torch.zeros(len(q.mean), dtype=torch.bool, device=q.mean.device)
-    rows, g_v = found.rows(p), found.gradient[:, p:]
+    rows, g_v = expected.rows(p), expected.gradient[:, p:]
     h_vx, h_vv = rows.split([p, size], -1)
     old = torch.cholesky_inverse(q.root)
     finite = rows.flatten(1).isfinite().all(1) & g_v.isfinite().all(1)
@@ -159,16 +159,16 @@ def newton_step(q: Conditional, found: OwnMoments, p: int, most: float = 3.0) ->
     step = torch.linalg.solve(precision, g_v[..., None]).squeeze(-1)
     sd = root.square().sum(-1).sqrt()
     length = (step / sd).abs().amax(-1)
-    free = quadratic(found)
+    free = quadratic(expected)
     short = free | (length < most)
     step = step * torch.where(short, 1.0, most / length.clamp_min(1e-300))[:, None]
     stepped = replace(q, mean=q.mean + step, slope=torch.linalg.solve(precision, h_vx), root=root)
     return stepped.where(finite, q), finite & ~short
 
 
-def quadratic(found: OwnMoments) -> Tensor:
+def quadratic(expected: OwnMoments) -> Tensor:
     """Of which clients h is quadratic, (S,): all draws' Hessians are the same."""
-    return found.spread <= 1e-18 * found.size.clamp_min(1e-300)
+    return expected.spread <= 1e-18 * expected.size.clamp_min(1e-300)
 
 
 def kept_definite(old: Tensor, new: Tensor) -> Tensor:
@@ -202,14 +202,14 @@ def inverse_root(precision: Tensor) -> Tensor:
     return unit[..., None] * torch.linalg.cholesky(inverse)
 
 
-def message(q: Conditional, found: Moments) -> Message:
+def message(q: Conditional, expected: Moments) -> Message:
     """A client's message: derivatives of its bound by the globals, its own latents moving with them by C_j."""
     p = q.slope.shape[-1]
     eye = torch.eye(p).to(q.slope).expand(len(q.mean), p, p)
-    along = torch.cat([eye, q.slope], 1)  # (S, p + q, p)
+    jacobian = torch.cat([eye, q.slope], 1)  # (S, p + q, p)
     return Message(
-        found.height + q.entropy,
-        (along.mT @ found.gradient[..., None]).squeeze(-1),
-        -along.mT @ found.hessian @ along,
-        found.spread,
+        expected.height + q.entropy,
+        (jacobian.mT @ expected.gradient[..., None]).squeeze(-1),
+        -jacobian.mT @ expected.hessian @ jacobian,
+        expected.spread,
     )

@@ -66,7 +66,7 @@ class Given(Messenger):
         if observed or poutine.util.site_is_subsample(msg):
             return
         if is_discrete(msg["fn"]):
-            # (its probabilities sum to 1 where rows are masked: a masked one would count its values)
+            # Its probabilities sum to 1 where rows are masked: a masked one would count its values.
             msg["infer"]["enumerate"], msg["mask"] = "parallel", None
         elif name in self.values:
             self._fits(msg, self.values[name])
@@ -76,10 +76,10 @@ class Given(Messenger):
             v, transform = self.free[name], self.transforms[name]
             self._fits(msg, v, transform)
             if name in self.centring:
-                found = location_and_scale(msg["fn"])
-                if found is None:
+                both = location_and_scale(msg["fn"])
+                if both is None:
                     raise UserError(f"site {name!r} has another kind of distribution in some batches")
-                self.seen[name] = loc, scale = found
+                self.seen[name] = loc, scale = both
                 c = self.centring[name]
                 grown = (1 - c) * scale.log()
                 v = loc + grown.exp() * (v - c * loc)
@@ -137,14 +137,14 @@ def client_log_joint(model: Model, sites: Sites, x: Tensor, v: Tensor, batch: Co
     own = [(site, log_prob(site)) for site in densities(trace) if level_of(site) != "global"]
     if any(is_enumerated(site) for site, _ in own):
         return summed_out(trace, own) + given.log_det
-    return sum((found.sum() for _, found in own), x.new_zeros(()) + given.log_det)
+    return sum((density.sum() for _, density in own), x.new_zeros(()) + given.log_det)
 
 
 def _given(sites: Sites, x: Tensor, v: Tensor, batch: ColumnBatch, centring: Tensor) -> Complete:
     globals_, clients = Coordinates(sites.globals), Coordinates(sites.clients)
     free = globals_.split(x)
-    values = {of.name: of.transform(free[of.name]) for of in sites.globals}
-    transforms = {of.name: of.transform for of in sites.clients}
+    values = {latent.name: latent.transform(free[latent.name]) for latent in sites.globals}
+    transforms = {latent.name: latent.transform for latent in sites.clients}
     weights = {name: c for name, c in clients.split(centring).items() if name in sites.centred}
     return Complete(values, clients.split(v), transforms, weights, batch.mask, sites.depth)
 
@@ -155,17 +155,17 @@ def locations_and_scales(
     """Location and scale of each of a client's numbers given the globals, (2, q); 0 and 1 where a site has none."""
     given = _given(sites, x, v, batch, centring)
     traced(model, batch, given)
-    found = []
-    for of in sites.clients:
-        loc, scale = given.seen.get(of.name, (x.new_zeros(()), x.new_ones(())))
-        found.append(torch.stack([loc.expand(of.shape).flatten(), scale.expand(of.shape).flatten()]))
-    return torch.cat(found, -1) if found else x.new_zeros(2, 0)
+    parts = []
+    for latent in sites.clients:
+        loc, scale = given.seen.get(latent.name, (x.new_zeros(()), x.new_ones(())))
+        parts.append(torch.stack([loc.expand(latent.shape).flatten(), scale.expand(latent.shape).flatten()]))
+    return torch.cat(parts, -1) if parts else x.new_zeros(2, 0)
 
 
 def client_latents(model: Model, sites: Sites, x: Tensor, v: Tensor, batch: ColumnBatch, centring: Tensor) -> Tensor:
     """The client's latents on their supports, those of rows left out, as one vector, site after site."""
     trace = traced(model, batch, _given(sites, x, v, batch, centring))
-    values = [trace.nodes[of.name]["value"].flatten() for of in sites.clients if of.level == "client"]
+    values = [trace.nodes[latent.name]["value"].flatten() for latent in sites.clients if latent.level == "client"]
     return torch.cat(values) if values else x.new_zeros(0)
 
 
@@ -173,13 +173,13 @@ def global_log_prior(model: Model, sites: Sites, x: Tensor, batch: ColumnBatch) 
     """log p(z) + log |dz / dx|, (); of the batch, one client, nothing is used."""
     globals_, clients = Coordinates(sites.globals), Coordinates(sites.clients)
     values, log_det = globals_.constrained(globals_.split(x))
-    transforms = {of.name: of.transform for of in sites.clients}
+    transforms = {latent.name: latent.transform for latent in sites.clients}
     given = Complete(values, clients.split(sites.client_start.to(x)), transforms, {}, batch.mask, sites.depth)
-    found = x.new_zeros(()) + log_det
+    height = x.new_zeros(()) + log_det
     for site in densities(traced(model, batch, given)):
         if level_of(site) == "global":
-            found = found + log_prob(site).sum()
-    return found
+            height = height + log_prob(site).sum()
+    return height
 
 
 def traced(model: Model, batch: ColumnBatch, given: Given) -> Any:

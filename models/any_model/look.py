@@ -19,7 +19,7 @@ from .sites import Coordinates, Sites
 #: clients and rows that are looked at together, at most; two clients where each has three rows
 FEW, ROWS = 3, 6
 #: how far from the start latents are, as in the first round of a fit
-NEAR = 0.1
+START_SD = 0.1
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Look:
             text = torch.tensor([name in design.level_names for name in design.columns])
             columns = torch.where(text[:, None], 0.0, 1.0).double().expand(FEW, -1, max(2, sites.rows))
         else:
-            each = whole(design, batch)[:FEW]
-            width = min(ROWS, *(rows.shape[-1] for rows in each))
-            columns = torch.stack([rows[:, :width] for rows in each])
+            tables = whole(design, batch)[:FEW]
+            width = min(ROWS, *(rows.shape[-1] for rows in tables))
+            columns = torch.stack([rows[:, :width] for rows in tables])
         columns, mask = design.lengthened(columns, None, sites.rows)
         count = FEW if columns.shape[-1] != FEW else FEW - 1
         at = torch.arange(count) % len(columns)
@@ -62,8 +62,8 @@ class Look:
                 other[0, i] = (other[0, i] + 1).remainder(len(levels)) if levels else other[0, i] * 1.01 + 0.01
         generator = torch.Generator().manual_seed(0)
         p, q = len(sites.start), len(sites.client_start)
-        x = sites.start + NEAR * torch.randn(p, generator=generator, dtype=torch.float64)
-        v = sites.client_start + NEAR * torch.randn(count, q, generator=generator, dtype=torch.float64)
+        x = sites.start + START_SD * torch.randn(p, generator=generator, dtype=torch.float64)
+        v = sites.client_start + START_SD * torch.randn(count, q, generator=generator, dtype=torch.float64)
         x, v = x.to(columns), v.to(columns)
         return cls(model, sites, named(design, columns, mask), named(design, other, mask), x, v)
 
@@ -76,9 +76,12 @@ class Look:
         """The trace of all clients together."""
         globals_, clients = Coordinates(self.sites.globals), Coordinates(self.sites.clients)
         values, _ = globals_.constrained(globals_.split(self.x))
-        each = [clients.split(row) for row in v]
-        free = {of.name: torch.cat([one[of.name] for one in each], of.axis or 0) for of in self.sites.clients}
-        transforms = {of.name: of.transform for of in self.sites.clients}
+        parts = [clients.split(row) for row in v]
+        free = {
+            latent.name: torch.cat([part[latent.name] for part in parts], latent.axis or 0)
+            for latent in self.sites.clients
+        }
+        transforms = {latent.name: latent.transform for latent in self.sites.clients}
         return traced(self.model, batch, Complete(values, free, transforms, {}, batch.mask, self.sites.depth))
 
     def further(self, *names: str) -> ColumnBatch:

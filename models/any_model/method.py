@@ -74,7 +74,7 @@ class AnyModel(Method):
     about = ABOUT
     tabular: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = True
-    #: of a fit, at most, where nobody says how many
+    #: of a fit, at most, where no one says how many
     usual_rounds: ClassVar[int] = ROUNDS
     network: ColumnDesign
 
@@ -151,8 +151,8 @@ class AnyModel(Method):
     @property
     def family(self) -> Family:
         """Of the guide of the globals."""
-        of = LowRankFamily if self.rank else Family
-        return of(Coordinates(self.sites.globals).spread, self.settings.guide == "diagonal")
+        family = LowRankFamily if self.rank else Family
+        return family(Coordinates(self.sites.globals).spread, self.settings.guide == "diagonal")
 
     @property
     def explores(self) -> bool:
@@ -239,8 +239,8 @@ class AnyModel(Method):
         points = chunk.shared[DRAWS][:draws]
         if self.layout is not None:
             return row_heights(self, self.layout, chunk, points)
-        found = heights(self, chunk, points, self.settings.inner, purpose)
-        return found.height, found.latents
+        estimates = heights(self, chunk, points, self.settings.inner, purpose)
+        return estimates.height, estimates.latents
 
     def notes(self, fitted: Fitted, rounds: int) -> list[str]:
         """What a reader has to know of a fit of so many rounds, a line each."""

@@ -37,4 +37,4 @@ class Phase(IntEnum):
 
 def is_phase(value: Tensor) -> bool:
     """Whether a number () says what a round is about."""
-    return float(value) in [float(known) for known in Phase]
+    return float(value) in [float(phase) for phase in Phase]

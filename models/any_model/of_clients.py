@@ -38,10 +38,10 @@ def refuse_varying(model: Model, design: ColumnDesign, batch: Batch, rows: int) 
         UserError: which names the column.
     """
     template = design.template(torch.zeros((), dtype=torch.float64), rows)
-    seen = _Noting(template.columns, None, template.level_names)
-    read_sites(model, seen)
+    batch_of_notes = _Noting(template.columns, None, template.level_names)
+    read_sites(model, batch_of_notes)
     stacked = design.stacked(batch)
-    for name in dict.fromkeys(seen.noted):
+    for name in dict.fromkeys(batch_of_notes.noted):
         column = stacked[:, design.columns.index(name)]
         if bool((column != column[:, :1]).any()):
             raise UserError(

@@ -53,14 +53,14 @@ def overlap(method: GaussianModel, chunk: ClientChunk, points: Tensor) -> Overla
     """At the first of some points of the globals, (M, p)."""
     parts = []
     for block in blocks(method, chunk, points[:POINTS], DRAWS):
-        found = _of_block(block.at, block.chunk, points[:POINTS])
-        parts.append(torch.stack([found.heavy, found.centrings])[:, block.new :])
+        block_overlap = _of_block(block.at, block.chunk, points[:POINTS])
+        parts.append(torch.stack([block_overlap.heavy, block_overlap.centrings])[:, block.new :])
     return Overlap(*torch.cat(parts, -1))
 
 
 def _of_block(at: AtSites, chunk: ClientChunk, some: Tensor) -> Overlap:
     _, weights, _ = weighted(at, chunk, some, Spread(DRAWS, SETS), 0, "overlap")
-    # (at most of them: a point far from the posterior, where the guide is wrong, has a k of any size)
+    # At most of them: a point far from the posterior, where the guide is wrong, has a k of any size.
     heavy = k_hat(weights.permute(2, 1, 0)).quantile(0.5, -1) > GOOD
     apart = _far(at, chunk, some, weights) if at.guide.numbers else torch.zeros_like(heavy)
     if not at.clients.sites.centred:
@@ -73,16 +73,16 @@ def _of_block(at: AtSites, chunk: ClientChunk, some: Tensor) -> Overlap:
 
 def _far(at: AtSites, chunk: ClientChunk, points: Tensor, weights: Tensor) -> Tensor:
     """Of which clients much of the likelihood lies far from the guide, averaged over the points, (S,)."""
-    known, found = weights.logsumexp(0) - math.log(len(weights)), torch.zeros_like(weights[0])
+    log_mean, largest = weights.logsumexp(0) - math.log(len(weights)), torch.zeros_like(weights[0])
     how = Spread(FEW, 1)
     for times in WIDE:
         wide, purpose = replace(at, guide=replace(at.guide, root=times * at.guide.root)), f"{times} times as wide"
         _, others, _ = weighted(wide, chunk, points, how, 0, purpose)
         z = spread(chunk, how, at.guide.numbers, (0, len(points)), purpose)[0]
         far = times * z.abs().amax(-1) > FAR
-        share = (torch.where(far, others, -math.inf).logsumexp(0) - math.log(FEW) - known.clamp_min(-1e300)).exp()
-        found = torch.maximum(found, share.clamp_max(1).nan_to_num(0.0))
-    return found.mean(0) > MOST
+        share = (torch.where(far, others, -math.inf).logsumexp(0) - math.log(FEW) - log_mean.clamp_min(-1e300)).exp()
+        largest = torch.maximum(largest, share.clamp_max(1).nan_to_num(0.0))
+    return largest.mean(0) > MOST
 
 
 def _apart(some: Tensor, others: Tensor) -> Tensor:

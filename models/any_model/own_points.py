@@ -44,12 +44,12 @@ def warn_undetermined(model: Model, design: ColumnDesign, sites: Sites, columns:
         slope = torch.autograd.grad(h, v, materialize_grads=True)[0] if h.requires_grad else torch.zeros_like(v)
         moves |= (slope[0] != 0).cpu()
     first = 0
-    for of in sites.clients:
-        still = int((~moves[:, first : first + of.numel]).any(-1).sum()) if of.parameter else 0
-        first += of.numel
+    for latent in sites.clients:
+        still = int((~moves[:, first : first + latent.numel]).any(-1).sum()) if latent.parameter else 0
+        first += latent.numel
         if still:
             log.warning("the rows of %d of %d clients say nothing of pyro.param %r, or of a number of it: it stays "
-                        "where it begins", still, count, of.name)  # fmt: skip
+                        "where it begins", still, count, latent.name)  # fmt: skip
 
 
 def points(fitted: Fitted, method: PlainModel, client: int, draws: int) -> dict[str, Tensor]:
@@ -58,8 +58,8 @@ def points(fitted: Fitted, method: PlainModel, client: int, draws: int) -> dict[
         return {}
     free = Coordinates(method.sites.clients).split(fitted.personal[OWN_MEAN][client])
     return {
-        of.name: of.transform(free[of.name]).reshape(of.shape).expand(draws, *of.shape)
-        for of in method.sites.own_points
+        latent.name: latent.transform(free[latent.name]).reshape(latent.shape).expand(draws, *latent.shape)
+        for latent in method.sites.own_points
     }
 
 
@@ -69,8 +69,8 @@ def refuse_without_points(method: PlainModel, client: str) -> None:
     Raises:
         UserError: which names the first of them.
     """
-    for of in method.sites.own_points:
+    for latent in method.sites.own_points:
         raise UserError(
-            f"client {client!r} is new and has no value of pyro.param {of.name!r}, which has no prior and is each "
+            f"client {client!r} is new and has no value of pyro.param {latent.name!r}, which has no prior and is each "
             "client's own: given=ITS_ROWS learns it"
         )

@@ -51,15 +51,15 @@ def _modules_by_messages(stack: ExitStack) -> Iterator[None]:
 def _give(stack: ExitStack, name: str, module: nn.Module) -> None:
     values: dict[int, Tensor] = {}
     for key, parameter in list(module.named_parameters(remove_duplicate=False)):
-        if not parameter.requires_grad or key.endswith("_unconstrained"):  # (that of a PyroParam sends a message)
+        if not parameter.requires_grad or key.endswith("_unconstrained"):  # that of a PyroParam sends a message
             continue
         if id(parameter) not in values:
             value = pyro.param(f"{name}.{key}" if name else key, parameter)
-            values[id(parameter)] = value.to(torch.get_default_dtype())  # (a module is mostly made in single precision)
+            values[id(parameter)] = value.to(torch.get_default_dtype())  # a module is mostly made in single precision
         path, _, last = key.rpartition(".")
-        held = module.get_submodule(path)._parameters
-        stack.callback(held.__setitem__, last, parameter)
-        held[last] = values[id(parameter)]  # type: ignore[assignment]
+        parameters = module.get_submodule(path)._parameters
+        stack.callback(parameters.__setitem__, last, parameter)
+        parameters[last] = values[id(parameter)]  # type: ignore[assignment]
 
 
 def is_personal(message: dict[str, Any]) -> bool:
@@ -99,9 +99,9 @@ def refuse_own(name: str, message: dict[str, Any], clients: int) -> None:
         raise UserError(
             f"pyro.param {name!r} of a module is everyone's: leave event_dim out, or write pyro.param in the model"
         )
-    each = shape[len(shape) - event_dim :]
+    own_shape = shape[len(shape) - event_dim :]
     if len(shape) < event_dim + 2 or shape[len(shape) - event_dim - 2 : len(shape) - event_dim] != (clients, 1):
-        wanted = ", ".join(["batch.num_clients", "1", *map(str, each)])
+        wanted = ", ".join(["batch.num_clients", "1", *map(str, own_shape)])
         raise UserError(
             f"pyro.param {name!r} of each client has shape {shape} where there are {clients} clients: give it "
             f"torch.zeros({wanted}), or leave event_dim out, and it is everyone's"

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 TRIED, FEW = (0.0, 1.0, 2.0), 8
 
 
-def _same(one: Tensor, two: Tensor) -> bool:
-    return torch.equal(one.nan_to_num(), two.nan_to_num())
+def _same(first: Tensor, two: Tensor) -> bool:
+    return torch.equal(first.nan_to_num(), two.nan_to_num())
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Predictor:
             first, *others = self.simulator.densities(
                 rows, len(x), constrained(self.method.sites, x), own, self.observed
             )
-        except (IndexError, RuntimeError):  # (an index of fewer levels than were tried)
+        except (IndexError, RuntimeError):  # an index of fewer levels than were tried
             return True
         return any(not _same(first[site], other[site]) for site in self.observed for other in others)
 
@@ -208,32 +208,32 @@ def predictive(
     if not len(df):
         raise UserError("the table has no rows to predict")
     given = None if given is None else as_table(given)
-    known = set(map(str, predictor.fitted.federation.ids))
+    fitted_clients = set(map(str, predictor.fitted.federation.ids))
     columns = predictor.rows(df)
     whole: np.ndarray | None = None
-    of = [""] * len(df)
+    clients = [""] * len(df)
     for name, rows in predictor.groups(df, client):
-        if not new and name not in known:
+        if not new and name not in fitted_clients:
             raise UserError(
                 f"client {name!r} was not fitted: new=True predicts for a new client; given=ITS_ROWS learns"
             )
-        if new and name in known:
+        if new and name in fitted_clients:
             raise UserError(f"client {name!r} was fitted: leave new and given out, or give a new client another name")
         mine = columns[:, torch.from_numpy(rows)]
         if new:
-            found = predictor.of_new_client(mine, name, None if given is None else _given_rows(predictor, given, name))
+            draws = predictor.of_new_client(mine, name, None if given is None else _given_rows(predictor, given, name))
         else:
-            found = predictor.of_client(mine, name)
-        value = found[site].numpy()
+            draws = predictor.of_client(mine, name)
+        value = draws[site].numpy()
         if predictor.of_clients(site):
             value = np.repeat(value[:, None], len(rows), 1)
         if whole is None:
             whole = np.empty((len(value), len(df), *value.shape[2:]))
         whole[:, rows] = value
         for k in rows:
-            of[k] = name
+            clients[k] = name
     assert whole is not None
-    return whole, of
+    return whole, clients
 
 
 def _given_rows(predictor: Predictor, given: pd.DataFrame, client: str) -> pd.DataFrame:

@@ -31,11 +31,11 @@ def summary_table(values: Mapping[str, np.ndarray]) -> pd.DataFrame:
 
     rows = []
     for name, value in values.items():
-        each = value.reshape(len(value), -1)
-        lower, upper = np.quantile(each, [0.05, 0.95], axis=0)
+        flat = value.reshape(len(value), -1)
+        lower, upper = np.quantile(flat, [0.05, 0.95], axis=0)
         numbers = number_names(name, value.shape[1:])
-        sd = np.where(each.min(0) == each.max(0), 0.0, each.std(0))  # (a point's is no rounding)
-        rows += list(zip(numbers, each.mean(0), sd, lower, upper, strict=True))
+        sd = np.where(flat.min(0) == flat.max(0), 0.0, flat.std(0))  # (a point's is no rounding)
+        rows += list(zip(numbers, flat.mean(0), sd, lower, upper, strict=True))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .joint_draws import JointDraws
 
 
-def prior_draws(of: JointDraws, draws: int) -> tuple[dict[str, np.ndarray], ...]:
+def prior_draws(joint: JointDraws, draws: int) -> tuple[dict[str, np.ndarray], ...]:
     """Globals (D, *shape), clients' sites (D, J, *shape), and rows' (D, N, *shape).
 
     Sites that some clients do not have, such as those of later times in a chain, are left out.
@@ -28,29 +28,29 @@ def prior_draws(of: JointDraws, draws: int) -> tuple[dict[str, np.ndarray], ...]
     """
     if draws < 1:
         raise UserError(f"draws must be at least 1, not {draws}")
-    method, federation, seed = of.method, of.fitted.federation, of.fitted.seed
+    method, federation, seed = joint.method, joint.fitted.federation, joint.fitted.seed
     simulate = Simulator(method.program, method.sites, method.network)
     names = [latent.name for latent in method.sites.globals]
-    # (parameters have no prior: theirs are the fitted values, and those of clients theirs at the guide's mean)
+    # Parameters have no prior: theirs are the fitted values, and those of clients theirs at the guide's mean.
     fixed = {
-        latent.name: torch.from_numpy(of.globals[latent.name][:1]).expand(draws, *latent.shape)
+        latent.name: torch.from_numpy(joint.globals[latent.name][:1]).expand(draws, *latent.shape)
         for latent in method.sites.globals if latent.parameter
     }  # fmt: skip
-    sizes, plate = federation.sizes(), of.of_plate.columns
+    sizes, plate = federation.sizes(), joint.of_plate.columns
     first = plate[0, :, : sizes[0]]
     everyones = simulate(first, draws, key(seed, "prior"), fixed, levels=("global",)) | fixed
-    given = {name: everyones[name].reshape(draws, *_shape(of, name)) for name in names}
+    given = {name: everyones[name].reshape(draws, *_shape(joint, name)) for name in names}
     clients = [
         simulate(
             plate[j, :, :n],
             draws,
             key(seed, "prior", name),
-            given | points(of.fitted, method, j, draws),
+            given | points(joint.fitted, method, j, draws),
             levels=("client", "data"),
         )
         for j, (name, n) in enumerate(zip(federation.ids, sizes, strict=True))
     ]
-    of_rows = of.row_sites | {name for name, level in method.sites.discrete if level == "data"}
+    of_rows = joint.row_sites | {name for name, level in method.sites.discrete if level == "data"}
     own, rows = Values(), Values()
     for site in (name for name in clients[0] if all(name in client for client in clients)):
         parts = [client[site] for client in clients]
@@ -61,5 +61,5 @@ def prior_draws(of: JointDraws, draws: int) -> tuple[dict[str, np.ndarray], ...]
     return tuple({name: value.numpy() for name, value in part.items()} for part in (everyones, own, rows))
 
 
-def _shape(of: JointDraws, name: str) -> tuple[int, ...]:
-    return next(latent.shape for latent in of.method.sites.globals if latent.name == name)
+def _shape(joint: JointDraws, name: str) -> tuple[int, ...]:
+    return next(latent.shape for latent in joint.method.sites.globals if latent.name == name)

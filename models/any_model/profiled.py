@@ -38,9 +38,9 @@ def profiled(clients: Clients, guide: Conditional, x: Tensor, v: Tensor) -> Tens
         best, at = height, v
         for k in range(HALVES):
             tried = v.index_add(-1, points, step / 2**k)
-            found = written.log_joint(x, tried)
-            risen = (found > best) & (best == height)
-            at, best = torch.where(risen[..., None], tried, at), torch.where(risen, found, best)
+            height_tried = written.log_joint(x, tried)
+            risen = (height_tried > best) & (best == height)
+            at, best = torch.where(risen[..., None], tried, at), torch.where(risen, height_tried, best)
         if bool((best == height).all()):
             break
         v = at
@@ -54,10 +54,10 @@ def _derivatives(clients: Clients, x: Tensor, v: Tensor, points: Tensor) -> tupl
         h = clients.log_joint(x, v.index_copy(-1, points, w))
         (gradient,) = torch.autograd.grad(h.sum(), w, create_graph=True, materialize_grads=True)
         rows = [
-            torch.autograd.grad(of.sum(), w, retain_graph=True, materialize_grads=True)[0]
+            torch.autograd.grad(part.sum(), w, retain_graph=True, materialize_grads=True)[0]
             if gradient.requires_grad
             else torch.zeros_like(w)
-            for of in gradient.unbind(-1)
+            for part in gradient.unbind(-1)
         ]
     hessian = torch.stack(rows, -1)
     return h.detach(), gradient.detach(), (hessian + hessian.mT) / 2

@@ -56,34 +56,34 @@ def triangle_size(p: int) -> int:
     return p * (p + 1) // 2
 
 
-def triangles(mean: Tensor, found: Message) -> tuple[Tensor, Tensor]:
+def triangles(mean: Tensor, sent: Message) -> tuple[Tensor, Tensor]:
     """Lower triangles of A_j (S, p (p + 1) / 2), and A_j m (S, p).
 
     Args:
         mean: m, (p,), or each client's, (S, p).
-        found: bounds and their derivatives there.
+        sent: bounds and their derivatives there.
     """
-    row, column = torch.tril_indices(*found.precision.shape[1:], device=mean.device)
-    along = found.precision @ mean if mean.dim() == 1 else torch.einsum("spr,sr->sp", found.precision, mean)
-    return found.precision[:, row, column], along
+    row, column = torch.tril_indices(*sent.precision.shape[1:], device=mean.device)
+    curvature_at_mean = sent.precision @ mean if mean.dim() == 1 else torch.einsum("spr,sr->sp", sent.precision, mean)
+    return sent.precision[:, row, column], curvature_at_mean
 
 
-def noted(chunk: ClientChunk, found: Bound, curvature: Tensor, along: Tensor) -> State:
+def noted(chunk: ClientChunk, bound: Bound, curvature: Tensor, curvature_at_mean: Tensor) -> State:
     """What a round leaves with its clients: what counts from now on, if the message is used; and what is sent.
 
     Args:
         chunk: the clients, with what was counted before.
-        found: their bounds and the gradients of these.
+        bound: their bounds and the gradients of these.
         curvature: the numbers of A_j, (S, c).
-        along: A_j m, at the mean at which they were found, (S, p).
+        curvature_at_mean: A_j m, at the mean at which they were found, (S, p).
     """
-    linear = found.gradient + along
+    linear = bound.gradient + curvature_at_mean
     now = torch.cat([linear.new_ones(len(linear), 1), linear, curvature], 1)
     before = chunk.values[OWN_SENT].squeeze(1)
     largest = before.abs().amax(1)
     wild = (before[:, 0] > 0) & (now.abs().amax(1) > WILD * largest)
     now = torch.where(wild[:, None], before, now)
-    values = {OWN_SENT: now, CHANGE: now - before, BOUND_NOW: found.bound, SPREAD_NOW: found.spread.clamp_max(MOST)}
+    values = {OWN_SENT: now, CHANGE: now - before, BOUND_NOW: bound.bound, SPREAD_NOW: bound.spread.clamp_max(MOST)}
     return {name: value.unsqueeze(1) for name, value in values.items()}
 
 

@@ -38,7 +38,7 @@ MISSED = 10
 #: a height of what is impossible
 IMPOSSIBLE = -1e12
 #: how much wider than the weighted points the exploration's second proposal is, up to four globals
-WIDER = 1.5
+SECOND_PROPOSAL_FACTOR = 1.5
 #: by how much a client's draws at a point may grow
 MOST_INNER = 64
 #: of Hessians' squares: what single draws' are off where log joints are quadratic
@@ -57,7 +57,7 @@ class NaturalGradient:
     #: the climb of the guide
     climbs: ClassVar[type[Climb]] = Climb
     sends_gradients: ClassVar[bool] = False
-    #: (a message grows with the client's rows, and says by how much they have changed the client's part)
+    #: A message grows with the client's rows, and says by how much they have changed the client's part.
     comparable: ClassVar[bool] = False
     #: what each field of a message is, in words
     MEANINGS: ClassVar[Mapping[str, str]] = {
@@ -89,45 +89,45 @@ class NaturalGradient:
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """Each client's part of the sums."""
-        about, count = Phase(int(chunk.shared[PHASE])), len(chunk.clients)
+        stage, count = Phase(int(chunk.shared[PHASE])), len(chunk.clients)
         sent = {
             name: chunk.shared[MEAN].new_zeros(count, *field.shape) for name, field in self.form(chunk.shared).items()
         }
         sent["clients"] += 1
-        if about <= Phase.FINE:
+        if stage <= Phase.FINE:
             sent |= climbing(chunk, len(chunk.shared[MEAN]), self.method.curvature)
-        elif about == Phase.EXPLORE:
-            seen = heights(self.method, chunk, chunk.shared[POINTS], int(chunk.shared[INNER]), "points")
-            sent |= {"heights": seen.height.T.clamp_min(IMPOSSIBLE), "noise": seen.noise}
-            if not float(chunk.shared[VERDICT][0]):  # (in the first round of an exploration)
-                found = overlap(self.method, chunk, chunk.shared[POINTS])
-                sent |= {"heavy": found.heavy.double(), "centrings": found.centrings.double()}
+        elif stage == Phase.EXPLORE:
+            estimates = heights(self.method, chunk, chunk.shared[POINTS], int(chunk.shared[INNER]), "points")
+            sent |= {"heights": estimates.height.T.clamp_min(IMPOSSIBLE), "noise": estimates.noise}
+            if not float(chunk.shared[VERDICT][0]):  # in the first round of an exploration
+                overlaps = overlap(self.method, chunk, chunk.shared[POINTS])
+                sent |= {"heavy": overlaps.heavy.double(), "centrings": overlaps.centrings.double()}
         return sent
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """The next guide, or the next points; a round of the exploration in which a client is missing changes none."""
-        about = Phase(int(old[PHASE]))
-        if about == Phase.DONE:
+        stage = Phase(int(old[PHASE]))
+        if stage == Phase.DONE:
             return old
         moved = 0.0
-        if about <= Phase.FINE:
-            values = self._climbed(dict(old), total, context, about)
+        if stage <= Phase.FINE:
+            values = self._climbed(dict(old), total, context, stage)
             moved = self.climbs.read(context.rule_state).moved
         elif missing := context.num_clients - int(context.reported):
             values = self._missed(dict(old), context, missing)
         else:
-            values = self._explored(dict(old), total, context, about)
+            values = self._explored(dict(old), total, context, stage)
         trace = traced(
-            old[TRACE], about, context.round, bound=values[BOUND], moved=min(moved, MOST), worth=values[WORTH]
+            old[TRACE], stage, context.round, bound=values[BOUND], moved=min(moved, MOST), worth=values[WORTH]
         )
         return {**values, TRACE: trace}
 
-    def _climbed(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:
+    def _climbed(self, values: State, total: State, context: AggregationContext, stage: Phase) -> State:
         memory, mean, precision, method = context.rule_state, values[MEAN], values[PRECISION], self.method
-        prior = self._prior(values, context.seed, fine=about == Phase.FINE)
-        known = Remembered.read(memory, mean, sum(method.curvature.values())).after(total, method.curvature)
+        prior = self._prior(values, context.seed, fine=stage == Phase.FINE)
+        remembered = Remembered.read(memory, mean, sum(method.curvature.values())).after(total, method.curvature)
         whole = int(context.reported) == context.num_clients
-        gradient, curvature = self._derivatives(known, prior, mean, context.seed)
+        gradient, curvature = self._derivatives(remembered, prior, mean, context.seed)
         bound = total["bound"] + prior.height[0] + method.family.entropy(precision)
         exact = bool(total["spread"] + prior.spread[0] <= EXACT * self._size(curvature, precision))
         exact = exact and whole and self._sees_curves
@@ -141,23 +141,23 @@ class NaturalGradient:
             climb = climb.damped(gradient, curvature, self._damping(context))
         values[ACCEPTED] = values[ACCEPTED] + float(climb.mean is not before)
         short = climb.settled
-        known = known.waited(float(context.reported), short=short)
-        if short and (whole or known.settled(context.num_clients)):
-            after = self._when_exact if exact else Phase.FINE if about == Phase.ROUGH else self._after
+        remembered = remembered.waited(float(context.reported), short=short)
+        if short and (whole or remembered.settled(context.num_clients)):
+            after = self._when_exact if exact else Phase.FINE if stage == Phase.ROUGH else self._after
             if after == Phase.FINE:
                 climb = self.climbs.begin(*climb.guide(), within=SETTLED_FINE)
             elif after == Phase.EXPLORE:
                 self._begin(values, memory, climb, context)
             values[PHASE] = values[PHASE].new_tensor(float(after))
         values[MEAN], values[PRECISION] = climb.guide()
-        memory.update({**climb.state(), **known.state()})
+        memory.update({**climb.state(), **remembered.state()})
         values[DRAWS] = self._of_guide(values, context)
         return values
 
-    def _derivatives(self, known: Remembered, prior: Any, mean: Tensor, seed: int) -> tuple[Tensor, Any]:
+    def _derivatives(self, remembered: Remembered, prior: Any, mean: Tensor, seed: int) -> tuple[Tensor, Any]:
         """b and A of (1) in :mod:`.guide`."""
-        precisions = unpacked(known.curvature, len(mean))
-        return known.linear - precisions @ mean + prior.gradient[0], precisions - prior.hessian[0]
+        precisions = unpacked(remembered.curvature, len(mean))
+        return remembered.linear - precisions @ mean + prior.gradient[0], precisions - prior.hessian[0]
 
     def _size(self, curvature: Any, precision: Tensor) -> Tensor:
         """Sum of the squares of the curvature, in the units in which clients measure how theirs differs."""
@@ -217,10 +217,10 @@ class NaturalGradient:
 
     def _begin(self, values: State, memory: State, climb: Climb, context: AggregationContext) -> None:
         mean, precision = climb.guide()
-        each = len(values[POINTS])
+        num_points = len(values[POINTS])
         family = self.method.family
         spread = family.spread.to(mean.device)
-        explored = Explored.begin(int(spread.sum()), each, self.method.settings.explored_rounds, mean)
+        explored = Explored.begin(int(spread.sum()), num_points, self.method.settings.explored_rounds, mean)
         root = family.root_of_spread(precision)
         explored = explored.drawn(mean[spread], root, 0, key(context.seed, context.round))
         memory.update(explored.state())
@@ -240,7 +240,7 @@ class NaturalGradient:
         values[VERDICT] = replace(Verdict.read(values), missed=float(often)).values.to(values[MEAN])
         return values
 
-    def _explored(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:
+    def _explored(self, values: State, total: State, context: AggregationContext, stage: Phase) -> State:
         memory, method = context.rule_state, self.method
         explored = Explored.read(memory)
         prior = global_prior(method.program, method.sites, method.network, values[POINTS][:, None])[:, 0]
@@ -250,21 +250,21 @@ class NaturalGradient:
         now = total if not first.points else {"heavy": first.heavy, "centrings": first.centrings}
         clients = (float(total["clients"]), float(now["heavy"]), float(now["centrings"]))
         noise = float(total["noise"])
-        found = verdict(explored, noise, inner, clients, first)
-        enough = found.worth >= method.settings.worth and explored.done > 1
+        judged = verdict(explored, noise, inner, clients, first)
+        enough = judged.worth >= method.settings.worth and explored.done > 1
         if enough or explored.done == len(explored.centres):
             at = systematic(explored.log_weights(0), len(values[DRAWS]), key(context.seed, "kept draws"))
             values[DRAWS] = self._written(values, method.family.within(explored.points[at], values[MEAN]))
             values[PHASE] = values[PHASE].new_tensor(float(Phase.DONE))
         else:
             centre, root = explored.moments(0)
-            wider = WIDER ** min(1.0, 4 / len(centre)) if explored.done == 1 else 1.0
+            wider = SECOND_PROPOSAL_FACTOR ** min(1.0, 4 / len(centre)) if explored.done == 1 else 1.0
             explored = explored.drawn(centre, wider * root, 0, key(context.seed, context.round))
             values[POINTS] = self._written(values, method.family.within(explored.asked, values[MEAN]))
         last = int(values[PHASE]) == Phase.DONE
-        drawn = min(found.next_inner(noise, last=last), MOST_INNER * method.settings.inner)
+        drawn = min(judged.next_inner(noise, last=last), MOST_INNER * method.settings.inner)
         values[INNER] = values[INNER].new_tensor(drawn)
-        values[WORTH], values[VERDICT] = values[WORTH].new_tensor(found.worth), found.values.to(values[MEAN])
+        values[WORTH], values[VERDICT] = values[WORTH].new_tensor(judged.worth), judged.values.to(values[MEAN])
         memory.update(explored.state())
         return values
 
@@ -272,7 +272,7 @@ class NaturalGradient:
 def unpacked(triangle: Tensor, size: int) -> Tensor:
     """A symmetric matrix (size, size) from its lower triangle, row by row."""
     row, column = torch.tril_indices(size, size, device=triangle.device)
-    found = triangle.new_zeros(size, size)
-    found[row, column] = triangle
-    found[column, row] = triangle
-    return found
+    matrix = triangle.new_zeros(size, size)
+    matrix[row, column] = triangle
+    matrix[column, row] = triangle
+    return matrix

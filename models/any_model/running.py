@@ -77,18 +77,18 @@ def in_double() -> Iterator[None]:
 
 def explained(model: Any, error: Exception, what: str = "the model") -> str:
     """One line on an error within a model."""
-    text = " ".join(str(error).partition("Trace Shapes")[0].split())  # (Pyro adds those of all sites)
+    text = " ".join(str(error).partition("Trace Shapes")[0].split())  # Pyro adds those of all sites
     where = _where(model, error) or f"{what}: "
     for pattern, meaning in MEANINGS:
-        found = re.search(pattern, text)
-        if found:
-            return f"{where}{meaning.format(*found.groups())}"
+        matched = re.search(pattern, text)
+        if matched:
+            return f"{where}{meaning.format(*matched.groups())}"
     return f"{where}{type(error).__name__}: {text[:200]}"
 
 
 def _where(model: Any, error: Exception) -> str:
-    of = inspect.unwrap(model) if inspect.isfunction(model) else getattr(type(model), "forward", model)
-    code = getattr(of, "__code__", None)
+    function = inspect.unwrap(model) if inspect.isfunction(model) else getattr(type(model), "forward", model)
+    code = getattr(function, "__code__", None)
     lines = [
         frame for frame in traceback.extract_tb(error.__traceback__) if code and frame.filename == code.co_filename
     ]

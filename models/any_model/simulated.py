@@ -44,7 +44,7 @@ class Drawn(Given):
         if given or fixed or poutine.util.site_is_subsample(msg):
             return
         value = self.fixed[msg["name"]] if msg["name"] in self.fixed else msg["fn"].sample()
-        # (priors of tensors from before the fit, such as a module's, draw in single precision)
+        # Priors of tensors from before the fit, such as a module's, draw in single precision.
         msg["value"] = value.double() if value.is_floating_point() else value
         msg["is_observed"], msg["done"] = True, True
 
@@ -107,7 +107,7 @@ class Simulator:
             count, everyones, own: as above.
             observed: the sites.
         """
-        latents = {of.name for of in self.sites.latents}
+        latents = {latent.name for latent in self.sites.latents}
 
         def drawn(trace: Any) -> Values:
             return {
@@ -127,17 +127,17 @@ class Simulator:
     ) -> Values:  # fmt: skip
         """What is read of runs of the model."""
         coordinates = Coordinates(self.sites.clients)
-        transforms = {of.name: of.transform for of in self.sites.clients}
+        transforms = {latent.name: latent.transform for latent in self.sites.clients}
 
         def one(number: Tensor, given: Known, v: Tensor | None) -> Values:
-            values, known = given
+            values, fixed_values = given
             free, weights = {}, dict[str, Tensor]()
             if own is not None and v is not None:
-                of_rows = {of.name for of in self.sites.clients if of.level == "data"}
+                of_rows = {latent.name for latent in self.sites.clients if latent.level == "data"}
                 free = {name: value for name, value in coordinates.split(v).items() if name not in of_rows}
                 weights = {name: c for name, c in coordinates.split(own[1]).items() if name in self.sites.centred}
             drawn = Drawn(values, free, transforms, weights, None, self.sites.depth)
-            drawn.fixed = known
+            drawn.fixed = fixed_values
             with in_double(), poutine.trace() as tracer, drawn:
                 run(self.model, self.design.named(columns, None))
             return read(tracer.trace)
@@ -149,7 +149,7 @@ class Simulator:
                 return _at_once(one, *batched)
             except NotImplementedError as error:
                 raise UserError(f"the model cannot be simulated: {error} cannot be drawn from") from error
-            except RuntimeError as error:  # (an error of the model's own comes again)
+            except RuntimeError as error:  # an error of the model's own comes again
                 log.debug("one draw after the other: %s", error)
             torch.manual_seed(seed)
             return _one_by_one(one, *batched)
@@ -169,16 +169,16 @@ def _sites(trace: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-def _at_once(one: One, numbers: Tensor, values: Known, v: Tensor | None) -> Values:
+def _at_once(run: One, numbers: Tensor, values: Known, v: Tensor | None) -> Values:
     with Fresh(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
-        return dict(vmap(one, (0, 0, None if v is None else 0), randomness="different")(numbers, values, v))
+        return dict(vmap(run, (0, 0, None if v is None else 0), randomness="different")(numbers, values, v))
 
 
-def _one_by_one(one: One, numbers: Tensor, values: Known, v: Tensor | None) -> Values:
+def _one_by_one(run: One, numbers: Tensor, values: Known, v: Tensor | None) -> Values:
     """The same for distributions whose draws vmap cannot make, such as Beta and von Mises."""
     drawn = [
-        one(
+        run(
             number,
             ({k: value[d] for k, value in values[0].items()}, {k: value[d] for k, value in values[1].items()}),
             None if v is None else v[d],

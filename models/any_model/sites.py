@@ -95,12 +95,12 @@ class Sites:
 
     def with_points(self) -> Sites:
         """The same with globals that are points."""
-        return replace(self, globals=tuple(replace(of, point=True) for of in self.globals))
+        return replace(self, globals=tuple(replace(latent, point=True) for latent in self.globals))
 
     @property
     def own_points(self) -> tuple[Latent, ...]:
         """Parameters of which each client has its own."""
-        return tuple(of for of in self.clients if of.parameter)
+        return tuple(latent for latent in self.clients if latent.parameter)
 
     @property
     def latents(self) -> tuple[Latent, ...]:
@@ -144,7 +144,7 @@ class _AtPriorMeans(Messenger):
         msg["value"] = value[(0,) * summed]
 
     def _pyro_post_param(self, msg: dict[str, Any]) -> None:
-        # (that of a PyroParam is in the store alone)
+        # That of a PyroParam is in the store alone.
         msg["infer"][CONSTRAINT] = pyro.get_param_store()._constraints[msg["name"]]
 
 
@@ -158,7 +158,9 @@ def read_model(model: Model, design: ColumnDesign) -> Sites:
     sites = read_sites(model, design.template(like))
     if design.rows > 1:
         longer = read_sites(model, design.template(like, design.rows))
-        if [(of.name, of.shape) for of in longer.latents] != [(of.name, of.shape) for of in sites.latents]:
+        if [(latent.name, latent.shape) for latent in longer.latents] != [
+            (latent.name, latent.shape) for latent in sites.latents
+        ]:
             sites = replace(longer, rows=design.rows)
     return sites
 
@@ -267,13 +269,13 @@ class Coordinates:
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """The vector (size,) cut into the latents' unconstrained values."""
         parts = vector.split([latent.numel for latent in self.latents]) if self.latents else ()
-        return {of.name: part.reshape(of.free) for of, part in zip(self.latents, parts, strict=True)}
+        return {site.name: part.reshape(site.free) for site, part in zip(self.latents, parts, strict=True)}
 
     def constrained(self, free: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor | float]:
         """Values on the sites' supports, and the log determinant of that map."""
         values, log_det = {}, 0.0
-        for of in self.latents:
-            values[of.name] = value = of.transform(free[of.name])
-            if not of.point:  # (a point is the mode of the density that the model states)
-                log_det = log_det + of.transform.log_abs_det_jacobian(free[of.name], value).sum()
+        for latent in self.latents:
+            values[latent.name] = value = latent.transform(free[latent.name])
+            if not latent.point:  # a point is the mode of the density that the model states
+                log_det = log_det + latent.transform.log_abs_det_jacobian(free[latent.name], value).sum()
         return values, log_det

@@ -54,15 +54,15 @@ def spread(
         purpose: keys the shifts, beside seed and round.
     """
     first, many = points
-    each = how.draws // how.sets // (2 if how.mirrored else 1)
+    per_set = how.draws // how.sets // (2 if how.mirrored else 1)
     if not q:
         nothing = torch.zeros(how.draws, many, len(chunk.clients), dtype=torch.float64, device=chunk.federation.device)
         return nothing[..., None][..., :0], nothing, nothing
     shift = uniforms(chunk, (first * how.sets * q, many * how.sets * q), purpose, "shifts")
     shift = shift.reshape(many, how.sets, q, -1).permute(1, 0, 3, 2)  # (sets, M, S, q)
-    lattice = SobolEngine(q, scramble=True, seed=0).draw(each, dtype=torch.float64).to(shift)
+    lattice = SobolEngine(q, scramble=True, seed=0).draw(per_set, dtype=torch.float64).to(shift)
     u = (lattice[:, None, None] + shift[:, None]).remainder_(1).clamp_(1e-12, 1 - 1e-12)
-    e = torch.special.ndtri(u)  # (sets, each, M, S, q)
+    e = torch.special.ndtri(u)  # sets, each, M, S, q
     grown = 0.5 * TAILS * e.square()
     z = WIDER * e * grown.exp()
     log_q = -(grown * (1 + 1 / TAILS) + (2 * grown).log1p()).sum(-1)

@@ -18,7 +18,7 @@ from .densities import densities, kind, log_prob, unwrapped
 from .enumerating import is_enumerated
 from .evaluating import Clients
 from .levels import Model, is_data
-from .look import NEAR, Look, named
+from .look import START_SD, Look, named
 from .running import running
 from .sites import Sites
 
@@ -37,7 +37,7 @@ def refuse_infinite(model: Model, design: ColumnDesign, sites: Sites, columns: T
     count = len(columns)
     ones = torch.ones(count, len(sites.client_start)).to(columns)
     clients = Clients(model, sites, design, columns, mask, ones)
-    for side in (NEAR, -NEAR):
+    for side in (START_SD, -START_SD):
         x, v = (near.expand(1, count, -1).clone().requires_grad_() for near in _near(sites, columns, side))
         h = clients.log_joint(x, v)
         slopes = torch.autograd.grad(h.sum(), (x, v), materialize_grads=True) if h.requires_grad else (x, v)
@@ -48,9 +48,9 @@ def refuse_infinite(model: Model, design: ColumnDesign, sites: Sites, columns: T
         return
     columns, mask = design.lengthened(columns, mask, sites.rows)
     j = int(bad.nonzero()[0])
-    one = named(design, columns[j : j + 1], None if mask is None else mask[j : j + 1])
+    client = named(design, columns[j : j + 1], None if mask is None else mask[j : j + 1])
     at, own = x[0, 0].detach().requires_grad_(), v[0, :1].detach().requires_grad_()
-    trace = Look(model, sites, one, one, at, own).run(one, own)
+    trace = Look(model, sites, client, client, at, own).run(client, own)
     for site in densities(trace):
         _finite_site(model, site, (at, own))
     raise UserError("the discrete latents leave no way to a client's data where the fit starts")
@@ -75,7 +75,7 @@ def refuse_impossible(model: Model, design: ColumnDesign, sites: Sites, columns:
             continue
         try:
             support = site["fn"].support
-        except NotImplementedError:  # (a distribution of the user's own has none)
+        except NotImplementedError:  # a distribution of the user's own has none
             continue
         if support.is_discrete or fn.support in (constraints.positive, constraints.nonnegative):
             with running(model):
@@ -108,20 +108,20 @@ def _near(sites: Sites, like: Tensor, side: float) -> tuple[Tensor, Tensor]:
 
 
 def _finite_site(model: Model, site: dict[str, Any], latents: tuple[Tensor, Tensor]) -> None:
-    name, found = site["name"], log_prob(site)
-    if not found.isfinite().all() and not is_enumerated(site):
+    name, density = site["name"], log_prob(site)
+    if not density.isfinite().all() and not is_enumerated(site):
         if is_data(site):
             with running(model):
                 outside = not bool(site["fn"].support.check(site["value"]).all())
             if outside:
                 raise _impossible(site)
-        nan = bool(found.isnan().any())
+        nan = bool(density.isnan().any())
         raise UserError(
             f"site {name!r} has the log density {'nan' if nan else 'inf'} where the fit starts, at the prior's means: "
             "is a column empty or large, a scale not positive, or a logarithm, root or division without bounds?"
         )
-    if found.requires_grad:
-        slopes = torch.autograd.grad(found.sum(), latents, materialize_grads=True, retain_graph=True)
+    if density.requires_grad:
+        slopes = torch.autograd.grad(density.sum(), latents, materialize_grads=True, retain_graph=True)
         if not all(slope.isfinite().all() for slope in slopes):
             raise UserError(
                 f"site {name!r} has no finite gradient where the fit starts: bound a logarithm, root or division at "

@@ -123,42 +123,42 @@ class AtSites:
         before = self.guide
         if not before.mean.shape[-1]:
             return self
-        found = self.expected()
-        least = found.height + before.entropy
+        expected = self.expected()
+        least = expected.height + before.entropy
         least = least - NOISE * before.mean.shape[-1] - ROUNDING * least.abs()
-        guide, held = newton_step(before, found, self.mean.shape[-1])
+        guide, shortened = newton_step(before, expected, self.mean.shape[-1])
         at = replace(self, guide=guide)
         for _ in range(HALVES):
             bound = at.bound
             risen = (bound >= least) | ~least.isfinite()
             if bool(risen.all()):
-                return at.further(before, found, held, bound)
+                return at.further(before, expected, shortened, bound)
             at = replace(at, guide=at.guide.where(risen, at.guide.halfway(before)))
         return replace(at, guide=at.guide.where((at.bound >= least) | ~least.isfinite(), before))
 
-    def further(self, before: Conditional, found: OwnMoments, held: Tensor, bound: Tensor) -> Self:
+    def further(self, before: Conditional, expected: OwnMoments, shortened: Tensor, bound: Tensor) -> Self:
         """With the means of clients that were held back as far as the bound rises: all the way, or twice as far, ...
 
         A mean far from its client's data is many standard deviations away, since those are of a curvature far away.
 
         Args:
             before: the guide before the step.
-            found: expected derivatives there.
-            held: which clients, (S,).
+            expected: expected derivatives there.
+            shortened: which clients, (S,).
             bound: here, (S,).
         """
         at = self
-        if not bool(held.any()):
+        if not bool(shortened.any()):
             return at
-        whole, _ = newton_step(before, found, self.mean.shape[-1], math.inf)
+        whole, _ = newton_step(before, expected, self.mean.shape[-1], math.inf)
         for k in range(DOUBLINGS):
             mean = whole.mean if not k else 2 * at.guide.mean - before.mean
-            longer = replace(at, guide=replace(at.guide, mean=torch.where(held[:, None], mean, at.guide.mean)))
-            risen = held & (longer.bound > bound)
+            longer = replace(at, guide=replace(at.guide, mean=torch.where(shortened[:, None], mean, at.guide.mean)))
+            risen = shortened & (longer.bound > bound)
             at = replace(at, guide=longer.guide.where(risen, at.guide))
             bound = torch.where(risen, longer.bound, bound)
-            held = held if not k else risen
-            if not bool(held.any()):
+            shortened = shortened if not k else risen
+            if not bool(shortened.any()):
                 break
         return at
 
@@ -196,9 +196,9 @@ class AtSites:
 
     def counted(self, chunk: ClientChunk) -> State:
         """What the message leaves with the clients, see :func:`.remembered.noted`."""
-        found = self.message()
+        sent = self.message()
         v = self.guide.draws(self.moved, self.noise)
-        return noted(chunk, found, *summed(chunk, self.clients, found, self.moved, v))
+        return noted(chunk, sent, *summed(chunk, self.clients, sent, self.moved, v))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
@@ -226,11 +226,11 @@ class FitConditional:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """While the guide climbs, from the clients' part at the last guide that was kept."""
-        about = Phase(int(chunk.shared[PHASE]))
-        if about > Phase.FINE:
+        stage = Phase(int(chunk.shared[PHASE]))
+        if stage > Phase.FINE:
             return chunk
         chunk = kept(chunk)
-        return self.climbed(chunk, AtSites.of(self.method, chunk), rough=about == Phase.ROUGH)
+        return self.climbed(chunk, AtSites.of(self.method, chunk), rough=stage == Phase.ROUGH)
 
     def climbed(self, chunk: ClientChunk, at: AtSites, *, rough: bool) -> ClientChunk:
         """The clients after the round's steps, from ``at``."""
@@ -243,10 +243,10 @@ class FitConditional:
 
 def kept(chunk: ClientChunk) -> ClientChunk:
     """With the clients' part from where this round starts: a guide that was taken back takes back theirs."""
-    seen, number = chunk.values[OWN_ACCEPTED], chunk.shared[ACCEPTED]
-    newer = seen < number
+    accepted, number = chunk.values[OWN_ACCEPTED], chunk.shared[ACCEPTED]
+    newer = accepted < number
     own = {}
     for name, kept in zip(OWN, KEPT, strict=True):
         value = chunk.values[name]
         own[name] = own[kept] = torch.where(newer.view(-1, *(1,) * (value.ndim - 1)), value, chunk.values[kept])
-    return chunk.put(own | {OWN_ACCEPTED: number.expand_as(seen)})
+    return chunk.put(own | {OWN_ACCEPTED: number.expand_as(accepted)})

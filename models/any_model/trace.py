@@ -23,19 +23,19 @@ def no_trace() -> Tensor:
     return torch.zeros(LAST, len(COLUMNS))
 
 
-def traced(trace: Tensor, about: Phase, round_: int, *, bound: Tensor, moved: float, worth: Tensor) -> Tensor:
+def traced(trace: Tensor, stage: Phase, round_: int, *, bound: Tensor, moved: float, worth: Tensor) -> Tensor:
     """With one round more, without the oldest.
 
     Args:
         trace: (LAST, 5).
-        about: what the round was about.
+        stage: what the round was about.
         round_: its number, from 1.
         bound: the best so far.
         moved: of the guide's step: of a mean in standard deviations, or of a log standard deviation, the longest; of a
             user's guide, of a parameter.
         worth: of the points of the exploration, in independent draws.
     """
-    row = trace.new_tensor([round_, float(about), float(bound), moved, float(worth)])
+    row = trace.new_tensor([round_, float(stage), float(bound), moved, float(worth)])
     return torch.cat([trace[1:], row[None]])
 
 

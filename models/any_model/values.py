@@ -62,10 +62,10 @@ def seen_sites(model: Model, batch: ColumnBatch, given: Given) -> dict[str, Seen
     """
     trace = traced(model, batch, given)
     summed = [site for site in densities(trace) if is_enumerated(site)]
-    found = {}
+    sites_seen = {}
     for name, site in trace.nodes.items():
         if site["type"] == "param":
-            found[name] = _parameter(site)
+            sites_seen[name] = _parameter(site)
         if site["type"] != "sample" or poutine.util.site_is_subsample(site) or isinstance(site["fn"], Unit):
             continue
         level, derived = level_of(site), bool(site["infer"].get("_deterministic"))
@@ -73,10 +73,12 @@ def seen_sites(model: Model, batch: ColumnBatch, given: Given) -> dict[str, Seen
             continue
         observed = not (derived or site["infer"].get(GIVEN))
         density = _row_density(site, level) if observed and not summed else None
-        found[name] = Seen(level, bare(site, level, given.depth, derived=derived), density, observed=observed)
-    if summed and any(seen.observed for seen in found.values()):
-        found |= _together(trace, {name: seen for name, seen in found.items() if seen.observed}, summed)
-    return found
+        sites_seen[name] = Seen(level, bare(site, level, given.depth, derived=derived), density, observed=observed)
+    if summed and any(site_seen.observed for site_seen in sites_seen.values()):
+        sites_seen |= _together(
+            trace, {name: site_seen for name, site_seen in sites_seen.items() if site_seen.observed}, summed
+        )
+    return sites_seen
 
 
 def _parameter(site: dict[str, Any]) -> Seen:
@@ -94,13 +96,13 @@ def _depends(value: Tensor, depth: int) -> bool:
 def _together(trace: Any, observed: dict[str, Seen], summed: Sequence[dict[str, Any]]) -> dict[str, Seen]:
     """The observed sites, of which one has the log density of all: by row where all discrete latents are rows'."""
     by_row = all(level_of(site) == "data" for site in summed) and all(
-        seen.level == "data" for seen in observed.values()
+        site_seen.level == "data" for site_seen in observed.values()
     )
     levels: set[Level] = {"data"} if by_row else {"client", "data"}
     sites = [(site, log_prob(site)) for site in densities(trace) if level_of(site) in levels]
     keep = {DATA: next(iter(observed.values())).value.shape[0]} if by_row else None
-    prior = [(site, found) for site, found in sites if site["name"] not in observed]
-    total = summed_out(trace, sites, keep) - summed_out(trace, prior, keep)  # (priors may depend on what is summed out)
+    prior = [(site, height) for site, height in sites if site["name"] not in observed]
+    total = summed_out(trace, sites, keep) - summed_out(trace, prior, keep)  # priors may depend on what is summed out
     density = total.reshape(-1, total.shape[-1]).sum(0) if by_row else total.sum()
     first, *_ = observed
     made = {_joined(list(observed)): replace(observed[first], level="data" if by_row else "client", log_prob=density)}
@@ -129,7 +131,7 @@ def bare(site: Mapping[str, Any], level: Level, depth: int, *, derived: bool) ->
         derived: whether it is deterministic.
     """
     value = site["value"]
-    if derived:  # (where its event begins is mostly not said: our plates' dimensions are the first that have one entry)
+    if derived:  # where its event begins is mostly not said: our plates' dimensions are the first that have one entry
         if level == "global":
             return value
         if level == "data":
@@ -179,10 +181,10 @@ def at_draws(clients: Clients, draws: Draws, wanted: Callable[[Seen], Tensor | N
     def one(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, centring: Tensor) -> Values:
         values, _ = everyones.constrained(everyones.split(x))
         weights = {name: c for name, c in own.split(centring).items() if name in sites.centred}
-        transforms = {of.name: of.transform for of in sites.clients}
+        transforms = {latent.name: latent.transform for latent in sites.clients}
         given = Given(values, own.split(v), transforms, weights, mask, sites.depth)
-        found = seen_sites(model, clients.design.named(columns, mask), given)
-        return {name: value for name, site in found.items() if (value := wanted(site)) is not None}
+        sites_seen = seen_sites(model, clients.design.named(columns, mask), given)
+        return {name: value for name, site in sites_seen.items() if (value := wanted(site)) is not None}
 
     rows = (None, 0, 0, None if clients.mask is None else 0, 0)
     both = vmap(vmap(one, rows), (0, 0, None, None, None))

@@ -97,50 +97,50 @@ class Verdict:
     @property
     def warnings(self) -> list[str]:
         """What speaks against the draws, a line each."""
-        found = []
+        lines = []
         if self.missed:
-            found.append(
+            lines.append(
                 f"the exploration was given up, since in {self.missed:.0f} rounds some client was missing: "
                 "draws are the guide's, and nothing is known of how near it is to the posterior"
             )
         if self.missed or not self.points:
-            return found
+            return lines
         if self.k_hat > self.limit:
-            found.append(
+            lines.append(
                 f"the globals' weights have heavy tails: k-hat {self.k_hat:.2f}, above {self.limit:.2f}: "
                 "their intervals are not to be relied on"
             )
         if self.share < NORMAL:
-            found.append(
+            lines.append(
                 f"few of the points count, {self.share:.0%} of those that would of a normal posterior: "
                 "a funnel, tails or modes beyond them would not be seen"
             )
         if self.worth < FEW:
-            found.append(
+            lines.append(
                 f"the points are worth {self.worth:.0f} independent draws, fewer than {FEW:.0f}: too few to tell how "
                 "near they are to the posterior"
             )
         if self.proposals > 1:
-            found.append(
+            lines.append(
                 "points from two proposals, one wider, give different globals: "
                 "the posterior has tails, a funnel or modes that the points do not cover"
             )
         if self.heavy:
-            found.append(
+            lines.append(
                 f"{self.heavy:.0f} of {self.clients:.0f} clients have heavy-tailed weights of their own latents, "
                 f"k-hat above {GOOD}: their posteriors are far from normal"
             )
         if self.centrings:
-            found.append(
+            lines.append(
                 f"of {self.centrings:.0f} of {self.clients:.0f} clients two proposals give different likelihoods: "
                 "their latents are not covered"
             )
         if self.noise > NOISE:
-            found.append(
+            lines.append(
                 f"the clients' estimates are noisy: their relative variances sum to {self.noise:.2f}, above {NOISE}, "
                 f"with {self.inner:.0f} draws at a point"
             )
-        return found
+        return lines
 
     def lines(self) -> list[str]:
         """All that there is to say, a line each."""

@@ -38,7 +38,7 @@ def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, fi
         purpose: likewise.
     """
     many, count, _ = v.shape
-    free = at.guide.spread.nonzero().squeeze(-1)  # (points stay)
+    free = at.guide.spread.nonzero().squeeze(-1)  # points stay
     if not len(free):
         return v
     points = x[:, None].expand(-1, count, -1)
@@ -48,13 +48,13 @@ def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, fi
         axis = free[(u[:, 0] * len(free)).long().clamp_(max=len(free) - 1)]
         far = SCALES[step % len(SCALES)] * torch.special.ndtri(u[:, 1].clamp(1e-12, 1 - 1e-12))
         column = at.guide.root.mT[torch.arange(count, device=v.device), axis]
-        there = v + far[..., None] * column
-        found = _height(at, points, there)
-        taken = (found - height.clamp_min(-1e300)) > u[:, 2].log()
-        v, height = torch.where(taken[..., None], there, v), torch.where(taken, found, height)
+        tried = v + far[..., None] * column
+        height_tried = _height(at, points, tried)
+        taken = (height_tried - height.clamp_min(-1e300)) > u[:, 2].log()
+        v, height = torch.where(taken[..., None], tried, v), torch.where(taken, height_tried, height)
     return v
 
 
 def _height(at: AtSites, x: Tensor, v: Tensor) -> Tensor:
-    found = at.clients.log_joint_at(x, v)
-    return torch.where(found.isfinite(), found, -math.inf)
+    log_joint = at.clients.log_joint_at(x, v)
+    return torch.where(log_joint.isfinite(), log_joint, -math.inf)

@@ -37,18 +37,18 @@ def centroids(network: Architecture) -> tuple[Tensor, Tensor]:
     return c, param("centroids.counts") > 0
 
 
-def pull(z: Tensor, batch: Batch, c: Tensor, known: Tensor, lam: float) -> None:
+def pull(z: Tensor, batch: Batch, c: Tensor, has_centroid: Tensor, lam: float) -> None:
     """The factor of features z (S, n, D), inside the data plate; nothing for lambda 0."""
     if lam:
         spread = c.new_full((), (c.shape[-1] / (2 * lam)) ** 0.5)
-        with mask(mask=known[batch.y]):
+        with mask(mask=has_centroid[batch.y]):
             sample("z", Normal(c[batch.y], spread).to_event(1), obs=z)
 
 
 def class_sums(chunk: ClientChunk) -> tuple[Tensor, Tensor]:
     """Each row's sums of features (S, C, D) and numbers of examples (S, C), by class, of its trained base."""
-    found = class_features(chunk)
-    return found.sums, found.counts
+    features = class_features(chunk)
+    return features.sums, features.counts
 
 
 def means_of_all() -> ClassMeans:

@@ -27,7 +27,7 @@ from ._whole_network import WholeNetwork
 
 
 class GlobalAndPersonal(WholeNetwork):
-    """w as in FedAvg, from everybody's data; w_j beside it, from where w learns nothing."""
+    """w as in FedAvg, from all clients' data; w_j beside it, from where w learns nothing."""
 
     @dataclass(frozen=True)
     class Settings(WholeNetwork.Settings):

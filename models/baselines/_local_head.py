@@ -64,7 +64,7 @@ class LocalHead(Method):
 
 
 class SharedBase(LocalHead):
-    """The base is everybody's, theta = sum n_j theta_j / sum n_j."""
+    """The base is all clients', theta = sum n_j theta_j / sum n_j."""
 
     local_copies: ClassVar[tuple[str, ...]] = ("base",)
 
@@ -109,4 +109,4 @@ class OwnHead(SharedBase):
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
         if self.settings.predict_with == "average":
-            vars(self)["local_copies"] = ()  # (of this instance)
+            vars(self)["local_copies"] = ()  # of this instance

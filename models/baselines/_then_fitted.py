@@ -3,7 +3,7 @@
     w            ~ flat, or what the method's file says          rho -> 0: w_j = w, all weights of a network
     y_ij | x_ij  ~ Categorical(softmax(f(x_ij; w + offset_j)))   offset_j of the head, or of all weights
 
-Without ``ft_epochs`` the offset stays 0, and everybody's model is the global one. With them a method is its "-FT".
+Without ``ft_epochs`` the offset stays 0, and all clients' model is the global one. With them a method is its "-FT".
 """
 
 from dataclasses import dataclass, replace
@@ -41,6 +41,6 @@ class ThenFitted(FedAvgFT):
     settings: Settings
 
     def schedule(self) -> Schedule:
-        # (where nobody fits anything a new client has nothing to learn)
-        found = super().schedule()
-        return found if self.settings.ft_epochs else replace(found, final_steps=[], new_client_steps=[])
+        # Where no one fits anything a new client has nothing to learn.
+        schedule = super().schedule()
+        return schedule if self.settings.ft_epochs else replace(schedule, final_steps=[], new_client_steps=[])

@@ -85,7 +85,7 @@ class WholeNetwork(Method):
 
 
 def drawn(w: Tensor, scale: Tensor, number: int) -> Tensor:
-    """Draws of N(w, diag(scale)^2), the same for everybody: (number, 1, 1, d), as ``shared_draws`` gives them."""
+    """Draws of N(w, diag(scale)^2), the same for everyone: (number, 1, 1, d), as ``shared_draws`` gives them."""
     xi = normals(torch.Size((number, *w.shape)), 0, "draws of q(w)", dtype=w.dtype, device=w.device)
     return (w + xi * scale)[:, None, None]
 

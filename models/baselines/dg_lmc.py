@@ -46,7 +46,7 @@ class DGLMC(WholeNetwork):
 
     @dataclass(frozen=True)
     class Settings:
-        """The paper: rho^2 (its rho) and the step size of the order of 1 / n_j, everybody takes part."""
+        """The paper: rho^2 (its rho) and the step size of the order of 1 / n_j, everyone takes part."""
 
         rho: float = setting(
             0.1, "standard deviation of the clients' weights around the shared ones; not learned", above=0

@@ -92,10 +92,10 @@ class FedCP(SharedBase):
             raise UserError("fedcp has a context of class weights: data with labels, not a regression")
         super().__init__(network, **settings)
         self.features = d = network.head.features
-        with torch.random.fork_rng(devices=[]):  # (the weights made here are never used)
+        with torch.random.fork_rng(devices=[]):  # the weights made here are never used
             gate = nn.Sequential(nn.Linear(d, 2 * d), nn.LayerNorm(2 * d), nn.ReLU())
             self.gate = Network(gate, "gate", weights="drawn")
-        # (batch norm, where there is any, goes by the same batches in both)
+        # Batch norm, where there is any, goes by the same batches in both.
         self.sent_base = network.base.broadcast("batch" if network.base.norm_names else "running")
 
     def shared(self, start: InitialWeights) -> State:
@@ -127,8 +127,8 @@ class FedCP(SharedBase):
                 a = self.policy(self.gate(self.context(w_j) * z), self.noise(batch))
                 sample("y", net.likelihood(net.head(w_j, a * z) + net.head(w.detach(), (1 - a) * z)), obs=batch.y)
             if lam:
-                sent, there = self.sent_base(batch.x)[:, None], None if batch.mask is None else batch.mask[:, None]
-                factor = SameDistribution(sent.detach(), lam * batch.n[:, None], there)
+                sent, present = self.sent_base(batch.x)[:, None], None if batch.mask is None else batch.mask[:, None]
+                factor = SameDistribution(sent.detach(), lam * batch.n[:, None], present)
                 sample("features", factor, obs=z[:, None])
 
     def noise(self, batch: Batch) -> Tensor | float:
@@ -158,15 +158,15 @@ class FedCP(SharedBase):
 
     def mean_policy(self, chunk: ClientChunk) -> Tensor:
         """abar_j of each row, (S, D), by the networks that it has trained."""
-        base, found = self.network.base, []
+        base, policies = self.network.base, []
         for first, last in buckets(chunk.sizes):
             part = chunk.part(first, last)
             batch, values = part.batch(), part.view
             z = base.apply(base.parameters_from(values), batch.x)
             a = self.policy(self.gate.apply(self.gate.parameters_from(values), self.context(values["mu"]) * z))
-            there = a if batch.mask is None else a * batch.mask[..., None]
-            found.append(there.sum(1) / part.n[:, None])
-        return torch.cat(found)
+            weighted = a if batch.mask is None else a * batch.mask[..., None]
+            policies.append(weighted.sum(1) / part.n[:, None])
+        return torch.cat(policies)
 
     def mixed_head(self, chunk: ClientChunk) -> Tensor:
         """m_j of each row, (S, d); biases, which belong to no feature, by the mean over features."""

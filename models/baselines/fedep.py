@@ -98,7 +98,7 @@ class FedEP(ThenFitted):
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
-        self.descent()  # (a round without a sample is refused here)
+        self.descent()  # a round without a sample is refused here
 
     @property
     def keeps(self) -> bool:
@@ -107,12 +107,12 @@ class FedEP(ThenFitted):
 
     def shared(self, start: InitialWeights) -> State:
         values = super().shared(start)
-        known = {} if self.keeps else {"examples": values["w"].new_zeros(())}
+        counted = {} if self.keeps else {"examples": values["w"].new_zeros(())}
         return {
             **values,
             "precision": values["w"].new_zeros(self.network.d),
             "damping": values["w"].new_ones(()),
-            **known,
+            **counted,
         }
 
     def personal(self, start: InitialWeights) -> State:
@@ -129,7 +129,7 @@ class FedEP(ThenFitted):
         mu, precision = value("broadcast.w"), value("precision")
         if self.keeps:
             own = value("precision_j")
-            return own * mu - value("h_j"), (precision - own).clamp_min(0)  # (below it by rounding alone)
+            return own * mu - value("h_j"), (precision - own).clamp_min(0)  # below it by rounding alone
         share = (n / value("examples").clamp_min(n))[:, None, None]
         c = (1 - share) * precision
         return c.new_zeros(()).expand_as(c), c
@@ -157,13 +157,15 @@ class FedEP(ThenFitted):
     def own_precision(self, chunk: ClientChunk, w: Tensor) -> Tensor:
         """s (c n_j I + diag H_j) at w (S, 1, d): (S, 1, d)."""
         s = self.settings
-        found = w.new_ones(()).expand_as(w) * (s.least * chunk.n)[:, None, None]
+        precision = w.new_ones(()).expand_as(w) * (s.least * chunk.n)[:, None, None]
         if s.precision == "laplace":
-            found = found + (chunk.n[:, None] * mean_squared_scores(chunk, self.network, "w", "model")).unsqueeze(1)
-        return s.scale * found
+            precision = precision + (
+                chunk.n[:, None] * mean_squared_scores(chunk, self.network, "w", "model")
+            ).unsqueeze(1)
+        return s.scale * precision
 
-    def expand(self, name: str, known: Any) -> tuple[str, ...]:
-        return ("w", "precision", "damping") if name == "posterior" else super().expand(name, known)
+    def expand(self, name: str, all_names: Any) -> tuple[str, ...]:
+        return ("w", "precision", "damping") if name == "posterior" else super().expand(name, all_names)
 
     def shared_draws(self, shared: State, number: int) -> State:
         if not self.settings.sigma:
@@ -171,8 +173,8 @@ class FedEP(ThenFitted):
         return {"w": drawn(shared["w"], (shared["precision"] + self.settings.sigma**-2).rsqrt(), number)}
 
     def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
-        found = self.shared_draws(shared, number)
-        return ([f"w[{k}]" for k in range(self.network.d)], found["w"].flatten(0, 2)) if found else None
+        draws = self.shared_draws(shared, number)
+        return ([f"w[{k}]" for k in range(self.network.d)], draws["w"].flatten(0, 2)) if draws else None
 
     def exchange(self) -> dict[str, AggregationRule]:
         posterior = GaussianIncrements("w", "precision", "damping", self.settings.server_lr, changes)
@@ -204,11 +206,11 @@ class Refit:
         mu, precision, w = chunk.shared["w"], chunk.shared["precision"], chunk.values["w"]
         tilted, delta = c + method.own_precision(chunk, w), chunk.shared["damping"]
         shift, more = delta * tilted * (w - mu), delta * (tilted - precision)
-        found = {"change.shift": shift, "change.precision": more}
+        values = {"change.shift": shift, "change.precision": more}
         if method.keeps:
-            found["h_j"] = chunk.values["h_j"] + shift + more * mu
-            found["precision_j"] = chunk.values["precision_j"] + more
-        return chunk.put(found)
+            values["h_j"] = chunk.values["h_j"] + shift + more * mu
+            values["precision_j"] = chunk.values["precision_j"] + more
+        return chunk.put(values)
 
 
 def changes(chunk: ClientChunk) -> tuple[Tensor, Tensor]:

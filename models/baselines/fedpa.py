@@ -80,7 +80,7 @@ class FedPA(ThenFitted):
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
-        self.local()  # (a round without a sample is refused here)
+        self.local()  # a round without a sample is refused here
 
     def local(self) -> list[LocalStep]:
         s = self.settings
@@ -96,6 +96,6 @@ class FedPA(ThenFitted):
 
     def exchange(self) -> dict[str, AggregationRule]:
         s = self.settings
-        # (statistics of batch norm have no momentum)
+        # Statistics of batch norm have no momentum.
         rule = SampleWeighted(server_lr=s.server_lr, momentum=s.server_momentum)
         return {"w": rule, "base": rule}

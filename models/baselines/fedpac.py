@@ -1,4 +1,4 @@
-"""FedPAC: features around shared centroids, heads rebuilt from everybody's. Xu, Tong and Huang, ICLR 2023, Alg. 1.
+"""FedPAC: features around shared centroids, heads rebuilt from all clients'. Xu, Tong and Huang, ICLR 2023, Alg. 1.
 
     theta          ~ flat                                        rho -> 0: z = h_theta(x), D features
     c_k            ~ flat                                        centroids of the features, shared
@@ -24,7 +24,7 @@ that would do, so no secure one can be, and row k of H_j is, where the client ha
 features over n_j.
 
 Each of them is told theta, the centroids, the mean of the new heads (which bounds what may be sent) and its own mu_j,
-never another's. Who has not reported keeps its head, which is in nobody's combination.
+never another's. Who has not reported keeps its head, which is in no client's combination.
 
 ``shares="on"`` is an ablation of this project: y has the offset log E[pi_j | n_j] - log m (:mod:`.._share_offset`).
 """
@@ -99,12 +99,12 @@ class FedPAC(ShareOffset, FedRep):
 
     def model(self, batch: Batch) -> None:
         net = self.network
-        c, known = centroids(net)
+        c, has_centroid = centroids(net)
         with clients(batch):
             w_j = sample("w_j", flat(net.head.d))
             with data(batch):
                 z = net.base(batch.x)  # (S, n, D)
-                pull(z, batch, c, known, self.settings.lam)
+                pull(z, batch, c, has_centroid, self.settings.lam)
                 sample("y", net.likelihood(self.at_client(net.head(w_j, z))), obs=batch.y)
 
     def local(self) -> list[LocalStep]:
@@ -121,10 +121,10 @@ class FedPAC(ShareOffset, FedRep):
 
     def statistics(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
         """V_j (S,) and H_j (S, C, D) of the features of the base that was broadcast."""
-        found, n = class_features(chunk, "received"), chunk.n
-        h = found.sums / n[:, None, None]
-        # (no variance is below zero, but rounding may be)
-        return (found.squares / n - h.square().sum((1, 2))).clamp_min(0) / n, h
+        features, n = class_features(chunk, "received"), chunk.n
+        h = features.sums / n[:, None, None]
+        # No variance is below zero, but rounding may be.
+        return (features.squares / n - h.square().sum((1, 2))).clamp_min(0) / n, h
 
     def exchange(self) -> dict[str, AggregationRule]:
         shape = (self.network.head.outputs, self.network.head.features)

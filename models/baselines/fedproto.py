@@ -76,17 +76,17 @@ class FedProto(Local):
 
     def model(self, batch: Batch) -> None:
         net = self.network
-        c, known = centroids(net)
+        c, has_centroid = centroids(net)
         with clients(batch):
             w_j = sample("w_j", flat(net.head.d))
             with data(batch):
                 z = net.base(batch.x)  # (S, n, D)
-                pull(z, batch, c, known, self.settings.lam)
+                pull(z, batch, c, has_centroid, self.settings.lam)
                 sample("y_head", net.likelihood(net.head(w_j, z)), obs=batch.y)
-                with mask(mask=False):  # (no term of the objective)
-                    sample("y", self.nearest(z.detach(), c, known), obs=batch.y)
+                with mask(mask=False):  # no term of the objective
+                    sample("y", self.nearest(z.detach(), c, has_centroid), obs=batch.y)
 
-    def nearest(self, z: Tensor, c: Tensor, known: Tensor) -> Softmax:
+    def nearest(self, z: Tensor, c: Tensor, has_centroid: Tensor) -> Softmax:
         """Softmax of minus the squared distances over T, whose mode is the nearest centroid.
 
         A class without a centroid is less likely than every other by a factor e at least, so that it is never the mode
@@ -95,11 +95,11 @@ class FedProto(Local):
         Args:
             z: features, (S, n, D).
             c: centroids, (C, D).
-            known: which of them there are, (C,).
+            has_centroid: which of them there are, (C,).
         """
         distances = torch.cdist(z, c, compute_mode="donot_use_mm_for_euclid_dist").square() / self.settings.temperature
-        farthest = distances.where(known, 0).amax(-1, keepdim=True)
-        return Softmax(-torch.where(known, distances, farthest + 1))
+        farthest = distances.where(has_centroid, 0).amax(-1, keepdim=True)
+        return Softmax(-torch.where(has_centroid, distances, farthest + 1))
 
     def schedule(self) -> Schedule:
         return Schedule(new_client_steps=[self.sgd("mu", "base")])

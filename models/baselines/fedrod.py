@@ -69,7 +69,7 @@ class FedROD(ShareOffset, GlobalNetwork):
         return {**super().shared(start), **self.offset_shared(start)}
 
     def personal(self, start: InitialWeights) -> State:
-        # (equal counts are those of a client of which nothing is known; at delta_j = 0 its model is the global one)
+        # Equal counts are those of a client of which nothing is known; at delta_j = 0 its model is the global one.
         counts = start.head.new_ones(self.network.head.outputs)
         delta = start.head.new_zeros(self.network.head.d)
         return {"delta": delta, **self.offset_personal(start), "class_counts": counts}
@@ -97,7 +97,7 @@ class FedROD(ShareOffset, GlobalNetwork):
         return Schedule(new_client_steps=[ClassCounts("class_counts"), *self.offset_steps(), self.sgd("delta")])
 
     def new_client_terms(self, personal: State) -> State:
-        return {}  # (without a residual head of its own a client has the global model)
+        return {}  # without a residual head of its own a client has the global model
 
 
 def log_shares(counts: Tensor) -> Tensor:

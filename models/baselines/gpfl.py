@@ -80,7 +80,7 @@ class GPFL(SharedBase):
         super().__init__(network, **settings)
         self.classes, self.features = network.head.outputs, network.head.features
         d = self.features
-        with torch.random.fork_rng(devices=[]):  # (the weights made here are never used)
+        with torch.random.fork_rng(devices=[]):  # the weights made here are never used
             layers = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.LayerNorm(d))
         self.gamma, self.beta = (Network(layers, name, weights="drawn") for name in ("valve.gamma", "valve.beta"))
 
@@ -89,7 +89,7 @@ class GPFL(SharedBase):
         return {"E": embeddings, **self.gamma.init(start.rng), **self.beta.init(start.rng), **start.base}
 
     def personal(self, start: InitialWeights) -> State:
-        # (equal counts are those of a client of which nothing is known: its condition is g)
+        # Equal counts are those of a client of which nothing is known: its condition is g.
         return {**super().personal(start), "class_counts": start.head.new_ones(self.classes)}
 
     def both_conditions(self, rows: int) -> Tensor:

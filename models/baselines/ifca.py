@@ -63,13 +63,13 @@ class IFCA(WholeNetwork):
     settings: Settings
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
-        # (clusters that share the base share its statistics)
+        # Clusters that share the base share its statistics.
         self.averages_norms = settings.get("scope", "head") == "head"  # type: ignore[misc]
         super().__init__(network, **settings)
 
     def shared(self, start: InitialWeights) -> State:
         s = self.settings
-        # (equal ones would be chosen alike for ever)
+        # Equal ones would be chosen alike for ever.
         more = torch.randn((s.clusters - 1, len(start.head)), generator=start.rng, dtype=start.head.dtype)
         heads = s.init_scale * torch.cat([start.head[None], more])
         if s.scope == "head":

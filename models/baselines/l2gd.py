@@ -78,10 +78,10 @@ class L2GD(WholeNetwork):
         s = self.settings
         aside = sgd(s.lr * (1 - s.p) / s.p)
         towards = SVI(["mu"], 1, aside, per="example", terms="prior", steps=geometric(1 - s.p, "towards"))
-        along = SVI(
+        own_steps = SVI(
             ["mu"], 1, sgd(s.lr), s.batch, per="example", terms="data", steps=geometric(s.p, "along")
         )  # fmt: skip
-        return [towards, along]
+        return [towards, own_steps]
 
     def exchange(self) -> dict[str, AggregationRule]:
         return {"w": UniformMean(of="mu")}

@@ -98,11 +98,11 @@ class MOON(GlobalNetwork):
         return [*super().local(), Keep()]
 
     def schedule(self) -> Schedule:
-        # (the last network is that of the last round in which the client took part)
+        # The last network is that of the last round in which the client took part.
         return Schedule(absent="freeze", new_client_steps=[])
 
     def new_client_terms(self, personal: State) -> State:
-        return {}  # (predictions need no last network, so that none is sent)
+        return {}  # predictions need no last network, so that none is sent
 
 
 def projected(network: Architecture, outputs: int) -> Architecture:
@@ -115,7 +115,7 @@ def projected(network: Architecture, outputs: int) -> Architecture:
     module, features = network.base.module, network.head.features
     below, prefix = (list(module), "") if type(module) is nn.Sequential else ([module], "0.")
     given = {f"{prefix}{key}" for key in network.base.given}
-    with torch.random.fork_rng(devices=[]):  # (the weights made here are never used: see Network.init)
+    with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
         head = [nn.Linear(features, features), nn.ReLU(), nn.Linear(features, outputs)]
     base = Network(nn.Sequential(*below, *head), network.base.name, network.base.event, given)
     return dataclasses.replace(network, base=base, head=dataclasses.replace(network.head, features=outputs))

@@ -112,11 +112,11 @@ class PFedBreD(PFedMe):
 
     def schedule(self) -> Schedule:
         steps: list[LocalStep] = [self.begin_at_w(), self.minibatches(), *self.memorise()]
-        # (lg begins with w in every round; the others remember)
+        # Lg begins with w in every round; the others remember.
         return Schedule(absent="catch-up" if self.settings.shift == "lg" else "train", new_client_steps=steps)
 
     def new_client_terms(self, personal: State) -> State:
-        return {}  # (the prior's mean of a client of which nothing is known is w)
+        return {}  # the prior's mean of a client of which nothing is known is w
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class LossGradient:
 
     def __call__(self, gradient: GradientAt, at: State, values: Mapping[str, Tensor]) -> State:
         """See the class."""
-        w = values["w"].expand_as(values["theta"])  # (shared where a new client holds it)
+        w = values["w"].expand_as(values["theta"])  # shared where a new client holds it
         return {"shift": at["shift"] + self.step * gradient({"theta": w}, 0)["theta"]}
 
 

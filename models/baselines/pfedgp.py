@@ -69,7 +69,7 @@ from hierfl.ppl.plates import clients, data, param, sample
 from .._common_settings import client_momentum, server_step
 
 #: numbers (draws x examples x examples) that are held at a time
-HELD = 20_000_000
+MAX_NUMBERS_AT_ONCE = 20_000_000
 
 
 class PFedGP(Method):
@@ -127,9 +127,11 @@ class PFedGP(Method):
         s = self.settings
         if network.noise is None and s.objective == "marginal":
             raise UserError("objective=marginal is a regression's; labels have objective=predictive")
-        said = [k for k in ("gibbs", "draws", "unseen") if getattr(s, k) != getattr(type(s)(), k)]
-        if network.noise is not None and said:
-            raise UserError(f"{said[0]}={getattr(s, said[0])} changes nothing in a regression, which is exact")
+        without_effect = [k for k in ("gibbs", "draws", "unseen") if getattr(s, k) != getattr(type(s)(), k)]
+        if network.noise is not None and without_effect:
+            raise UserError(
+                f"{without_effect[0]}={getattr(s, without_effect[0])} changes nothing in a regression, which is exact"
+            )
         self.classes = 0 if network.noise is not None else network.head.outputs
         self.kernel = Kernel(s.kernel, s.scale, s.length, s.normalise)
 
@@ -152,87 +154,93 @@ class PFedGP(Method):
             )
 
     def model(self, batch: Batch) -> None:
-        known = 0 if batch.given is None else batch.given.examples.width
-        # (in training those given are some of a client's, and the others are here)
-        self.check_sizes([known + (batch.width if batch.given is None or batch.scale is not None else 0)])
+        num_given = 0 if batch.given is None else batch.given.examples.width
+        # In training those given are some of a client's, and the others are here.
+        self.check_sizes([num_given + (batch.width if batch.given is None or batch.scale is not None else 0)])
         with clients(batch):
-            # (in double precision: variances are small differences)
-            seen = None if batch.given is None else self.network.base(batch.given.examples.x).double()
+            # In double precision: variances are small differences.
+            given_features = None if batch.given is None else self.network.base(batch.given.examples.x).double()
             z = self.network.base(batch.x).double()
             with data(batch):
                 likelihood = self.labels if self.classes else self.responses
-                sample("y", likelihood(batch, z, seen), obs=batch.y)
+                sample("y", likelihood(batch, z, given_features), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
         """Nothing is kept of f."""
 
-    def responses(self, batch: Batch, z: Tensor, seen: Tensor | None) -> Normal:
+    def responses(self, batch: Batch, z: Tensor, given_features: Tensor | None) -> Normal:
         """p(y_i | x_i, D'), or given nothing p(y_i | y_1, ..., y_{i-1}), whose product is the marginal likelihood.
 
         Args:
             batch: the examples, and D' beside them.
             z: their features, (S, n, D).
-            seen: those of D', (S, m, D).
+            given_features: those of D', (S, m, D).
         """
         assert self.network.noise is not None
         noise, k = self.network.noise, self.kernel
-        if batch.given is None or seen is None:
-            found = one_after_another(k.matrix(z, batch.mask), batch.y.to(z), noise)
-            return Normal(found.loc.to(batch.n), found.scale.to(batch.n))
-        known = batch.given.examples
-        omega = seen.new_full(known.y.shape, noise**-2)
-        omega = omega if known.mask is None else omega * known.mask
-        mean, variance = conditional(k.matrix(seen, known.mask), k(seen, z), k.variance(z), omega * known.y, omega)
+        if batch.given is None or given_features is None:
+            predictive = one_after_another(k.matrix(z, batch.mask), batch.y.to(z), noise)
+            return Normal(predictive.loc.to(batch.n), predictive.scale.to(batch.n))
+        examples = batch.given.examples
+        omega = given_features.new_full(examples.y.shape, noise**-2)
+        omega = omega if examples.mask is None else omega * examples.mask
+        mean, variance = conditional(
+            k.matrix(given_features, examples.mask), k(given_features, z), k.variance(z), omega * examples.y, omega
+        )
         return Normal(mean.to(batch.n), (variance + noise**2).sqrt().to(batch.n))
 
-    def labels(self, batch: Batch, z: Tensor, seen: Tensor | None) -> Softmax:
+    def labels(self, batch: Batch, z: Tensor, given_features: Tensor | None) -> Softmax:
         """p(y_i | x_i, D'): down the tree, unseen classes beside it. Arguments are those of :meth:`responses`."""
         tree = param("tree").squeeze(1).round().to(z)  # (S, C, C - 1)
-        if batch.given is None or seen is None:  # (where nothing is known each side of a node is as likely)
+        if batch.given is None or given_features is None:  # where nothing is known each side of a node is as likely
             paths = -math.log(2) * tree.abs().sum(-1)[:, None].expand(*z.shape[:2], -1)
         else:
-            paths = self.paths(batch, batch.given, z, seen, tree)
+            paths = self.paths(batch, batch.given, z, given_features, tree)
         counts, alpha = param("class_counts").to(z), self.settings.unseen  # (S, 1, C)
-        there, n = counts > 0, counts.sum(-1, keepdim=True)
-        among = (n + alpha * there.sum(-1, keepdim=True)).log()
-        logits = torch.where(there, paths + among, math.log(alpha)) - (n + alpha * self.classes).log()
-        # (where all clients have one class the gradient is 0, not missing)
+        present, n = counts > 0, counts.sum(-1, keepdim=True)
+        among = (n + alpha * present.sum(-1, keepdim=True)).log()
+        logits = torch.where(present, paths + among, math.log(alpha)) - (n + alpha * self.classes).log()
+        # Where all clients have one class the gradient is 0, not missing.
         return Softmax((logits + 0 * z.sum(-1, keepdim=True)).to(batch.n))
 
-    def paths(self, batch: Batch, given: Given, z: Tensor, seen: Tensor, tree: Tensor) -> Tensor:
+    def paths(self, batch: Batch, given: Given, z: Tensor, given_features: Tensor, tree: Tensor) -> Tensor:
         """log p(path to each class | x_i, D'), (S, n, C); rows of about the same size are taken together."""
-        known, new = ([max(1, int(n)) for n in of.present()] for of in (given.examples, batch))
+        given_sizes, new = ([max(1, int(n)) for n in examples.present()] for examples in (given.examples, batch))
         parts, order = [], []
-        for rows in similar_rows(known, z.device):
-            m, n = (max(sizes[row] for row in rows) for sizes in (known, new))
-            each = max(1, HELD // (self.settings.draws * m * max(m, n)))
-            for some in (rows[first : first + each] for first in range(0, len(rows), each)):
+        for rows in similar_rows(given_sizes, z.device):
+            m, n = (max(sizes[row] for row in rows) for sizes in (given_sizes, new))
+            rows_at_once = max(1, MAX_NUMBERS_AT_ONCE // (self.settings.draws * m * max(m, n)))
+            for some in (rows[first : first + rows_at_once] for first in range(0, len(rows), rows_at_once)):
                 index = send(some, z.device, torch.long)
-                found = self.some_paths(given, z[index, :n], seen[index, :m], tree[index], index)
-                parts.append(pad(found, (0, 0, 0, z.shape[1] - n)))
+                log_paths = self.some_paths(given, z[index, :n], given_features[index, :m], tree[index], index)
+                parts.append(pad(log_paths, (0, 0, 0, z.shape[1] - n)))
             order += rows
         return torch.cat(parts)[send(order, z.device, torch.long).argsort()]
 
-    def some_paths(self, given: Given, z: Tensor, seen: Tensor, tree: Tensor, rows: Tensor) -> Tensor:
+    def some_paths(self, given: Given, z: Tensor, given_features: Tensor, tree: Tensor, rows: Tensor) -> Tensor:
         """:meth:`paths` of these rows, to which z, seen and tree belong; 0 for classes that are not in the tree."""
-        m, known, s = seen.shape[1], given.examples, self.settings
-        mask = None if known.mask is None else known.mask[rows, :m]
-        k, cross, prior = self.kernel.matrix(seen, mask, NUGGET), self.kernel(seen, z), self.kernel.variance(z)
-        signs = tree.gather(1, known.y[rows, :m, None].expand(-1, -1, tree.shape[-1]))  # (S, m, C - 1)
+        m, examples, s = given_features.shape[1], given.examples, self.settings
+        mask = None if examples.mask is None else examples.mask[rows, :m]
+        k, cross, prior = (
+            self.kernel.matrix(given_features, mask, NUGGET),
+            self.kernel(given_features, z),
+            self.kernel.variance(z),
+        )
+        signs = tree.gather(1, examples.y[rows, :m, None].expand(-1, -1, tree.shape[-1]))  # (S, m, C - 1)
         signs = signs if mask is None else signs * mask[..., None]
-        noise = Given(known, given.keys[rows], given.stream).noise(s.draws, z.dtype)
+        noise = Given(examples, given.keys[rows], given.stream).noise(s.draws, z.dtype)
         total = z.new_zeros(*z.shape[:2], self.classes)
-        # (the device is waited for once: matrices of all examples at every node would cost far more)
-        known_at, there = torch.stack([(signs != 0).sum(1).amax(0), (tree != 0).sum((0, 1))]).tolist()
-        for node in (node for node, leaves in enumerate(there) if leaves):
+        # The device is waited for once: matrices of all examples at every node would cost far more.
+        known_at, leaves_below = torch.stack([(signs != 0).sum(1).amax(0), (tree != 0).sum((0, 1))]).tolist()
+        for node in (node for node, leaves in enumerate(leaves_below) if leaves):
             # examples that are below the node come first, and the others are left away: they say nothing
             first = (signs[..., node] == 0).to(torch.uint8).argsort(stable=True)
             first = first[:, : max(1, known_at[node])]
-            sign, here = signs[..., node].gather(1, first), torch.arange(len(z), device=z.device)[:, None]
-            k_here = k[here[..., None], first[:, :, None], first[:, None, :]]
+            sign, row = signs[..., node].gather(1, first), torch.arange(len(z), device=z.device)[:, None]
+            k_here = k[row[..., None], first[:, :, None], first[:, None, :]]
             with torch.no_grad():
                 omega = logistic_precisions(k_here, sign, noise, f"node {node}", s.gibbs)
-            up, down = log_logistic(*conditional(k_here, cross[here, first], prior, sign / 2, omega))
+            up, down = log_logistic(*conditional(k_here, cross[row, first], prior, sign / 2, omega))
             side = tree[:, None, :, node]
             total = total + (side > 0) * up[..., None] + (side < 0) * down[..., None]
         return total

@@ -90,5 +90,5 @@ class PFedMe(WholeNetwork):
     def schedule(self) -> Schedule:
         s = self.settings
         inner = SVI(["theta"], 0, sgd(s.lr), s.batch, per="example", steps=s.rounds, repeats=s.steps)
-        # (personal values begin at w in every round: nothing is lost where a client does not train)
+        # Personal values begin at w in every round: nothing is lost where a client does not train.
         return Schedule(absent="catch-up", new_client_steps=[self.begin_at_w(), inner])

@@ -83,8 +83,8 @@ class QLSD(GlobalPosterior):
 
     def personal(self, start: InitialWeights) -> State:
         nothing, s = self.begin(start).new_zeros(self.network.d), self.settings
-        of = len(start.head) if s.scope == "head" else self.network.d
-        return {"memory": nothing, **({"offset": nothing[:of]} if s.ft_epochs else {})}
+        size = len(start.head) if s.scope == "head" else self.network.d
+        return {"memory": nothing, **({"offset": nothing[:size]} if s.ft_epochs else {})}
 
     def output(self, w_j: Tensor, x: Tensor) -> Tensor:
         return with_offset(self.network, w_j, param("offset"), x) if self.settings.ft_epochs else super().output(w_j, x)
@@ -115,8 +115,10 @@ class QLSD(GlobalPosterior):
         return s.memory / (1 + omega)
 
     def local(self) -> list[LocalStep]:
-        along = SVI(["w"], 0, sgd(1.0), self.settings.batch or None, terms="data", steps=1)  # w_j - w is the gradient
-        return [along, CompressedMemory("memory", "w", self.rate, self.stages)]
+        gradient_step = SVI(
+            ["w"], 0, sgd(1.0), self.settings.batch or None, terms="data", steps=1
+        )  # w_j - w is the gradient
+        return [gradient_step, CompressedMemory("memory", "w", self.rate, self.stages)]
 
     def exchange(self) -> dict[str, AggregationRule]:
         s = self.settings
@@ -131,6 +133,6 @@ class QLSD(GlobalPosterior):
         schedule, s = Schedule(absent="freeze", commit="if-used", new_client_steps=[]), self.settings
         if not s.ft_epochs:
             return schedule
-        at_w = SVI(["w"], 0, sgd(1.0))  # (a copy of w, where it is: not the draws)
+        at_w = SVI(["w"], 0, sgd(1.0))  # a copy of w, where it is: not the draws
         fit = [at_w, SVI(["offset"], s.ft_epochs, sgd(s.ft_lr, s.ft_momentum), s.batch or None, per="example")]
         return replace(schedule, final_steps=fit, final_when="evaluation", new_client_steps=fit)

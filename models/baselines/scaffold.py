@@ -88,8 +88,8 @@ class Scaffold(WholeNetwork):
         """c_j^+ - c_j = (w - w_j) / (K_j eta) - c, after K_j steps to w_j: (S, d)."""
         s = self.settings
         taken = [s.epochs * -(-n // s.batch) for n in chunk.sizes]
-        along = send(taken, chunk.n.device, chunk.n.dtype).clamp_min(1)[:, None] * s.lr
-        return (chunk.shared["w"] - chunk.values["w"].squeeze(1)) / along - chunk.shared["c"]
+        distance = send(taken, chunk.n.device, chunk.n.dtype).clamp_min(1)[:, None] * s.lr
+        return (chunk.shared["w"] - chunk.values["w"].squeeze(1)) / distance - chunk.shared["c"]
 
     def exchange(self) -> dict[str, AggregationRule]:
         return {"w": UniformMean(server_lr=self.settings.server_lr), "c": DeltaSum(self.change), "base": UniformMean()}

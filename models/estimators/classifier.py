@@ -68,7 +68,7 @@ class HierarchicalClassifier(ClassifierMixin, HierarchicalEstimator):
             groups: the client of each row, (n,).
 
         Raises:
-            ValueError: for rows of nobody, unless ``unseen="population"``.
+            ValueError: for rows of no client, unless ``unseen="population"``.
         """
         return self._answers(X, groups)
 

@@ -147,7 +147,7 @@ class HierarchicalEstimator(BaseEstimator):
             raise UserError(f"group={self.group!r} is a column's name, and X is an array: give its place, such as 0")
         column = values[:, self.group]
         if column.dtype.kind == "f" and (column == np.round(column)).all():
-            column = column.astype(np.int64)  # (an array has one type for all of its columns)
+            column = column.astype(np.int64)  # an array has one type for all of its columns
         return np.delete(values, self.group, axis=1), column
 
 

@@ -48,7 +48,7 @@ class HierarchicalRegressor(RegressorMixin, HierarchicalEstimator):
             return_std: whether their standard deviations come, too: the residual's, and with ``draws`` the model's own.
 
         Raises:
-            ValueError: for rows of nobody, unless ``unseen="population"``.
+            ValueError: for rows of no client, unless ``unseen="population"``.
         """
         both = self._answers(X, groups)
         return (both[:, 0], both[:, 1]) if return_std else both[:, 0]

@@ -68,7 +68,7 @@ class FittedMixedModel(AfterFit):
         if ratio:
             coefficients = table["effect"].isin(self.method.network.fixed)
             for name, source in ((ratio, "estimate"), (f"{ratio} lower", "lower"), (f"{ratio} upper", "upper")):
-                with np.errstate(over="ignore"):  # (of a coefficient without an end)
+                with np.errstate(over="ignore"):  # of a coefficient without an end
                     table[name] = np.exp(table[source].where(coefficients))
         notes = tuple(fit_notes({**self.run.fitted.federation.about, **numbers}))
         design, population = self.method.network, self.method.settings.population

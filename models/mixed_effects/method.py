@@ -87,14 +87,14 @@ class MixedEffects(Answers):
     def under_noise(self, options: Options, federation: Federation) -> MixedEffects:
         """See :class:`~hierfl.inference.method.capabilities.ChangesUnderNoise`: units are of declared ranges."""
         private = private_fit(self, options, federation)
-        found = copy.copy(self)
-        found.__dict__.pop("likelihood", None)
-        found.private = private
+        private_method = copy.copy(self)
+        private_method.__dict__.pop("likelihood", None)
+        private_method.private = private
         if self.settings.population == "auto":
-            found.settings = replace(self.settings, population=found.likelihood.automatic)
-        found._describe(private.columns.design(self.network))
-        found.likelihood.check()
-        return found
+            private_method.settings = replace(self.settings, population=private_method.likelihood.automatic)
+        private_method._describe(private.columns.design(self.network))
+        private_method.likelihood.check()
+        return private_method
 
     def mechanisms(self, options: Options) -> Sequence[Mechanism]:
         """See :class:`~hierfl.inference.method.capabilities.AddsNoise`."""
@@ -128,11 +128,11 @@ class MixedEffects(Answers):
 
     def guide(self, batch: Batch) -> None:
         draws = param("b_draws")  # (S, 1, chains, kept, q); none yet before the end
-        seen = draws.shape[-2] > 0
+        has_draws = draws.shape[-2] > 0
         with clients(batch):
             for level in self.at_site:
                 name, many = level.effects, level.inside
-                sample(name, EmpiricalDraws(param(f"{name}_draws"), 1 + many) if seen else effects(name, many))
+                sample(name, EmpiricalDraws(param(f"{name}_draws"), 1 + many) if has_draws else effects(name, many))
 
     def local(self) -> list[LocalStep]:
         return [*self.likelihood.steps(), Conditional(self)]
@@ -194,5 +194,5 @@ class MixedEffects(Answers):
 
 def effects(name: str, many: bool) -> Any:
     """A normal guide of random effects, or of those of many groups."""
-    found = NormalOfRoot(param(f"{name}_mean"), param(f"{name}_root"))
-    return found.to_event(1) if many else found
+    normal = NormalOfRoot(param(f"{name}_mean"), param(f"{name}_root"))
+    return normal.to_event(1) if many else normal

@@ -37,16 +37,16 @@ class AtNodes:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Moves all rows' posteriors under each of the populations."""
-        shared, step, found = chunk.shared, self.step, []
+        shared, step, states = chunk.shared, self.step, []
         keys = {k: k.removeprefix(self.nodes) for k in shared if k == self.nodes or k.startswith(f"{self.nodes}.")}
         hidden = {k: v for k, v in shared.items() if k not in keys}
         for number in range(len(shared[next(iter(keys))])):
-            there = {f"{self.population}{end}": shared[k][number] for k, end in keys.items()}
+            population_values = {f"{self.population}{end}": shared[k][number] for k, end in keys.items()}
             own = {name: chunk.values[f"{name}_{self.nodes}"][:, :, number] for name in step.posterior}
-            here = replace(chunk, shared={**hidden, **there}, values={**chunk.values, **own})
-            moved = step.run(here, (phase, number)).values
+            chunk_at_node = replace(chunk, shared={**hidden, **population_values}, values={**chunk.values, **own})
+            moved = step.run(chunk_at_node, (phase, number)).values
             left = {
                 f"{self.nodes}/{k.split('/', 1)[1]}": v for k, v in moved.items() if k.startswith(f"{step.latent}/")
             }
-            found.append({**{f"{name}_{self.nodes}": moved[name] for name in own}, **left})
-        return chunk.put({name: torch.stack([each[name] for each in found], 2) for name in found[0]})
+            states.append({**{f"{name}_{self.nodes}": moved[name] for name in own}, **left})
+        return chunk.put({name: torch.stack([state[name] for state in states], 2) for name in states[0]})

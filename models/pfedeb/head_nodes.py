@@ -30,8 +30,8 @@ def design(blocks: int) -> tuple[Tensor, Tensor]:
     if blocks == 1:
         z = torch.arange(9, dtype=torch.float64)[:, None] * 0.8 - 3.6
         return z, -0.5 * z.square().sum(-1)
-    one = [(-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6)]
-    points = list(product(one, repeat=blocks))
+    rule = [(-math.sqrt(3), 1 / 6), (0.0, 2 / 3), (math.sqrt(3), 1 / 6)]
+    points = list(product(rule, repeat=blocks))
     z = torch.tensor([[z for z, _ in point] for point in points], dtype=torch.float64)
     return z, torch.tensor([[w for _, w in point] for point in points], dtype=torch.float64).log().sum(-1)
 
@@ -69,9 +69,9 @@ class HeadNodes:
         """The terms, of all nodes."""
         (k, d), b, dtype = old[self.name].shape, old[f"{self.name}.log_rho"].shape[-1], old[self.name].dtype
         shapes = ((d,), (self.groups.packed_size,), (b,), (b, b), (1,))
-        found = {key: Field((k, *shape), dtype) for key, shape in zip(SAID, shapes, strict=True)}
-        found["precision"] = Field((k, self.groups.packed_size), dtype, self.groups.positive)
-        return found | ({STRETCH: Field((k, 2), dtype)} if self.groups.number > 1 else {})
+        form = {key: Field((k, *shape), dtype) for key, shape in zip(SAID, shapes, strict=True)}
+        form["precision"] = Field((k, self.groups.packed_size), dtype, self.groups.positive)
+        return form | ({STRETCH: Field((k, 2), dtype)} if self.groups.number > 1 else {})
 
     def message(self, names: object, chunk: ClientChunk) -> State:
         """What the local step has left."""
@@ -84,30 +84,30 @@ class HeadNodes:
         """Newton's step on w at each node; scoring on node 0; the others around it."""
         name, order = self.name, self.order.to(old[self.name].device)
         blocks = self.blocks.to(order.device)
-        said = sums_of(total, context)
-        known = {k: old[f"{name}.{k}"].double() for k in ("covariance", "log_rho")}
+        sums = sums_of(total, context)
+        current = {k: old[f"{name}.{k}"].double() for k in ("covariance", "log_rho")}
         log_scale = context.shared[f"{self.population}.log_scale"].double()
-        known |= {"m": old[name].double()[:, order], "log_scale": log_scale.expand(len(known["log_rho"]), -1)}
-        known, said, length, evidence = settled(known, said, self.groups, blocks, context)
-        log_rho, length = known["log_rho"], self.server_lr * length
-        prior = (-2 * known["log_scale"]).exp()[:, blocks]
-        mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
+        current |= {"m": old[name].double()[:, order], "log_scale": log_scale.expand(len(current["log_rho"]), -1)}
+        current, sums, length, evidence = settled(current, sums, self.groups, blocks, context)
+        log_rho, length = current["log_rho"], self.server_lr * length
+        prior = (-2 * current["log_scale"]).exp()[:, blocks]
+        mean = posterior_mean(current["m"], prior, sums, self.groups, context.rule_state, length)
         penalty = (2 * log_rho).exp() / self.rho_scale**2
         height = evidence.squeeze(-1) + (old[f"{name}.log_rho"].double() - penalty / 2).sum(-1)
         z, base = (v.to(order.device) for v in design(log_rho.shape[-1]))
         weight = (height[1:] + base + 0.5 * z.square().sum(-1)).log_softmax(-1)
         # near zero, where the likelihood says no more than that rho is small, the density falls as that of rho does
-        information = said["information"][0] + torch.diag(1 + 2 * penalty[0])
-        score = said["score"][0] + 1 - penalty[0]
+        information = sums["information"][0] + torch.diag(1 + 2 * penalty[0])
+        score = sums["score"][0] + 1 - penalty[0]
         centre = scored("log_rho", log_rho[0], score, information, length[0], context)
         root = torch.linalg.cholesky(torch.linalg.inv(definite(information)))
-        found = {
+        values = {
             name: mean.m[:, order.argsort()],
             f"{name}.covariance": self.groups.packed(mean.covariance),
             f"{name}.log_rho": torch.cat([centre[None], centre + z @ root.mT]),
             f"{name}.log_weight": torch.cat([weight.new_full((1,), LEAST), weight]),
         }
-        return {k: bounded(found[k]).to(v) for k, v in old.items()}
+        return {k: bounded(values[k]).to(v) for k, v in old.items()}
 
 
 #: log weight of a node that does not count

@@ -70,7 +70,7 @@ class HeadPopulation:
     def form(self, old: Mapping[str, Tensor]) -> Form:
         """The terms."""
         w, blocks = old[self.name], old[f"{self.name}.log_rho"].shape
-        found = {
+        form = {
             "gradient": Field(tuple(w.shape), w.dtype),
             "precision": Field((self.groups.packed_size,), w.dtype, self.groups.positive),
             "score": Field(blocks, w.dtype),
@@ -78,54 +78,54 @@ class HeadPopulation:
             "log_evidence": Field((1,), w.dtype),
         }
         if self.groups.number > 1:
-            found[STRETCH] = Field((2,), w.dtype, not_negative)
+            form[STRETCH] = Field((2,), w.dtype, not_negative)
         if f"{self.name}.log_varies" in old:
-            found |= {VARIES[0]: Field(blocks, w.dtype), VARIES[1]: Field(blocks, w.dtype, not_negative)}
-        return found
+            form |= {VARIES[0]: Field(blocks, w.dtype), VARIES[1]: Field(blocks, w.dtype, not_negative)}
+        return form
 
     def message(self, names: object, chunk: ClientChunk) -> State:
         """What the local step has left."""
-        said = {f"{self.latent}/{key}": key for key in (*SAID, STRETCH, *VARIES)}
-        return {key: chunk.values[name].squeeze(1) for name, key in said.items() if name in chunk.values}
+        keys = {f"{self.latent}/{key}": key for key in (*SAID, STRETCH, *VARIES)}
+        return {key: chunk.values[name].squeeze(1) for name, key in keys.items() if name in chunk.values}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Natural-gradient step on q(w), scoring on the logarithms of spreads."""
         name, order = self.name, self.order.to(old[self.name].device)
         blocks = self.blocks.to(order.device)
-        known = {k.removeprefix(f"{name}."): v.double() for k, v in old.items()}
-        known["m"] = known.pop(name)[order]
-        said = sums_of(total, context)
-        known, said, length, evidence = settled(known, said, self.groups, blocks, context)
+        current = {k.removeprefix(f"{name}."): v.double() for k, v in old.items()}
+        current["m"] = current.pop(name)[order]
+        sums = sums_of(total, context)
+        current, sums, length, evidence = settled(current, sums, self.groups, blocks, context)
         length = self.server_lr * length
-        prior = (-2 * known["log_scale"]).exp()[blocks]
-        mean = posterior_mean(known["m"], prior, said, self.groups, context.rule_state, length)
-        found = {
+        prior = (-2 * current["log_scale"]).exp()[blocks]
+        mean = posterior_mean(current["m"], prior, sums, self.groups, context.rule_state, length)
+        values = {
             "covariance": self.groups.packed(mean.covariance),
             "log_evidence": evidence,
             name: mean.m[order.argsort()],
         }
-        penalty = (2 * known["log_rho"]).exp() / self.rho_scale**2
-        information = said["information"] + torch.diag(2 * penalty)
-        found["log_rho"] = scored("log_rho", known["log_rho"], said["score"] - penalty, information, length, context)
-        found["information"] = information
-        if "log_varies" in known:
-            penalty = (2 * known["log_varies"]).exp()  # (a half-normal prior of s, too: of scale 1, in log rho)
-            information = torch.diag(said["varies_information"] + 2 * penalty)
-            score = said["varies_score"] - penalty
-            found["log_varies"] = scored("log_varies", known["log_varies"], score, information, length, context)
-        found["log_scale"] = known["log_scale"]
+        penalty = (2 * current["log_rho"]).exp() / self.rho_scale**2
+        information = sums["information"] + torch.diag(2 * penalty)
+        values["log_rho"] = scored("log_rho", current["log_rho"], sums["score"] - penalty, information, length, context)
+        values["information"] = information
+        if "log_varies" in current:
+            penalty = (2 * current["log_varies"]).exp()  # a half-normal prior of s, too: of scale 1, in log rho
+            information = torch.diag(sums["varies_information"] + 2 * penalty)
+            score = sums["varies_score"] - penalty
+            values["log_varies"] = scored("log_varies", current["log_varies"], score, information, length, context)
+        values["log_scale"] = current["log_scale"]
         if self.learn_scale:
             member = torch.nn.functional.one_hot(blocks).to(prior)
-            # (log s_w ~ N(0, 1): a block of few numbers, a single bias, says little of it: its maximum is often zero)
+            # Log s_w ~ N(0, 1): a block of few numbers, a single bias, says little of it: its maximum is often zero.
             scale, within = self.groups.split(prior.sqrt()), self.groups.split(member.mT).movedim(0, -1)
             left = torch.eye(self.groups.size).to(prior) - scale[..., :, None] * mean.covariance * scale[..., None, :]
             gamma = left.diagonal(dim1=-2, dim2=-1).flatten() @ member
-            score = (prior * mean.m.square()) @ member - gamma - known["log_scale"]
+            score = (prior * mean.m.square()) @ member - gamma - current["log_scale"]
             information = 2 * torch.einsum("gpb,gpq,gqc->bc", within, left.square(), within) + torch.eye(len(score)).to(
                 prior
             )
-            found["log_scale"] = scored("log_scale", known["log_scale"], score, information, length, context)
-        return {k: bounded(found[k.removeprefix(f"{name}.")]).to(v) for k, v in old.items()}
+            values["log_scale"] = scored("log_scale", current["log_scale"], score, information, length, context)
+        return {k: bounded(values[k.removeprefix(f"{name}.")]).to(v) for k, v in old.items()}
 
 
 #: no sum is larger than this, whatever was sent: squares of it are numbers, and it is one in single precision
@@ -142,16 +142,16 @@ def sums_of(total: State, context: AggregationContext) -> State:
     return {k: bounded(v.double() * (context.num_clients / context.reported)) for k, v in total.items()}
 
 
-def evidence_of(known: State, said: State, groups: Groups, prior: Tensor) -> Tensor:
+def evidence_of(current: State, sums: State, groups: Groups, prior: Tensor) -> Tensor:
     """The log marginal likelihood of all data, or its lower bound, at what was broadcast: (..., 1).
 
     Args:
-        known: as it was broadcast, m (..., d) and covariance (..., packed).
-        said: sums of the terms.
+        current: as it was broadcast, m (..., d) and covariance (..., packed).
+        sums: sums of the terms.
         groups: of the head's numbers.
         prior: A_0, a diagonal (..., d).
     """
-    return said["log_evidence"] - _divergence(known["m"], groups.unpacked(known["covariance"]), prior, groups)
+    return sums["log_evidence"] - _divergence(current["m"], groups.unpacked(current["covariance"]), prior, groups)
 
 
 #: rounds that begin again, one after the other, where a step has gone too far; then it is taken as it is
@@ -162,7 +162,7 @@ EVEN, SAMPLED = 0.2, 1.0
 
 
 def settled(
-    known: State, said: State, groups: Groups, blocks: Tensor, context: AggregationContext
+    current: State, sums: State, groups: Groups, blocks: Tensor, context: AggregationContext
 ) -> tuple[State, State, Tensor, Tensor]:
     """From where the next step is taken, and how far it goes: a line search over rounds.
 
@@ -171,8 +171,8 @@ def settled(
     populations (...) each by itself.
 
     Args:
-        known: as it was broadcast: m (..., d), covariance, log_scale and what else belongs to it.
-        said: sums of the terms.
+        current: as it was broadcast: m (..., d), covariance, log_scale and what else belongs to it.
+        sums: sums of the terms.
         groups, blocks: of the head's numbers.
         context: of the round.
 
@@ -180,35 +180,35 @@ def settled(
         Known and said, length (..., 1) and the evidence of what was broadcast, (..., 1).
     """
     kept = context.rule_state
-    prior = (-2 * known["log_scale"]).exp()[..., blocks]
-    evidence = evidence_of(known, said, groups, prior)
+    prior = (-2 * current["log_scale"]).exp()[..., blocks]
+    evidence = evidence_of(current, sums, groups, prior)
     joined = _joined(groups)
-    # (before anything is said q(w) is the population that was broadcast, known as well as the first sums say)
-    begun = {"linear": joined(groups.unpacked(said["precision"]), known["m"]), "precision": said["precision"]}
-    here = {f"known/{k}": v for k, v in known.items()} | {f"said/{k}": v for k, v in said.items()}
+    # Before anything is said q(w) is the population that was broadcast, known as well as the first sums say.
+    begun = {"linear": joined(groups.unpacked(sums["precision"]), current["m"]), "precision": sums["precision"]}
+    state = {f"known/{k}": v for k, v in current.items()} | {f"said/{k}": v for k, v in sums.items()}
     nothing = torch.zeros_like(evidence)
     damping, tries, old = (kept.get(k, nothing) for k in ("damping", "tries", "begun"))
-    here |= {f"running/{k}": _chosen(old > 0, kept.get(k, v), v) for k, v in begun.items()} | {"evidence": evidence}
+    state |= {f"running/{k}": _chosen(old > 0, kept.get(k, v), v) for k, v in begun.items()} | {"evidence": evidence}
     reference = kept.get("last/evidence", evidence)
     all_here = (context.reported == context.num_clients).to(evidence.device)
     least = reference - torch.where(all_here, EVEN, SAMPLED) * reference.abs().clamp_min(1)
     fallen = (old > 0) & ~(evidence >= least) & (tries < RETRIES)
-    here = {k: _chosen(fallen, kept.get(f"last/{k}", v), v) for k, v in here.items()}
+    state = {k: _chosen(fallen, kept.get(f"last/{k}", v), v) for k, v in state.items()}
     damping = torch.where(fallen, 4 * damping + 3, 0.5 * damping).clamp_max(15.0)
     tries = torch.where(fallen, tries + 1, nothing)
-    kept.update({f"last/{k}": v.clone() for k, v in here.items()}, damping=damping, tries=tries, begun=nothing + 1)
-    kept.update({k: here[f"running/{k}"] for k in begun})
-    return _under("known/", here), _under("said/", here), 1 / (1 + damping), evidence
+    kept.update({f"last/{k}": v.clone() for k, v in state.items()}, damping=damping, tries=tries, begun=nothing + 1)
+    kept.update({k: state[f"running/{k}"] for k in begun})
+    return _under("known/", state), _under("said/", state), 1 / (1 + damping), evidence
 
 
 def _under(prefix: str, values: State) -> State:
     return {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
-def _chosen(which: Tensor, one: Tensor, other: Tensor) -> Tensor:
+def _chosen(which: Tensor, first: Tensor, other: Tensor) -> Tensor:
     """Of values (..., *shape) one or the other for each population, (..., 1)."""
-    which = which.reshape(*which.shape[:-1], *[1] * (one.dim() - which.dim() + 1))
-    return torch.where(which, one, other)
+    which = which.reshape(*which.shape[:-1], *[1] * (first.dim() - which.dim() + 1))
+    return torch.where(which, first, other)
 
 
 @dataclass(frozen=True)
@@ -220,14 +220,14 @@ class PopulationMean:
 
 
 def posterior_mean(
-    m: Tensor, prior: Tensor, said: State, groups: Groups, kept: State, length: Tensor
+    m: Tensor, prior: Tensor, sums: State, groups: Groups, kept: State, length: Tensor
 ) -> PopulationMean:
     """A natural-gradient step on q(w); of several populations (...) side by side.
 
     Args:
         m: where the sums were made, (..., d).
         prior: A_0, a diagonal (..., d).
-        said: gradient (..., d), precision (..., packed) and, where the groups leave out some of the precision, stretch
+        sums: gradient (..., d), precision (..., packed) and, where the groups leave out some of the precision, stretch
             (..., 2), a weighted sum and its weights.
         groups: of the precision.
         kept: natural parameters "linear" and "precision", which go part of the way to the newest.
@@ -235,21 +235,21 @@ def posterior_mean(
     """
     joined = _joined(groups)
     newest = {
-        "linear": said["gradient"] + joined(groups.unpacked(said["precision"]), m),
-        "precision": said["precision"],
+        "linear": sums["gradient"] + joined(groups.unpacked(sums["precision"]), m),
+        "precision": sums["precision"],
     }
     for key, value in newest.items():
         kept[key] = kept[key] + length * (value - kept[key])
-    # (rounding errors of the clients' may take it below the prior's)
+    # Rounding errors of the clients' may take it below the prior's.
     scale = groups.split(prior).rsqrt()
     precision = groups.unpacked(kept["precision"]) + torch.diag_embed(groups.split(prior))
     values, vectors = torch.linalg.eigh(precision * scale[..., :, None] * scale[..., None, :])
     root = scale[..., :, None] * vectors * values.clamp_min(1).rsqrt()[..., None, :]
     covariance = root @ root.mT
     move = joined(covariance, kept["linear"] - joined(precision, m))
-    if STRETCH in said:
-        move = move * said[STRETCH][..., 1:] / said[STRETCH][..., :1]
-    # (two values that the prior thinks likely are hardly further apart, and the base is trained on where this leads)
+    if STRETCH in sums:
+        move = move * sums[STRETCH][..., 1:] / sums[STRETCH][..., :1]
+    # Two values that the prior thinks likely are hardly further apart, and the base is trained on where this leads.
     move = move / (prior * move.square()).mean(-1, keepdim=True).sqrt().clamp_min(1)
     return PopulationMean(m + move, covariance)
 
@@ -257,11 +257,13 @@ def posterior_mean(
 def _divergence(m: Tensor, covariance: Tensor, prior: Tensor, groups: Groups) -> Tensor:
     """KL(q(w) || p(w)), (..., 1); none where nothing is known of w yet."""
     scaled = groups.split(prior)[..., None] * covariance
-    known = (covariance != 0).flatten(-3).any(-1)
-    one = torch.eye(scaled.shape[-1], dtype=m.dtype, device=m.device)
-    log_det = torch.linalg.slogdet(torch.where(known[..., None, None, None], scaled, one)).logabsdet.sum(-1)
+    has_covariance = (covariance != 0).flatten(-3).any(-1)
+    identity = torch.eye(scaled.shape[-1], dtype=m.dtype, device=m.device)
+    log_det = torch.linalg.slogdet(torch.where(has_covariance[..., None, None, None], scaled, identity)).logabsdet.sum(
+        -1
+    )
     trace = scaled.diagonal(dim1=-2, dim2=-1).sum((-2, -1))
-    spread = torch.where(known, trace - m.shape[-1] - log_det, 0.0)
+    spread = torch.where(has_covariance, trace - m.shape[-1] - log_det, 0.0)
     return 0.5 * ((prior * m.square()).sum(-1) + spread)[..., None]
 
 

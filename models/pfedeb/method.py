@@ -80,7 +80,7 @@ class PFedEB(Method):
         if network.noise is None:
             network = replace(network, head=replace(network.head, contrasts=True))
         super().__init__(network, **settings)
-        # (of classes, draws of the biases would average over shares of the labels, and a pool has those of w)
+        # Of classes, draws of the biases would average over shares of the labels, and a pool has those of w.
         self.global_draws = 0 if network.noise is None else 100
         self.config = Config.of(self.settings, network.head)
 
@@ -128,7 +128,7 @@ class PFedEB(Method):
         particles = 1 if s.prior == "flat" or c.points == 1 else BASE_DRAWS
         base = SVI(
             ["base"], s.base_epochs, sgd(s.base_lr, s.momentum), s.base_batch, particles, per="example",
-            transform=Clipped(s.base_clip),  # (where few examples say little of a head, some draws are far away)
+            transform=Clipped(s.base_clip),  # where few examples say little of a head, some draws are far away
         )  # fmt: skip
         if s.prior == "flat":
             return [SVI(["mu"], s.head_epochs, sgd(s.head_lr, s.momentum)), Until(base, s.base_rounds)]
@@ -156,7 +156,7 @@ class PFedEB(Method):
         s = self.settings
         if s.prior == "flat":
             return Schedule()
-        # (a posterior follows from the shared values and the client's data: who does not report need not keep it fresh)
+        # A posterior follows from the shared values and the client's data: who does not report need not keep it fresh.
         return Schedule(absent="freeze", final_steps=[self.posterior(final=True)], final_when="evaluation")
 
     def shared_draws(self, shared: State, number: int) -> State:
@@ -177,17 +177,17 @@ class PFedEB(Method):
         if self.settings.prior == "flat":
             return {}
         draws = v["w_j_draws"].flatten(2, 3)
-        found = {"uncertainty": draws.var(2).mean((1, 2))}  # tr Cov(w_j | D) / d
+        summary = {"uncertainty": draws.var(2).mean((1, 2))}  # tr Cov(w_j | D) / d
         if self.settings.prior == "hierarchical":
             away = (v["mu"] - v["w"]) / self.of_numbers(v[self.log_rho])
             gamma = v["seen"][..., :-1].sum((1, 2))
-            found["gamma"] = gamma  # effective number of parameters
-            found["weight"] = v["seen"][..., -1].flatten()  # in w
+            summary["gamma"] = gamma  # effective number of parameters
+            summary["weight"] = v["seen"][..., -1].flatten()  # in w
             # |mu_j - m|^2 / (rho^2 gamma_j); a client without data is where the population is
-            found["surprise"] = away.square().sum((1, 2)) / gamma.clamp_min(torch.finfo(gamma.dtype).tiny)
+            summary["surprise"] = away.square().sum((1, 2)) / gamma.clamp_min(torch.finfo(gamma.dtype).tiny)
             if self.config.own_spreads:
-                found["rho"] = v["log_rho"].mean((1, 2)).exp()
-        return found
+                summary["rho"] = v["log_rho"].mean((1, 2)).exp()
+        return summary
 
     @property
     def has_global_model(self) -> bool:

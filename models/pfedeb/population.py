@@ -57,19 +57,19 @@ def initial_head(c: Config, s: PFedEBSettings, start: InitialWeights) -> State:
     mu = s.init_scale * start.head
     if s.prior == "flat":
         return {"mu": mu}
-    found = {"mu": mu, "w_j_draws": mu.expand(1, BASE_DRAWS if c.points > 1 else 1, -1)}
+    values = {"mu": mu, "w_j_draws": mu.expand(1, BASE_DRAWS if c.points > 1 else 1, -1)}
     if c.points > 1:
-        found["w_j_away"] = mu.new_zeros(deviations(len(mu)), len(mu))
+        values["w_j_away"] = mu.new_zeros(deviations(len(mu)), len(mu))
     if not c.learned:
-        return found
+        return values
     log_rho = torch.full((c.number_of_blocks,), s.sigma_0, dtype=torch.float64).log()
-    found |= {"seen": mu.new_zeros(len(log_rho) + 1), "w_j_begun": mu}
+    values |= {"seen": mu.new_zeros(len(log_rho) + 1), "w_j_begun": mu}
     if c.own_spreads:
-        found |= {"log_rho": log_rho, "log_rho_sd": torch.ones_like(log_rho)}
+        values |= {"log_rho": log_rho, "log_rho_sd": torch.ones_like(log_rho)}
     if c.nodes:
         k = 1 + len(design(len(log_rho))[0])
-        found |= {f"{name}_nodes": found[name].expand(k, *found[name].shape) for name in c.posterior().posterior}
-    return found
+        values |= {f"{name}_nodes": values[name].expand(k, *values[name].shape) for name in c.posterior().posterior}
+    return values
 
 
 def of_numbers(log: Tensor, blocks: Tensor) -> Tensor:
@@ -106,17 +106,17 @@ def population_draws(shared: State, groups: Groups, order: Tensor, kept: int, nu
     e = normals(torch.Size((half, len(m))), 0, "population draws", dtype=torch.float64, device=m.device)
     away = torch.empty_like(e)
     for node in range(len(means)):
-        there = which == node
-        away[there] = (root[node] @ groups.split(e[there])[..., None]).squeeze(-1).flatten(-2)
+        at_node = which == node
+        away[at_node] = (root[node] @ groups.split(e[at_node])[..., None]).squeeze(-1).flatten(-2)
     away = away[:, order.to(m.device).argsort()]
     centre, rho = means[which].double(), points[at]
     odd = kept % 2
     w = torch.cat([centre + away, centre[:odd], centre - away]).to(m)
     some = torch.arange(number, device=m.device) * kept // number
-    found = {"w": w[some][:, None, None]}
+    draws = {"w": w[some][:, None, None]}
     if not own:
-        found["w.log_rho"] = torch.cat([rho, rho[:odd], rho]).to(m)[some][:, None, None]
-    return found
+        draws["w.log_rho"] = torch.cat([rho, rho[:odd], rho]).to(m)[some][:, None, None]
+    return draws
 
 
 def rho_points(log_rho: Tensor, information: Tensor) -> Tensor:
@@ -126,6 +126,6 @@ def rho_points(log_rho: Tensor, information: Tensor) -> Tensor:
         return log_rho[None]
     z = standard_points(len(log_rho)).to(log_rho)
     root = torch.linalg.cholesky(information)
-    # (a spread at zero has no information, and nothing is known of it but that it is small: it is left there)
+    # A spread at zero has no information, and nothing is known of it but that it is small: it is left there.
     away = torch.linalg.solve_triangular(root.mT, z.mT, upper=True).mT
     return log_rho + away.clamp(-2, 2)

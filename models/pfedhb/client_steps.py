@@ -30,7 +30,7 @@ def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
         if isinstance(part, Heads):
             away = "w_j_away" if method.settings.points > 1 else ""
             newton = part.step(final)
-            own = [Anew(newton, "heads.anew", "mu", away, "w")]
+            own = [Anew(newton, "heads.again", "mu", away, "w")]
             own += [DrawsOfNodes(newton) if final else at_nodes(newton)] if method.nodes else []
         for step in own:
             step = SwitchedOn(step, f"parts.{name}") if name in method.auto else step

@@ -199,7 +199,7 @@ class ConfusionPopulation:
 def moved(old: Tensor, up: Tensor, down: Tensor, begun: float) -> Tensor:
     """A concentration after a step of EM: up are sums of x (psi(n + x) - psi(x)), down of psi(n + s) - psi(s)."""
     log_old = old.log()
-    away = log_old - torch.as_tensor(begun).to(old).log()  # (the prior is around where it began)
+    away = log_old - torch.as_tensor(begun).to(old).log()  # the prior is around where it began
     return (log_old + log_step(up, down * old, away)).exp().clamp(LEAST_CONCENTRATION, MOST_CONCENTRATION)
 
 

@@ -30,7 +30,7 @@ TAU_0, TAU_SCALE = 0.1, 10.0
 #: how often a step of Newton's is halved, and what it promises where it has arrived
 HALVINGS, ARRIVED = 8, 1e-10
 #: numbers of the gradient of some examples' outputs that are held at a time
-HELD = 4_000_000
+MAX_NUMBERS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Features:
 
     def weight(self, w: Tensor) -> Tensor:
         """The head's matrix, (q, p) or (S, q, p)."""
-        found = w[..., : self.head.rows * self.head.features].unflatten(-1, (self.head.rows, self.head.features))
-        return found if w.dim() == 1 else found.squeeze(-3)
+        matrix = w[..., : self.head.rows * self.head.features].unflatten(-1, (self.head.rows, self.head.features))
+        return matrix if w.dim() == 1 else matrix.squeeze(-3)
 
     def rule(self, turns: Turns) -> HeadSpreads:
         """How spreads are learned."""
@@ -109,13 +109,13 @@ class FeatureShifts:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Moves the posteriors of all rows."""
-        found: dict[str, list[Tensor]] = {}
+        parts_of: dict[str, list[Tensor]] = {}
         wide = 2 * self.features.head.features
         with torch.no_grad():
-            for first, last in buckets(chunk.sizes, max(1, HELD // (wide * self.features.head.outputs))):
+            for first, last in buckets(chunk.sizes, max(1, MAX_NUMBERS_AT_ONCE // (wide * self.features.head.outputs))):
                 for key, value in self._rows(chunk.part(first, last), phase).items():
-                    found.setdefault(key, []).append(value.to(chunk.n.dtype).unsqueeze(1))
-        return chunk.put({key: torch.cat(parts) for key, parts in found.items()})
+                    parts_of.setdefault(key, []).append(value.to(chunk.n.dtype).unsqueeze(1))
+        return chunk.put({key: torch.cat(parts) for key, parts in parts_of.items()})
 
     def _rows(self, chunk: ClientChunk, phase: object) -> State:
         predictor, v = Predictor.of(chunk, self.features), chunk.values["v"].squeeze(1).double()
@@ -137,7 +137,7 @@ class FeatureShifts:
             v, height = torch.where(better[:, None], new, v), torch.where(better, higher, height)
         if self.final:
             _, h = predictor.slope_and_curvature(v)
-        # (otherwise that before the last step will do: where nothing moves any more they are the same)
+        # Otherwise that before the last step will do: where nothing moves any more they are the same.
         tau, p = predictor.tau, self.features.head.features
         scaled = tau[:, None] * h * tau  # (D^1/2 H D^1/2: B - I)
         inside = torch.linalg.solve(scaled + torch.eye(2 * p).to(scaled), scaled)  # of A times tau^2, symmetric
@@ -175,9 +175,9 @@ class Predictor:
         with Restrict(view):
             z = method.network.base(batch.x).double()
         zero = z.new_zeros((len(chunk.clients), 1, 2 * features.head.features)).to(batch.x.dtype)
-        with Restrict(view, latents={**centre, "v_j": zero}) as seen:
+        with Restrict(view, latents={**centre, "v_j": zero}) as restricted:
             method.model(batch)
-        fn = seen.sites["y"].fn
+        fn = restricted.sites["y"].fn
         with Restrict(view):
             tau = features.tau(z)
         return cls(features, view["w"].double(), z, batch.y, batch.mask, moved_output(fn, z.new_zeros(1, 1, 1, 1)), tau)

@@ -47,7 +47,7 @@ class HeadSpreads:
     Where heads are ``judged`` a client also sends its gain, its bound on the log marginal likelihood less its log
     likelihood at w_j = w: rho = 0 has no heads, and is a spread like any other. Where the sum is below zero rho is too
     wide: so wide that posteriors do not settle, and steps of scoring lead nowhere. It begins again at a tenth, and
-    clients' posteriors at w (NAME.anew (1,) is 1 in that round).
+    clients' posteriors at w (NAME.again (1,) is 1 in that round).
 
     Args:
         name: NAME.
@@ -91,25 +91,25 @@ class HeadSpreads:
             return dict(old)
         log_rho = old[f"{self.name}.log_rho"].double()
         all_clients = context.num_clients / context.reported
-        said = {k: (v.double() * all_clients).clamp(-LARGEST, LARGEST) for k, v in total.items()}
+        sums = {k: (v.double() * all_clients).clamp(-LARGEST, LARGEST) for k, v in total.items()}
         penalty = (2 * log_rho).exp() / self.rho_scale**2
-        information = said["information"] + torch.diag(2 * penalty)
+        information = sums["information"] + torch.diag(2 * penalty)
         context.rule_state.setdefault("tries", torch.zeros(1, dtype=torch.float64, device=log_rho.device))
         whole = torch.ones((), dtype=torch.float64, device=log_rho.device)
-        moved = scored("log_rho", log_rho, said["score"] - penalty, information, whole, context)
-        found = {"log_rho": moved, "information": information}
+        moved = scored("log_rho", log_rho, sums["score"] - penalty, information, whole, context)
+        values = {"log_rho": moved, "information": information}
         if self.judged:
             kept, zero = context.rule_state, torch.zeros_like(log_rho)
             taken = kept.get("taken", zero[:1]) + 1
-            wide = (said["gain"] < WORSE) & (taken >= PATIENCE) & (log_rho > LEAST_LOG).any()
+            wide = (sums["gain"] < WORSE) & (taken >= PATIENCE) & (log_rho > LEAST_LOG).any()
             narrower = (log_rho - math.log(NARROWER)).clamp_min(LEAST_LOG)
             kept["taken"] = torch.where(wide, 0, taken)
-            # (steps begin again, too)
+            # Steps begin again, too.
             kept |= {
                 f"log_rho/{k}": torch.where(wide, zero, kept[f"log_rho/{k}"]) for k in ("step", "whole", "log_factor")
             }
-            found |= {"log_rho": torch.where(wide, narrower, moved), "anew": wide}
-        return {k: found[k.removeprefix(f"{self.name}.")].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
+            values |= {"log_rho": torch.where(wide, narrower, moved), "again": wide}
+        return {k: values[k.removeprefix(f"{self.name}.")].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
 
 
 @dataclass(frozen=True)
@@ -175,12 +175,12 @@ class Heads:
         """log rho and its information, and whether posteriors begin again."""
         log_rho = torch.full((int(self.blocks.max()) + 1,), self.sigma_0, dtype=torch.float64).log()
         return {"heads.log_rho": log_rho, "heads.information": torch.eye(len(log_rho), dtype=torch.float64),
-                "heads.anew": torch.zeros(1, dtype=torch.float64)}  # fmt: skip
+                "heads.again": torch.zeros(1, dtype=torch.float64)}  # fmt: skip
 
     def personal(self, w: Tensor, kept: int = 1) -> State:
         """A posterior at w, of no width, and so many draws of it."""
-        found = {"mu": w, "w_j_draws": w.expand(1, kept, -1), "seen": w.new_zeros(int(self.blocks.max()) + 2)}
-        return found | ({"w_j_away": w.new_zeros(deviations(len(w)), len(w))} if self.points > 1 else {})
+        values = {"mu": w, "w_j_draws": w.expand(1, kept, -1), "seen": w.new_zeros(int(self.blocks.max()) + 2)}
+        return values | ({"w_j_away": w.new_zeros(deviations(len(w)), len(w))} if self.points > 1 else {})
 
     def step(self, final: bool = False) -> GaussianHead:
         """A step on q(w_j), given the mean of the client's other latents."""

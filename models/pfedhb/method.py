@@ -276,7 +276,7 @@ class PFedHB(FedAvg):
         return Schedule(absent="freeze", final_steps=steps, final_when="evaluation")
 
     def new_client_terms(self, personal: State) -> State:
-        return {}  # (a client of which nothing is known has no counts, and so the pooled shares)
+        return {}  # a client of which nothing is known has no counts, and so the pooled shares
 
     def client_summary(self, values: State) -> State:
         """Expected number of classes, and how far a client's shares are from the pooled ones, in nats."""

@@ -23,7 +23,7 @@ from hierfl.ppl.restrict import Restrict
 #: draws of a client's posteriors of heads and of features over which a predictive density is averaged
 DRAWS = 16
 #: numbers of outputs at all draws that are held at a time
-HELD = 4_000_000
+MAX_NUMBERS_AT_ONCE = 4_000_000
 #: what a network's outputs are multiplied by, and whether w is moved: the first is the network as it is
 SCALES = (1.0, 0.1, 0.16, 0.25, 0.4, 0.63, 0.8, 1.25, 1.6, 2.5, 4.0)
 NULLS = tuple((scale, moved) for moved in (False, True) for scale in SCALES)
@@ -57,7 +57,7 @@ def held_gains(chunk: ClientChunk, parts: tuple[str, ...]) -> tuple[Tensor, Tens
     scaled = gains.new_zeros((len(sizes), len(NULLS)))
     outputs = method.network.head.outputs
     with torch.no_grad():
-        for first, last in buckets(sizes, max(1, HELD // (DRAWS * outputs))):
+        for first, last in buckets(sizes, max(1, MAX_NUMBERS_AT_ONCE // (DRAWS * outputs))):
             if sizes[first]:
                 rows = chunk.part(first, last)
                 values = {**shared, **{k: v[first:last] for k, v in own.items()}}
@@ -94,14 +94,14 @@ class Judge:
         """What a part adds; zero where it has entered."""
         scale, moved = NULLS[int(self.values["parts.null"].nan_to_num().clamp(0, len(NULLS) - 1))]
         before = self.density(scale, moved)
-        if part == "confusion":  # (what all clients have in common is no difference between them: both must be worse)
+        if part == "confusion":  # what all clients have in common is no difference between them: both must be worse
             before = torch.maximum(before, self.density(scale, moved, part, expected=True))
         return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - before)
 
     def nulls(self) -> Tensor:
         """Of what has entered, under each of :data:`NULLS`, less that under the first: (S, G)."""
-        each = torch.cat([self.densities(SCALES, moved) for moved in (False, True)])
-        return (each - each[0]).mT
+        densities = torch.cat([self.densities(SCALES, moved) for moved in (False, True)])
+        return (densities - densities[0]).mT
 
     def density(self, scale: float, moved: bool, asked: str = "", expected: bool = False) -> Tensor:
         """At outputs that are multiplied by ``scale``, but for the shares' offset, (S,)."""
@@ -120,10 +120,10 @@ class Judge:
                 b_j = prior.expected.flatten().expand(b_j.shape)
             on = self.has("confusion") | (asked == "confusion")
             f = torch.where(on, confused(f, b_j.double(), self.values["shares.log_pooled"]), f)
-        each = Softmax(logits=f + off, validate_args=False).log_prob(self.batch.y)  # (G, [K,] S, n)
-        each = each.logsumexp(1) - math.log(each.shape[1]) if each.dim() == 4 else each
+        log_p = Softmax(logits=f + off, validate_args=False).log_prob(self.batch.y)  # (G, [K,] S, n)
+        log_p = log_p.logsumexp(1) - math.log(log_p.shape[1]) if log_p.dim() == 4 else log_p
         mask = self.batch.mask
-        return (each if mask is None else torch.where(mask, each, 0.0)).sum(-1)
+        return (log_p if mask is None else torch.where(mask, log_p, 0.0)).sum(-1)
 
     def has(self, part: str) -> Tensor:
         """Whether a part is in the model, (1,)."""
@@ -135,8 +135,8 @@ class Judge:
     def offset(self) -> Tensor:
         """Of the shares, (S, 1, C)."""
         with Restrict(self.values):
-            found: Tensor = self.method.offset(self.centre["pi_j"]).double()
-        return found
+            offset: Tensor = self.method.offset(self.centre["pi_j"]).double()
+        return offset
 
     def outputs(self, asked: str, moved: bool) -> Tensor:
         """The network's, with heads and features that are in or asked, the latter at its draws: ([K,] S, n, C)."""
@@ -148,10 +148,10 @@ class Judge:
             latents = dict(self.centre)
             if asked:  # (S, 1, 1, K, d) become (K, S, 1, d)
                 latents[DRAWN[asked]] = self.values[f"{DRAWN[asked]}_draws"].squeeze(2).movedim(2, 0)
-            with Restrict({**self.values, **w, **on}, latents=latents) as seen:
+            with Restrict({**self.values, **w, **on}, latents=latents) as restricted:
                 self.method.unconfused.model(self.batch)
-            found = seen.sites["y"].fn.logits.double()
-            self._outputs[key] = found - torch.where(self.has("shares"), self.offset, 0)
+            logits = restricted.sites["y"].fn.logits.double()
+            self._outputs[key] = logits - torch.where(self.has("shares"), self.offset, 0)
         return self._outputs[key]
 
     @cached_property

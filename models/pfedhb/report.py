@@ -19,12 +19,12 @@ def gain_numbers(shared: Mapping[str, Tensor], parts: tuple[str, ...], judged: i
         parts: that may enter.
         judged: rounds after which that is decided.
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for k, part in enumerate(parts):
-        found[f"gain_{part}"] = float(shared["parts.gain"][k])
-        found[f"gain_{part}_error"] = float(shared["parts.error"][k])
-        found[f"entered_{part}"] = float(shared[f"parts.{part}"])
-    return {**found, "gain_rows": float(shared["parts.rows"]), "gain_rounds": float(judged)} if parts else {}
+        numbers[f"gain_{part}"] = float(shared["parts.gain"][k])
+        numbers[f"gain_{part}_error"] = float(shared["parts.error"][k])
+        numbers[f"entered_{part}"] = float(shared[f"parts.{part}"])
+    return {**numbers, "gain_rows": float(shared["parts.rows"]), "gain_rounds": float(judged)} if parts else {}
 
 
 def part_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -33,17 +33,17 @@ def part_lines(summary: Mapping[str, Any]) -> list[str]:
     Args:
         summary: of a run, with :func:`gain_numbers` in it.
     """
-    said = []
+    words_of_parts = []
     for part, words in PARTS.items():
         if (gain := summary.get(f"gain_{part}")) is None:
             continue
         error, entered = summary.get(f"gain_{part}_error"), summary.get(f"entered_{part}")
-        about = "" if error is None else f" (+- {error:.0f})"
-        said.append(f"{words}: {round(gain)} nats{about}{', in the model' if entered else ''}")
-    if not said:
+        error_words = "" if error is None else f" (+- {error:.0f})"
+        words_of_parts.append(f"{words}: {round(gain)} nats{error_words}{', in the model' if entered else ''}")
+    if not words_of_parts:
         return []
     if summary["rounds"] < summary["gain_rounds"]:
-        said.append(f"not decided before round {summary['gain_rounds']:.0f}")
+        words_of_parts.append(f"not decided before round {summary['gain_rounds']:.0f}")
     if not any(summary.get(f"entered_{part}") for part in PARTS):
-        said.append("none is in the model")
-    return [f"what differs between clients, by {summary['gain_rows']:.0f} held rows: {'; '.join(said)}"]
+        words_of_parts.append("none is in the model")
+    return [f"what differs between clients, by {summary['gain_rows']:.0f} held rows: {'; '.join(words_of_parts)}"]

@@ -123,7 +123,7 @@ class DrawsOfNodes:
         half = max(1, final // 2)
         places = (torch.arange(half, dtype=torch.float64, device=weights.device) + 0.5) / half
         at = torch.searchsorted(weights.cumsum(-1), places).clamp_max(len(weights) - 1)
-        at = torch.cat([at, at[: final % 2], at])[:final]  # (as :func:`pairs` has them)
+        at = torch.cat([at, at[: final % 2], at])[:final]  # as :func:`pairs` has them
         drawn = None
         for number in at.unique().tolist():
             spread = {f"{POPULATION}.log_rho": chunk.shared[f"{NODES}.log_rho"][number]}

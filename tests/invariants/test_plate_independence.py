@@ -24,7 +24,7 @@ from hierfl.rng import ClientNoise, client_keys
 @pytest.mark.cpu(4, "three fits of two rounds, one of them client by client")
 @over_methods(METHODS)
 def test_personal_state_does_not_depend_on_chunk_or_order(case: tuple) -> None:
-    """Chunks of 1, 7 and J = 9, the clients of one in another order, after two rounds with minibatches: same to 1e-5."""
+    """Chunks of 1, 7 and J = 9, one in another order of clients, after two rounds of minibatches: same to 1e-5."""
     fed = blobs([23, 7, 2, 14, 14, 5, 9, 31, 3])
     method = case[0](network_for(case[0], fed), **case[1], **FEW_STEPS.get(case[0], {}))
     shuffled = fed.select([3, 8, 0, 6, 5, 1, 7, 4, 2])

@@ -47,7 +47,7 @@ def alternating_dataloader_loop(work: Work[FedRep]) -> State:
         for moving, epochs in (([weight, bias], s.head_epochs), ([*base.parameters()], s.epochs)):
             optimizer = work.sgd(moving, s.lr)
             for leaf in (weight, bias, *base.parameters()):
-                leaf.requires_grad_(any(leaf is one for one in moving))
+                leaf.requires_grad_(any(leaf is parameter for parameter in moving))
             for _ in range(epochs):
                 for x, y in loader:
                     optimizer.zero_grad()

@@ -15,7 +15,7 @@ def latent_loop(work: Work[PFedV]) -> State:
     """One client after the other, with torch's own layers: cross entropy and KL to the encoder as broadcast (Eq. 7)."""
     s, net, results = work.method.settings, work.method.network, []
     assert net.encoder is not None
-    each = "mean" if s.kl == "mean" else "sum"
+    reduction = "mean" if s.kl == "mean" else "sum"
     for j in range(work.clients):
         x, y = work.x[j], work.y[j]
         encoder, base, sent = work.module(net.encoder), work.module(net.base), work.module(net.encoder)
@@ -31,7 +31,7 @@ def latent_loop(work: Work[PFedV]) -> State:
                     (log_variance.exp() + (mean - prior_mean).square()) / prior_log_variance.exp()
                 )
                 loss = cross_entropy(base(z) @ weight.mT + bias, y[index])
-                loss = loss + s.alpha * getattr(kl, each)(-1).mean()
+                loss = loss + s.alpha * getattr(kl, reduction)(-1).mean()
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

@@ -65,7 +65,7 @@ def dataloader_loop(work: Work[PFedVEM]) -> State:
     particle after the other; weight and bias apart.
     """
     s, results = work.method.settings, []
-    each = nn.CrossEntropyLoss(reduction="none")
+    row_loss = nn.CrossEntropyLoss(reduction="none")
     w, b = work.split(work.shared["w"])
     for j in range(work.clients):
         base = work.module(work.method.network.base)
@@ -85,7 +85,7 @@ def dataloader_loop(work: Work[PFedVEM]) -> State:
             q_w, q_b = Normal(mu_w, softplus(pi_w)), Normal(mu_b, softplus(pi_b))
             loss = kl_divergence(q_w, prior_w).sum() + kl_divergence(q_b, prior_b).sum()
             for _ in range(s.particles):
-                loss = loss + each(z @ q_w.rsample() + q_b.rsample(), y).sum() / s.particles
+                loss = loss + row_loss(z @ q_w.rsample() + q_b.rsample(), y).sum() / s.particles
             loss.backward()
             optimizer.step()
         q_w, q_b = Normal(mu_w.detach(), softplus(pi_w.detach())), Normal(mu_b.detach(), softplus(pi_b.detach()))
@@ -95,7 +95,7 @@ def dataloader_loop(work: Work[PFedVEM]) -> State:
                 optimizer.zero_grad()
                 z, total = base(x), torch.zeros((), device=x.device, dtype=x.dtype)
                 for _ in range(s.particles):
-                    total = total + each(z @ q_w.sample() + q_b.sample(), y).mean() / s.particles
+                    total = total + row_loss(z @ q_w.sample() + q_b.sample(), y).mean() / s.particles
                 total.backward()
                 optimizer.step()
         mu, pi = (torch.cat([weight.mT.flatten(), bias]) for weight, bias in ((mu_w, mu_b), (pi_w, pi_b)))
@@ -106,7 +106,7 @@ def dataloader_loop(work: Work[PFedVEM]) -> State:
 def batched(work: Work[PFedVEM]) -> State:
     """Clients as rows, as hierfl does it and with its network code, but on bare tensors: what Pyro costs on top."""
     order = sorted(range(work.clients), key=lambda j: -len(work.y[j]))
-    found: dict[int, State] = {}
+    states: dict[int, State] = {}
     for first in range(0, len(order), work.chunk):
         rows = order[first : first + work.chunk]
         mu, pi, rho = _head(work, rows)
@@ -122,8 +122,8 @@ def batched(work: Work[PFedVEM]) -> State:
         _batched_base(work, rows, mu.detach(), softplus(pi.detach()), bases)
         for r, j in enumerate(rows):
             own = {f"{work.method.network.base.name}.{k}": v[r, 0] for k, v in bases.items()}
-            found[j] = {"mu": mu[r, 0].detach(), "pi": pi[r, 0].detach(), **own}
-    return stacked([found[j] for j in range(work.clients)])
+            states[j] = {"mu": mu[r, 0].detach(), "pi": pi[r, 0].detach(), **own}
+    return stacked([states[j] for j in range(work.clients)])
 
 
 def _batched_head(work: Work[PFedVEM], rows: list[int], mu: Tensor, pi: Tensor, rho: Tensor) -> None:
@@ -138,8 +138,8 @@ def _batched_head(work: Work[PFedVEM], rows: list[int], mu: Tensor, pi: Tensor, 
     for _ in range(s.head_epochs):
         sigma = softplus(pi)
         w = mu + sigma * torch.randn((s.particles, *mu.shape), device=mu.device, dtype=mu.dtype)
-        each = -Softmax(net.head(w, z), validate_args=False).log_prob(y)
-        loss = (each if mask is None else each * mask).sum() / s.particles
+        losses = -Softmax(net.head(w, z), validate_args=False).log_prob(y)
+        loss = (losses if mask is None else losses * mask).sum() / s.particles
         loss = loss + kl_divergence(_normal(mu, sigma), _normal(work.shared["w"], rho)).sum()
         optimizer.zero_grad()
         loss.backward()
@@ -164,13 +164,15 @@ def _batched_base(work: Work[PFedVEM], rows: list[int], mu: Tensor, sigma: Tenso
         else:
             narrow_optimizer(optimizer, list(leaves.values()))
         for step in range(first, last):
-            here = places[step, :active]
-            mask, at = here >= 0, (starts[:active] + here.clamp_min(0)).flatten()
+            places_now = places[step, :active]
+            mask, at = places_now >= 0, (starts[:active] + places_now.clamp_min(0)).flatten()
             noise = torch.randn((s.particles, *mu[:active].shape), device=mu.device, dtype=mu.dtype)
-            z = net.base.apply(leaves, x.index_select(0, at).unflatten(0, here.shape))
+            z = net.base.apply(leaves, x.index_select(0, at).unflatten(0, places_now.shape))
             output = net.head(mu[:active] + sigma[:active] * noise, z)
-            each = -Softmax(output, validate_args=False).log_prob(y.index_select(0, at).unflatten(0, here.shape))
-            loss = ((each * mask).sum(-1) / mask.sum(-1)).sum() / s.particles
+            losses = -Softmax(output, validate_args=False).log_prob(
+                y.index_select(0, at).unflatten(0, places_now.shape)
+            )
+            loss = ((losses * mask).sum(-1) / mask.sum(-1)).sum() / s.particles
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

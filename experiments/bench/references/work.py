@@ -52,7 +52,7 @@ class Work(Generic[M]):
     def module(self, network: Network) -> nn.Module:
         """A copy of a network as it is broadcast."""
         module = copy.deepcopy(network.module).to(self.federation.device, self.federation.dtype)
-        module.load_state_dict(network.parameters_from(self.shared), strict=False)  # (batch norm counts its batches)
+        module.load_state_dict(network.parameters_from(self.shared), strict=False)  # batch norm counts its batches
         return module.requires_grad_().train()
 
     def split(self, w: Tensor) -> tuple[Tensor, Tensor]:

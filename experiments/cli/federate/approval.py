@@ -50,15 +50,15 @@ def approve(
     from ..screen import console
     from .showing import show_leaving, show_parties, show_rules
 
-    found = propose(
+    proposal = propose(
         Home(home), study, data, Reading.of(reading) if reading else None,
         pins=[PublicCard.read(path) for path in pin or ()], allow=allow or (), trust_code=trust_code,
     )  # fmt: skip
-    show_leaving(leaving(found.member.study, found.data), summed_over(found.member.study))
+    show_leaving(leaving(proposal.member.study, proposal.data), summed_over(proposal.member.study))
     console().print()
-    show_rules(found.rules)
-    show_parties(found.parties)
-    typer.echo(f"{found.record(by, purpose)}: approved by {by}; the site takes part by:")
+    show_rules(proposal.rules)
+    show_parties(proposal.parties)
+    typer.echo(f"{proposal.record(by, purpose)}: approved by {by}; the site takes part by:")
     typer.echo(f"  hierfl federate site {home} --exchange DIR (files), or without --exchange (Flower)")
 
 
@@ -73,8 +73,8 @@ def audit(
     from ...federate.guard.look import audited, lines_of
 
     place = Home(home)
-    found = audited(place, accept)
-    for line in lines_of(found.lines):
+    audit_file = audited(place, accept)
+    for line in lines_of(audit_file.lines):
         typer.echo(line)
-    count, head = found.head
+    count, head = audit_file.head
     typer.echo(f"{count} line{'s' * (count != 1)}, none missing; the last is {head[:16]}")

@@ -20,13 +20,13 @@ def keys(
         bool, typer.Option("--rotate", help="Move the key that is there aside, and make a new one.")
     ] = False,
 ) -> None:
-    """Make the keys of a site, or of the server: its public card is for everybody, the private key for nobody."""
+    """Make the keys of a site, or of the server: its public card is for everyone, the private key for no one."""
     from ...federate.write_keys import NODE_PUBLIC, write_keys
 
     made = write_keys(home, name, rotate=rotate)
     typer.echo(f"{home / f'{name}.pub'}: send it to the coordinator and to every site")
     typer.echo(f"fingerprint: {made.card.fingerprint}")
-    typer.echo("Everybody who gets the card compares it with this fingerprint, by telephone or on paper.")
+    typer.echo("Everyone who gets the card compares it with this fingerprint, by telephone or on paper.")
     if rotate:
         typer.echo("The old key is not used any more: all who have pinned its card pin the new one.")
     else:

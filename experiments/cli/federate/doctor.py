@@ -25,11 +25,11 @@ def doctor(
     from ...federate.doctor import examine
 
     findings = []
-    for found in examine(home, exchange, superlink, study, trust_code=trust_code):
-        findings.append(found)
+    for finding in examine(home, exchange, superlink, study, trust_code=trust_code):
+        findings.append(finding)
         if not as_json:
-            typer.echo(found.line)
+            typer.echo(finding.line)
     if as_json:
         print_json(list(map(asdict, findings)))
-    if any(found.level == "fail" for found in findings):
+    if any(finding.level == "fail" for finding in findings):
         raise typer.Exit(1)

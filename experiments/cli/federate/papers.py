@@ -50,10 +50,12 @@ def forget(
     from ...federate.guard.ledger import Ledger
     from ...federate.papers.forget import forget as delete
 
-    found = delete(SiteHome(folder), study, older_than, Ledger())
-    for one in found:
-        typer.echo(f"{one.name}, ended on {one.ended}: {one.files} files are deleted")
-    if not found:
+    forgotten = delete(SiteHome(folder), study, older_than, Ledger())
+    for study_forgotten in forgotten:
+        typer.echo(
+            f"{study_forgotten.name}, ended on {study_forgotten.ended}: {study_forgotten.files} files are deleted"
+        )
+    if not forgotten:
         typer.echo("nothing is deleted: no study has ended here" + (" so long ago" if older_than else ""))
 
 
@@ -70,10 +72,10 @@ def record(
     from ...federate.papers.record import as_json, as_markdown
     from ...federate.papers.record import record as found_in
 
-    found = found_in(SiteHome(folder), study, Ledger())
+    entries = found_in(SiteHome(folder), study, Ledger())
     if out is None:
-        return typer.echo(as_markdown(found), nl=False)
-    for suffix, text in ((".md", as_markdown(found)), (".json", as_json(found))):
+        return typer.echo(as_markdown(entries), nl=False)
+    for suffix, text in ((".md", as_markdown(entries)), (".json", as_json(entries))):
         path = out.with_suffix(suffix)
         write_whole(path, text.encode(), mode=0o600)
         typer.echo(path)

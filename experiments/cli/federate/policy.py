@@ -16,6 +16,6 @@ def policy(folder: Annotated[Path, path_argument("HOME", HOME_HELP)]) -> None:
     from ...federate.guard.home import Home
     from ...federate.guard.policy import write_policy
 
-    Home(folder).check_keys()  # (a folder of another name is a slip)
+    Home(folder).check_keys()  # a folder of another name is a slip
     typer.echo(f"{write_policy(folder)}: read it, and change it where this site decides otherwise")
     typer.echo("It is in force for every study.")

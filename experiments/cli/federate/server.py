@@ -36,13 +36,13 @@ def server(
     ] = 0.0,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Try the whole study here, with made-up sites; nobody is asked, nothing kept."),
+        typer.Option("--dry-run", help="Try the whole study here, with made-up sites; no one is asked, nothing kept."),
     ] = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a study: ask the sites, add up what they send, keep what is everybody's."""
+    """Fit a study: ask the sites, add up what they send, keep what all clients share."""
     from hierfl.inference.engines.remote.files import FileCourier
     from hierfl.inference.engines.remote.keys import Identity
     from hierfl.plain_folder import PlainFolder
@@ -96,11 +96,11 @@ def _tried(study: Path, trust_code: bool, quiet: bool) -> None:
     from ...messages import to_stderr
     from ..screen import console
 
-    found = dry_run(Study.read(study, trust_code=trust_code), say=to_stderr(not quiet))
+    trial = dry_run(Study.read(study, trust_code=trust_code), say=to_stderr(not quiet))
     screen = console()
-    for line in found.lines():
+    for line in trial.lines():
         screen.print(line, soft_wrap=True)
-    if found.stopped:
+    if trial.stopped:
         raise typer.Exit(1)
 
 

@@ -33,12 +33,16 @@ def show_leaving(values: Sequence[Leaving], sites: int = 0) -> None:
     else:
         screen.print("This would leave the site, and nothing else:")
     for request, group in groupby(values, key=lambda value: value.request):
-        table, said = text_table("", "value", "shape", "bytes", "what it is"), ""
+        table, last_meaning = text_table("", "value", "shape", "bytes", "what it is"), ""
         for value in group:
             table.add_row(
-                "", value.name, value.dimensions, f"{value.nbytes:,}", "" if value.meaning == said else value.meaning
+                "",
+                value.name,
+                value.dimensions,
+                f"{value.nbytes:,}",
+                "" if value.meaning == last_meaning else value.meaning,
             )
-            said = value.meaning
+            last_meaning = value.meaning
         screen.print(f"\n{request}")
         screen.print(table)
 
@@ -55,8 +59,8 @@ def show_parties(several: Sequence[Party]) -> None:
     """Prints who takes part, by which keys, and whether they were pinned here."""
     table = text_table("takes part", "fingerprint", "card")
     for row in parties(several):
-        said = f"server: {row['name']}" if row["server"] else row["name"]
-        table.add_row(said, row["fingerprint"] or "-", "pinned" if row["pinned"] else "not pinned")
+        who = f"server: {row['name']}" if row["server"] else row["name"]
+        table.add_row(who, row["fingerprint"] or "-", "pinned" if row["pinned"] else "not pinned")
     console().print(table)
 
 

@@ -81,8 +81,8 @@ def _working(folder: Path, study: str, device: str) -> Iterator[Gate]:
     place, ledger = home.running(study), Ledger()
     with at_work(place):
         gate = gate_of(home, place, ledger, device)
-        about = f"another process of this account answers as {gate.client} in {shown(gate.member.study.name)}"
-        with locked(ledger.lock_of(gate.member.study.digest, gate.client), about):
+        reason = f"another process of this account answers as {gate.client} in {shown(gate.member.study.name)}"
+        with locked(ledger.lock_of(gate.member.study.digest, gate.client), reason):
             yield gate
 
 

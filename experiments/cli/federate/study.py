@@ -90,27 +90,31 @@ def check(
     from .showing import parties, show_leaving, show_parties, show_rules
 
     agreed = Study.read(study, trust_code=trust_code)
-    held = read_site_data(agreed, data, "this", Reading.of(reading))
+    site_data = read_site_data(agreed, data, "this", Reading.of(reading))
     if as_json:
-        found = None if home is None else propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
+        proposal = (
+            None if home is None else propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
+        )
         return print_json({
-            "study": agreed.name, "rows": held.rows, "left_out": held.left_out,
-            "leaving": list(map(asdict, leaving(agreed, held))),
-            **({} if found is None else {"rules": list(map(asdict, found.rules)), "parties": parties(found.parties)}),
+            "study": agreed.name, "rows": site_data.rows, "left_out": site_data.left_out,
+            "leaving": list(map(asdict, leaving(agreed, site_data))),
+            **({} if proposal is None else {
+                "rules": list(map(asdict, proposal.rules)), "parties": parties(proposal.parties)
+            }),
         })  # fmt: skip
     screen = console()
-    about = f"{agreed.loaded.name}, {len(agreed.clients)} sites"
-    screen.print(f"{data}: {held.rows} rows fit {shown(agreed.name)} ({about})")
-    if held.left_out:
-        screen.print(f"{held.left_out} more rows lack a value, and are left out")
-    if held.beyond:
+    facts = f"{agreed.loaded.name}, {len(agreed.clients)} sites"
+    screen.print(f"{data}: {site_data.rows} rows fit {shown(agreed.name)} ({facts})")
+    if site_data.left_out:
+        screen.print(f"{site_data.left_out} more rows lack a value, and are left out")
+    if site_data.beyond:
         privacy = agreed.table["privacy"]
-        screen.print(beyond_words(held.beyond, privacy["patient"], privacy.get("patient_rows", 1)))
-    show_leaving(leaving(agreed, held), summed_over(agreed))
+        screen.print(beyond_words(site_data.beyond, privacy["patient"], privacy.get("patient_rows", 1)))
+    show_leaving(leaving(agreed, site_data), summed_over(agreed))
     if home is not None:
-        found = propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
+        proposal = propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
         screen.print()
-        show_rules(found.rules)
-        show_parties(found.parties)
+        show_rules(proposal.rules)
+        show_parties(proposal.parties)
     screen.print("Nothing has been sent.")
     return None

@@ -61,7 +61,7 @@ class Answers:
         write_whole(self._path(slot, question), reply, mode=0o600)
 
     def forget(self, before: int) -> None:
-        """Deletes replies of rounds before this one: nobody may ask for them any more."""
+        """Deletes replies of rounds before this one: no one may ask for them any more."""
         if self.folder.is_dir():
             for path in self.folder.glob("*.reply"):
                 if path.name[:6].isdigit() and int(path.name[:6]) < before:

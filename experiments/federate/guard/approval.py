@@ -69,8 +69,8 @@ class Approval:
         path = path_of(home, study)
         if not path.is_file():
             return None
-        held: dict[str, Any] = read_toml(path, APPROVAL)
-        return cls(**{**held, "allowed": tuple(held["allowed"])})
+        entries: dict[str, Any] = read_toml(path, APPROVAL)
+        return cls(**{**entries, "allowed": tuple(entries["allowed"])})
 
     def write(self, home: Path) -> Path:
         """Puts it on record; its file."""

@@ -85,7 +85,7 @@ class Proposal:
             purpose: what the study is for.
 
         Raises:
-            UserError: where a rule does not hold, or nobody is named.
+            UserError: where a rule does not hold, or no one is named.
         """
         if self.failing:
             raise UserError(f"not approved: {', '.join(self.failing)}: nothing was recorded, and nothing leaves")
@@ -103,8 +103,8 @@ class Proposal:
         self.member.keep()
         path = approval.write(self.home.folder)
         Told(self.member.folder, study.digest, study.roster).forget_refused()
-        about = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
-        self.ledger.see(card.fingerprint, audit.append({"kind": "approval", **about}))
+        entries = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
+        self.ledger.see(card.fingerprint, audit.append({"kind": "approval", **entries}))
         return path
 
 
@@ -147,16 +147,16 @@ def propose(
         raise UserError(
             f"{shown(agreed.name)} has ended at this site, and asks nothing more: hierfl report {home.folder}"
         )
-    known = home.known_with(pins)
+    pinned = home.known_with(pins)
     member = _member(home, agreed, card.name, data, reading)
     rows = read_site_data(agreed, member.data, member.client, member.reading)
-    parties = tuple(_party(name, agreed, known) for name in (SERVER, *agreed.clients))
-    found = [_server_rule(parties[0]), _cards_rule(parties), *rules(agreed, rows, policy, known, allow, ledger)]
-    found.append(budget_rule(agreed, rows, policy, allow, ledger, card.name))
-    found += _left_rule(home, agreed)
-    found += noise_rules(agreed, rows, policy, ledger, card.name)
+    parties = tuple(_party(name, agreed, pinned) for name in (SERVER, *agreed.clients))
+    judged_rules = [_server_rule(parties[0]), _cards_rule(parties), *rules(agreed, rows, policy, pinned, allow, ledger)]
+    judged_rules.append(budget_rule(agreed, rows, policy, allow, ledger, card.name))
+    judged_rules += _left_rule(home, agreed)
+    judged_rules += noise_rules(agreed, rows, policy, ledger, card.name)
     return Proposal(
-        home, member, rows, policy, parties, tuple(found), tuple(pins), tuple(sorted(allow)), ledger
+        home, member, rows, policy, parties, tuple(judged_rules), tuple(pins), tuple(sorted(allow)), ledger
     )  # fmt: skip
 
 
@@ -172,13 +172,13 @@ def _member(home: Home, study: Study, client: str, data: Path | None, reading: R
     return Membership(folder, study, client, data.absolute(), reading)
 
 
-def _party(name: str, study: Study, known: dict[str, PublicCard]) -> Party:
+def _party(name: str, study: Study, pinned: dict[str, PublicCard]) -> Party:
     card = study.keys.get(name)
-    return Party(name, card, card is not None and known.get(card.name) == card)
+    return Party(name, card, card is not None and pinned.get(card.name) == card)
 
 
 def _cards_rule(parties: Sequence[Party]) -> Rule:
-    """Whether all have cards: the roster changes with each that comes later, and is approved anew."""
+    """Whether all have cards: the roster changes with each that comes later, and is approved again."""
     lacking = [party.name for party in parties if party.card is None]
     words = f"none of {', '.join(lacking)} in study.toml: the coordinator adds it, and sends the file again"
     return Rule("cards", not lacking, words if lacking else "all who take part have one")

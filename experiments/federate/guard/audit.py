@@ -49,59 +49,59 @@ class Audit:
 
     def _verified(self, lines: Iterable[Mapping[str, Any]]) -> None:
         for line in lines:
-            number, held = len(self._hashes) + 1, {name: value for name, value in line.items() if name != "hash"}
-            if held.get("line") != number or held.get("before") != self.head[1]:
+            number, entries = len(self._hashes) + 1, {name: value for name, value in line.items() if name != "hash"}
+            if entries.get("line") != number or entries.get("before") != self.head[1]:
                 raise UserError(f"{shown(self.path)} has a gap before line {number}: lines were taken out, or moved")
-            if line.get("hash") != _digest(held):
+            if line.get("hash") != _digest(entries):
                 raise UserError(f"{shown(self.path)}: line {number} was edited")
             self._hashes.append(str(line["hash"]))
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """All lines, in their order, read and verified anew: a site that answers for years does not keep them.
+        """All lines, in their order, read and verified again: a site that answers for years does not keep them.
 
         Raises:
             UserError: for a file that is not what it was.
         """
         self._lines, self._hashes = Lines(self.path), []
-        found = self._lines.catch_up()
-        self._verified(found)
-        return found
+        lines = self._lines.catch_up()
+        self._verified(lines)
+        return lines
 
     @property
     def head(self) -> tuple[int, str]:
         """How many lines there are, and the digest of the last."""
         return len(self._hashes), self._hashes[-1] if self._hashes else BEGINNING
 
-    def append(self, about: Mapping[str, Any]) -> tuple[int, str]:
+    def append(self, entries: Mapping[str, Any]) -> tuple[int, str]:
         """Adds a line; it is on the disk when this returns.
 
         Args:
-            about: what json can say: names that are not ``line``, ``when``, ``salt``, ``before`` and ``hash``.
+            entries: what json can say: names that are not ``line``, ``when``, ``salt``, ``before`` and ``hash``.
 
         Returns:
             The new :attr:`head`.
         """
         with waiting_lock(self._lock):
             self.catch_up()
-            # (replies say the digest: without a salt whoever guesses a line's words could compare them)
+            # Replies say the digest: without a salt anyone who guesses a line's words could compare them.
             salt = secrets.token_hex(16)
-            held = {"line": len(self._hashes) + 1, "when": now(), **about, "salt": salt, "before": self.head[1]}
-            self._hashes.append(str(self._lines.append({**held, "hash": _digest(held)})["hash"]))
+            numbered = {"line": len(self._hashes) + 1, "when": now(), **entries, "salt": salt, "before": self.head[1]}
+            self._hashes.append(str(self._lines.append({**numbered, "hash": _digest(numbered)})["hash"]))
             return self.head
 
-    def check(self, seen: tuple[int, str] | None) -> None:
+    def check(self, last_head: tuple[int, str] | None) -> None:
         """Refuses a file that lacks what was seen of it.
 
         Args:
-            seen: an earlier :attr:`head`; None for none.
+            last_head: an earlier :attr:`head`; None for none.
 
         Raises:
             UserError: for one that was cut, or belongs to a copy of the home that was made earlier.
         """
-        if seen is None or not seen[0]:
+        if last_head is None or not last_head[0]:
             return
-        count, head = seen
+        count, head = last_head
         if len(self._hashes) < count:
             raise UserError(
                 f"{shown(self.path)} has {len(self._hashes)} lines, and this account has seen {count}: it was "
@@ -111,9 +111,9 @@ class Audit:
         if self._hashes[count - 1] != head:
             raise UserError(
                 f"{shown(self.path)}: line {count} is not the one that this account has seen: the file was written "
-                "anew, or two copies of its folder were used"
+                "again, or two copies of its folder were used"
             )
 
 
-def _digest(held: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical(held).encode()).hexdigest()
+def _digest(entries: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(entries).encode()).hexdigest()

@@ -21,7 +21,7 @@ LAST = "broadcast.safetensors"
 
 
 class Broadcasts:
-    """Bounds of one site, which a process that begins anew goes on with.
+    """Bounds of one site, which a process that begins again goes on with.
 
     Args:
         folder: the study's at its site.
@@ -76,5 +76,5 @@ class Broadcasts:
         if head["kind"] != "round" or not self._fit:
             return
         self.bounds.answered(head, tensors)
-        if self.bounds.memory:  # (a mixed model's bounds compare with nothing)
+        if self.bounds.memory:  # a mixed model's bounds compare with nothing
             write_whole(self.path, encode({}, self.bounds.memory), mode=0o600)

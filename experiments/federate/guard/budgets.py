@@ -46,16 +46,16 @@ def default_budget(method: Method, options: Options, *, exploration: bool = Fals
     """
     evaluations = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
     scored = len([split for split in options.splits if split != "train"])
-    needed, more, said = options.rounds, 0, most_explored(method)
-    if said is not None:
-        more = said if exploration else 0
+    needed, more, exploration_points = options.rounds, 0, most_explored(method)
+    if exploration_points is not None:
+        more = exploration_points if exploration else 0
     elif is_tabular(method):
-        held = _measured(method)
-        needed = int(held["points"]) + PROFILE_ROUNDS * _ends(method) * int(held.get("nodes", 1))
+        measured = _measured(method)
+        needed = int(measured["points"]) + PROFILE_ROUNDS * _ends(method) * int(measured.get("nodes", 1))
         if exploration and not has_fixed_sums(method):
-            more = max(EXPLORATION, math.ceil(MORE * held["explored"]))
-        # (a fit that is done is evaluated once more)
-        evaluations = min(evaluations, int(held["points"])) + 1
+            more = max(EXPLORATION, math.ceil(MORE * measured["explored"]))
+        # A fit that is done is evaluated once more.
+        evaluations = min(evaluations, int(measured["points"])) + 1
     needed += SUMS + evaluations * scored
     if options.calibrate != "none" or options.conformal:
         needed += QUESTIONS
@@ -74,16 +74,18 @@ def usual_need(method: Method, options: Options, *, explores: bool = False) -> i
         UserError: for a family without a measured number.
     """
     scored = len([split for split in options.splits if split != "train"])
-    said = most_explored(method)
-    if said is not None or not is_tabular(method):
+    exploration_points = most_explored(method)
+    if exploration_points is not None or not is_tabular(method):
         evaluations = sum(options.evaluates(number) for number in range(1, options.rounds + 1))
-        return options.rounds + evaluations * scored + (said or 0)
+        return options.rounds + evaluations * scored + (exploration_points or 0)
     if options.dp != "none":
         return releases(method, options)
-    held = _measured(method)
-    needed = int(held.get("points_95", held["points"])) + PROFILE_ROUNDS * _ends(method) * int(held.get("nodes", 1))
+    measured = _measured(method)
+    needed = int(measured.get("points_95", measured["points"])) + PROFILE_ROUNDS * _ends(method) * int(
+        measured.get("nodes", 1)
+    )
     if explores and not has_fixed_sums(method):
-        needed += int(held.get("explored_95", held["explored"]))
+        needed += int(measured.get("explored_95", measured["explored"]))
     return needed + scored
 
 
@@ -98,21 +100,21 @@ def _measured(method: Any) -> dict[str, Any]:
     if family not in table:
         raise UserError(f"no budget is known for the family {family}: give one in policy.toml, [budget] {family} = ...")
     own: dict[str, Any] = table[family]
-    if method.network.spread:  # (a search, whatever the response)
+    if method.network.spread:  # a search, whatever the response
         return _largest(own, _table(STRUCTURES)["own-spreads"])
-    if not method.likelihood.searches_beta:  # (in closed form a round is one point, whatever is above)
+    if not method.likelihood.searches_beta:  # in closed form a round is one point, whatever is above
         combined = method.inside or method.above or method.network.own or method.network.correlation
         return _largest(own, _table(STRUCTURES)["combined"]) if combined else own
     if not method.above:
         return own
     if not any(level.crossed for level in method.above):
-        nodes: dict[str, Any] = own["regions"]  # (nodes of groups of clients count)
+        nodes: dict[str, Any] = own["regions"]  # nodes of groups of clients count
         return nodes
     # each round asks at all points of a stencil, of which there are more with more parameters; the family alone may
     # need more rounds than were measured with a factor that crosses the sites
     shared = method.shared(InitialWeights.of(method.network, 0))
-    rounds, each = _largest(own, _table(STRUCTURES)["crossed"]), evaluated_points(method, shared)
-    return {**rounds, **{name: rounds[name] * each for name in ("points", "points_95")}, "nodes": each}
+    rounds, num_nodes = _largest(own, _table(STRUCTURES)["crossed"]), evaluated_points(method, shared)
+    return {**rounds, **{name: rounds[name] * num_nodes for name in ("points", "points_95")}, "nodes": num_nodes}
 
 
 def _largest(family: dict[str, Any], structure: dict[str, Any]) -> dict[str, Any]:

@@ -83,5 +83,5 @@ def charged(ledger: Ledger, charge: Charge, budget: int, study: Study) -> int:
     mine = ledger.asked(charge.study, charge.client)
     if kind == FINISH and any(earlier.slot.startswith(f"{FINISH} ") for earlier in mine):
         charge = replace(charge, points=1)
-    # (a formula's message depends on nothing but the broadcast)
+    # A formula's message depends on nothing but the broadcast.
     return ledger.charge(charge, budget, free=kind == "round" and is_tabular(study.loaded.cls))

@@ -85,12 +85,16 @@ class EpsilonLedger:
             data: the row set, as the ledger names it, or its hashes.
             but: digest of a study and name of the site in it that are left out.
         """
-        found = dict[tuple[str, str], Spending]()
-        for one in self.spendings():
-            if (one.study, one.client) != but and self.ledger.has_rows_of(one.data, data):
-                key = one.study, one.client
-                found[key] = one if key not in found or one.epsilon >= found[key].epsilon else found[key]
-        return math.fsum(one.epsilon for one in found.values()), math.fsum(one.delta for one in found.values())
+        largest = dict[tuple[str, str], Spending]()
+        for spending in self.spendings():
+            if (spending.study, spending.client) != but and self.ledger.has_rows_of(spending.data, data):
+                key = spending.study, spending.client
+                largest[key] = (
+                    spending if key not in largest or spending.epsilon >= largest[key].epsilon else largest[key]
+                )
+        return math.fsum(spending.epsilon for spending in largest.values()), math.fsum(
+            spending.delta for spending in largest.values()
+        )
 
     def charge(
         self, asked: Charge, plan: Plan, rounds: int, largest: float, *, at: int, largest_delta: float = 1.0
@@ -125,8 +129,8 @@ class EpsilonLedger:
             epsilon = plan.with_restarts(again)
             others, deltas = self.spent(asked.data, but=(asked.study, asked.client))
             if deltas + plan.delta > largest_delta * (1 + ROUNDING):
-                known = f"delta {deltas:.3g} of {largest_delta:.3g} is spent on these rows"
-                raise OverBudget(f"{known}, and this study needs {plan.delta:.3g}")
+                reason = f"delta {deltas:.3g} of {largest_delta:.3g} is spent on these rows"
+                raise OverBudget(f"{reason}, and this study needs {plan.delta:.3g}")
             if others + epsilon > largest * (1 + ROUNDING):
                 raise OverBudget(
                     f"epsilon {others:.3g} of {largest:g} is spent on these rows, and this study needs {epsilon:.3g}"
@@ -142,9 +146,9 @@ class EpsilonLedger:
             if mine and not mine[-1].answered:
                 self._append(Spending(**{**asdict(mine[-1]), "answered": True}))
 
-    def _append(self, one: Spending) -> None:
-        self._lines.append({**asdict(one), "when": now()})
-        self._spent.append(one)
+    def _append(self, spending: Spending) -> None:
+        self._lines.append({**asdict(spending), "when": now()})
+        self._spent.append(spending)
 
 
 def _round_of(slot: str) -> int:

@@ -57,7 +57,7 @@ class Gate:
     Attributes:
         member: which site of which study this is.
         site: what answers plain requests, once they have come through.
-        patient: an error of the disk is raised, for whoever asks to try again.
+        patient: an error of the disk is raised, so that the caller can ask again.
 
     Raises:
         UserError: for data that do not fit, or an audit file that is not what it was.
@@ -121,7 +121,7 @@ class Gate:
             refused = error
         except (OSError, UserError):
             raise
-        except Exception as error:  # (a site goes on, whatever a request has done to it)
+        except Exception as error:  # a site goes on, whatever a request has done to it
             log.exception("a request could not be answered")
             refused = Refused("failed", type(error).__name__)
         if refused is not None:
@@ -148,9 +148,9 @@ class Gate:
 
     def _answer(self, asked: Asked) -> bytes:
         plain, head, tensors = self._opened(asked)
-        if head.get("kind") == ENDED:  # (also a site that has left the roster may hear the end)
-            said = {**head, "handshake": self.member.study.handshake.table()}
-            return self._computed(asked, encode(said, tensors))[0]
+        if head.get("kind") == ENDED:  # also a site that has left the roster may hear the end
+            with_handshake = {**head, "handshake": self.member.study.handshake.table()}
+            return self._computed(asked, encode(with_handshake, tensors))[0]
         self._check_approval(head)
         if head.get("kind") == HELLO:
             self._check_totals(tensors)
@@ -159,22 +159,22 @@ class Gate:
         if slot is None:
             raise Refused("bounds", "it is no request that this version knows")
         if (stored := self.answers.stored(slot, asked.question)) is not None:
-            asked.again = True  # (the same bytes, but for a rotated key)
+            asked.again = True  # the same bytes, but for a rotated key
             return sign_again(stored, self.home.identity)
         about_masks = slot.kind in MASK_KINDS
-        if is_masked(head) and not about_masks:  # (with other masks it is the same question, and costs nothing)
+        if is_masked(head) and not about_masks:  # with other masks it is the same question, and costs nothing
             bare = without_masks(plain)
             asked.charged, head = question_digest(bare), header(bare)
-        site = None if about_masks else self.site.site  # (masks are of no rows)
+        site = None if about_masks else self.site.site  # masks are of no rows
         if slot.kind == "prepare":
             self._check_totals(tensors)
         elif site is not None:
             self._check_round(asked.charged, head, slot, tensors)
         elif not about_masks:
-            return self._computed(asked, plain)[0]  # (it has yet to hear what all have agreed on, and says so)
+            return self._computed(asked, plain)[0]  # it has yet to hear what all have agreed on, and says so
         if not about_masks:
             self._charge(asked, head, slot, tensors)
-        if site is not None:  # (whether its values fit depends on the rows: it has its price by now)
+        if site is not None:  # whether its values fit depends on the rows: it has its price by now
             self._broadcasts_of(site).check(head, tensors, by_rows=not isinstance(self.site, MaskedSite))
         reply, answered = self._computed(asked, plain)
         if answered:
@@ -195,8 +195,8 @@ class Gate:
         answer = self.site.answer(plain)
         head = header(answer)
         if "error" in head and head.get("unprepared") is not True:
-            about = str(head.get("refused") or ("data" if asked.outer["kind"] == "prepare" else "failed"))
-            raise Refused(about, str(head["error"]))
+            kind = str(head.get("refused") or ("data" if asked.outer["kind"] == "prepare" else "failed"))
+            raise Refused(kind, str(head["error"]))
         return self.replies.sealed(asked, self.member.study, answer), not head.keys() & {"error", "rekey"}
 
     def _check_approval(self, head: Mapping[str, Any]) -> None:
@@ -212,7 +212,7 @@ class Gate:
             except UserError as error:
                 raise Refused("data", str(error)) from error
         check_in_force(now, self.home, self.member, head, self.ledger)
-        assert now is not None  # (as of the line above)
+        assert now is not None  # as of the line above
         self._rows = self._rows or row_set(self._data.held, self.ledger)
         if self._rows != now.data:
             raise Refused("data", "the rows are not those that were approved")
@@ -237,14 +237,14 @@ class Gate:
         if not self._told.is_new(totals):
             return
         self._told.keep(totals, passed=False)
-        said, study = as_numbers(totals), self.member.study
-        # (a site that joins late was asked for no sums, and its own rows are not in them)
+        sums, study = as_numbers(totals), self.member.study
+        # A site that joins late was asked for no sums, and its own rows are not in them.
         own = any(c.slot.startswith("prepare") for c in self.ledger.asked(study.digest, self.client))
-        found = rules_of_totals(study, self._data.held, self._policy, said, self.ledger, included=own)
-        if failing := [rule for rule in found if not rule.holds]:
-            about = "bounds" if failing[0].name.startswith("totals") else "policy"
-            raise Refused(about, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
-        keep_rows(self._data.held, self.ledger, said)
+        judged_rules = rules_of_totals(study, self._data.held, self._policy, sums, self.ledger, included=own)
+        if failing := [rule for rule in judged_rules if not rule.holds]:
+            kind = "bounds" if failing[0].name.startswith("totals") else "policy"
+            raise Refused(kind, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
+        keep_rows(self._data.held, self.ledger, sums)
         self._told.keep(totals, passed=True)
 
     def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:
@@ -254,11 +254,11 @@ class Gate:
             Refused: likewise.
         """
         site = self.site.site
-        assert site is not None  # (as of the caller)
+        assert site is not None  # as of the caller
         if slot.round < site.state.round:
             raise Refused("answered", f"round {slot.round} is asked for, and this site is past it")
         asked = self.member.study.digest, self.client, slot.text, question
-        if site.state.ended and not self.ledger.has(*asked):  # (killed as it ended, it may still have to answer)
+        if site.state.ended and not self.ledger.has(*asked):  # killed as it ended, it may still have to answer
             raise Refused("answered", "the study has ended for this site")
         train = slot.kind == "scores" and head.get("split") == "train" and takes_part(head, self.member)
         if train and not self._policy.train_scores:
@@ -269,7 +269,7 @@ class Gate:
             raise Refused("policy", "it explores, and the approval does not allow that")
 
     def _fits(self, head: Mapping[str, Any], tensors: State) -> bool:
-        """Whether values of a question under masks are within bounds: nobody else hears which site they do not fit."""
+        """Whether values of a question under masks are within bounds: no one else hears which site they do not fit."""
         return self.site.site is None or self._broadcasts_of(self.site.site).fits(head, tensors)
 
     def _broadcasts_of(self, site: Site) -> Broadcasts:

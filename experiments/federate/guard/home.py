@@ -72,10 +72,10 @@ class Home:
         path = self.folder / KNOWN
         if not path.is_file():
             return {}
-        found = {name: PublicCard.read(text) for name, text in read_toml(path, {"*": str}).items()}
-        if strange := [name for name, card in found.items() if card.name != name]:
+        cards = {name: PublicCard.read(text) for name, text in read_toml(path, {"*": str}).items()}
+        if strange := [name for name, card in cards.items() if card.name != name]:
             raise UserError(f"{path} is damaged: the card of {strange[0]} has another name")
-        return found
+        return cards
 
     def known_with(self, cards: Iterable[PublicCard]) -> dict[str, PublicCard]:
         """Pinned cards with more of them, and with the site's own, which it may have rotated.
@@ -93,8 +93,8 @@ class Home:
         Raises:
             UserError: for a name that is pinned with other keys.
         """
-        held = self.known_with(cards)
-        text = tomli_w.dumps({name: card.text for name, card in sorted(held.items())})
+        pinned = self.known_with(cards)
+        text = tomli_w.dumps({name: card.text for name, card in sorted(pinned.items())})
         write_whole(self.folder / KNOWN, text.encode(), mode=0o600)
 
     # -- studies ------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class Home:
         self.check_current()
         going = [path for path in self.studies() if not has_ended(path) and not self.has_left(path)]
         if not self.studies():
-            self.check_keys()  # (a folder of another name is a slip, and has none)
+            self.check_keys()  # a folder of another name is a slip, and has none
         lacking = (
             f"no study is approved in {self.folder}: hierfl federate approve {self.folder} --study study.toml --data "
             "FILE --by NAME"
@@ -158,24 +158,24 @@ class Home:
         approval = self.approval_of(folder)
         return approval is not None and (self.folder / WITHDRAWN / f"{approval.study}.toml").is_file()
 
-    def _one(self, found: list[Path], study: str, lacking: str) -> Path:
-        if not found:
+    def _one(self, folders: list[Path], study: str, lacking: str) -> Path:
+        if not folders:
             raise UserError(lacking)
-        names = {path: _name_of(path) for path in found}
+        names = {path: _name_of(path) for path in folders}
         if study:
-            found = [path for path in found if study in (names[path], path.name)]
-            if not found:
+            folders = [path for path in folders if study in (names[path], path.name)]
+            if not folders:
                 raise unknown(f"study in {self.folder}:", study, sorted({*names.values()}))
-        if len(found) > 1:
-            said = ", ".join(path.name if study else shown(names[path]) for path in found)
-            raise UserError(f"{self.folder} has several studies; say --study NAME: {said}")
-        return found[0]
+        if len(folders) > 1:
+            choices = ", ".join(path.name if study else shown(names[path]) for path in folders)
+            raise UserError(f"{self.folder} has several studies; say --study NAME: {choices}")
+        return folders[0]
 
     def approval_of(self, folder: Path) -> Approval | None:
         """The approval of a study by its folder in this home; None where there is none."""
         digest = folder.name.rpartition("-")[2]
-        found = sorted((self.folder / APPROVALS).glob(f"{digest}*.toml"))
-        return Approval.read(self.folder, found[0].stem) if len(digest) == 8 and len(found) == 1 else None
+        files = sorted((self.folder / APPROVALS).glob(f"{digest}*.toml"))
+        return Approval.read(self.folder, files[0].stem) if len(digest) == 8 and len(files) == 1 else None
 
     def __repr__(self) -> str:
         return f"Home({str(self.folder)!r})"
@@ -187,27 +187,27 @@ def home_of(folder: Path) -> Home | None:
     return Home(place.parents[1]) if place.parent.name == STUDIES else None
 
 
-def pinned_with(known: Mapping[str, PublicCard], cards: Iterable[PublicCard]) -> dict[str, PublicCard]:
+def pinned_with(before: Mapping[str, PublicCard], cards: Iterable[PublicCard]) -> dict[str, PublicCard]:
     """Cards with more of them.
 
     Raises:
         UserError: for a name that is pinned with other keys.
     """
-    held = dict(known)
+    pinned = dict(before)
     for card in cards:
-        if held.get(card.name, card) != card:
+        if pinned.get(card.name, card) != card:
             raise UserError(
-                f"{card.name} is pinned with other keys ({held[card.name].fingerprint}): ask it whether it has changed "
+                f"{card.name} is pinned with other keys ({pinned[card.name].fingerprint}): ask whether it has changed "
                 f"them; if so, remove it from {KNOWN} and pin the new card"
             )
-        held[card.name] = card
-    return held
+        pinned[card.name] = card
+    return pinned
 
 
 def has_ended(folder: Path) -> bool:
     """Whether a study has ended for its site."""
     path = folder / STATE_FILE
-    if (folder / CLOSED_FILE).is_file():  # (without this site)
+    if (folder / CLOSED_FILE).is_file():  # without this site
         return True
     if not path.is_file():
         return False

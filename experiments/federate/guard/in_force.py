@@ -58,7 +58,7 @@ def check_in_force(
     }  # fmt: skip
     if words := approval.outdated(digests):
         raise Refused("approval", words)
-    said = head.get("handshake")
-    if words := study.handshake.differs(said):
-        other = isinstance(said, Mapping) and said.get("roster") != study.roster
+    handshake = head.get("handshake")
+    if words := study.handshake.differs(handshake):
+        other = isinstance(handshake, Mapping) and handshake.get("roster") != study.roster
         raise Refused("approval" if other else "version", words)

@@ -96,10 +96,10 @@ class Ledger:
         with waiting_lock(self._lock):
             if not path.exists():
                 write_whole(path, secrets.token_bytes(32), mode=0o600)
-            found = path.read_bytes()
-        if len(found) != 32:
+            key = path.read_bytes()
+        if len(key) != 32:
             raise UserError(f"{shown(path)} is damaged: take it from a backup")
-        return found
+        return key
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,9 @@ class Ledger:
     def budgets_shared(self, hashes: RowHashes, same: Same) -> list[str]:
         """The budgets of all row sets that have most of these rows, each once, in the order of the files."""
         return list(
-            dict.fromkeys(self.budget_of(other) for other, held in self.row_sets().items() if same(hashes, held))
+            dict.fromkeys(
+                self.budget_of(other) for other, other_hashes in self.row_sets().items() if same(hashes, other_hashes)
+            )
         )
 
     def budget_of(self, data: str) -> str:
@@ -140,8 +142,8 @@ class Ledger:
             if not path.is_file():
                 return [data]
             raw = path.read_bytes()
-            about = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
-            self._budgets[data] = [str(about["budget"]), *str(about.get("others", "")).split()]
+            metadata = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])["__metadata__"]
+            self._budgets[data] = [str(metadata["budget"]), *str(metadata.get("others", "")).split()]
         return self._budgets[data]
 
     def has_rows_of(self, data: str, other: str | RowHashes) -> bool:
@@ -157,9 +159,9 @@ class Ledger:
         pair = min(data, name), max(data, name)
         if pair not in self._shared:
             sets = self.row_sets()
-            held = sets.get(name) if isinstance(other, str) else other
+            hashes = sets.get(name) if isinstance(other, str) else other
             against = sets.get(data)
-            self._shared[pair] = held is not None and against is not None and share_rows(held, against)
+            self._shared[pair] = hashes is not None and against is not None and share_rows(hashes, against)
         return self._shared[pair]
 
     # -- points -------------------------------------------------------------------------------------------------
@@ -250,8 +252,8 @@ class Ledger:
         path = self._head_of(key)
         if not path.is_file():
             return None
-        held: dict[str, Any] = read_json(path, {"lines": int, "head": str})
-        return held["lines"], held["head"]
+        last_seen: dict[str, Any] = read_json(path, {"lines": int, "head": str})
+        return last_seen["lines"], last_seen["head"]
 
     def see(self, key: str, head: tuple[int, str]) -> None:
         """Remembers a head; it is on the disk when this returns."""
@@ -271,8 +273,8 @@ class Ledger:
 
 def name_of(hashes: RowHashes) -> str:
     """The name of a row set, in whatever order its rows are."""
-    found, columns = hashlib.sha256(), sorted(hashes)
+    digest, columns = hashlib.sha256(), sorted(hashes)
     order = np.lexsort([hashes[column] for column in columns])
     for column in columns:
-        found.update(f"{column}\n".encode() + hashes[column][order].tobytes())
-    return found.hexdigest()[:16]
+        digest.update(f"{column}\n".encode() + hashes[column][order].tobytes())
+    return digest.hexdigest()[:16]

@@ -30,7 +30,7 @@ def waiting_lock(path: Path) -> Iterator[None]:
     Raises:
         UserError: for a link, or where another process keeps it.
     """
-    if path.is_symlink():  # (older versions of filelock empty what it leads to)
+    if path.is_symlink():  # older versions of filelock empty what it leads to
         raise UserError(f"{shown(path)} is a symbolic link, and no lock of ours")
     lock = FileLock(str(path), timeout=PATIENCE)
     try:
@@ -96,7 +96,7 @@ class Lines:
         make_folder(self.path.parent)
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | BINARY | getattr(os, "O_NOFOLLOW", 0), 0o600)
         with open(handle, "rb+") as file:
-            file.truncate(self._end)  # (half a line of a killed process)
+            file.truncate(self._end)  # half a line of a killed process
             file.seek(self._end)
             file.write(data)
             file.flush()
@@ -105,5 +105,5 @@ class Lines:
             sync_folder(self.path.parent)
         self._end += len(data)
         self.count += 1
-        found: dict[str, Any] = json.loads(data)
-        return found
+        written: dict[str, Any] = json.loads(data)
+        return written

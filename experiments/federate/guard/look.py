@@ -24,20 +24,20 @@ def audited(home: Home, accept: str = "", ledger: Ledger | None = None) -> Audit
     Raises:
         UserError: for a gap, an edit, or lines that this account has seen and that are gone.
     """
-    ledger, card, found = ledger or Ledger(), home.identity.card, Audit(home.folder)
-    seen = ledger.seen(card.fingerprint)
+    ledger, card, audit = ledger or Ledger(), home.identity.card, Audit(home.folder)
+    last_seen = ledger.seen(card.fingerprint)
     try:
-        found.check(seen)
+        audit.check(last_seen)
     except UserError as error:
         if not accept:
             raise
-        found.append({"kind": ACCEPTED, "by": accept, "reason": str(error), "seen": list(seen or ())})
+        audit.append({"kind": ACCEPTED, "by": accept, "reason": str(error), "seen": list(last_seen or ())})
     else:
         if accept:
             raise UserError(f"{home.folder} has lost no line: there is nothing to accept")
     if accept:
-        ledger.see(card.fingerprint, found.head)
-    return found
+        ledger.see(card.fingerprint, audit.head)
+    return audit
 
 
 def lines_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -48,7 +48,7 @@ def lines_of(lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             parts.append(f"study {str(line.get('study'))[:8]} by {line.get('by')}")
         elif line.get("kind") == ACCEPTED:
             parts.append(f"by {line.get('by')}: {line.get('reason')}")
-        elif "deleted" in line:  # (a withdrawal, or what was forgotten)
+        elif "deleted" in line:  # a withdrawal, or what was forgotten
             by = f" by {line['by']}" if "by" in line else ""
             parts.append(f"study {str(line.get('study'))[:8]}{by}: {len(line['deleted'])} files")
         else:

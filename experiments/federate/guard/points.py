@@ -62,8 +62,8 @@ def entries_of(study: Study) -> list[str]:
 
 def need_of(study: Study, method: Method, options: Options) -> int:
     """Points that a study is likely to ask about, see :func:`.budgets.usual_need`."""
-    said = study.table["settings"]
-    return usual_need(method, options, explores=bool(said.get("draws") or said.get("population") == "bayes"))
+    settings = study.table["settings"]
+    return usual_need(method, options, explores=bool(settings.get("draws") or settings.get("population") == "bayes"))
 
 
 def budget_rule(

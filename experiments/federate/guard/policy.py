@@ -141,13 +141,13 @@ class Policy:
         Raises:
             UserError: in one line, for an entry that is unknown or outside of its range.
         """
-        known = [name.removesuffix("?") for name in SCHEMA]
-        if strange := sorted(table.keys() - set(known)):
-            raise unknown(f"entry of {path}:", strange[0], known)
+        names = [name.removesuffix("?") for name in SCHEMA]
+        if strange := sorted(table.keys() - set(names)):
+            raise unknown(f"entry of {path}:", strange[0], names)
         check(dict(table), SCHEMA, path)
         for name in ("networks", "models", "label_counts", "points", "exploration", "residuals"):
-            if (said := table.get(name, "approve")) not in CHOICES:
-                raise unknown(f"value of {name} in {path}:", said, CHOICES)
+            if (choice := table.get(name, "approve")) not in CHOICES:
+                raise unknown(f"value of {name} in {path}:", choice, CHOICES)
         for name in table.get("forbidden_families", ()):
             if name not in RESPONSES:
                 raise unknown(f"family in {path}:", name, RESPONSES)
@@ -157,8 +157,8 @@ class Policy:
         for name in table.get("budget", ()):
             if name not in RESPONSES and name not in METHODS and name != PLAIN:
                 raise unknown(f"family or method in budget of {path}:", name, (*RESPONSES, *METHODS, PLAIN))
-        held: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in table.items()}
-        return cls(**held)
+        entries: dict[str, Any] = {k: tuple(value) if isinstance(value, list) else value for k, value in table.items()}
+        return cls(**entries)
 
     @classmethod
     def read(cls, home: Path) -> Policy:
@@ -180,9 +180,9 @@ class Policy:
 
     def as_table(self) -> dict[str, Any]:
         """Undoes :meth:`of`; every entry is in it."""
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        held["budget"] = dict(sorted(self.budget.items()))
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in held.items()}
+        entries = {f.name: getattr(self, f.name) for f in fields(self)}
+        entries["budget"] = dict(sorted(self.budget.items()))
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in entries.items()}
 
     def text(self) -> str:
         """As the file has it, with a comment above each entry."""
@@ -196,10 +196,10 @@ class Policy:
     @property
     def digest(self) -> str:
         """Of all entries, 16 hex digits: an approval is of one policy."""
-        held = self.as_table()
-        if held["residuals"] == "approve":  # (policies that were approved before there was the entry)
-            del held["residuals"]
-        return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()[:16]
+        entries = self.as_table()
+        if entries["residuals"] == "approve":  # policies that were approved before there was the entry
+            del entries["residuals"]
+        return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def answers(self) -> dict[str, Any]:

@@ -27,9 +27,9 @@ class Refused(Exception):
         reason: in words, which stay.
     """
 
-    def __init__(self, about: str, reason: str) -> None:
+    def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
-        self.about, self.reason = about, reason
+        self.about, self.reason = kind, reason
 
 
 @dataclass
@@ -56,12 +56,12 @@ class Asked:
 
     @classmethod
     def of(cls, request: bytes) -> Asked:
-        """A request that nobody may have signed."""
+        """A request that no one may have signed."""
         try:
             plain, head = read_request(request)
             return cls(
                 request, head, digest := question_digest(plain), digest
-            )  # (so that a server hears that it is refused)
+            )  # so that a server hears that it is refused
         except Unreadable:
             return cls(request, {"kind": "unknown", "round": 0, "study": ""})
 
@@ -86,7 +86,7 @@ class Replies:
         """
         server = study.keys.get(SERVER)
         if server is None:
-            raise UserError(f"{study.path} has no card of the server: there is nobody to answer to")
+            raise UserError(f"{study.path} has no card of the server: there is no one to answer to")
         return seal_reply(
             plain, self.identity, server, asked.outer, asked.question, refused=refused, audit=self.audit.head[1]
         )
@@ -101,14 +101,14 @@ class Replies:
 
     def note(self, asked: Asked, study: Study, reply: bytes, error: Refused | None) -> None:
         """A line of the audit file, which is on the disk before the reply is visible."""
-        about: Mapping[str, Any] = {
+        entries: Mapping[str, Any] = {
             "study": study.digest, "client": self.identity.name, "kind": asked.outer["kind"],
             "round": asked.outer["round"], "what": asked.slot.what if asked.slot else "",
             "request": _digest(asked.request), "question": asked.question, "reply": _digest(reply),
             "refused": error.about if error else "", "reason": error.reason if error else "",
             "points": asked.points, "again": asked.again, "bytes": len(reply),
         }  # fmt: skip
-        self.ledger.see(self.identity.card.fingerprint, self.audit.append(about))
+        self.ledger.see(self.identity.card.fingerprint, self.audit.append(entries))
 
 
 def _digest(data: bytes) -> str:

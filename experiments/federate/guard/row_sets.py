@@ -37,10 +37,10 @@ class RowSetFiles(Mapping[str, RowHashes]):
         if not path.is_file():
             raise KeyError(name)
         try:
-            found: RowHashes = load_file(path)
-        except Exception as error:  # (whatever the parser raises of a damaged file)
+            hashes: RowHashes = load_file(path)
+        except Exception as error:  # whatever the parser raises of a damaged file
             raise UserError(f"{shown(path)} is damaged: take it from a backup") from error
-        return found
+        return hashes
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(path.stem for path in self.folder.glob(f"*{SUFFIX}")))

@@ -52,7 +52,7 @@ class RowSets(Protocol):
 
 
 def rules(
-    study: Study, site: SiteData, policy: Policy, known: Mapping[str, Any], allowed: Collection[str] = (),
+    study: Study, site: SiteData, policy: Policy, cards: Mapping[str, Any], allowed: Collection[str] = (),
     ledger: RowSets | None = None,
 ) -> list[Rule]:  # fmt: skip
     """All rules of a policy, tried before anything is known of other sites.
@@ -61,13 +61,13 @@ def rules(
         study: what was agreed on.
         site: the site's rows, read for the study.
         policy: the site's.
-        known: cards that are pinned here, {name: card}, this site's own among them; a card is its text, or has it as
+        cards: cards that are pinned here, {name: card}, this site's own among them; a card is its text, or has it as
             ``text``.
         allowed: words of :data:`ALLOWED` that were said at ``approve``.
         ledger: row sets of earlier studies; None where there is none yet.
     """
     return [
-        *_roster_rules(study, policy, known), *_name_rules(study, policy),
+        *_roster_rules(study, policy, cards), *_name_rules(study, policy),
         *_method_rules(study, site, policy, allowed), *data_rules(site, policy.limits),
         *_difference_rules(site, policy, ledger),
     ]  # fmt: skip
@@ -90,27 +90,27 @@ def rules_of_totals(
             roster has changed since.
     """
     others = len(study.clients) - 1 if included else 1
-    found = (
+    first_rules = (
         [_public_totals(study, totals)]
         if is_public(study)
         else total_rules(site, totals, others, study.least_rows, included=included)
     )
-    if not all(rule.holds for rule in found):  # (rows are not looked at with totals that cannot be)
-        return found
-    return [*found, *data_rules(site, policy.limits, totals), *_difference_rules(site, policy, ledger, totals)]
+    if not all(rule.holds for rule in first_rules):  # rows are not looked at with totals that cannot be
+        return first_rules
+    return [*first_rules, *data_rules(site, policy.limits, totals), *_difference_rules(site, policy, ledger, totals)]
 
 
 def _public_totals(study: Study, totals: Sequence[NamedSums]) -> Rule:
-    """Of a study with noise, whose first sums are nobody's."""
-    told = [{name: torch.as_tensor(value) for name, value in sums.items()} for sums in totals]
-    holds = same_sums(told, public_sums(study))
+    """Of a study with noise, whose first sums are no client's."""
+    sums_told = [{name: torch.as_tensor(value) for name, value in sums.items()} for sums in totals]
+    holds = same_sums(sums_told, public_sums(study))
     return Rule("totals", holds, f"they are {'' if holds else 'not '}those of the dictionary")
 
 
-def _roster_rules(study: Study, policy: Policy, known: Mapping[str, Any]) -> Iterator[Rule]:
+def _roster_rules(study: Study, policy: Policy, cards: Mapping[str, Any]) -> Iterator[Rule]:
     """Of who takes part: two names of one card are one site, and the server's is none."""
     keys = {name: _text(card) for name, card in study.table.get("keys", {}).items()}
-    pinned = {_text(card) for card in known.values()}
+    pinned = {_text(card) for card in cards.values()}
     own = {_keys_of(keys[name]) for name in study.clients if name in keys and keys[name] in pinned}
     count = len(own - {_keys_of(keys.get("server", ""))})
     margin = f"{count} of {len(study.clients)} are pinned here with keys of their own, at least {policy.least_sites}"
@@ -162,18 +162,18 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
     asked = {
         "networks": not is_tabular(study.loaded.cls) and bool(exchange.sending), "label-counts": counting,
         "models": reads_columns(method),
-        # (scores of rows that are held out are no fixed sums: a narrow prediction counts the rows above a value)
+        # Scores of rows that are held out are no fixed sums: a narrow prediction counts the rows above a value.
         "points": (at_points or _holds_out(study)) and not noisy_sums,
         "exploration": explores(study, method) and at_points and not noisy_sums,
         "residuals": bool(study.table["settings"].get("residuals")) and is_tabular(study.loaded.cls),
     }  # fmt: skip
     for word, needed in asked.items():
-        said = getattr(policy, entry := ALLOWED[word])
-        holds = not needed or said == "allow" or (said == "approve" and word in allowed)
+        permission = getattr(policy, entry := ALLOWED[word])
+        holds = not needed or permission == "allow" or (permission == "approve" and word in allowed)
         way = (
             f"{'by' if holds else 'needs'} --allow {word}"
-            if said == "approve"
-            else f"{entry} is {said!r} in the policy"
+            if permission == "approve"
+            else f"{entry} is {permission!r} in the policy"
         )
         if word == "exploration" and not holds:
             without = "reweigh = false" if reads_columns(method) else "draws = 0 and without profile"
@@ -186,11 +186,11 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
 
 def _masks(study: Study, policy: Policy) -> Rule:
     """Whether sums alone can be read, where that is demanded."""
-    there = summed_over(study)
+    num_sites = summed_over(study)
     words = [f"{'' if policy.masked else 'not '}demanded"]
-    words += [f"there: the server gets sums over {there} sites, and of one alone nothing"] * bool(there)
-    words += ["the study has none: the coordinator drafts it with --masked"] * (policy.masked and not there)
-    return Rule("masked", bool(there) or not policy.masked, "; ".join(words))
+    words += [f"there: the server gets sums over {num_sites} sites, and of one alone nothing"] * bool(num_sites)
+    words += ["the study has none: the coordinator drafts it with --masked"] * (policy.masked and not num_sites)
+    return Rule("masked", bool(num_sites) or not policy.masked, "; ".join(words))
 
 
 def _noise(study: Study, policy: Policy) -> Rule:
@@ -218,17 +218,17 @@ def _scores(study: Study, policy: Policy) -> str:
 
 def _holds_out(study: Study) -> bool:
     """Whether scores of a formula's rows are asked for, at values of the server's choice."""
-    said = study.table["data"]
-    return is_tabular(study.loaded.cls) and bool(said.get("test_fraction") or said.get("validation_fraction"))
+    entries = study.table["data"]
+    return is_tabular(study.loaded.cls) and bool(entries.get("test_fraction") or entries.get("validation_fraction"))
 
 
 def explores(study: Study, method: Method) -> bool:
     """Whether a fit asks for the likelihood at many points beside those of the search: of a formula up to 4,096."""
-    said, most = study.table["settings"], most_explored(method)
+    settings, most = study.table["settings"], most_explored(method)
     if most is not None:
         return most > 0
     return is_tabular(study.loaded.cls) and bool(
-        said.get("draws") or said.get("profile") or said.get("population") == "bayes"
+        settings.get("draws") or settings.get("profile") or settings.get("population") == "bayes"
     )
 
 
@@ -243,8 +243,8 @@ def _difference_rules(
         ("rows", least_difference, "rows differ from an earlier study's"),
         ("columns", columns_apart, "rows are all in which a column differs from one of an earlier study"),
     ):
-        found = [apart(own, other) for other in ledger.row_sets().values()]
-        least = min((rows for rows in found if rows is not None), default=None)
+        distances = [apart(own, other) for other in ledger.row_sets().values()]
+        least = min((rows for rows in distances if rows is not None), default=None)
         margin = f"no earlier study has nearly these {what}" if least is None else f"{least} {words}"
         holds = least is None or least >= policy.differing_rows
         yield Rule(f"{what} of earlier studies", holds, f"{margin}, none or at least {policy.differing_rows}")

@@ -35,17 +35,17 @@ def slot_of(head: Mapping[str, Any]) -> Slot | None:
     kind, number = head.get("kind"), head.get("round")
     if kind not in (*NAMES, *MASK_KINDS) or not isinstance(number, int) or isinstance(number, bool) or number < 0:
         return None
-    held = [head.get(name) for name in NAMES.get(kind, ())]
-    if kind == "prepare":  # (sums over another roster are others; each roster is approved)
-        held.append(head["handshake"]["roster"])
-    return Slot(kind, number, canonical(held) if held else "")
+    identity = [head.get(name) for name in NAMES.get(kind, ())]
+    if kind == "prepare":  # sums over another roster are others; each roster is approved
+        identity.append(head["handshake"]["roster"])
+    return Slot(kind, number, canonical(identity) if identity else "")
 
 
 def values_of(slot: Slot, tensors: Mapping[str, Tensor]) -> str:
     """A digest of broadcast values: two rounds with the same have one; whatever else is asked has its own."""
-    found = hashlib.sha256(b"" if slot.kind == "round" else slot.text.encode())
+    digest = hashlib.sha256(b"" if slot.kind == "round" else slot.text.encode())
     for name, value in sorted(tensors.items()):
-        found.update(canonical([name, str(value.dtype), list(value.shape)]).encode())
+        digest.update(canonical([name, str(value.dtype), list(value.shape)]).encode())
         flat = value.detach().cpu().contiguous().flatten()
-        found.update(flat.view(torch.uint8).numpy().tobytes() if len(flat) else b"")
-    return found.hexdigest()
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if len(flat) else b"")
+    return digest.hexdigest()

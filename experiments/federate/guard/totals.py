@@ -28,7 +28,7 @@ class Told:
     Args:
         folder: the study's at its site.
         study: digest of the study.
-        roster: that was approved. Before the first round another one may begin anew, since its sums are others.
+        roster: that was approved. Before the first round another one may begin again, since its sums are others.
 
     Raises:
         UserError: for a damaged file, or one of another study.
@@ -51,14 +51,14 @@ class Told:
             self.passed = min(int(head.get("passed", len(self.totals))), len(self.totals))
 
     def forget_refused(self) -> None:
-        """Forgets totals with which the rules did not hold: whoever approves the study again lets it say others."""
+        """Forgets totals with which the rules did not hold: anyone who approves the study again lets it say others."""
         if self.passed < len(self.totals):
             self.totals = self.totals[: self.passed]
             self._write()
 
     def agrees(self, totals: Sequence[State]) -> bool:
         """Whether what is told now repeats what was told, as far as both go."""
-        return all(_same(one, other) for one, other in zip(self.totals, totals, strict=False))
+        return all(_same(state, other) for state, other in zip(self.totals, totals, strict=False))
 
     def is_new(self, totals: Sequence[State]) -> bool:
         """Whether more is told than the rules have passed."""
@@ -83,5 +83,5 @@ class Told:
         write_whole(self.path, encode(head, numbered(self.totals)), mode=0o600)
 
 
-def _same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[name].cpu(), other[name].cpu()) for name in one)
+def _same(state: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    return state.keys() == other.keys() and all(torch.equal(state[name].cpu(), other[name].cpu()) for name in state)

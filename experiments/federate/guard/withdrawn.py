@@ -56,8 +56,8 @@ class WithdrawnGate(Gate):
 
 def _heard_end(line: Mapping[str, Any], left: Withdrawal) -> bool:
     """Whether a line of the audit file is the end of the study, which is not said twice."""
-    about = line.get("study"), line.get("client"), line.get("kind")
-    return about == (left.study, left.client, FINISH) and line.get("refused") in ("", "withdrawn")
+    request = line.get("study"), line.get("client"), line.get("kind")
+    return request == (left.study, left.client, FINISH) and line.get("refused") in ("", "withdrawn")
 
 
 def gate_of(home: Home, folder: Path, ledger: Ledger, device: str = "cpu") -> Gate:
@@ -76,7 +76,7 @@ def gate_of(home: Home, folder: Path, ledger: Ledger, device: str = "cpu") -> Ga
     left = approval and withdrawal_of(home, approval.study, approval.client, ledger)
     if left:
         return WithdrawnGate(home, folder, left, ledger)
-    found = Gate(home, folder, ledger=ledger, device=device)
-    if found.ended:  # (killed as it ended, it may have keys still)
+    gate = Gate(home, folder, ledger=ledger, device=device)
+    if gate.ended:  # killed as it ended, it may have keys still
         forget_masks(folder)
-    return found
+    return gate

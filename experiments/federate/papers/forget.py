@@ -57,7 +57,7 @@ def forget(home: Home, study: str, days: float | None, ledger: Ledger) -> list[F
     home.check_current()
     _clear(home)
     folders = [home.place_of(study)] if study else home.studies()
-    found = []
+    forgotten = []
     for folder in folders:
         ended = when_ended(home, folder, ledger)
         if ended is None:
@@ -69,8 +69,8 @@ def forget(home: Home, study: str, days: float | None, ledger: Ledger) -> list[F
             continue
         age = (datetime.now(UTC) - datetime.fromisoformat(ended)).total_seconds() / 86400
         if days is None or age >= days:
-            found.append(_forget(home, folder, ended, ledger))
-    return found
+            forgotten.append(_forget(home, folder, ended, ledger))
+    return forgotten
 
 
 def when_ended(home: Home, folder: Path, ledger: Ledger) -> str | None:
@@ -81,35 +81,35 @@ def when_ended(home: Home, folder: Path, ledger: Ledger) -> str | None:
         folder: of the study in it.
         ledger: of this account.
     """
-    about = about_study(home, folder)
-    if (left := withdrawal_of(home, about["study"], about["client"], ledger)) is not None:
+    member = about_study(home, folder)
+    if (left := withdrawal_of(home, member["study"], member["client"], ledger)) is not None:
         return left.when
     if not has_ended(folder):
         return None
-    lines = [line for line in Audit(home.folder).lines if line.get("study") == about["study"]]
-    said = [line["when"] for line in lines if line.get("kind") == "finish" and not line.get("refused")]
-    if said:
-        return str(said[-1])
+    lines = [line for line in Audit(home.folder).lines if line.get("study") == member["study"]]
+    finished = [line["when"] for line in lines if line.get("kind") == "finish" and not line.get("refused")]
+    if finished:
+        return str(finished[-1])
     written = (folder / STATE_FILE).stat().st_mtime
     return datetime.fromtimestamp(written, UTC).isoformat(timespec="seconds")
 
 
 def _forget(home: Home, folder: Path, ended: str, ledger: Ledger) -> Forgotten:
-    about = about_study(home, folder)
-    with alone(folder, about["study"], about["client"], ledger):
+    member = about_study(home, folder)
+    with alone(folder, member["study"], member["client"], ledger):
         approval = home.approval_of(folder)
         assert approval is not None  # (as of about_study)
         files = digests_of(folder)
-        note(home, about["study"], about["client"], "forget", {"ended": ended, "deleted": files}, ledger)
-        # (margins say something of the rows)
+        note(home, member["study"], member["client"], "forget", {"ended": ended, "deleted": files}, ledger)
+        # Margins say something of the rows.
         dataclasses.replace(approval, rules=dict.fromkeys(approval.rules, "forgotten")).write(home.folder)
-    # (renamed at once: what a killed process leaves of it is no study any more)
+    # Renamed at once: what a killed process leaves of it is no study any more.
     place = home.folder / GOING
     place.mkdir(mode=0o700, exist_ok=True)
     folder.rename(place / f"{folder.name}-{secrets.token_hex(4)}")
     sync_folder(folder.parent)
     _clear(home)
-    return Forgotten(about["name"], ended, len(files))
+    return Forgotten(member["name"], ended, len(files))
 
 
 def _clear(home: Home) -> None:

@@ -18,7 +18,7 @@ from hierfl.nn.networks.build import architecture
 from ...methods import Loaded
 from ..leaving_page import NETWORKS
 
-ANEW = "made anew in each round from those who take part: what this site has sent fades with further rounds"
+ANEW = "made again in each round from those who take part: what this site has sent fades with further rounds"
 UNLESS = f"{ANEW}; a part that no other site has stays as it is"
 #: what becomes of a message under each rule once its site has left, by the rule's class
 FADES = {
@@ -28,7 +28,7 @@ FADES = {
     "Gradient": ANEW,
     "OwnCombination": UNLESS, "ClassMeans": UNLESS, "ClusterMeans": UNLESS, "CountSum": UNLESS,
     "GaussianProduct": UNLESS,
-    "PopulationSearch": "searched anew with those who take part, as long as the search has not ended; then it stays",
+    "PopulationSearch": "searched again with those who take part, as long as the search has not ended; then it stays",
 }  # fmt: skip
 STAYS = {
     "DeltaSum": "a mean of what every site has last sent: this site's stays in it",

@@ -95,63 +95,63 @@ def _epsilon(approval: Approval, ledger: Ledger) -> dict[str, float]:
 
 
 def _approval(home: Home, name: str) -> Approval:
-    found = []
+    approvals = []
     for path in sorted((home.folder / APPROVALS).glob("*.toml")):
         if (approval := Approval.read(home.folder, path.stem)) is not None:
-            found.append(approval)
-    if not found:
+            approvals.append(approval)
+    if not approvals:
         raise UserError(f"no study was approved in {home.folder}: hierfl federate approve")
-    names = sorted({approval.name for approval in found})
+    names = sorted({approval.name for approval in approvals})
     if name:
-        found = [a for a in found if name == a.name or name.endswith(f"-{a.study[:8]}")]
-        if not found:
+        approvals = [a for a in approvals if name == a.name or name.endswith(f"-{a.study[:8]}")]
+        if not approvals:
             raise unknown(f"study in {home.folder}:", name, names)
-    if len(found) > 1:
-        said = ", ".join(f"{shown(a.name)}-{a.study[:8]}" for a in found)
-        raise UserError(f"{home.folder} has several studies; say --study NAME: {said}")
-    return found[0]
+    if len(approvals) > 1:
+        choices = ", ".join(f"{shown(a.name)}-{a.study[:8]}" for a in approvals)
+        raise UserError(f"{home.folder} has several studies; say --study NAME: {choices}")
+    return approvals[0]
 
 
 def _recipients(table: Mapping[str, Any], client: str) -> list[dict[str, str]]:
     """Who could read what has left, by fingerprint: the server alone; the others are told sums."""
-    found = []
+    recipients = []
     for name, text in table.get("keys", {}).items():
         if name == client:
             continue
         card = PublicCard.read(text)
         what = "replies of this site, decrypted" if name == "server" else "sums over all sites, shared values"
-        found.append({"name": card.name, "fingerprint": card.fingerprint, "receives": what})
-    return found
+        recipients.append({"name": card.name, "fingerprint": card.fingerprint, "receives": what})
+    return recipients
 
 
 def _left(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """How often what left, and how many bytes, by the kind of request."""
-    found: dict[str, dict[str, Any]] = {}
+    by_kind: dict[str, dict[str, Any]] = {}
     for line in lines:
         if "reply" not in line:
             continue
         entry = {"kind": line["kind"], "answers": 0, "again": 0, "refused": 0, "bytes": 0, "points": 0}
-        one = found.setdefault(line["kind"], {**entry, "first": line["when"]})
-        one["refused" if line["refused"] else "again" if line.get("again") else "answers"] += 1
-        one["bytes"] += int(line.get("bytes", 0))
-        one["points"] += int(line.get("points", 0))
-        one["last"] = line["when"]
-    return list(found.values())
+        entry_of_kind = by_kind.setdefault(line["kind"], {**entry, "first": line["when"]})
+        entry_of_kind["refused" if line["refused"] else "again" if line.get("again") else "answers"] += 1
+        entry_of_kind["bytes"] += int(line.get("bytes", 0))
+        entry_of_kind["points"] += int(line.get("points", 0))
+        entry_of_kind["last"] = line["when"]
+    return list(by_kind.values())
 
 
-def as_json(found: Mapping[str, Any]) -> str:
+def as_json(record: Mapping[str, Any]) -> str:
     """The record as json."""
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
 
-def as_markdown(found: Mapping[str, Any]) -> str:
+def as_markdown(record: Mapping[str, Any]) -> str:
     """The record as a page."""
-    study, site, approval, budget = found["study"], found["site"], found["approval"], found["budget"]
+    study, site, approval, budget = record["study"], record["site"], record["approval"], record["budget"]
     data = {**study["data"], "columns": ", ".join(study["columns"]) or "forgotten"}
     parts = [
         f"# Record of processing: {_cell(study['name'])}",
-        f"Written on {found['written']} from the audit file of {site['client']}, {found['audit']['lines']} lines, "
-        f"head {found['audit']['head'][:16]}. The study is {study['state']}.",
+        f"Written on {record['written']} from the audit file of {site['client']}, {record['audit']['lines']} lines, "
+        f"head {record['audit']['head'][:16]}. The study is {study['state']}.",
         "## What, and why",
         _table(("", ""), [
             ("purpose", study["purpose"]), ("study", f"{study['name']}, digest {study['digest']}"),
@@ -169,30 +169,30 @@ def as_markdown(found: Mapping[str, Any]) -> str:
         "## What left",
         _table(
             ("kind", "answers", "sent again", "refused", "bytes", "points", "first", "last"),
-            [tuple(one.values()) for one in found["left"]],
+            [tuple(entry.values()) for entry in record["left"]],
         ),
         f"Points: {budget['points_of_this_study']} in this study; {budget['points_of_these_rows']} for these "
         f"rows, in all studies together. As it was approved: {_cell(budget['at_approval'])}.",
-        *_epsilon_words(found["epsilon"]),
+        *_epsilon_words(record["epsilon"]),
         "## Who received it",
-        _table(("name", "fingerprint", "what"), [tuple(one.values()) for one in found["recipients"]]),
-        "Whoever carried the files saw what the server asked: shared values and sums over all sites. Of replies they "
+        _table(("name", "fingerprint", "what"), [tuple(entry.values()) for entry in record["recipients"]]),
+        "Carriers of the files saw what the server asked: shared values and sums over all sites. Of replies they "
         "saw names, times and sizes.",
         "## How long it is kept",
-        _table(("where", "what", "how long"), [tuple(one.values()) for one in found["retention"]]),
-        *_ends(found),
+        _table(("where", "what", "how long"), [tuple(entry.values()) for entry in record["retention"]]),
+        *_ends(record),
         "## Versions",
-        _table(("", ""), list(found["versions"].items())),
+        _table(("", ""), list(record["versions"].items())),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
 
-def _ends(found: Mapping[str, Any]) -> list[str]:
+def _ends(record: Mapping[str, Any]) -> list[str]:
     lines = []
-    if (left := found["withdrawn"]) is not None:
+    if (left := record["withdrawn"]) is not None:
         lines.append(f"Withdrawn by {_cell(left['by'])} on {left['when']}.")
-    if found["forgotten"]:
-        lines.append(f"Forgotten on {found['forgotten']}.")
+    if record["forgotten"]:
+        lines.append(f"Forgotten on {record['forgotten']}.")
     return lines
 
 

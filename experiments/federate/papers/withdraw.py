@@ -40,21 +40,21 @@ def withdraw(home: Home, folder: Path, by: str, ledger: Ledger) -> tuple[Withdra
         What is on record, and how many files were deleted.
 
     Raises:
-        UserError: for a folder without a home; where nobody is named.
+        UserError: for a folder without a home; where no one is named.
         Busy: where a process answers for this site.
     """
-    about = about_study(home, folder)
+    member = about_study(home, folder)
     if not by.strip():
         raise UserError("say who decides it: --by 'NAME'")
-    with alone(folder, about["study"], about["client"], ledger):
-        found = withdrawal_of(home, about["study"], about["client"], ledger)
-        found = found or Withdrawal(**about, by=by.strip(), when=now())
-        found.write(home, ledger)
+    with alone(folder, member["study"], member["client"], ledger):
+        withdrawal = withdrawal_of(home, member["study"], member["client"], ledger)
+        withdrawal = withdrawal or Withdrawal(**member, by=by.strip(), when=now())
+        withdrawal.write(home, ledger)
         keep = (*KEPT, *(path.name for path in folder.glob("*.py")))
         deleted = digests_of(folder, keep)
-        note(home, found.study, found.client, "withdraw", {"by": found.by, "deleted": deleted}, ledger)
+        note(home, withdrawal.study, withdrawal.client, "withdraw", {"by": withdrawal.by, "deleted": deleted}, ledger)
         _delete(folder, keep)
-    return found, len(deleted)
+    return withdrawal, len(deleted)
 
 
 def about_study(home: Home, folder: Path) -> dict[str, str]:
@@ -90,12 +90,12 @@ def digests_of(folder: Path, keep: tuple[str, ...] = (".lock",)) -> dict[str, st
         folder: of a study.
         keep: names in it that are left out.
     """
-    found = {}
+    digests = {}
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
         if path.is_file() and not path.is_symlink() and place.parts[0] not in keep:
-            found[place.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            digests[place.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
 
 
 def _delete(folder: Path, keep: tuple[str, ...]) -> None:
@@ -109,7 +109,7 @@ def _delete(folder: Path, keep: tuple[str, ...]) -> None:
     sync_folder(folder)
 
 
-def note(home: Home, study: str, client: str, kind: str, about: Mapping[str, Any], ledger: Ledger) -> None:
+def note(home: Home, study: str, client: str, kind: str, entries: Mapping[str, Any], ledger: Ledger) -> None:
     """A line of the audit file for what was done at the site itself."""
-    head = Audit(home.folder).append({"study": study, "client": client, "kind": kind, **about})
+    head = Audit(home.folder).append({"study": study, "client": client, "kind": kind, **entries})
     ledger.see(home.identity.card.fingerprint, head)

@@ -41,7 +41,7 @@ METHODS: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
 def federation(folder: Path, seed: int, validation: float) -> Federation:
     """Clients of three of the six classes each."""
     data = Federation.from_npz(folder / "clients.npz", clients=CLIENTS, split=SPLIT, validation=validation, seed=seed)
-    return replace(data, mean=None, std=None)  # (scaled as the backbone's pictures were)
+    return replace(data, mean=None, std=None)  # scaled as the backbone's pictures were
 
 
 def fitted(folder: Path, name: str, settings: dict[str, Any], seed: int, split: str) -> dict[str, float]:

@@ -70,9 +70,9 @@ def measured(arguments: list[str]) -> None:
         if end.code:
             raise
     used = resource.getrusage(resource.RUSAGE_SELF)
-    for label, each in spent.items():
-        times = f", {len(each)} times" if len(each) > 1 else ""
-        print(f"  {label:34} {np.mean(each):7.2f} s{times}, {peak[label]:.2f} GiB at most until then")
+    for label, seconds in spent.items():
+        times = f", {len(seconds)} times" if len(seconds) > 1 else ""
+        print(f"  {label:34} {np.mean(seconds):7.2f} s{times}, {peak[label]:.2f} GiB at most until then")
     print(
         f"  {'the whole command':34} {used.ru_utime + used.ru_stime:7.2f} s CPU, {used.ru_maxrss / 2**20:.2f} GiB peak"
     )

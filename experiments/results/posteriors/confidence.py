@@ -27,12 +27,12 @@ CLIENTS, STRANGE, RHO = 60, 30, 0.5
 def table() -> pd.DataFrame:
     """A row for each client and way of sharing spreads."""
     sizes = tuple(int(n) for n in np.geomspace(5, 500, CLIENTS).round())
-    truth, found = simulated("softmax", RHO, 0, sizes, shuffled=(STRANGE,), s_w=2.0), []
+    truth, frames = simulated("softmax", RHO, 0, sizes, shuffled=(STRANGE,), s_w=2.0), []
     for spreads in ("blocks", "clients"):
         run = fitted(truth, 40, spreads=spreads, nodes="off", points=16, w_scale=0.0)
         clients = run.clients[["client", "n", "gamma", "weight", "surprise", "uncertainty"]].assign(spreads=spreads)
-        found.append(clients.assign(shuffled=clients["client"] == f"place-{STRANGE:03d}"))
-    return pd.concat(found, ignore_index=True).round(5)
+        frames.append(clients.assign(shuffled=clients["client"] == f"place-{STRANGE:03d}"))
+    return pd.concat(frames, ignore_index=True).round(5)
 
 
 def drawn(df: pd.DataFrame, path: Path) -> None:

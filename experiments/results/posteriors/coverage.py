@@ -32,15 +32,15 @@ def row(n: int, correlation: float, method: str, number: int, rounds: int) -> di
     """Shares that are covered in one data set."""
     truth = simulated("gaussian", RHO, number, (n,) * CLIENTS, correlation=correlation)
     if method == "pfedvem":
-        found = mean_field(truth)
+        estimated = mean_field(truth)
     else:
         run = fitted(truth, rounds, number, METHODS[method], spreads="blocks", w_scale=0.0)
         rho = run.shared["w.log_rho"].exp()
         shares = covered(truth, run)
-        found = {"w_j": shares["w_j"], "w": shares["w"], "rho": float(rho[0]), "rho_bias": float(rho[1])}
+        estimated = {"w_j": shares["w_j"], "w": shares["w"], "rho": float(rho[0]), "rho_bias": float(rho[1])}
     return {
         **dict(zip(KEYS, (n, correlation, method, number), strict=True)),
-        **{k: round(v, 5) for k, v in found.items()},
+        **{k: round(v, 5) for k, v in estimated.items()},
     }
 
 
@@ -54,12 +54,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     at = parser.parse_args()
     done = pd.read_csv(at.out) if at.out.is_file() else pd.DataFrame(columns=KEYS)
-    there = set(done[KEYS].itertuples(index=False, name=None))
+    done_keys = set(done[KEYS].itertuples(index=False, name=None))
     for number in range(at.data_sets):
         for n in (5, 15, 50):
             for correlation in (0.0, 0.8):
                 for method in at.methods:
-                    if (n, correlation, method, number) not in there:
+                    if (n, correlation, method, number) not in done_keys:
                         done = pd.concat([done, pd.DataFrame([row(n, correlation, method, number, at.rounds)])])
                         done.to_csv(at.out, index=False)
 

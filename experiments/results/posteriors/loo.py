@@ -34,8 +34,8 @@ HOW: dict[str, object] = {"points": 16, "nodes": "off"}
 def shares(family: str, rho: float) -> dict[str, object]:
     """Of k below 0.7."""
     truth = simulated(family, rho, 0)
-    found = loo(fitted(truth, 16, **({} if family == "gaussian" else HOW)).posterior(draws=DRAWS, observed=False))
-    k = found["pareto_k"].values
+    result = loo(fitted(truth, 16, **({} if family == "gaussian" else HOW)).posterior(draws=DRAWS, observed=False))
+    k = result["pareto_k"].values
     n = np.repeat(truth.n, truth.n)
     groups = {"all": n > 0, "small": n < SMALL, "middle": (n >= SMALL) & (n < LARGE), "large": n >= LARGE}
     below = {name: round(float((k[which] < 0.7).mean()), 4) for name, which in groups.items()}
@@ -49,7 +49,7 @@ def without(truth: Truth, client: int, place: int) -> Truth:
         x, y = (v.numpy() for v in fed.examples(index))
         keep = np.arange(len(y)) != (place if j == client else -1)
         parts.append((x[keep], y[keep], np.repeat(fed.ids[j], keep.sum())))
-    x, y, who = (np.concatenate(each) for each in zip(*parts, strict=True))
+    x, y, who = (np.concatenate(parts_of_array) for parts_of_array in zip(*parts, strict=True))
     left = Federation.from_arrays(x, y, who, test=0.0, task="classification").to(dtype=torch.float64)
     return Truth(left, truth.net, truth.family, truth.rho, truth.w, truth.w_j)
 
@@ -64,17 +64,17 @@ def log_predictive(truth: Truth, run: Run, client: int, place: int) -> float:
 
 def refits() -> pd.DataFrame:
     """A row for each example."""
-    how, found = {"points": 64, "draws": 4000}, []
+    how, rows = {"points": 64, "draws": 4000}, []
     truth = simulated("logistic", 1.0, 1, FEW, features=2)
     ours = loo(fitted(truth, 20, **how).posterior(draws=4000))
     where = [(j, i) for j, n in enumerate(truth.n) for i in range(n)]
     for number, (j, i) in enumerate(where):
         run = fitted(without(truth, j, i), 20, **how)
-        found.append({
+        rows.append({
             "client": j, "place": i, "refit": round(log_predictive(truth, run, j, i), 4),
             "loo": round(float(ours["loo_i"].values[number]), 4), "k": round(float(ours["pareto_k"].values[number]), 3),
         })  # fmt: skip
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def main(out: Path, beside: Path) -> None:
@@ -83,9 +83,9 @@ def main(out: Path, beside: Path) -> None:
     if not beside.is_file():
         refits().to_csv(beside, index=False)
     done = pd.read_csv(out) if out.is_file() else pd.DataFrame(columns=KEYS)
-    there = set(done[KEYS].itertuples(index=False, name=None))
+    done_keys = set(done[KEYS].itertuples(index=False, name=None))
     for case in CASES:
-        if case not in there:
+        if case not in done_keys:
             done = pd.concat([done, pd.DataFrame([shares(*case)])])
             done.to_csv(out, index=False)
 

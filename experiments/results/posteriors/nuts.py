@@ -31,15 +31,15 @@ VARIANTS: dict[str, dict[str, object]] = {"laplace": {"points": 1}, "default": {
 
 def row(clients: list[Agreement]) -> dict[str, object]:
     """Of clients of one size."""
-    found: dict[str, object] = {}
+    numbers: dict[str, object] = {}
     for name, before in (("directions", ""), ("logits", "logit_")):
-        mean = np.abs(np.concatenate([getattr(each, f"{before}mean") for each in clients]))
-        sd = np.concatenate([getattr(each, f"{before}sd") for each in clients])
-        found |= {
+        mean = np.abs(np.concatenate([getattr(agreement, f"{before}mean") for agreement in clients]))
+        sd = np.concatenate([getattr(agreement, f"{before}sd") for agreement in clients])
+        numbers |= {
             name: len(mean), f"{before}mean_rms": np.sqrt((mean**2).mean()), f"{before}mean_max": mean.max(),
             f"{before}sd_min": sd.min(), f"{before}sd_median": np.median(sd), f"{before}sd_max": sd.max(),
         }  # fmt: skip
-    return {k: v if isinstance(v, int) else round(float(v), 3) for k, v in found.items()}
+    return {k: v if isinstance(v, int) else round(float(v), 3) for k, v in numbers.items()}
 
 
 def main() -> None:
@@ -51,17 +51,17 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=2000)
     at = parser.parse_args()
     done = pd.read_csv(at.out) if at.out.is_file() else pd.DataFrame(columns=KEYS)
-    there = set(done[KEYS].itertuples(index=False, name=None))
+    done_keys = set(done[KEYS].itertuples(index=False, name=None))
     cases = [(f, rho, k) for k in range(at.data_sets) for f in ("logistic", "softmax") for rho in (0.3, 1.0)]
     for case in cases:
-        if case in there:
+        if case in done_keys:
             continue
         family, rho, number = case
         truth = simulated(family, rho, number, tuple(n for n in SIZES for _ in range(3)), s_w=0.0)
-        found = beside_nuts(truth, at.draws, number, **VARIANTS)
+        by_variant = beside_nuts(truth, at.draws, number, **VARIANTS)
         rows = [
             {**dict(zip(KEYS, case, strict=True)), "variant": name, "n": n, **row([c for c in clients if c.n == n])}
-            for name, clients in found.items()
+            for name, clients in by_variant.items()
             for n in SIZES
         ]
         done = pd.concat([done, pd.DataFrame(rows)])

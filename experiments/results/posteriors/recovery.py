@@ -43,10 +43,10 @@ def row(family: str, rho: float, variant: str, number: int, rounds: int) -> dict
     """What is found in one data set."""
     truth, began = simulated(family, rho, number), time.process_time()
     if variant == "importance":
-        found = maximum(truth)
+        measured_values = maximum(truth)
     else:
-        found = measured(truth, fitted(truth, rounds, number, **VARIANTS[variant]))
-    values = {k: round(v, 5) for k, v in found.items()}
+        measured_values = measured(truth, fitted(truth, rounds, number, **VARIANTS[variant]))
+    values = {k: round(v, 5) for k, v in measured_values.items()}
     seconds = round(time.process_time() - began, 1)
     return {**dict(zip(KEYS, (family, rho, variant, number), strict=True)), **values, "cpu_seconds": seconds}
 
@@ -63,12 +63,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=16)
     at = parser.parse_args()
     done = pd.read_csv(at.out) if at.out.is_file() else pd.DataFrame(columns=KEYS)
-    there = set(done[KEYS].itertuples(index=False, name=None))
+    done_keys = set(done[KEYS].itertuples(index=False, name=None))
     for number in range(at.data_sets):
         for family in at.families:
             for rho in at.rho:
                 for variant in at.variants:
-                    if (family, rho, variant, number) in there:
+                    if (family, rho, variant, number) in done_keys:
                         continue
                     done = pd.concat([done, pd.DataFrame([row(family, rho, variant, number, at.rounds)])])
                     done.to_csv(at.out, index=False)

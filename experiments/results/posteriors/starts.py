@@ -51,7 +51,7 @@ FASHION: dict[str, Any] = {"server_lr": 0.5, "base_lr": 0.0025, "base_batch": 20
 CASES = {
     "digits": Case(20, "mlp:64", {"base_lr": 0.005}, 1.0, 20),
     "fashion-mnist": Case(100, "mlp:100", FASHION, 0.1, 20),
-    # (q(w)'s whole covariance, where the default has a matrix for each output)
+    # q(w)'s whole covariance, where the default has a matrix for each output.
     "fashion-mnist-full": Case(100, "mlp:100", FASHION, 0.1, 20, {"exchange": "full"}),
 }
 #: family and true rho
@@ -78,10 +78,10 @@ def made(data: str, root: Path, seed: int) -> tuple[Federation, Any]:
 
 
 def real(
-    federation: Federation, network: Any, base: State, held: dict[str, Any], start: float, rounds: int, seed: int
+    federation: Federation, network: Any, base: State, settings: dict[str, Any], start: float, rounds: int, seed: int
 ) -> Run:
     """Heads and population from one start."""
-    method = HeldBase(network, sigma_0=start, base_epochs=0, draws=500, **held)
+    method = HeldBase(network, sigma_0=start, base_epochs=0, draws=500, **settings)
     method.base = base
     how: dict[str, Any] = {"seed": seed, "evaluate_every": rounds, "draws": 500, "progress": False}
     return fit(method, federation, rounds, **how)
@@ -96,14 +96,14 @@ def drawn(name: str, start: float, rounds: int, seed: int) -> Run:
 def row(run: Run) -> dict[str, float]:
     """Where it has led."""
     shared = run.shared
-    rho, found = shared["w.log_rho"].exp().tolist(), run.metrics[run.metrics["split"] == "test"].iloc[-1]
+    rho, metrics = shared["w.log_rho"].exp().tolist(), run.metrics[run.metrics["split"] == "test"].iloc[-1]
     sd = torch.linalg.inv(shared["w.information"].double()).diagonal().sqrt().tolist()
     spreads = {f"rho_{name}": round(value, 5) for name, value in zip(("weights", "biases"), rho, strict=True)}
     errors = {f"se_log_{name}": round(value, 4) for name, value in zip(("weights", "biases"), sd, strict=True)}
-    names = [k for k in ("pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece") if k in found]
+    names = [k for k in ("pm_nll", "pm_ece", "pm_draws_nll", "pm_draws_ece") if k in metrics]
     scale = {"s_w_weights": round(float(shared["w.log_scale"][0].exp()), 4)}
     bound = {"bound": round(float(shared["w.log_evidence"]), 2)}
-    return {**spreads, **errors, **scale, **{k: round(float(found[k]), 5) for k in names}, **bound}
+    return {**spreads, **errors, **scale, **{k: round(float(metrics[k]), 5) for k in names}, **bound}
 
 
 def main() -> None:
@@ -129,8 +129,8 @@ def main() -> None:
             begin = partial(real, federation.select(list(range(case.again))), network, base, case.held)
         for key in lack:
             began = time.process_time()
-            found = row(begin(key["rho_0"], given.rounds, seed))
-            rows.append({**key, **found, "cpu_seconds": round(time.process_time() - began, 1)})
+            led_to = row(begin(key["rho_0"], given.rounds, seed))
+            rows.append({**key, **led_to, "cpu_seconds": round(time.process_time() - began, 1)})
             pd.DataFrame(rows).to_csv(given.out, index=False)
             print(rows[-1], flush=True)
 

@@ -15,8 +15,8 @@ COVERED = ["w", "w_j", "small", "middle", "large"]
 
 def read(*names: str) -> pd.DataFrame:
     """Files that are there, one below the other."""
-    found = [pd.read_csv(HERE / f"{name}.csv") for name in names if (HERE / f"{name}.csv").is_file()]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    frames = [pd.read_csv(HERE / f"{name}.csv") for name in names if (HERE / f"{name}.csv").is_file()]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
 def percent(df: pd.DataFrame, by: list[str], columns: list[str]) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def recovery() -> None:
         df["best"] = float("nan")
     some = df[df["true_rho"] > 0].copy()
     some["off truth"], some["off maximum"] = some["rho"] / some["true_rho"] - 1, some["rho"] / some["best"] - 1
-    some["mean off maximum"] = some["rho_mean"] / some["best"] - 1  # (of the posterior over nodes)
+    some["mean off maximum"] = some["rho_mean"] / some["best"] - 1  # of the posterior over nodes
     groups = some.groupby(["family", "true_rho", "variant"])
     table = percent(some, ["family", "true_rho", "variant"], ["off truth", "off maximum", "mean off maximum"])
     table["worst off maximum"] = (100 * groups["off maximum"].apply(lambda v: v.abs().max())).round(1)

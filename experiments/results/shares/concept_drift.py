@@ -56,8 +56,8 @@ def rows(case: str, seed: int) -> pd.DataFrame:
     fed = drifted(case, seed)
     method = PFedHB(architecture("mlp:64", fed), heads="off", lr=0.1, batch=10, epochs=2)
     run = fit(method, fed, rounds=ROUNDS, seed=seed, evaluate_every=ROUNDS, progress=False)
-    found = pd.DataFrame(evaluate_protocols(run.fitted, ["own"], draws=20))
-    return found.assign(case=case, seed=seed)
+    table = pd.DataFrame(evaluate_protocols(run.fitted, ["own"], draws=20))
+    return table.assign(case=case, seed=seed)
 
 
 if __name__ == "__main__":

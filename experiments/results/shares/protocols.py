@@ -36,8 +36,8 @@ def rows(name: str, more: dict[str, str], seed: int) -> pd.DataFrame:
     method = load(name).cls(architecture("mlp:64", fed), **{**settings, **more})
     run = fit(method, fed, rounds=ROUNDS, seed=seed, evaluate_every=ROUNDS, progress=False)
     draws, offset = run.options.draws if run.random else 0, method.has_global_model and name != "pfedhb"
-    found = pd.DataFrame(evaluate_protocols(run.fitted, draws=draws, offset=offset))
-    return found.assign(method=name, setting=" ".join(f"{k}={v}" for k, v in more.items()), seed=seed)
+    table = pd.DataFrame(evaluate_protocols(run.fitted, draws=draws, offset=offset))
+    return table.assign(method=name, setting=" ".join(f"{k}={v}" for k, v in more.items()), seed=seed)
 
 
 if __name__ == "__main__":

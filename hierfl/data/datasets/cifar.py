@@ -29,17 +29,17 @@ def _cifar100(root: Path) -> Images:
     coarse = {name: number for number, names in enumerate(CIFAR100.values()) for name in names}
     names = read_names(folder / "meta", "fine_label_names")
     with reading(folder / "meta", "file of CIFAR-100's names"):
-        of = np.array([coarse[name] for name in names])
+        superclass = np.array([coarse[name] for name in names])
         both = np.concatenate([fine, fine_test])
-        if both.size and not 0 <= both.min() <= both.max() < len(of):
-            raise ValueError(f"it has {len(of)} names for labels {both.min()}..{both.max()}")
-        return Images(x, of[fine], x_test, of[fine_test], fine, fine_test)
+        if both.size and not 0 <= both.min() <= both.max() < len(superclass):
+            raise ValueError(f"it has {len(superclass)} names for labels {both.min()}..{both.max()}")
+        return Images(x, superclass[fine], x_test, superclass[fine_test], fine, fine_test)
 
 
 def _fetch_cifar(kind: str) -> Callable[[Any, Path], None]:
     def fetch(sets: Any, root: Path) -> None:
-        of = getattr(sets, kind)
-        sets.utils.download_and_extract_archive(of.url, str(root), filename=of.filename, md5=of.tgz_md5)
+        source = getattr(sets, kind)
+        sets.utils.download_and_extract_archive(source.url, str(root), filename=source.filename, md5=source.tgz_md5)
 
     return fetch
 

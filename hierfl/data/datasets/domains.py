@@ -27,7 +27,7 @@ def resized(x: np.ndarray, side: int = 28) -> np.ndarray:
         if part.shape[2:] != (side, side):
             floats = torch.as_tensor(part).float()
             part = interpolate(floats, (side, side), mode="bilinear", antialias=True).round().clamp(0, 255).numpy()
-        out[first : first + 5000] = part  # (one channel becomes three)
+        out[first : first + 5000] = part  # one channel becomes three
     return out
 
 

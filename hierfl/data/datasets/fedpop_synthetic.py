@@ -8,7 +8,7 @@ from .registry import DATASETS, DataSet
 
 def made(seed: int) -> PooledDataset:
     """See :func:`hierfl.data.synthetic.synthetic_pool`."""
-    from ..synthetic import synthetic_pool  # (torch, which whoever lists the data sets does not wait for)
+    from ..synthetic import synthetic_pool  # imports torch, for which a list of the data sets does not wait
 
     return synthetic_pool(seed)[0]
 

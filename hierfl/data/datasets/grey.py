@@ -44,7 +44,7 @@ def _fetch_grey(kind: str) -> Callable[[Any, Path], None]:
                 try:
                     sets.utils.download_and_extract_archive(mirror + file, place, filename=file, md5=md5)
                     break
-                except (RuntimeError, OSError) as error:  # (the next one may have it)
+                except (RuntimeError, OSError) as error:  # the next one may have it
                     failures.append(str(error))
             else:
                 raise RuntimeError(f"{file}: {'; '.join(failures)}")

@@ -58,7 +58,7 @@ def _listed(folder: Path, names: Path) -> tuple[np.ndarray, np.ndarray]:
     lines = [line.strip() for line in read_text(names, "mnist-m's list of FILE LABEL").split("\n") if line.strip()]
     for line in lines:
         name, _, label = line.rpartition(" ")
-        # (a name out of a list must not lead elsewhere)
+        # A name out of a list must not lead elsewhere.
         plain = name == os.path.basename(name) and (folder / name).is_file()
         if not plain or label not in map(str, range(10)):
             raise UserError(f"mnist-m is incomplete: {names} lists {shown(line)!r}, which is not in {folder}")
@@ -78,13 +78,13 @@ def _photographs(root: Path) -> tuple[list[np.ndarray], str]:
     """Photographs (height, width, 3), and what they are."""
     files = sorted((root / PHOTOGRAPHS).rglob("*.jpg")) if (root / PHOTOGRAPHS).is_dir() else []
     if files:
-        found = []
+        photographs = []
         for path in files:
-            found.append(read_picture(path))
-            if min(found[-1].shape[:2]) < 28:
+            photographs.append(read_picture(path))
+            if min(photographs[-1].shape[:2]) < 28:
                 raise UserError(f"{path} is smaller than the 28x28 pixels of a digit")
-            check_size(root / PHOTOGRAPHS, sum(picture.nbytes for picture in found), "all its photographs")
-        return found, f"{len(files)} photographs of {PHOTOGRAPHS}"
+            check_size(root / PHOTOGRAPHS, sum(picture.nbytes for picture in photographs), "all its photographs")
+        return photographs, f"{len(files)} photographs of {PHOTOGRAPHS}"
     from sklearn.datasets import load_sample_images
 
     return list(load_sample_images().images), "scikit-learn's two sample photographs"

@@ -31,6 +31,6 @@ def missing_sets(name: str, root: Path) -> list[str]:
         return list(dict.fromkeys(lacking for part in MADE_FROM[name] for lacking in missing_sets(part, root)))
     layout = LAYOUTS.get(name)
     if layout is None:
-        return []  # (embedded, or made)
+        return []  # embedded, or made
     beside = layout.beside is None or (root / layout.beside).exists()
     return [] if beside and is_begun(root / layout.folder) else [name]

@@ -76,8 +76,8 @@ def load(name: str, root: Path, seed: int = 0) -> PooledDataset:
     if os.path.lexists(root / f"{name}.npz"):
         pool = load_npz(root / f"{name}.npz")
     elif name in DATASETS:
-        known = DATASETS[name]
-        pool = known.made(seed) if known.made else known.load(root)
+        dataset = DATASETS[name]
+        pool = dataset.made(seed) if dataset.made else dataset.load(root)
     else:
         raise UserError(
             f"unknown data set {name!r}; known: {', '.join(DATASETS)}; or put your own at {root / name}.npz"

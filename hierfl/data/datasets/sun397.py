@@ -45,11 +45,11 @@ def _sun_hierarchy(path: Path) -> list[tuple[str, int]]:
     """(folder, superclass) of the chosen subclasses, superclass by superclass."""
     sheet = read_sheet(path, "SUN397", 1, ("category", *SUN_SUPERCLASSES)).dropna()
     with reading(path, "hierarchy of SUN397"):
-        one = sheet[sheet[list(SUN_SUPERCLASSES)].sum(axis=1) == 1]  # some belong to two superclasses, or three
+        single = sheet[sheet[list(SUN_SUPERCLASSES)].sum(axis=1) == 1]  # some belong to two superclasses, or three
         chosen = [
             (str(category).strip("' ").strip("/"), coarse)
             for coarse, name in enumerate(SUN_SUPERCLASSES)
-            for category in one.loc[one[name] == 1, "category"][:SUN_SUBCLASSES]
+            for category in single.loc[single[name] == 1, "category"][:SUN_SUBCLASSES]
         ]
         if not chosen:
             raise ValueError("no category belongs to one superclass")
@@ -70,8 +70,8 @@ def _square(path: Path) -> np.ndarray:
 
 
 def _fetch_sun(sets: Any, root: Path) -> None:
-    of = sets.SUN397
-    sets.utils.download_and_extract_archive(of._DATASET_URL, str(root), md5=of._DATASET_MD5)
+    source = sets.SUN397
+    sets.utils.download_and_extract_archive(source._DATASET_URL, str(root), md5=source._DATASET_MD5)
 
 
 image_set(

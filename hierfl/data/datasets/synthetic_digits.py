@@ -72,7 +72,7 @@ def rendered(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         cut = (wide - SIDE) // 2
         ink = np.asarray(canvas, dtype=np.float64)[cut : cut + SIDE, cut : cut + SIDE] / 255
         paper, pen = rng.uniform(0, 255, 3), rng.uniform(0, 255, 3)
-        while np.abs(paper - pen).sum() < 150:  # (a digit that can be seen)
+        while np.abs(paper - pen).sum() < 150:  # a digit that can be seen
             pen = rng.uniform(0, 255, 3)
         picture = paper[:, None, None] + ink * (pen - paper)[:, None, None] + rng.normal(0, 8, (3, SIDE, SIDE))
         images[k] = picture.clip(0, 255).round()

@@ -1,7 +1,7 @@
 """Image sets in the layout of torchvision: read here, downloaded by torchvision where they are not there.
 
 The only file that imports torchvision, and only when something is to be downloaded: its build must match torch's, and
-whoever never needs it should not be stopped by that. Its own readers are not used: they unpickle, and take what a file
+a user who never needs it is not stopped by that. Its own readers are not used: they unpickle, and take what a file
 says of its size for granted. A download is compared with the published check sums (by torchvision); files that the user
 put there are read as they are, since nothing in them is executed.
 """
@@ -89,28 +89,28 @@ LAYOUTS: dict[str, Layout] = {}
 
 
 def image_set(
-    name: str, about: str, layout: Layout, constants: Any = None, *, network: str, split: str = "label-skew:5",
+    name: str, description: str, layout: Layout, constants: Any = None, *, network: str, split: str = "label-skew:5",
     clients: int = 100,
 ) -> None:  # fmt: skip
     """Registers a set in torchvision's layout, with the settings of a paper's run.
 
     Args:
         name: of the set.
-        about: what it is, in a line.
+        description: what it is, in a line.
         layout: its files.
         constants: the usual ones, see :class:`~hierfl.data.datasets.registry.DataSet`.
         network, split, clients: what a run on it takes where nothing is said.
     """
 
     def read(root: Path) -> PooledDataset:
-        found = load_images(name, root)
+        images = load_images(name, root)
         return make_pool(
-            name, found.x_train, found.y_train, found.x_test, found.y_test,
-            fine_train=found.fine_train, fine_test=found.fine_test,
+            name, images.x_train, images.y_train, images.x_test, images.y_test,
+            fine_train=images.fine_train, fine_test=images.fine_test,
         )  # fmt: skip
 
     LAYOUTS[name] = layout
-    DATASETS[name] = DataSet(about, read, **paper_settings(network, split, clients), constants=constants)
+    DATASETS[name] = DataSet(description, read, **paper_settings(network, split, clients), constants=constants)
 
 
 def load_images(name: str, root: Path) -> Images:
@@ -167,5 +167,5 @@ def _download(name: str, layout: Layout, root: Path, advice: str) -> None:
         detail = " ".join(str(error).split())
         for folder in sorted([*(root / layout.folder).rglob("*"), root / layout.folder, root], reverse=True):
             if folder.is_dir() and not any(folder.iterdir()):
-                folder.rmdir()  # (made before there was anything to put there)
+                folder.rmdir()  # made before there was anything to put there
         raise UserError(f"{name} is not in {shown(root)}, and its download failed ({detail}); {advice}") from error

@@ -50,7 +50,7 @@ def smallest_cell(own: OwnRows, names: Sequence[str], rows: np.ndarray) -> int:
     if own.groups is None:
         return int(np.bincount(cell).min())
     levels = np.atleast_2d(own.groups.T)[:, rows]
-    return min(int(np.bincount(np.unique(np.stack([cell, of]), axis=1)[0]).min()) for of in levels)
+    return min(int(np.bincount(np.unique(np.stack([cell, codes]), axis=1)[0]).min()) for codes in levels)
 
 
 def selection_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:

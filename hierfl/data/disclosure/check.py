@@ -42,15 +42,15 @@ def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ())
         return [enough]
     try:
         own = own_rows(site, totals)
-    except UserError as error:  # (what no rule can be tried on is not sent either)
+    except UserError as error:  # what no rule can be tried on is not sent either
         return [enough, Rule("columns of the study", False, shown(error))]
-    found = [
+    judged_rules = [
         *_part_rules(own, limits), *cell_rules(own, limits), *selection_rules(own, limits),
         *(count_rules(response_counts(site, totals), limits) if isinstance(site, FormulaSite) else ()),
         *column_rules(own, limits), *share_rules(own, limits), *encoding_rules(own, raw_numbers(site)),
     ]  # fmt: skip
-    # (names of columns and levels are the study's: nothing of them may hide a line)
-    return [enough, *(Rule(shown(rule.name), rule.holds, shown(rule.margin)) for rule in found)]
+    # Names of columns and levels are the study's: nothing of them may hide a line.
+    return [enough, *(Rule(shown(rule.name), rule.holds, shown(rule.margin)) for rule in judged_rules)]
 
 
 def own_rows(site: SiteData, totals: Sequence[NamedSums] = ()) -> OwnRows:
@@ -62,11 +62,11 @@ def own_rows(site: SiteData, totals: Sequence[NamedSums] = ()) -> OwnRows:
     """
     before, kept = vars(site).get(KEPT, ((), None))
     if kept is not None and len(before) == len(totals) and all(a is b for a, b in zip(before, totals, strict=True)):
-        found: OwnRows = kept
-        return found
-    found = _made(site, totals)
-    vars(site)[KEPT] = tuple(totals), found
-    return found
+        rows: OwnRows = kept
+        return rows
+    rows = _made(site, totals)
+    vars(site)[KEPT] = tuple(totals), rows
+    return rows
 
 
 def _made(site: SiteData, totals: Sequence[NamedSums]) -> OwnRows:

@@ -73,21 +73,23 @@ def least_column_difference(
         keys: of each row of both.
         parts: that each row of both is of.
     """
-    one, other = (np.stack(found, 1) if (found := _columns(held)) else np.zeros((0, 0)) for held in hashes)
-    if not one.size or not other.size:
+    first, other = (
+        np.stack(candidates, 1) if (candidates := _columns(positions)) else np.zeros((0, 0)) for positions in hashes
+    )
+    if not first.size or not other.size:
         return None
     rows = _matched(*keys)
-    one, other, at = one[rows[0]], other[rows[1]], (parts[0][rows[0]], parts[1][rows[1]])
-    apart = _unequal(one, other)
+    first, other, at = first[rows[0]], other[rows[1]], (parts[0][rows[0]], parts[1][rows[1]])
+    apart = _unequal(first, other)
     shared = apart == 0
     new = ~(shared.any(1)[:, None] | shared.any(0)[None, :])
-    found = [apart + sum(map(len, keys)) - 2 * len(one)]
+    candidates = [apart + sum(map(len, keys)) - 2 * len(first)]
     for part in np.unique(np.concatenate(parts)):
         both = (at[0] == part) & (at[1] == part)
-        unmatched = sum(int((held == part).sum()) for held in parts) - 2 * int(both.sum())
-        unequal = _unequal(one[both], other[both])
-        found.append(np.where(unequal > 0, unequal + unmatched, 0))
-    counts = np.stack(found)[:, new]
+        unmatched = sum(int((positions == part).sum()) for positions in parts) - 2 * int(both.sum())
+        unequal = _unequal(first[both], other[both])
+        candidates.append(np.where(unequal > 0, unequal + unmatched, 0))
+    counts = np.stack(candidates)[:, new]
     return int(counts[counts > 0].min()) if (counts > 0).any() else None
 
 
@@ -95,9 +97,9 @@ def _columns(hashes: Mapping[str, NDArray[np.integer]]) -> list[np.ndarray]:
     return [values for name, values in hashes.items() if name.startswith(COLUMN)]
 
 
-def _matched(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _matched(first: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Places of the rows of one key in both, of as many as there are in both."""
-    _, at, own = np.intersect1d(_numbered(one), _numbered(other), assume_unique=True, return_indices=True)
+    _, at, own = np.intersect1d(_numbered(first), _numbered(other), assume_unique=True, return_indices=True)
     return at, own
 
 
@@ -106,11 +108,11 @@ def _numbered(keys: np.ndarray) -> np.ndarray:
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     first = np.searchsorted(ordered, ordered, side="left")
-    found = np.empty(len(keys), dtype=[("key", keys.dtype), ("number", np.int64)])
-    found["key"][order], found["number"][order] = ordered, np.arange(len(keys)) - first
-    return found
+    numbered = np.empty(len(keys), dtype=[("key", keys.dtype), ("number", np.int64)])
+    numbered["key"][order], numbered["number"][order] = ordered, np.arange(len(keys)) - first
+    return numbered
 
 
-def _unequal(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _unequal(first: np.ndarray, other: np.ndarray) -> np.ndarray:
     """In how many rows each two columns differ, (p, q)."""
-    return np.stack([(column[:, None] != other).sum(0) for column in one.T]).reshape(one.shape[1], other.shape[1])
+    return np.stack([(column[:, None] != other).sum(0) for column in first.T]).reshape(first.shape[1], other.shape[1])

@@ -34,7 +34,7 @@ def encoding_rules(own: OwnRows, raw: Mapping[str, np.ndarray]) -> Iterator[Rule
     for name, values in {**own.numbers, **own.design}.items():
         if name in raw or not raw or name in own.curves:
             continue
-        # (of an offset or a response nothing says what it is made of: any number of the study)
+        # Of an offset or a response nothing says what it is made of: any number of the study.
         sources = [raw[number] for number in raw if re.search(rf"(?<!\w){re.escape(number)}(?!\w)", name)]
         for part, rows in own.parts():
             most = STRETCH * max(spread(source[rows]) for source in sources or raw.values())
@@ -57,10 +57,10 @@ def spread(values: np.ndarray) -> float:
     """Largest by smallest distance from the value that most rows have, from the least or from the largest, (n,): the
     most of the three; 1 where all are the same.
     """
-    found, counts = np.unique(values, return_counts=True)
+    distinct, counts = np.unique(values, return_counts=True)
     most = 1.0
-    for base in (found[counts.argmax()], found[0], found[-1]):
-        apart = np.abs(found - base)
+    for base in (distinct[counts.argmax()], distinct[0], distinct[-1]):
+        apart = np.abs(distinct - base)
         apart = apart[apart > 0]
         with np.errstate(over="ignore"):
             most = max(most, float(apart.max() / apart.min())) if len(apart) else most

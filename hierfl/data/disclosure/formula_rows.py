@@ -36,7 +36,14 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
     reader = study.reader([first])
     table = formula.table(site.df)
     columns, rows, response = reader.arrays(site.df)
-    names = [*reader.columns, *(f"{name} (random, {level})" for level, (of, _) in reader.levels.items() for name in of)]
+    names = [
+        *reader.columns,
+        *(
+            f"{name} (random, {level})"
+            for level, (columns_of_level, _) in reader.levels.items()
+            for name in columns_of_level
+        ),
+    ]
     design = dict(zip(names, columns.T, strict=True))
     curves = frozenset(
         f"{name} (random, {level})" for level in reader.reader.smooths for name in reader.levels[level][0]
@@ -70,8 +77,8 @@ def response_counts(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> np.n
 def _groups(reader: StudyReader, table: pd.DataFrame) -> np.ndarray | None:
     """Groups of the rows inside the site, (n,), or (n, levels) where there are several levels; None without any."""
     inside = reader.formula.levels.inside
-    found = [codes(group_names(table, names)) for names in inside.values()]
-    return np.stack(found, 1) if len(found) > 1 else found[0] if found else None
+    grouped = [codes(group_names(table, names)) for names in inside.values()]
+    return np.stack(grouped, 1) if len(grouped) > 1 else grouped[0] if grouped else None
 
 
 def own_totals(site: FormulaSite) -> NamedSums:
@@ -106,8 +113,8 @@ class Evaluated:
 
     def selections(self) -> Mapping[str, np.ndarray]:
         """Rows that each condition selects."""
-        found = self.formula.terms.selections
-        return {condition: self.values(f"where({condition}, 1, 0)") > 0 for condition in found}
+        conditions = self.formula.terms.selections
+        return {condition: self.values(f"where({condition}, 1, 0)") > 0 for condition in conditions}
 
 
 def _categories(site: FormulaSite, table: pd.DataFrame) -> list[str]:
@@ -132,7 +139,7 @@ def _interactions(
     terms = [*model.common_terms, *(term.expr for term in model.group_terms)]
     formulas = [group for name in OWN for group in reader.reader.groups.get(name, ())]
     terms += [term.expr for group in formulas for term in group.terms.values()]
-    found, made = dict[tuple[str, ...], None](), dict[str, np.ndarray]()
+    together, made = dict[tuple[str, ...], None](), dict[str, np.ndarray]()
     for term in terms:
         factors: list[str] = []
         for part in getattr(term, "components", ()):
@@ -143,14 +150,14 @@ def _interactions(
                 own = [part.name] if part.name in made else []
             factors += own
         if len(set(factors)) > 1:
-            found[tuple(dict.fromkeys(factors))] = None
+            together[tuple(dict.fromkeys(factors))] = None
     levels = reader.formula.levels
     for group in reader.reader.groups.get(OUTER, ()) if levels.crossed else ():
         for term in group.terms.values():
             names = {name for part in getattr(term.expr, "components", ()) for name in part.var_names}
             if crossing := tuple(sorted(names & set(categories) - {levels.outer})):
-                found[levels.outer, *crossing] = None
-    return tuple(found), made
+                together[levels.outer, *crossing] = None
+    return tuple(together), made
 
 
 def _crossed(
@@ -175,7 +182,7 @@ def _held_out(site: FormulaSite, first: NamedSums) -> dict[str, np.ndarray]:
     if not study.test and not study.validation:
         return {}
     out = test_rows(np.full(n, site.client), study.test, study.seed)
-    place = np.concatenate([np.flatnonzero(~out), np.flatnonzero(out)])  # (of the federation's pool)
-    held = np.zeros(n, dtype=bool)
-    held[place[site.federation([first]).validation[0].numpy()]] = True
-    return {name: rows for name, rows in (("test", out), ("validation", held)) if rows.any()}
+    place = np.concatenate([np.flatnonzero(~out), np.flatnonzero(out)])  # of the federation's pool
+    in_validation = np.zeros(n, dtype=bool)
+    in_validation[place[site.federation([first]).validation[0].numpy()]] = True
+    return {name: rows for name, rows in (("test", out), ("validation", in_validation)) if rows.any()}

@@ -34,8 +34,8 @@ def array_rows(site: ArraySite) -> OwnRows:
     """Of the training examples."""
     study, pool = site.study, site.pool
     numbers = {"the response": pool.y_train} if study.learns else {}
-    held = _held_out(pool, study.validation, study.seed)
-    return OwnRows(len(pool.x_train), held, _labels(pool, "the labels") | few_values(numbers), numbers)
+    held_out = _held_out(pool, study.validation, study.seed)
+    return OwnRows(len(pool.x_train), held_out, _labels(pool, "the labels") | few_values(numbers), numbers)
 
 
 def model_rows(site: ModelSite) -> OwnRows:
@@ -56,8 +56,8 @@ def _held_out(pool: PooledDataset, validation: float, seed: int) -> Mapping[str,
     """Examples that are held out for validation, among the training ones; and those for testing beside these."""
     n, client = len(pool.x_train), str(pool.client_train[0]) if pool.client_train is not None else ""
     y = np.concatenate([pool.y_train, pool.y_test])
-    _, (held,) = hold_out([np.arange(n)], [client], y, validation, seed, pool.task)
+    _, (in_validation,) = hold_out([np.arange(n)], [client], y, validation, seed, pool.task)
     rows = np.zeros(n, dtype=bool)
-    rows[held] = True
-    found = {"validation": rows} if len(held) else {}
-    return found | ({"test": np.ones(len(pool.x_test), dtype=bool)} if len(pool.x_test) else {})
+    rows[in_validation] = True
+    parts = {"validation": rows} if len(in_validation) else {}
+    return parts | ({"test": np.ones(len(pool.x_test), dtype=bool)} if len(pool.x_test) else {})

@@ -60,24 +60,24 @@ def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) 
     if isinstance(site, ArraySite):
         pool = site.pool
         inputs = np.concatenate([pool.x_train, pool.x_test])
-        found = {
+        columns_hashed = {
             "inputs": _hashed([row.tobytes() for row in np.ascontiguousarray(inputs)], b"inputs", secret),
             "targets": _column("targets", np.concatenate([pool.y_train, pool.y_test]), secret),
         }
         own, n, out = own_rows(site), len(inputs), np.arange(len(inputs)) >= len(pool.x_train)
     else:
         assert isinstance(site, FormulaSite | ColumnSite | ModelSite)
-        found = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
+        columns_hashed = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
         own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
         if isinstance(site, FormulaSite) and n >= TWO:
             selections, columns = _made(site, secret, totals)
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:
-        held = own.held_out["validation"]
-        part[np.flatnonzero(~out)[held] if len(held) < n else held] = PARTS["validation"]
+        in_validation = own.held_out["validation"]
+        part[np.flatnonzero(~out)[in_validation] if len(in_validation) < n else in_validation] = PARTS["validation"]
     chosen = {f"{SELECTED}{condition}": rows.astype(np.int64) for condition, rows in selections.items()}
-    return {**found, PART: part.astype(np.int64), **chosen, **columns}
+    return {**columns_hashed, PART: part.astype(np.int64), **chosen, **columns}
 
 
 def _made(
@@ -92,15 +92,15 @@ def _made(
     """
     try:
         own = own_rows(site, totals)
-    except UserError:  # (a study whose columns cannot be made is not approved)
+    except UserError:  # a study whose columns cannot be made is not approved
         return {}, {}
-    found = dict(own.selections)
+    selected = dict(own.selections)
     for name, values in own.categories.items():
         if "(" in name:
-            found |= {f"{name} is {value}": values == value for value in np.unique(values)}
+            selected |= {f"{name} is {value}": values == value for value in np.unique(values)}
     columns = column_hashes(own, secret)
-    known = [name for name in (*found, *columns) if totals or not CENTRED.search(name)]
-    return {k: v for k, v in found.items() if k in known}, {k: v for k, v in columns.items() if k in known}
+    names = [name for name in (*selected, *columns) if totals or not CENTRED.search(name)]
+    return {k: v for k, v in selected.items() if k in names}, {k: v for k, v in columns.items() if k in names}
 
 
 def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
@@ -138,7 +138,7 @@ def _hashed(cells: list[bytes], name: bytes, secret: bytes) -> NDArray[np.int64]
     return np.frombuffer(made, dtype="<i8").astype(np.int64)
 
 
-def differing(one: RowHashes, other: RowHashes) -> int | None:
+def differing(first: RowHashes, other: RowHashes) -> int | None:
     """How many rows are in one set and not in the other, of both.
 
     Columns count that both have, and in which at least half of the smaller set's cells agree: a column in another unit
@@ -150,25 +150,25 @@ def differing(one: RowHashes, other: RowHashes) -> int | None:
     Returns:
         The size of the symmetric difference of the multisets; None for other data.
     """
-    keys = _keys(one, other)
+    keys = _keys(first, other)
     return None if keys is None else _apart(*keys)
 
 
-def same_data(one: RowHashes, other: RowHashes) -> bool:
+def same_data(first: RowHashes, other: RowHashes) -> bool:
     """Whether two sets share at least half of the rows of the smaller one: then they have one budget."""
-    apart = differing(one, other)
+    apart = differing(first, other)
     if apart is None:
         return False
-    sizes = len(one[PART]), len(other[PART])
+    sizes = len(first[PART]), len(other[PART])
     return sum(sizes) - apart >= min(sizes)
 
 
-def least_difference(one: RowHashes, other: RowHashes) -> int | None:
+def least_difference(first: RowHashes, other: RowHashes) -> int | None:
     """The smallest number of rows by which what two studies sum over differs: all rows, those trained on, those of
     each part, and those that a condition selects or leaves, of one beside those of the other. None where they are
     other data, or the same rows.
     """
-    keys = _keys(one, other)
+    keys = _keys(first, other)
     if keys is None:
         return None
     _, place = np.unique(np.concatenate(keys), return_inverse=True)
@@ -176,19 +176,19 @@ def least_difference(one: RowHashes, other: RowHashes) -> int | None:
     size = int(place.max()) + 1
     counts = [
         np.stack([np.bincount(at[rows], minlength=size) for rows in _sets(hashes)])
-        for at, hashes in zip(places, (one, other), strict=True)
+        for at, hashes in zip(places, (first, other), strict=True)
     ]
-    found = [np.abs(counts[1] - row).sum(1) for row in counts[0]]
-    apart = np.concatenate(found)
+    differences = [np.abs(counts[1] - row).sum(1) for row in counts[0]]
+    apart = np.concatenate(differences)
     return int(apart[apart > 0].min()) if apart.any() else None
 
 
-def columns_apart(one: RowHashes, other: RowHashes) -> int | None:
+def columns_apart(first: RowHashes, other: RowHashes) -> int | None:
     """The smallest number of rows in which a column of one study and a column of another differ. None where they are
     other data, or have no other columns.
     """
-    keys = _keys(one, other)
-    return None if keys is None else least_column_difference((one, other), keys, (one[PART], other[PART]))
+    keys = _keys(first, other)
+    return None if keys is None else least_column_difference((first, other), keys, (first[PART], other[PART]))
 
 
 def _sets(hashes: RowHashes) -> Iterator[np.ndarray]:
@@ -199,14 +199,14 @@ def _sets(hashes: RowHashes) -> Iterator[np.ndarray]:
     yield from (rows for rows in [*parts, *(a & b for a, b in product(parts, chosen))] if rows.any())
 
 
-def _keys(one: RowHashes, other: RowHashes) -> tuple[np.ndarray, np.ndarray] | None:
+def _keys(first: RowHashes, other: RowHashes) -> tuple[np.ndarray, np.ndarray] | None:
     """A key of each row of both, of the columns that can be compared; None for other data."""
-    common = sorted(name for name in one.keys() & other.keys() if not name.startswith((PART, SELECTED, COLUMN)))
-    n, smaller = len(one[PART]) + len(other[PART]), min(len(one[PART]), len(other[PART]))
-    kept = [name for name in common if n - _apart(one[name], other[name]) >= smaller]
+    common = sorted(name for name in first.keys() & other.keys() if not name.startswith((PART, SELECTED, COLUMN)))
+    n, smaller = len(first[PART]) + len(other[PART]), min(len(first[PART]), len(other[PART]))
+    kept = [name for name in common if n - _apart(first[name], other[name]) >= smaller]
     if not kept or not smaller:
         return None
-    keys = _combined(one, kept), _combined(other, kept)
+    keys = _combined(first, kept), _combined(other, kept)
     telling = min(len(np.unique(key)) / len(key) for key in keys)
     if telling >= (IDENTIFYING if kept == common else BESIDE_OTHERS):
         return keys
@@ -222,11 +222,11 @@ def _combined(hashes: RowHashes, names: list[str]) -> np.ndarray:
     return key
 
 
-def _apart(one: np.ndarray, other: np.ndarray) -> int:
+def _apart(first: np.ndarray, other: np.ndarray) -> int:
     """Size of the symmetric difference of two multisets."""
-    (values, counts), (others, more) = (np.unique(part, return_counts=True) for part in (one, other))
+    (values, counts), (others, more) = (np.unique(part, return_counts=True) for part in (first, other))
     if not len(values) or not len(others):
-        return len(one) + len(other)
+        return len(first) + len(other)
     place = np.minimum(np.searchsorted(others, values), len(others) - 1)
     shared = np.minimum(counts, more[place])[others[place] == values].sum()
-    return len(one) + len(other) - 2 * int(shared)
+    return len(first) + len(other) - 2 * int(shared)

@@ -50,5 +50,5 @@ def worst(name: str, tried: Iterable[tuple[float, Rule]]) -> Rule:
         name: of the rule.
         tried: at least one rule, each with a number that is smaller the nearer it is to its limit.
     """
-    _, found = min(tried, key=lambda one: (one[1].holds, one[0]))
-    return Rule(name, found.holds, f"{found.name}: {found.margin}")
+    _, nearest = min(tried, key=lambda judged: (judged[1].holds, judged[0]))
+    return Rule(name, nearest.holds, f"{nearest.name}: {nearest.margin}")

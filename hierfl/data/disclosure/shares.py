@@ -10,7 +10,7 @@ from .own_rows import OwnRows, codes
 from .rule import Limits, Rule, worst
 
 #: of a column's range: numbers so near to each other count as one
-NEAR = 0.01
+WINDOW_SHARE = 0.01
 #: share from which fewer rows than a cell has are taken for isolated by a combination of columns
 ISOLATED = 0.999
 #: of the largest singular value: smaller ones belong to combinations of other columns
@@ -41,15 +41,15 @@ def _apart_in_words(apart: int, every: int, unit: str, least: int) -> str:
 
 
 def apart_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Rows that do not lie where most do, (n,) of bool: outside of the fullest window of a share :data:`NEAR` of the
-    range.
+    """Rows that do not lie where most do, (n,) of bool: outside the fullest window of
+    a share :data:`WINDOW_SHARE` of the range.
 
     Args:
         values: of a column, (n,).
         rows: that count, (n,) of bool.
     """
     ordered = np.sort(values[rows])
-    width = NEAR * (ordered[-1] - ordered[0])
+    width = WINDOW_SHARE * (ordered[-1] - ordered[0])
     last = np.searchsorted(ordered, ordered + width, side="right")
     first = int(np.argmax(last - np.arange(len(ordered))))
     return (values < ordered[first]) | (values > ordered[first] + width)
@@ -82,12 +82,12 @@ def share_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
             tried.append((-share, Rule(part, share <= ISOLATED, margin)))
         yield worst(f"few {own.unit} with nearly all {name}", tried)
     if own.design:
-        found = []
+        judged = []
         for part, rows in own.parts():
             few, share = isolated(own.design, rows, limits.least_cell, own.groups)
             margin = f"no combination is of fewer than {limits.least_cell} {own.unit} alone"
-            found.append((few, Rule(part, not few, f"{few} {own.unit} have {share:.4f} of one" if few else margin)))
-        yield worst("combinations of the design's columns", found)
+            judged.append((few, Rule(part, not few, f"{few} {own.unit} have {share:.4f} of one" if few else margin)))
+        yield worst("combinations of the design's columns", judged)
 
 
 def basis(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
@@ -129,8 +129,8 @@ def groups_of(own: OwnRows, rows: np.ndarray) -> list[np.ndarray]:
 
 def most_of(weights: np.ndarray, groups: np.ndarray, limits: Limits) -> float:
     """The largest share of all weights (n,) that fewer groups (n,) have than a cell has to have, from 0 to 1."""
-    each = np.sort(np.bincount(groups, weights))[::-1]
-    return float(each[: limits.least_cell - 1].sum() / each.sum()) if each.sum() > 0 else 0.0
+    by_group = np.sort(np.bincount(groups, weights))[::-1]
+    return float(by_group[: limits.least_cell - 1].sum() / by_group.sum()) if by_group.sum() > 0 else 0.0
 
 
 def isolated(
@@ -157,10 +157,10 @@ def isolated(
         first = np.r_[0, np.flatnonzero(np.diff(groups[rows][order])) + 1]
         leverage = np.array([np.linalg.norm(part, 2) ** 2 for part in np.split(q[order], first[1:])])
     ends = np.r_[first[1:], len(q)]
-    for one in np.flatnonzero(leverage > ISOLATED / max(least - 1, 1)):
-        own = q[order[first[one] : ends[one]]]
+    for combination in np.flatnonzero(leverage > ISOLATED / max(least - 1, 1)):
+        own = q[order[first[combination] : ends[combination]]]
         hat = np.add.reduceat(np.square(q[order] @ own.T).sum(1), first)
-        hat[one] = np.inf
+        hat[combination] = np.inf
         beside = np.argsort(-hat, kind="stable")
         for few in range(1, min(least, len(first))):
             taken = np.concatenate([order[first[k] : ends[k]] for k in beside[:few]])

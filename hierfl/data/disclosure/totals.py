@@ -35,27 +35,27 @@ def total_rules(
         least_rows: that the study asks of each.
         included: whether this site's own rows are in them: those of one that joins late are not.
     """
-    found: list[Rule] = []
+    judged_rules: list[Rule] = []
     for step, total in enumerate(totals):
         try:
             own = site.sums(totals[:step])
         except UserError as error:
-            return [*found, Rule(f"totals, step {step + 1}", False, str(error))]
+            return [*judged_rules, Rule(f"totals, step {step + 1}", False, str(error))]
         if own.keys() != total.keys() or any(np.shape(own[k]) != np.shape(total[k]) for k in own):
-            return [*found, Rule(f"totals, step {step + 1}", False, "they are of another form")]
+            return [*judged_rules, Rule(f"totals, step {step + 1}", False, "they are of another form")]
         if not all((np.abs(value) <= LARGEST).all() for value in total.values()):
-            return [*found, Rule(f"totals, step {step + 1}", False, "they are not finite, or too large")]
+            return [*judged_rules, Rule(f"totals, step {step + 1}", False, "they are not finite, or too large")]
         inside = own if included else {name: np.zeros(np.shape(value)) for name, value in own.items()}
         problems = list(_problems(site, step, inside, total, others, least_rows))
         margin = "; ".join(problems) or "they can be sums of other sites"
-        found.append(Rule(f"totals, step {step + 1}", not problems, margin))
+        judged_rules.append(Rule(f"totals, step {step + 1}", not problems, margin))
         if problems:
-            return found
+            return judged_rules
     if len(totals) > 1 and isinstance(site, FormulaSite):
         n = [float(totals[0]["n"]), float(totals[1]["response.n"]), float(totals[1]["random.n"])]
         same = max(n) == min(n)
-        found.append(Rule("totals, rows of both steps", same, "the same" if same else "they differ"))
-    return found
+        judged_rules.append(Rule("totals, rows of both steps", same, "the same" if same else "they differ"))
+    return judged_rules
 
 
 def _problems(
@@ -66,13 +66,13 @@ def _problems(
     if step == 1:
         yield from _design_problems(own, total, rest)
     for prefix, ranges in _moments(site, step, own).items():
-        n, each = float(rest[f"{prefix}n"]), 1.0
-        if isinstance(site, ArraySite) and not prefix:  # (numbers of a channel, of whole images)
-            each = float(site.sums([])["n"]) / site.rows
-        if n % each:
+        n, weight_of_row = float(rest[f"{prefix}n"]), 1.0
+        if isinstance(site, ArraySite) and not prefix:  # numbers of a channel, of whole images
+            weight_of_row = float(site.sums([])["n"]) / site.rows
+        if n % weight_of_row:
             yield f"{prefix}n of the others is no whole number"
-        elif n < others * least_rows * each:
-            yield f"{prefix}n says {n / each:g} rows of the others, who are {others} of at least {least_rows}"
+        elif n < others * least_rows * weight_of_row:
+            yield f"{prefix}n says {n / weight_of_row:g} rows of the others, who are {others} of at least {least_rows}"
         slack = [TOLERANCE * np.maximum(1.0, np.abs(total[f"{prefix}{k}"])) for k in ("total", "square")]
         yield from _range_problems(prefix, n, rest, ranges, slack)
 
@@ -91,8 +91,8 @@ def _moments(site: SiteData, step: int, own: NamedSums) -> Mapping[str, list[tup
     if isinstance(site, ColumnSite):
         columns, study = site.study.dictionary.columns, site.study
         names = [name for name in study.x if columns[name].kind in ("number", "whole")]
-        found = {"": [_around(columns[name], columns[name].centre) for name in names]}
-        return found | ({PREFIX: [_around(columns[study.y], columns[study.y].centre)]} if study.learns else {})
+        moments = {"": [_around(columns[name], columns[name].centre) for name in names]}
+        return moments | ({PREFIX: [_around(columns[study.y], columns[study.y].centre)]} if study.learns else {})
     assert isinstance(site, ArraySite)
     channels = {"": [(0.0, 255.0)] * site.study.channels} if site.study.images else {}
     return channels | ({PREFIX: [NO_RANGE]} if site.study.learns else {})
@@ -114,7 +114,7 @@ def _range_problems(
     least, most = np.array(ranges, dtype=float).T
     with np.errstate(invalid="ignore"):
         low, high = np.where(n > 0, n * least, 0.0), np.where(n > 0, n * most, 0.0)
-        # (sum of (x - a)(b - x) is not negative for x in [a, b])
+        # Sum of (x - a)(b - x) is not negative for x in [a, b].
         bounded = np.isfinite(least) & np.isfinite(most)
         a, b = np.where(bounded, least, 0.0), np.where(bounded, most, 0.0)
         inside = np.where(bounded, (a + b) * total - square - n * a * b, 0.0)
@@ -127,7 +127,7 @@ def _range_problems(
 
 def _design_problems(own: NamedSums, total: NamedSums, rest: NamedSums) -> Iterator[str]:
     """Of the second step of a formula."""
-    others = float(rest["sites"])  # (a roster may have changed since)
+    others = float(rest["sites"])  # a roster may have changed since
     if others < 1 or others % 1:
         yield f"they are of {others + 1:g} sites"
     for name in ("varying", "informative", "several", "homes", "levels", "histogram"):

@@ -113,10 +113,10 @@ class ArrayData:
         """A site's npz file: x_train, y_train, x_test, y_test."""
         _refuse_reading(path, reading)
         pool = load_npz(path, self.classes)
-        found, kind = pool.x_train.shape[1:], "images" if pool.x_train.dtype == np.uint8 else "numbers"
-        if (found, kind) != (self.inputs_shape, "images" if self.images else "numbers"):
+        shape, kind = pool.x_train.shape[1:], "images" if pool.x_train.dtype == np.uint8 else "numbers"
+        if (shape, kind) != (self.inputs_shape, "images" if self.images else "numbers"):
             wanted = f"{'images' if self.images else 'numbers'} of shape {self.inputs_shape}"
-            raise UserError(f"{path} holds {kind} of shape {found}, and the study is of {wanted}")
+            raise UserError(f"{path} holds {kind} of shape {shape}, and the study is of {wanted}")
         if pool.task != self.task:
             raise UserError(f"{path} holds targets of a {pool.task}, and the study is a {self.task}")
         if not self.images and far_constants(pool.x_train, numbers=False) is not None:
@@ -141,9 +141,9 @@ class ArrayData:
     def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
         """The outline, and the network for its inputs."""
         mean, sd = self.constants(totals)
-        about = {"data": self.name, "split": "sites", "redraws": 0}
+        facts = {"data": self.name, "split": "sites", "redraws": 0}
         kind = torch.uint8 if self.images else torch.float32
-        made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, about=about)
+        made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, about=facts)
         made = replace(made, response_units=self.units(totals))
         return made, architecture(self.network, made, noise_of(self.response_sd, self.learn_sd), latent)
 
@@ -166,8 +166,8 @@ class ArrayData:
 
 def _refuse_reading(path: Path, reading: Reading | None) -> None:
     """Arrays have types."""
-    if reading is not None and (said := option_flags(reading.as_table())):
-        raise UserError(f"{said[0]} is for tables, and {path} holds arrays")
+    if reading is not None and (flags := option_flags(reading.as_table())):
+        raise UserError(f"{flags[0]} is for tables, and {path} holds arrays")
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,11 @@ class ColumnReader:
         Raises:
             UserError: for a table that does not fit the dictionary.
         """
-        table, found = self.dictionary.read(df, list(self.x)), []
+        table, columns = self.dictionary.read(df, list(self.x)), []
         for name in self.x:
             levels = self.dictionary.columns[name].levels
-            found += [(table[name] == v).to_numpy(dtype=float) for v in levels] or [table[name].to_numpy(dtype=float)]
-        return np.stack(found, 1)
+            columns += [(table[name] == v).to_numpy(dtype=float) for v in levels] or [table[name].to_numpy(dtype=float)]
+        return np.stack(columns, 1)
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class ColumnData:
     def meanings(self) -> Mapping[str, str]:
         """What each sum is."""
         numbers = ", ".join(np.array(self.reader.names)[self.reader.numbers]) or "no column"
-        found = {"n": "training rows", "total": f"sums of {numbers}", "square": f"sums of squares of {numbers}"}
-        return {**found, **(response_meanings(self.y) if self.learns else {})}
+        meanings = {"n": "training rows", "total": f"sums of {numbers}", "square": f"sums of squares of {numbers}"}
+        return {**meanings, **(response_meanings(self.y) if self.learns else {})}
 
     @property
     def learns(self) -> bool:
@@ -240,10 +240,10 @@ class ColumnSite:
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
         """Moments of the training rows' numbers, and of responses that are standardised."""
         study, numbers = self.study, self.study.reader.numbers
-        found = Moments.of(self.pool.x_train[:, numbers], study.centres[numbers]).sums()
+        sums = Moments.of(self.pool.x_train[:, numbers], study.centres[numbers]).sums()
         if study.learns:
-            found |= response_sums(self.pool.y_train, study.dictionary.columns[study.y].centre)
-        return found
+            sums |= response_sums(self.pool.y_train, study.dictionary.columns[study.y].centre)
+        return sums
 
     def federation(self, totals: Sequence[NamedSums]) -> Federation:
         """Its rows, standardised as all sites' are."""

@@ -41,11 +41,11 @@ def check_sums(
         raise UserError(f"two of {levels.outer!r} have to have sites, and one of them several")
     first = 0
     for level, (names, _) in random.items():
-        if level in OWN:  # (behind the others)
+        if level in OWN:  # behind the others
             continue
         what = {CLIENT: "site", OUTER: levels.outer}.get(level) or levels.factor(level)
-        of = slice(first, first + len(names))
-        informed = sums.random.sd[of] > 0 if level == OUTER else sums.varying[of] > 0
+        part = slice(first, first + len(names))
+        informed = sums.random.sd[part] > 0 if level == OUTER else sums.varying[part] > 0
         for name, varies in zip(names, informed, strict=True):
             if name != INTERCEPT[0] and INTERCEPT[0] in names and not varies:
                 raise UserError(f"no {what} can inform the random slope of {name!r}: it is the same in all of its rows")

@@ -77,8 +77,8 @@ class Column:
     @property
     def centre(self) -> float:
         """About where its numbers lie: sums of squares are taken around it."""
-        known = [edge for edge in (self.least, self.most) if edge is not None]
-        return sum(known) / len(known) if known else 0.0
+        edges = [edge for edge in (self.least, self.most) if edge is not None]
+        return sum(edges) / len(edges) if edges else 0.0
 
     def misfit(self, values: pd.Series) -> str:
         """Why a site's values do not fit, in words that hold none of them; empty where they do."""
@@ -151,12 +151,12 @@ class Dictionary:
             UserError: naming the column that is damaged.
         """
         columns = {}
-        for name, held in table.items():
-            check(held, COLUMN, path, f"columns.{name}")
-            if strange := held.keys() - {key.removesuffix("?") for key in COLUMN}:
+        for name, entries in table.items():
+            check(entries, COLUMN, path, f"columns.{name}")
+            if strange := entries.keys() - {key.removesuffix("?") for key in COLUMN}:
                 raise UserError(f"{path}: columns.{name} has {sorted(strange)[0]!r}, which says nothing")
             try:
-                columns[name] = Column(**{**held, "levels": tuple(held.get("levels", ()))})
+                columns[name] = Column(**{**entries, "levels": tuple(entries.get("levels", ()))})
             except UserError as error:
                 raise UserError(f"{path}: columns.{name}: {error}") from error
         return cls(columns, spellings or Spellings())
@@ -179,12 +179,12 @@ class Dictionary:
 
     def as_table(self) -> dict[str, dict[str, Any]]:
         """Undoes :meth:`of`."""
-        found = {}
+        table = {}
         for name, column in self.columns.items():
-            said: dict[str, Any] = {"kind": column.kind, "levels": list(column.levels), "unit": column.unit}
-            said |= {"least": column.least, "most": column.most, "about": column.about}
-            found[name] = {key: value for key, value in said.items() if value not in (None, "", [])}
-        return found
+            entries: dict[str, Any] = {"kind": column.kind, "levels": list(column.levels), "unit": column.unit}
+            entries |= {"least": column.least, "most": column.most, "about": column.about}
+            table[name] = {key: value for key, value in entries.items() if value not in (None, "", [])}
+        return table
 
     @classmethod
     def from_sample(
@@ -193,7 +193,7 @@ class Dictionary:
     ) -> Dictionary:  # fmt: skip
         """A first draft from a sample without real rows: kinds and levels as they are there, no ranges.
 
-        Nobody can say of whole numbers whether they are levels: they are taken as numbers.
+        No one can say of whole numbers whether they are levels: they are taken as numbers.
 
         Args:
             df: the sample.
@@ -260,9 +260,11 @@ class Dictionary:
         }  # fmt: skip
         if not str(path).lower().endswith(ENDINGS):
             raise unknown("table", str(path), [f"FILE{ending}" for ending in ENDINGS])
-        # (a range says which numbers there may be, levels which words)
-        known = {name for name in names if self.columns[name].levels or self.columns[name].ranged}
-        return read_file(path, reading or Reading(), used=set(names) - words, text=words, known=known, remedies=SITE)
+        # A range says which numbers there may be, levels which words.
+        described = {name for name in names if self.columns[name].levels or self.columns[name].ranged}
+        return read_file(
+            path, reading or Reading(), used=set(names) - words, text=words, known=described, remedies=SITE
+        )
 
     def table(self, path: Path, names: Collection[str], reading: Reading | None = None) -> pd.DataFrame:
         """These columns of a file, checked; see :meth:`written`.
@@ -282,7 +284,7 @@ class Dictionary:
         Raises:
             UserError: in one line, for the first column that is not there or does not fit; it holds no value.
         """
-        found = {}
+        columns = {}
         for name in names:
             if name not in self.columns:
                 raise unknown("column of the dictionary", name, self.columns)
@@ -291,5 +293,5 @@ class Dictionary:
             values = as_agreed(one_column(df, name), self.columns[name].levels, self.spellings[name])
             if problem := self.columns[name].misfit(values):
                 raise UserError(f"column {name!r} {problem}")
-            found[name] = self.columns[name].typed(values)
-        return df[[]].assign(**found)
+            columns[name] = self.columns[name].typed(values)
+        return df[[]].assign(**columns)

@@ -147,10 +147,10 @@ class FormulaData:
 
     def about(self, reader: StudyReader) -> dict[str, Any]:
         """Of the federation."""
-        about = {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
-        about["ranges"] = self.formula.dictionary.ranges
+        facts = {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
+        facts["ranges"] = self.formula.dictionary.ranges
         dropped = reader.reader.dropped
-        return {**about, "dropped": dropped} if dropped else about
+        return {**facts, "dropped": dropped} if dropped else facts
 
     def inputs(self, path: Path, federation: Federation, reading: Reading | None = None) -> pd.DataFrame:
         """A table with the formula's predictors, and with the trials where it has their columns."""
@@ -208,5 +208,5 @@ class FormulaSite:
         made = reader.federation(
             self.df, self.client, test=study.test, validation=study.validation, seed=study.seed
         )  # fmt: skip
-        about = {**made.about, **study.about(reader), "reader": made.about["reader"]}
-        return replace(made, about={**about, "left_out": {self.client: self.left_out}} if self.left_out else about)
+        facts = {**made.about, **study.about(reader), "reader": made.about["reader"]}
+        return replace(made, about={**facts, "left_out": {self.client: self.left_out}} if self.left_out else facts)

@@ -53,11 +53,11 @@ def as_agreed(values: pd.Series, levels: Sequence[str] | Sequence[int], how: Spe
         return joined(values, how)
     by_fold = {folded(level): level for level in levels if isinstance(level, str)}
     strange = {name for name in values.dropna().unique() if isinstance(name, str)} - set(by_fold.values())
-    known = {name: by_fold[folded(name)] for name in strange if folded(name) in by_fold}
-    if how == "refuse" and known:
-        count = int(values.isin(list(known)).sum())
+    renamed = {name: by_fold[folded(name)] for name in strange if folded(name) in by_fold}
+    if how == "refuse" and renamed:
+        count = int(values.isin(list(renamed)).sum())
         raise _refused(values, f"{count} values that differ from a level", "takes them for it")
-    return values.map(lambda name: known.get(name, name)) if known else values
+    return values.map(lambda name: renamed.get(name, name)) if renamed else values
 
 
 def _refused(values: pd.Series, what: str, effect: str) -> UserError:

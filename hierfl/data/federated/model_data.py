@@ -179,5 +179,5 @@ class ModelSite:
             wide, client=CLIENT, y=NO_RESPONSE, x=names, test=0.0, task="regression", standardise=False,
             spellings="keep",
         )  # fmt: skip
-        about = {**made.about, **study.about}
-        return replace(made, about={**about, "left_out": {self.client: self.left_out}} if self.left_out else about)
+        facts = {**made.about, **study.about}
+        return replace(made, about={**facts, "left_out": {self.client: self.left_out}} if self.left_out else facts)

@@ -81,7 +81,7 @@ class StudyData(Protocol):
         ...
 
     def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
-        """What is known of everybody's data, without any, and what a method is made with.
+        """What is known of all clients' data, without any, and what a method is made with.
 
         Args:
             totals: the sums over all sites.

@@ -99,20 +99,20 @@ class StudyReader:
         Raises:
             UserError: for a site in two groups of sites.
         """
-        levels, known = self.formula.levels, self.formula.places
+        levels, numbered = self.formula.levels, self.formula.places
         who = np.full(len(table), client)
         within = Groups.all_inside(who, table, levels)
         if not levels.outer or levels.crossed:
-            return replace(known, within=within)
+            return replace(numbered, within=within)
         homes = sorted(set(table[levels.outer].astype(str)))
         if len(homes) > 1:
             raise UserError(f"the site is in {len(homes)} of {levels.outer!r}: it is in one")
-        return replace(known, within=within, homes={client: known.outer[homes[0]]})
+        return replace(numbered, within=within, homes={client: numbered.outer[homes[0]]})
 
     def second(self, df: pd.DataFrame) -> DesignSums:
         """A site's part of the second round."""
-        columns, rows, found = self.arrays(df)
-        p, y = len(self.fixed), found.y
+        columns, rows, arrays = self.arrays(df)
+        p, y = len(self.fixed), arrays.y
         x, z = columns[:, :p], columns[:, p:]
         centre = self.formula.response.centre_parts(y, rows)
         unit = (x - self.units[0]) / self.units[1]
@@ -120,7 +120,7 @@ class StudyReader:
         inside = list(self.formula.levels.inside)
         groups = {kind: [rows[kind] == k for k in np.unique(rows[kind])] for kind in inside}
         groups[CLIENT] = [np.ones(len(y), dtype=bool)]
-        # (of a group of sites a column may differ between them alone: that is looked at in all rows)
+        # Of a group of sites a column may differ between them alone: that is looked at in all rows.
         varying, first = np.ptp(z, axis=0) > 0, 0
         for kind, (names, _) in self.levels.items():
             if kind in inside:
@@ -129,11 +129,11 @@ class StudyReader:
             first += len(names)
         levels = (y[:, None] == np.arange(1, len(self.formula.ordinal_levels) + 1)).sum(0).astype(float)
         informative = int(
-            all(max(of.sum() for of in groups[kind]) > len(self.levels[kind][0]) for kind in inside or [CLIENT])
+            all(max(group.sum() for group in groups[kind]) > len(self.levels[kind][0]) for kind in inside or [CLIENT])
         )
         several = np.array([float(len(groups[kind]) > 1) for kind in inside])
         homes = np.zeros(len(self.formula.places.outer))
-        if OUTER in rows:  # (of its one group of sites, or of all groups that cross them and that it has)
+        if OUTER in rows:  # of its one group of sites, or of all groups that cross them and that it has
             homes[np.unique(rows[OUTER]).astype(int) - 1] = 1.0
         return DesignSums(
             response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
@@ -165,8 +165,8 @@ class StudyReader:
         means = np.zeros(len(fixed)) if ones is None else gram[ones] / n
         units, first = {}, 0
         for level, (names, blocks) in self.levels.items():
-            of = slice(first, first + len(names))
-            units[level] = Units.of(names, sums.random.mean[of], sums.random.rms[of], blocks)
+            part = slice(first, first + len(names))
+            units[level] = Units.of(names, sums.random.mean[part], sums.random.rms[part], blocks)
             first += len(names)
         return replace(
             base, histogram=tuple(sums.histogram.tolist()), centre=centre, scale=sd if residual else 1.0,
@@ -176,17 +176,17 @@ class StudyReader:
 
     def _groupings(self, units: Mapping[str, Units]) -> dict[str, Grouping]:
         """Of levels inside or above the sites, and of formulas. How many groups a site has inside only it knows."""
-        of, groups, found = self.formula.levels, tuple(self.formula.places.outer), {}
+        levels, groups, groupings = self.formula.levels, tuple(self.formula.places.outer), {}
         for level, (names, blocks) in self.levels.items():
-            if level in of.smooths:
-                found[level] = Grouping.of_smooth(of.smooths[level])
-            elif level in of.inside:
-                found[level] = Grouping(names, blocks, units[level], of.factor(level), most=1)
+            if level in levels.smooths:
+                groupings[level] = Grouping.of_smooth(levels.smooths[level])
+            elif level in levels.inside:
+                groupings[level] = Grouping(names, blocks, units[level], levels.factor(level), most=1)
             elif level == OUTER:
-                found[level] = Grouping(names, blocks, units[level], of.outer, groups, crossed=of.crossed)
+                groupings[level] = Grouping(names, blocks, units[level], levels.outer, groups, crossed=levels.crossed)
             elif level in OWN:
-                found[level] = Grouping(names, blocks, units[level])
-        return found
+                groupings[level] = Grouping(names, blocks, units[level])
+        return groupings
 
     def columns_only(self) -> Design:
         """The study's design before anything is known of the response: its columns, which say all shapes."""
@@ -265,7 +265,7 @@ def _units_about(fixed: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     movable = intercept_of(list(fixed)) is not None
     for k, name in enumerate(fixed):
         values = fixed[name].to_numpy()
-        values = values[np.isfinite(values)]  # (a mean less a spread may have no logarithm)
+        values = values[np.isfinite(values)]  # a mean less a spread may have no logarithm
         if name in INTERCEPT or not len(values):
             continue
         centre[k] = values.mean() if movable else 0.0
@@ -288,7 +288,7 @@ def skeleton(formula: StudyFormula, moments: Moments) -> pd.DataFrame:
     table: dict[str, Any] = {}
     for name in sorted(formula.terms.columns | formula.more.columns):
         column = formula.columns.get(name)
-        if column is None or column.kind == "name":  # (the sites, and groups inside them)
+        if column is None or column.kind == "name":  # the sites, and groups inside them
             table[name] = ["one", "two"] * (rows // 2)
         elif column.kind == "category":
             table[name] = pd.Categorical((list(column.levels) * rows)[:rows], list(column.levels), ordered=True)

@@ -61,27 +61,27 @@ def part_names(data: StudyData, *, classes: bool) -> list[str]:
 def parts_of(site: SiteData, *, classes: bool) -> np.ndarray:
     """Which of them one site has, (k,): 1 or 0. Arguments as of :func:`part_names`."""
     if isinstance(site, FormulaSite):
-        names, table, found = part_names(site.study, classes=classes), site.study.formula.table(site.df), set[str]()
+        names, table, parts = part_names(site.study, classes=classes), site.study.formula.table(site.df), set[str]()
         reader = _reader(site.study)
         made = reader.arrays(site.df)[0].T
-        found |= {k for k, v in zip((*reader.columns, *reader.random), made, strict=True) if np.any(v != 0)}
-        found |= _levels_here(site.study.formula.columns, table)
+        parts |= {k for k, v in zip((*reader.columns, *reader.random), made, strict=True) if np.any(v != 0)}
+        parts |= _levels_here(site.study.formula.columns, table)
     elif isinstance(site, ColumnSite):
         names, data = part_names(site.study, classes=classes), site.study
         inputs = dict(zip(data.reader.names, site.pool.x_train.T, strict=True))
-        found = {name for name, values in inputs.items() if np.any(values != 0)}
+        parts = {name for name, values in inputs.items() if np.any(values != 0)}
         for name in data.x:
             if data.dictionary.columns[name].kind == "flag":
-                found |= {f"{name}={int(value)}" for value in np.unique(inputs[name])}
-        found |= {f"{data.y}={label}" for k, label in enumerate(data.labels) if np.any(site.pool.y_train == k)}
+                parts |= {f"{name}={int(value)}" for value in np.unique(inputs[name])}
+        parts |= {f"{data.y}={label}" for k, label in enumerate(data.labels) if np.any(site.pool.y_train == k)}
     elif isinstance(site, ModelSite):
-        names, found = part_names(site.study, classes=classes), _levels_here(site.study.dictionary.columns, site.df)
-        found |= {str(name) for name in site.table if np.any(site.table[name] != 0)}
+        names, parts = part_names(site.study, classes=classes), _levels_here(site.study.dictionary.columns, site.df)
+        parts |= {str(name) for name in site.table if np.any(site.table[name] != 0)}
     else:
         assert isinstance(site, ArraySite)
         names = part_names(site.study, classes=classes)
-        found = {f"class {k}" for k in np.unique(site.pool.y_train)} if site.study.classes else set()
-    return np.array([float(name in found) for name in names])
+        parts = {f"class {k}" for k in np.unique(site.pool.y_train)} if site.study.classes else set()
+    return np.array([float(name in parts) for name in names])
 
 
 def check_support(names: Sequence[str], sites: np.ndarray) -> None:
@@ -117,11 +117,11 @@ def _level_names(columns: Mapping[str, Column], names: Sequence[str]) -> list[st
 
 
 def _levels_here(columns: Mapping[str, Column], table: pd.DataFrame) -> set[str]:
-    found = set()
+    parts = set()
     for name in table:
         kind = columns[name].kind
         if kind == "flag":
-            found |= {f"{name}={int(value)}" for value in table[name].unique()}
+            parts |= {f"{name}={int(value)}" for value in table[name].unique()}
         elif kind == "category":
-            found |= {f"{name}={value}" for value in table[name].unique()}
-    return found
+            parts |= {f"{name}={value}" for value in table[name].unique()}
+    return parts

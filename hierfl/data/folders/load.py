@@ -86,4 +86,6 @@ def _read_npz(root: Path) -> ClientArrays:
     """A client for each file, called by it."""
     files = sorted(root.glob("*.npz"))
     arrays = ((path.stem, read_npz(path, ("x", "y"))) for path in files)
-    return joined_clients(((name, held["x"], held["y"]) for name, held in arrays), shown(root))
+    return joined_clients(
+        ((name, arrays_of_client["x"], arrays_of_client["y"]) for name, arrays_of_client in arrays), shown(root)
+    )

@@ -34,8 +34,8 @@ def bare_truths(read: Any, truths: Collection[str]) -> list[str]:
         read: formulae's design matrices.
         truths: columns of True and False.
     """
-    found = [part.name for term in read.common.terms.values() for part in _parts(term) if _is_bare(part, truths)]
-    return list(dict.fromkeys(found))
+    names = [part.name for term in read.common.terms.values() for part in _parts(term) if _is_bare(part, truths)]
+    return list(dict.fromkeys(names))
 
 
 def _parts(term: Any) -> Sequence[Any]:
@@ -49,11 +49,11 @@ def _is_bare(part: Any, truths: Collection[str]) -> bool:
 
 
 def _check_names(terms: Iterable[Any]) -> None:
-    found: dict[str, tuple[Any, ...]] = {}
+    written_as: dict[str, tuple[Any, ...]] = {}
     for term in terms:
         for part in _parts(term):
             written = _written(getattr(part, "call", part.name))
-            if found.setdefault(part.name, written) != written:
+            if written_as.setdefault(part.name, written) != written:
                 raise UserError(f"two effects are both called {part.name!r} (parentheses are left out): rewrite one")
 
 
@@ -72,7 +72,7 @@ def _check_coding(terms: Sequence[Any], truths: Collection[str]) -> None:
     levels (without an intercept the first factor has all); a number is always one column.
     """
     names = [frozenset(part.name for part in _parts(term)) for term in terms]
-    all_levels = False  # (of a category, which then stands for the intercept)
+    all_levels = False  # of a category, which then stands for the intercept
     for term, own in zip(terms, names, strict=True):
         for part in _parts(term):
             rest = own - {part.name}

@@ -51,9 +51,9 @@ class ArgumentParser(Cursor):
                 f"{takes.least} argument{'s' * (takes.least > 1)}" if not takes.named else f"an argument {lacking[0]!r}"
             )
             raise Refused(f"{name} needs {what}")
-        # (a condition that is a comparison is among them already)
+        # A condition that is a comparison is among them already.
         if columns and texts[0] not in self.selections:
-            self.selections += [of.format(*texts) for of in SELECTIONS.get(name.removeprefix("np."), ())]
+            self.selections += [pattern.format(*texts) for pattern in SELECTIONS.get(name.removeprefix("np."), ())]
         return columns
 
     def argument(self, name: str, takes: Arguments, given: list[str]) -> bool:
@@ -89,22 +89,22 @@ class ArgumentParser(Cursor):
         closing = {"[": "]", "(": ")"}.get(self.take("[", "("), "")
         if not closing:
             raise Refused(f"{what} is a list, as in {what.partition(': ')[2]}=[1, 2], not {self.here.shown}")
-        # (formulae has no lists, but a function of the list's name)
+        # Formulae has no lists, but a function of the list's name.
         self.tokens[self.place - 1] = sign("c(")
-        found = list[Level]()
-        while not found or not self.at(closing):
-            if found:
+        levels = list[Level]()
+        while not levels or not self.at(closing):
+            if levels:
                 self.expect(",", f"in the list of {what}")
             self.step()
             start = self.place
             self.literal(what, LEVEL if kind == LEVELS else NUMBER)
-            found.append(_level(self.tokens[start : self.place]))
+            levels.append(_level(self.tokens[start : self.place]))
         self.tokens[self.place] = sign(")")
         self.place += 1
-        if len(set(map(repr, found))) < len(found):
+        if len(set(map(repr, levels))) < len(levels):
             raise Refused(f"{what} lists an entry twice")
         if kind == LEVELS:
-            self.order(what, first, tuple(found))
+            self.order(what, first, tuple(levels))
 
     def order(self, what: str, first: int, levels: tuple[Level, ...]) -> None:
         """Keeps the levels of the column of the call ``C(column, ..., levels=[...])``, whose list begins there."""
@@ -115,7 +115,7 @@ class ArgumentParser(Cursor):
         name = column.text.strip("`")
         if self.orders.setdefault(name, levels) != levels:
             raise Refused(f"the levels of {name!r} are listed twice, and differ")
-        self.cut |= set(range(first - 3, self.place))  # (", levels =" before them, too)
+        self.cut |= set(range(first - 3, self.place))  # ", levels =" before them, too
 
     def literal(self, what: str, kind: str) -> None:
         """A number, a flag, a level or a contrast."""
@@ -139,7 +139,7 @@ class ArgumentParser(Cursor):
             return
         wanted = {
             CONTRAST: f"a contrast ({' or '.join(CONTRASTS)})",
-            **{of: f"a whole number from {least} to {most}" for of, (least, most) in WHOLE.items()},
+            **{argument: f"a whole number from {least} to {most}" for argument, (least, most) in WHOLE.items()},
             LEVEL: "a level ('text' or a number)", NUMBER: "a number", FLAG: FLAG,
         }  # fmt: skip
         raise Refused(f"{what} is {wanted[kind]}, not {token.shown}")

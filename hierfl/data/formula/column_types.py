@@ -109,7 +109,7 @@ def _numbers(column: pd.Series) -> pd.Series:
         fits = all(-MOST_WHOLE <= value <= MOST_WHOLE for value in values)
         return column.astype("int64" if fits else "float64")
     for value in values:
-        # (a decimal is exact where it is what Python writes of its nearest double)
+        # A decimal is exact where it is what Python writes of its nearest double.
         exact = Decimal(repr(float(value))) == value if isinstance(value, Decimal) else True
         if not exact and np.isfinite(float(value)):
             raise _refused(
@@ -208,13 +208,13 @@ class ColumnTypes:
         """
         is_number = column.dtype.kind in "biuf"
         if name in self.numbers and not is_number:
-            first, here = column.iloc[0], _df(column)
+            first, frame_column = column.iloc[0], _df(column)
             what = f"text such as {first!r}" if isinstance(first, str) else "a category"
-            way = f"{here} = {here}.astype(float)"
+            way = f"{frame_column} = {frame_column}.astype(float)"
             if first in ("True", "False"):
-                way = f"{here} = {here} == 'True'"
+                way = f"{frame_column} = {frame_column} == 'True'"
             elif strange := next((level for level in column.unique().tolist() if not _is_written_number(level)), ""):
-                way = f"{here} = {here} == {strange!r} is 1 for {strange!r} and 0 for others"
+                way = f"{frame_column} = {frame_column} == {strange!r} is 1 for {strange!r} and 0 for others"
             raise UserError(f"column {name!r} holds {what}, and numbers in the fit: {way}")
         words = self.levels.get(name, ())
         if is_number and words and all(isinstance(level, str) for level in words):

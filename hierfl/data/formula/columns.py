@@ -163,18 +163,20 @@ def random_terms(terms: Formula, levels: Levels, read: Any, df: pd.DataFrame) ->
     Raises:
         UserError: for a spline without an intercept in its term.
     """
-    found: dict[str, tuple[Any, ...]] = {CLIENT: (read.group,)}
+    by_level: dict[str, tuple[Any, ...]] = {CLIENT: (read.group,)}
     if len(terms.random) > 1:
         for name, of_level in levels.terms.items():
             if name in OWN:
                 continue
-            found[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in of_level)
+            by_level[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in of_level)
     for name in terms.own:
-        found[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in levels.terms[name])
-    for name, groups in found.items():
+        by_level[name] = tuple(
+            gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in levels.terms[name]
+        )
+    for name, groups in by_level.items():
         for group, term in zip(groups, levels.terms[name], strict=True):
             check_curves((term.expr for term in group.terms.values()), f", here {term.effects}")
-    return found
+    return by_level
 
 
 def random_columns(groups: Sequence[Any]) -> tuple[dict[str, np.ndarray], tuple[int, ...]]:
@@ -186,18 +188,18 @@ def random_columns(groups: Sequence[Any]) -> tuple[dict[str, np.ndarray], tuple[
     columns: dict[str, np.ndarray] = {}
     blocks = []
     for group in groups:
-        found: dict[str, np.ndarray] = {}
+        of_term: dict[str, np.ndarray] = {}
         for key, term in group.terms.items():
             for label, column in zip(term.labels, group[key].toarray().T, strict=True):
                 name = label.rpartition("|")[0]
                 name = INTERCEPT[0] if name == "1" else name
-                found[name] = found.get(name, 0.0) + column.astype(float)
-        if twice := [name for name in found if name in columns]:
+                of_term[name] = of_term.get(name, 0.0) + column.astype(float)
+        if twice := [name for name in of_term if name in columns]:
             raise UserError(
                 f"the random effect {twice[0]!r} is in two terms: leave it out of one, as in (0 + x | site)"
             )
-        columns |= found
-        blocks.append(len(found))
+        columns |= of_term
+        blocks.append(len(of_term))
     return columns, tuple(blocks)
 
 
@@ -209,8 +211,8 @@ def with_smooths(random: Mapping[str, Random], bases: Mapping[str, SmoothBasis],
         bases: of smooth terms, by kind.
         df: the rows.
     """
-    found = dict(random)
+    by_level = dict(random)
     for kind, basis in bases.items():
         columns = basis.columns(df[basis.smooth.column].to_numpy(dtype=float))
-        found[kind] = dict(zip(basis.smooth.names, columns.T, strict=True)), (1,) * columns.shape[1]
-    return {kind: found[kind] for kind in (*KINDS, *OWN) if kind in found}
+        by_level[kind] = dict(zip(basis.smooth.names, columns.T, strict=True)), (1,) * columns.shape[1]
+    return {kind: by_level[kind] for kind in (*KINDS, *OWN) if kind in by_level}

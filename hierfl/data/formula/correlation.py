@@ -134,23 +134,25 @@ class Correlation:
         for (
             columns,
             group,
-        ) in inside.items():  # (patients of a ward, of whom another ward may have some of the same name)
+        ) in inside.items():  # patients of a ward, of whom another ward may have some of the same name
             names = group if len(columns) > 1 and columns[-1] == self.group else names
         pairs = [f"{client}\0{name}" for client, name in zip(who.tolist(), names.tolist(), strict=True)]
         _, series = np.unique(np.array(pairs), return_inverse=True)
         of_series = self.group or "client"
-        if any(len({*zip(series.tolist(), of.tolist(), strict=True)}) > series.max() + 1 for of in inside.values()):
+        if any(
+            len({*zip(series.tolist(), groups.tolist(), strict=True)}) > series.max() + 1 for groups in inside.values()
+        ):
             raise UserError(
                 f"rows of one {of_series!r} are in several groups inside the client: residuals correlate in one"
             )
         sizes = np.bincount(series)
         if sizes.max() < 2:
             raise UserError(f"no {of_series!r} has two rows: nothing says how residuals correlate")
-        found = {SERIES: series + 1.0}
+        numbers = {SERIES: series + 1.0}
         if self.kind == "cs":
             if self.most and sizes.max() > self.most:
                 raise UserError(f"a {of_series!r} has {sizes.max()} rows, and most={self.most}")
-            return found
+            return numbers
         time = df[self.time]
         if time.dtype.kind not in "iuf":
             raise UserError(f"column {self.time!r} holds no numbers, so it cannot hold times: count them, as in days")
@@ -172,7 +174,7 @@ class Correlation:
                 f"rows of a {of_series!r} lie {typical:g} apart in {self.time!r}, and rho is of a distance of one: "
                 f"divide {self.time!r} by about {typical:.1g}"
             )
-        return {**found, TIME: times}
+        return {**numbers, TIME: times}
 
     def sized(self, series: np.ndarray) -> Correlation:
         """With the most rows that a series has, where that is not said."""

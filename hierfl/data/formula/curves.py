@@ -25,7 +25,7 @@ def check_curves(effects: Iterable[Any], where: str = "") -> None:
         UserError: for such a spline.
     """
     names = {effect.name: [part.kind for part in getattr(effect, "components", ())] for effect in effects}
-    # (the columns of all levels of a category add up to the intercept; an offset is no effect, and is numeric)
+    # The columns of all levels of a category add up to the intercept; an offset is no effect, and is numeric.
     if any(set(kinds) <= {"categoric"} for kinds in names.values()):
         return
     for curve in filter(_CENTERED.match, names):

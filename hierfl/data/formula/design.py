@@ -70,16 +70,16 @@ class Columns(NamedTuple):
         """Columns of a level's random effects, (S, n, q), and each row's group, (S, n); None for its client."""
         if self.further and level in self.further:
             return self.further[level]
-        found = {CLIENT: (self.z, None), INNER: (self.z_inner, self.inner), OUTER: (self.z_outer, self.outer)}
-        z, group = found[level]
+        by_level = {CLIENT: (self.z, None), INNER: (self.z_inner, self.inner), OUTER: (self.z_outer, self.outer)}
+        z, group = by_level[level]
         assert z is not None
         return z, group
 
     @property
     def of_one(self) -> Columns:
         """Of one client's rows without its dimension, (n, ...); not those of random effects of further levels."""
-        found: dict[str, Any] = {k: v[0] for k, v in self._asdict().items() if isinstance(v, Tensor)}
-        return Columns(**found)
+        fields: dict[str, Any] = {k: v[0] for k, v in self._asdict().items() if isinstance(v, Tensor)}
+        return Columns(**fields)
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Design(Architecture):
             raise unknown("extra column", strange[0], EXTRAS)
         check_columns(family, extras)
         own = {DISPERSION: dispersion, ZERO_INFLATION: zero_inflation}
-        check_formulas(family, [name for name, of in own.items() if of is not None], extras)
+        check_formulas(family, [name for name, grouping in own.items() if grouping is not None], extras)
         if SPREAD in random and response.formulas.get(DISPERSION) != RESIDUAL:
             raise UserError(
                 f"clients have a {DISPERSION} of their own where it is a residual's: not of a {family} response"
@@ -176,17 +176,17 @@ class Design(Architecture):
         p = len(self.fixed)
         x, rest = self.fixed_units.of_columns(inputs[..., :p]), inputs[..., p:]
         z: dict[str, Tensor] = {}
-        for level, of in {**self.groupings, **self.own}.items():
+        for level, grouping in {**self.groupings, **self.own}.items():
             if level == CLIENT and self.spread:
-                columns = rest[..., : of.width - 1]
-                z[level] = nn.functional.pad(of.units.without_last.of_columns(columns), (0, 1))
-                rest = rest[..., of.width - 1 :]
+                columns = rest[..., : grouping.width - 1]
+                z[level] = nn.functional.pad(grouping.units.without_last.of_columns(columns), (0, 1))
+                rest = rest[..., grouping.width - 1 :]
                 continue
-            z[level] = of.units.of_columns(rest[..., : of.width])
-            rest = rest[..., of.width :]
+            z[level] = grouping.units.of_columns(rest[..., : grouping.width])
+            rest = rest[..., grouping.width :]
         more = dict(zip(self.extras, rest.unbind(-1), strict=True))
         for name in ("trials", "known", "weight", "precision"):
-            if name in more:  # (rows of a template have none)
+            if name in more:  # rows of a template have none
                 more[name] = torch.where(more[name] > 0, more[name], 1.0)
         further = {kind: (z[kind], more.pop(kind, None)) for kind in (*INSIDE[1:], *ABOVE[1:]) if kind in z} or None
         own = {name: z[name] for name in self.own}
@@ -200,35 +200,39 @@ class Design(Architecture):
     @property
     def own(self) -> dict[str, Grouping]:
         """Columns of the formulas of own numbers that there are, behind those of the levels."""
-        found = {DISPERSION: self.dispersion, ZERO_INFLATION: self.zero_inflation}
-        return {name: of for name, of in found.items() if of is not None}
+        by_name = {DISPERSION: self.dispersion, ZERO_INFLATION: self.zero_inflation}
+        return {name: grouping for name, grouping in by_name.items() if grouping is not None}
 
     @property
     def groupings(self) -> dict[str, Grouping]:
         """The random effects of each level that there is, the clients' first."""
         units = self.random_units
-        if self.spread:  # (in the units of the response, as the other effects are)
+        if self.spread:  # in the units of the response, as the other effects are
             q = len(self.random) - 1
             units = Units((*units.centre[:q], 0.0), (*units.scale[:q], self.scale))
-        found = {CLIENT: Grouping(self.random, self.blocks, units), INNER: self.inner}
-        found |= dict(zip(INSIDE[1:], self.further, strict=False)) | {OUTER: self.outer}
-        found |= dict(zip(ABOVE[1:], self.above, strict=False))
-        return {name: level for name, level in found.items() if level is not None}
+        by_level = {CLIENT: Grouping(self.random, self.blocks, units), INNER: self.inner}
+        by_level |= dict(zip(INSIDE[1:], self.further, strict=False)) | {OUTER: self.outer}
+        by_level |= dict(zip(ABOVE[1:], self.above, strict=False))
+        return {name: level for name, level in by_level.items() if level is not None}
 
     def uncorrelated(self) -> Design:
         """The same columns, without correlations of random effects; see :meth:`.grouping.Grouping.uncorrelated`."""
-        found = {name: level.uncorrelated() for name, level in self.groupings.items()}
-        own = found[CLIENT]
+        by_level = {name: level.uncorrelated() for name, level in self.groupings.items()}
+        own = by_level[CLIENT]
         return replace(
-            self, blocks=own.blocks, random_units=own.units, inner=found.get(INNER), outer=found.get(OUTER),
-            further=tuple(found[kind] for kind in INSIDE[1:] if kind in found),
-            above=tuple(found[kind] for kind in ABOVE[1:] if kind in found),
+            self, blocks=own.blocks, random_units=own.units, inner=by_level.get(INNER), outer=by_level.get(OUTER),
+            further=tuple(by_level[kind] for kind in INSIDE[1:] if kind in by_level),
+            above=tuple(by_level[kind] for kind in ABOVE[1:] if kind in by_level),
         )  # fmt: skip
 
     def with_most(self, most: Mapping[str, int]) -> Design:
         """The same with so many groups of a client, at most, of each level inside."""
-        found = {kind: replace(of, most=most[kind]) for kind, of in self.groupings.items() if kind in INSIDE}
-        return replace(self, inner=found.get(INNER), further=tuple(found[kind] for kind in INSIDE[1:] if kind in found))
+        by_level = {
+            kind: replace(grouping, most=most[kind]) for kind, grouping in self.groupings.items() if kind in INSIDE
+        }
+        return replace(
+            self, inner=by_level.get(INNER), further=tuple(by_level[kind] for kind in INSIDE[1:] if kind in by_level)
+        )
 
     @property
     def known(self) -> bool:
@@ -239,7 +243,7 @@ class Design(Architecture):
     def width(self) -> int:
         """Columns of the inputs."""
         groups = {**self.groupings, **self.own}.values()
-        return len(self.fixed) + sum(of.width for of in groups) + len(self.extras) - self.spread
+        return len(self.fixed) + sum(grouping.width for grouping in groups) + len(self.extras) - self.spread
 
     @property
     def offset(self) -> float:

@@ -139,7 +139,7 @@ class FormulaParser(ArgumentParser):
         """``s(x, k=10, lower=0, upper=1)``: formulae gets x alone."""
         first = self.place
         self.place += 2
-        column, said = self.column(), dict[str, float]()
+        column, numbers = self.column(), dict[str, float]()
         kept = self.place - 1
         while self.take(","):
             key, k = self.here.text, self.place
@@ -148,23 +148,23 @@ class FormulaParser(ArgumentParser):
             self.place += 2
             negative, number = bool(self.take("-")), self.here
             key = "k" if key == "df" else key
-            if number.kind != "number" or key in said:
+            if number.kind != "number" or key in numbers:
                 raise Refused(f"s: {key} is a number, said once, not {number.shown}")
-            said[key] = -float(number.text) if negative else float(number.text)
+            numbers[key] = -float(number.text) if negative else float(number.text)
             self.place += 1
         self.expect(")", "at the end of s(...)")
         before = self.tokens[first - 1] if first else Token("sign", "~")
         if self.depth or before.text not in ("~", "+") or self.at("*", "/", ":", "**", "|"):
             raise Refused(f"s({column}) is a term by itself, joined by +")
-        if any(known.column == column for known in self.smooths):
+        if any(earlier.column == column for earlier in self.smooths):
             raise Refused(f"s({column}) is there twice")
-        size, limits = said.pop("k", USUAL), (said.get("lower"), said.get("upper"))
+        size, limits = numbers.pop("k", USUAL), (numbers.get("lower"), numbers.get("upper"))
         if size != int(size) or not LEAST <= size <= MOST:
             raise Refused(f"s({column}) has k={size:g}, which is a whole number from {LEAST} to {MOST}")
-        if said and (None in limits or not said["lower"] < said["upper"]):
+        if numbers and (None in limits or not numbers["lower"] < numbers["upper"]):
             raise Refused(f"the knots of s({column}) have two limits: lower=0, upper=1")
-        self.smooths.append(Smooth(column, int(size), (said["lower"], said["upper"]) if said else None))
-        effects = sum(len(known.groups) for known in self.smooths)
+        self.smooths.append(Smooth(column, int(size), (numbers["lower"], numbers["upper"]) if numbers else None))
+        effects = sum(len(earlier.groups) for earlier in self.smooths)
         if len(self.smooths) > MOST_SMOOTHS or effects > MOST_EFFECTS:
             raise Refused(
                 f"its {len(self.smooths)} smooth terms have {effects} effects: {MOST_SMOOTHS} terms and {MOST_EFFECTS} "
@@ -200,7 +200,7 @@ class FormulaParser(ArgumentParser):
             signs.add(sign)
         if len(signs) > 1 or len(set(names)) < len(names):
             raise Refused(f"groups inside others are written a/b or a:b, not {self._until(')', start)}")
-        self.cut |= set(range(start + 1, self.place))  # (which groups they are is not formulae's to know)
+        self.cut |= set(range(start + 1, self.place))  # which groups they are is not formulae's to know
         return tuple(names), "/" in signs
 
     def _until(self, sign: str, start: int) -> str:

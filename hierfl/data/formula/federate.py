@@ -91,7 +91,7 @@ def from_formula(
     df, left_out = spelled(df, terms, terms.levels(client), how), None
     if na == "drop":
         df, left_out = without_missing(df, terms, terms.levels(client).client, more.columns)
-    # (a response of which the formula names a level is no number)
+    # A response of which the formula names a level is no number.
     of_left = frozenset() if texts(gate.response_alone(terms)) else terms.response or frozenset()
     refuse_text(df, (of_left | terms.predictors | more.columns) - terms.split - terms.places - more.groups)
     table = FormulaTable.read_from(df, terms, client, more, family, how)
@@ -100,8 +100,8 @@ def from_formula(
         table.inputs(), table.response.y, table.who, test=test, validation=validation, seed=seed
     )
     reader = table.reader(formula)
-    about = {**federation.about, "reader": reader, "index": df.index}
-    about |= {} if left_out is None else {"left_out": left_out}
-    about |= {"codes": codes} if codes else {}
-    about |= {"dropped": reader.dropped} if reader.dropped else {}
-    return replace(federation, about=about), table.design()
+    facts = {**federation.about, "reader": reader, "index": df.index}
+    facts |= {} if left_out is None else {"left_out": left_out}
+    facts |= {"codes": codes} if codes else {}
+    facts |= {"dropped": reader.dropped} if reader.dropped else {}
+    return replace(federation, about=facts), table.design()

@@ -94,7 +94,7 @@ def of_all_rows(formula: Formula) -> list[str]:
     from formulae.transforms import TRANSFORMS
 
     called = set(re.findall(r"(?<![\w.])(\w+)\s*\(", re.sub("`[^`]*`", " ", formula.calls)))
-    # (formulae's transforms with a memory are classes, and those of single rows are functions)
+    # Formulae's transforms with a memory are classes, and those of single rows are functions.
     return sorted(name for name in called if isinstance(TRANSFORMS.get(name), type))
 
 
@@ -157,26 +157,26 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
     from formulae.terms.terms import Term
     from formulae.terms.variable import Variable
 
-    one = "one client"
-    while one in df.columns:
-        one += "_"
+    constant = "one client"
+    while constant in df.columns:
+        constant += "_"
     try:
         with quietly():
             model = model_description(formula.safe)
             _check_width(model, df)
-            # (a/x is a + a:x of one object a, whose coding in the second term would be that of the first)
+            # A/x is a + a:x of one object a, whose coding in the second term would be that of the first.
             seen = set[int]()
             model.common_terms = [_own(term, seen) for term in model.common_terms]
             for term in model.group_terms:
-                term.expr, term.factor = _own(term.expr, seen), Term(Variable(one))
-            table, names = in_own_order(df, formula).assign(**{one: 0}), Environment([namespace()])
+                term.expr, term.factor = _own(term.expr, seen), Term(Variable(constant))
+            table, names = in_own_order(df, formula).assign(**{constant: 0}), Environment([namespace()])
             read = DesignMatrices(model, table, names)
             if any(term.expr.kind not in ("intercept", "numeric") for term in model.group_terms):
                 read.group = _coded_as_fixed(model, table, names)
             return read
     except UserError:
         raise
-    except Exception as fault:  # (its parser, resolver and transforms raise what they like)
+    except Exception as fault:  # its parser, resolver and transforms raise what they like
         alone = [name for name in sorted(formula.predictors & set(df.columns)) if is_alone(df[name])]
         if alone and re.search(r"concatenate|division by zero", str(fault)):
             raise UserError(
@@ -215,7 +215,7 @@ def _coded_as_fixed(model: Any, table: pd.DataFrame, names: Any) -> Any:
 
     factor = model.group_terms[0].factor
     effects = type(model)(*{term.name: deepcopy(term.expr) for term in model.group_terms}.values())
-    DesignMatrices(effects, table, names)  # (finds the coding of each effect)
+    DesignMatrices(effects, table, names)  # finds the coding of each effect
     terms = [GroupSpecificTerm(effect, deepcopy(factor)) for effect in effects.common_terms]
     for term, effect in zip(terms, effects.common_terms, strict=True):
         term.set_type(table, names)
@@ -241,7 +241,7 @@ def _check_width(model: Any, df: pd.DataFrame) -> None:
     """Refuses effects whose columns would fill the memory: interactions of categories have products of their levels."""
 
     def columns(component: Any) -> int:
-        split = re.search(r"\b[CST]\(", component.name) is not None  # (numbers made categories)
+        split = re.search(r"\b[CST]\(", component.name) is not None  # numbers made categories
         names = [name for name in component.var_names if name in df]
         levels = [df[name].nunique() for name in names if split or df[name].dtype.kind not in "biuf"]
         smooth = re.match(r"(bs|cr|cc|tp|poly)\(", component.name) is not None
@@ -250,19 +250,19 @@ def _check_width(model: Any, df: pd.DataFrame) -> None:
     whole = 0
     for term in model.terms:
         effect = getattr(term, "expr", term)
-        found = prod(columns(component) for component in getattr(effect, "components", ()))
-        whole += found
+        width = prod(columns(component) for component in getattr(effect, "components", ()))
+        whole += width
         if whole > MAX_CELLS // len(df):
-            alone = found > MAX_CELLS // len(df)
-            which, many = (f"the effect {effect.name!r} has", found) if alone else ("its effects have", whole)
+            alone = width > MAX_CELLS // len(df)
+            which, many = (f"the effect {effect.name!r} has", width) if alone else ("its effects have", whole)
             raise UserError(f"{which} up to {many:,} columns, too many for {len(df):,} rows")
 
 
 def misfit(formula: Formula, fault: Exception) -> UserError:
     """The error for a formula and a table that do not fit."""
-    said = f"{type(fault).__name__}: {' '.join(str(fault).split())}"[:300]
-    if "'successes'" in said:
-        said += ": of shares, multiply by the trials, and round"
+    reason = f"{type(fault).__name__}: {' '.join(str(fault).split())}"[:300]
+    if "'successes'" in reason:
+        reason += ": of shares, multiply by the trials, and round"
     elif (other := rewritten(formula.text)) not in (formula.text, formula.text.replace("^", "**")):
-        said += f": write {other!r}"
-    return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {said}")
+        reason += f": write {other!r}"
+    return UserError(f"the formula {shorten(formula.text)!r} does not fit the table: {reason}")

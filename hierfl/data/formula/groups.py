@@ -85,11 +85,11 @@ class Groups:
     def names_inside(self, column: str, client: str) -> dict[str, int]:
         """Those that a column has in a client's rows, by the first level that it is part of."""
         kind, columns = next((kind, names) for kind, names in self.levels.inside.items() if column in names)
-        known = self.within[kind].get(client, {})
+        numbers = self.within[kind].get(client, {})
         if len(columns) == 1:
-            return dict(known)
+            return dict(numbers)
         at = columns.index(column)
-        return {name.split(BETWEEN)[at]: number for name, number in known.items()}
+        return {name.split(BETWEEN)[at]: number for name, number in numbers.items()}
 
     @property
     def most(self) -> dict[str, int]:
@@ -105,16 +105,18 @@ class Groups:
             who = _names(df, self.levels.client).tolist()
         elif len(self.inner) == 1:  # (at a site)
             who = list(self.inner) * len(df)
-        found = {}
+        by_level = {}
         for kind, columns in self.levels.inside.items():
-            known = self.within.get(kind, {})
+            of_clients = self.within.get(kind, {})
             groups = group_names(df, columns).tolist() if {*columns} <= {*df.columns} else [""] * len(df)
-            found[kind] = [known.get(client, {}).get(group, 0) for client, group in zip(who, groups, strict=True)]
+            by_level[kind] = [
+                of_clients.get(client, {}).get(group, 0) for client, group in zip(who, groups, strict=True)
+            ]
         if self.levels.outer and self.levels.outer in df.columns:
-            found[OUTER] = [self.outer.get(name, 0) for name in _names(df, self.levels.outer).tolist()]
-        elif self.levels.outer:  # (of a factor that crosses the clients there are no homes)
-            found[OUTER] = [self.homes.get(client, 0) for client in who]
-        return {level: np.array(numbers, dtype=float) for level, numbers in found.items()}
+            by_level[OUTER] = [self.outer.get(name, 0) for name in _names(df, self.levels.outer).tolist()]
+        elif self.levels.outer:  # of a factor that crosses the clients there are no homes
+            by_level[OUTER] = [self.homes.get(client, 0) for client in who]
+        return {level: np.array(numbers, dtype=float) for level, numbers in by_level.items()}
 
     def grouping(self, level: str, names: tuple[str, ...], blocks: tuple[int, ...], units: Units) -> Grouping:
         """Random effects of a level inside or above; columns of an own number's formula are no group's.
@@ -134,10 +136,12 @@ class Groups:
 
 def by_field(groupings: Mapping[str, Grouping]) -> dict[str, Any]:
     """Levels inside and above, and formulas, as :meth:`.design.Design.of` takes them."""
-    found: dict[str, Any] = {kind: of for kind, of in groupings.items() if kind not in (*INSIDE[1:], *ABOVE[1:])}
+    fields: dict[str, Any] = {
+        kind: grouping for kind, grouping in groupings.items() if kind not in (*INSIDE[1:], *ABOVE[1:])
+    }
     for name, kinds in (("further", INSIDE[1:]), ("above", ABOVE[1:])):
-        found[name] = tuple(of for kind, of in groupings.items() if kind in kinds)
-    return found
+        fields[name] = tuple(grouping for kind, grouping in groupings.items() if kind in kinds)
+    return fields
 
 
 def group_names(df: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
@@ -159,6 +163,6 @@ def _names(df: pd.DataFrame, column: str) -> np.ndarray:
     return client_names(df[column], f"column {column!r}")
 
 
-def _pairs(one: np.ndarray, other: np.ndarray) -> list[tuple[str, str]]:
+def _pairs(first: np.ndarray, other: np.ndarray) -> list[tuple[str, str]]:
     """Those that there are, in order."""
-    return sorted(set(zip(one.tolist(), other.tolist(), strict=True)))
+    return sorted(set(zip(first.tolist(), other.tolist(), strict=True)))

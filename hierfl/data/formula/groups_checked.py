@@ -71,5 +71,5 @@ def _check_others(levels: Levels, grouped: Mapping[str, np.ndarray], kind: str) 
         if other not in (CLIENT, kind):
             both = np.unique(np.stack([grouped[other], grouped[kind]]), axis=1).shape[1]
             if both == len(np.unique(grouped[kind])) == len(np.unique(grouped[other])):
-                one, two = levels.factor(other), levels.factor(kind)
-                raise UserError(f"{one!r} and {two!r} are the same groups: their spreads cannot be told apart")
+                earlier, two = levels.factor(other), levels.factor(kind)
+                raise UserError(f"{earlier!r} and {two!r} are the same groups: their spreads cannot be told apart")

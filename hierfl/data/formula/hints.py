@@ -116,7 +116,7 @@ def _summed(text: str) -> str:
     """Comparisons and arithmetic with numbers outside of functions, in I(...)."""
     result, end = "", 0
     for match in _SUMS.finditer(text):
-        taken_away = text[: match.start()].rstrip().endswith("-")  # (what is taken away has to be an effect before it)
+        taken_away = text[: match.start()].rstrip().endswith("-")  # what is taken away has to be an effect before it
         if match.start() >= end and not taken_away and not _inside_call(text, match.start()):
             result += f"{text[end : match.start()]}I({match.group()})"
             end = match.end()

@@ -50,9 +50,9 @@ def _compared(terms: Formula) -> Iterator[tuple[str, Token]]:
     tokens = list(tokens_of(terms.safe))
     for left, sign, right in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if sign.text in _EQUAL and sign.kind == "sign":
-            for one, other in ((left, right), (right, left)):
-                if one.kind in ("name", "quoted") and other.kind in ("text", "number"):
-                    yield _column(one), other
+            for operand, other in ((left, right), (right, left)):
+                if operand.kind in ("name", "quoted") and other.kind in ("text", "number"):
+                    yield _column(operand), other
 
 
 def in_said_order(df: pd.DataFrame, terms: Formula) -> pd.DataFrame:

@@ -26,7 +26,7 @@ def without_missing(
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """The table without rows that lack a value, and how many of each client were left out.
 
-    A row that lacks its client stays, and is refused: whose it is nobody knows.
+    A row that lacks its client stays, and is refused: whose it is no one knows.
 
     Args:
         df: the table.

@@ -25,13 +25,13 @@ def parted(text: str) -> tuple[str, dict[str, str]]:
     Raises:
         Refused: for a part that is of none of :data:`.parsed.OWN`, or of one twice.
     """
-    cuts = [found.start() for found in _PARTS.finditer(text) if found[2]]
+    cuts = [match.start() for match in _PARTS.finditer(text) if match[2]]
     main, *parts = (text[a:b] for a, b in zip([0, *(cut + 1 for cut in cuts)], [*cuts, len(text)], strict=True))
     own: dict[str, str] = {}
     for part in parts:
         name, sign, right = (side.strip() for side in part.partition("~"))
         if name not in OWN or not sign:
-            raise Refused(f"';' is not understood but before {' or '.join(f'{known} ~ ...' for known in OWN)}")
+            raise Refused(f"';' is not understood but before {' or '.join(f'{own_name} ~ ...' for own_name in OWN)}")
         if name in own:
             raise Refused(f"it has two formulas of {name}")
         own[name] = right
@@ -48,17 +48,17 @@ def joined(formula: str, own: Mapping[str, str | None]) -> str:
     Raises:
         UserError: for what is no formula with its right side alone.
     """
-    said = {name: text for name, text in own.items() if text is not None}
-    if not said or not isinstance(formula, str):
+    given = {name: text for name, text in own.items() if text is not None}
+    if not given or not isinstance(formula, str):
         return formula
-    for name, text in said.items():
+    for name, text in given.items():
         if not isinstance(text, str) or (text.strip() and not text.strip().startswith("~")) or ";" in text:
             raise UserError(f"{name} is a formula's right side, such as '~ arm', not {text!r}")
     try:
         main, parts = parted(formula)
     except Refused as refused:
         raise UserError(f"the formula {formula!r} cannot be read: {refused}") from refused
-    parts |= {name: text.strip().removeprefix("~").strip() for name, text in said.items()}
+    parts |= {name: text.strip().removeprefix("~").strip() for name, text in given.items()}
     return "; ".join([main.strip(), *(f"{name} ~ {right}" for name, right in parts.items() if right)])
 
 
@@ -85,7 +85,7 @@ def without_clients(formula: Formula) -> tuple[Formula, str]:
         Refused: for other random effects than one intercept.
     """
     term, *more = formula.random
-    if more or term.effects.replace(" ", "") not in {f"({one}|{term.path[-1]})" for one in ("1", "0+1")}:
+    if more or term.effects.replace(" ", "") not in {f"({intercept}|{term.path[-1]})" for intercept in ("1", "0+1")}:
         raise Refused(f"the formula of {DISPERSION} has fixed effects and an intercept of clients, such as (1 | site)")
     left, _, right = formula.safe.partition(term.effects)
     sides = [side for side in (left.strip().removesuffix("+").strip(), right.strip().removeprefix("+").strip()) if side]
@@ -103,19 +103,19 @@ def read_formula(text: str) -> Formula:
     main, parts = parted(text)
     formula = FormulaParser(main).formula()
     own, predictors, selections, spread = dict[str, str](), formula.predictors, formula.selections, ""
-    for name in (known for known in OWN if known in parts):
-        found = FormulaParser(parts[name]).formula()
-        if name == DISPERSION and found.random and found.response is None:
-            found, spread = without_clients(found)
-        if found.response is not None or found.random or found.smooths:
+    for name in (number for number in OWN if number in parts):
+        parsed = FormulaParser(parts[name]).formula()
+        if name == DISPERSION and parsed.random and parsed.response is None:
+            parsed, spread = without_clients(parsed)
+        if parsed.response is not None or parsed.random or parsed.smooths:
             raise Refused(f"the formula of {name} has fixed effects alone, such as '~ arm'")
-        if any(token.kind == "text" for token in tokens_of(found.safe)):
+        if any(token.kind == "text" for token in tokens_of(parsed.safe)):
             raise Refused(f"the formula of {name} names columns, and no level of one: make it a column")
-        if re.search(r"(?<![\w.`])offset\s*\(", found.safe):
+        if re.search(r"(?<![\w.`])offset\s*\(", parsed.safe):
             raise Refused(f"the formula of {name} has no offset")
-        own[name], predictors = found.safe, predictors | found.predictors
-        selections = tuple(dict.fromkeys([*selections, *found.selections]))
-        if found.orders:
+        own[name], predictors = parsed.safe, predictors | parsed.predictors
+        selections = tuple(dict.fromkeys([*selections, *parsed.selections]))
+        if parsed.orders:
             raise Refused(f"the formula of {name} takes a category's levels as they are, without levels=[...]")
     if not own:
         return formula

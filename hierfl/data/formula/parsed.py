@@ -108,7 +108,7 @@ class Formula:
         share: of a response that is written ``k / n``, the column n, which has to be the weights.
         smooths: its smooth terms.
         own: right sides of the formulas of :data:`OWN`, tokens that were understood.
-        spread: whose effects the formula of dispersion has, as in ``dispersion ~ (1 | site)``; empty for nobody's.
+        spread: whose effects the formula of dispersion has, as in ``dispersion ~ (1 | site)``; empty for no client's.
     """
 
     text: str
@@ -138,9 +138,9 @@ class Formula:
         """Columns that are categories because the formula says so, as in ``C(x)``, wherever it uses them."""
         named = r"(?:`([^`]+)`|([A-Za-z_]\w*))"
         inside = re.compile(rf"(?<![\w.`])[CST] ?\( ?{named} ?(?=[,)])")
-        found = {quoted or plain for quoted, plain in inside.findall(self.calls)}
+        categories = {quoted or plain for quoted, plain in inside.findall(self.calls)}
         rest = inside.sub(" ", self.calls)
-        return frozenset(found) - self.places - {quoted or plain for quoted, plain in re.findall(named, rest)}
+        return frozenset(categories) - self.places - {quoted or plain for quoted, plain in re.findall(named, rest)}
 
     @property
     def columns(self) -> frozenset[str]:
@@ -164,7 +164,7 @@ class Formula:
         chain, beside = apart(self.random, client)
         if beside:
             return with_crossed(replace(self, random=chain).levels(client), beside)
-        longest = tuple[str, ...]()  # (b:a is a:b where there is a random term of a)
+        longest = tuple[str, ...]()  # b:a is a:b where there is a random term of a
         for term in sorted(self.random, key=lambda term: len(term.path)):
             longest += tuple(name for name in term.path if name not in longest)
         place = client or longest[0]
@@ -204,7 +204,7 @@ class Formula:
         terms |= {kind: tuple(inside[tail]) for kind, tail in tails.items()}
         terms[OUTER] = tuple(t for t in self.random if outer and set(t.path) == set(outer))
         terms |= {name: (RandomTerm(f"({right} | `{place}`)", (place,)),) for name, right in self.own.items()}
-        # (a level without terms of its own is no level: in (1 | region:site) regions only name the sites)
+        # A level without terms of its own is no level: in (1 | region:site) regions only name the sites.
         kept = {k: v for k, v in terms.items() if v}
         if self.spread and OUTER in kept:
             raise UserError(f"{DISPERSION} has no effects of clients, (1 | {place}), beside a level above them")

@@ -51,7 +51,7 @@ class IndependentColumns:
         """
         largest = np.abs(columns).max(axis=0, initial=0.0)
         largest[largest == 0] = 1.0
-        unit = columns / largest  # (squares of large numbers are none)
+        unit = columns / largest  # squares of large numbers are none
         centre = unit.mean(0) * [name not in INTERCEPT for name in names] if intercept_of(names) is not None else 0.0
         spread = np.sqrt(np.square(unit - centre).mean(0))
         scale = np.where(spread > 0, spread, 1.0)
@@ -81,7 +81,7 @@ class IndependentColumns:
         sd = np.where(varies, np.sqrt(variance), 1.0)
         correlation = gram / n / sd / sd[:, None]
         kept = [] if ones is None else [ones]
-        basis = list[int]()  # (the kept columns that vary; the intercept is in the centres)
+        basis = list[int]()  # the kept columns that vary; the intercept is in the centres
         root = np.zeros((len(names), len(names)))  # lower triangle of their correlations
         weights: dict[int, np.ndarray] = {}
         for k in range(len(names)):
@@ -116,7 +116,7 @@ class IndependentColumns:
     @property
     def dropped(self) -> dict[str, str]:
         """Why each other column was dropped: {name: a sentence}."""
-        found = {}
+        reasons = {}
         for row, k in zip(self.combination, self._others, strict=True):
             largest = np.abs(row).max(initial=0.0)
             parts = [repr(self.names[j]) for j, c in zip(self.kept, row, strict=True) if abs(c) > TOLERANCE * largest]
@@ -125,8 +125,8 @@ class IndependentColumns:
             why = f"a {'multiple' if len(parts) == 1 else 'combination'} of {_listed(parts)}"
             if largest == 0:
                 why = "zero in every row" if abs(self.centre[k]) <= TOLERANCE * self.scale[k] else "constant"
-            found[self.names[k]] = f"{self.names[k]!r} is {why}, and was dropped"
-        return found
+            reasons[self.names[k]] = f"{self.names[k]!r} is {why}, and was dropped"
+        return reasons
 
     def checked(self, columns: np.ndarray) -> np.ndarray:
         """The independent columns of rows to predict, (n, len(kept)).
@@ -157,8 +157,8 @@ class IndependentColumns:
         of_kept, of_others = unit[:, self.kept], unit[:, self._others]
         gap = np.abs(of_others - of_kept @ self.combination.T)
         limit = TOLERANCE * (1 + np.abs(of_others) + np.abs(of_kept) @ np.abs(self.combination.T))
-        found: np.ndarray = gap <= limit
-        return found
+        holds: np.ndarray = gap <= limit
+        return holds
 
     @property
     def _others(self) -> list[int]:
@@ -177,10 +177,10 @@ def intercept_of(names: Sequence[str]) -> int | None:
 
 def _solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
     """L^-1 r of a lower triangle; row by row, so that it is the same on every machine."""
-    found = np.zeros(len(right))
+    solution = np.zeros(len(right))
     for k in range(len(right)):
-        found[k] = (right[k] - sum(lower[k, :k] * found[:k])) / lower[k, k]
-    return found
+        solution[k] = (right[k] - sum(lower[k, :k] * solution[:k])) / lower[k, k]
+    return solution
 
 
 def _listed(parts: Sequence[str]) -> str:

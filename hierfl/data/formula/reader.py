@@ -87,7 +87,7 @@ class Reader:
             self.types.check(name, columns[name])
             if columns[name].dtype.kind in "iuf":
                 check_numbers(f"column {name!r}", columns[name].to_numpy(dtype=float))
-        # (clients that are whole numbers stay so, where they are a predictor, too)
+        # Clients that are whole numbers stay so, where they are a predictor, too.
         values = {name: columns[name] for name in names if name not in gate.parse(self.formula).places}
         return as_fitted(df.assign(**values), self.types, self.places, self.spellings)
 
@@ -104,10 +104,10 @@ class Reader:
         columns, offset = self.effects(df, check=True)
         for column in columns.T:
             check_numbers("an effect of the new rows", column)
-        one = np.ones(len(df))
-        rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": one, "event": one, "weight": one}
-        # (a row to predict is by itself: what other rows of its series say of it is not used)
-        rows |= {SERIES: one, TIME: one}
+        ones = np.ones(len(df))
+        rows: dict[str, np.ndarray | None] = {"offset": offset, "trials": ones, "event": ones, "weight": ones}
+        # A row to predict is by itself: what other rows of its series say of it is not used.
+        rows |= {SERIES: ones, TIME: ones}
         rows |= self.places.numbers(df)
         for role in ("known_se", "precision_weights"):
             if not (name := getattr(self.more, role)):
@@ -117,7 +117,7 @@ class Reader:
             rows |= RowColumns(**{role: name}).numbers(typed(df, terms, [name]))
         if "trials" in self.extras and (trials := trials_of(self.formula, df)) is not None:
             rows["trials"] = trials
-        return np.column_stack([columns, *(found for name, found in in_order(rows).items() if name in self.extras)])
+        return np.column_stack([columns, *(numbers for name, numbers in in_order(rows).items() if name in self.extras)])
 
     def effects(self, df: pd.DataFrame, *, check: bool = False) -> tuple[np.ndarray, np.ndarray | None]:
         """The columns of effects (n, p + q + those of other levels), and the offset (n,); None without one.
@@ -151,25 +151,25 @@ class Reader:
         """All fixed columns (n, p), each random one (n,), level by level, and the offset (n,), of prepared rows."""
         terms = gate.parse(self.formula)
         values = dict(typed(df, terms, sorted(terms.predictors)))
-        # (the order of a category's levels is the fit's)
+        # The order of a category's levels is the fit's.
         values |= {k: v.astype(v.cat.categories.dtype) for k, v in values.items() if hasattr(v, "cat")}
-        # (the column that stands for the clients' in formulae's terms)
+        # The column that stands for the clients' in formulae's terms.
         ones = {term.factor.name: 0 for group in self._all_groups for term in group.terms.values()}
-        here = df.assign(**values, **ones)
+        table = df.assign(**values, **ones)
         try:
             with gate.quietly():
-                fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(here))
+                fixed, offset = effects_and_offset(self.read.common.evaluate_new_data(table))
                 of_levels = {
-                    level: random_columns([group.evaluate_new_data(here) for group in groups])
+                    level: random_columns([group.evaluate_new_data(table) for group in groups])
                     for level, groups in self.groups.items()
                 }
-                of_levels = with_smooths(of_levels, self.smooths, here)
+                of_levels = with_smooths(of_levels, self.smooths, table)
                 random = [column for columns, _ in of_levels.values() for column in columns.values()]
         except Exception as fault:  # whatever formulae says
             if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
-                known = self.types.levels.get(strange[2], ())
-                there = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
-                (level, *_) = sorted({str(value) for value in there if value not in known})
+                levels = self.types.levels.get(strange[2], ())
+                present = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
+                (level, *_) = sorted({str(value) for value in present if value not in levels})
                 what = f"column {strange[2]!r} has the level {level!r}"
                 raise UserError(f"{what}, which was in no row of the fit: it has no coefficient") from fault
             raise gate.misfit(terms, fault) from fault

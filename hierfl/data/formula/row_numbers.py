@@ -105,7 +105,7 @@ class RowColumns:
         Raises:
             UserError: for a column that holds others than its role can have.
         """
-        found = {}
+        numbers = {}
         words = dict(ROLES.values())
         for key, name in self.names.items():
             what = words[key]
@@ -123,16 +123,16 @@ class RowColumns:
             else:
                 for extreme in (values.min(), values.max()):
                     check_numbers(f"column {name!r}", np.array([extreme]))
-            found[key] = values
-        return found
+            numbers[key] = values
+        return numbers
 
 
 def _way(key: str, column: pd.Series) -> str:
     """How a column becomes what its role needs."""
-    here, value = f"df[{column.name!r}]", sorted(column.unique().tolist(), key=str)[-1]
+    frame_column, value = f"df[{column.name!r}]", sorted(column.unique().tolist(), key=str)[-1]
     if key == "event":
-        return f"{here} = ({here} == {value!r}).astype(int), if {value!r} is the event"
-    return f"{here} = {here}.astype(float), of text that is written as numbers"
+        return f"{frame_column} = ({frame_column} == {value!r}).astype(int), if {value!r} is the event"
+    return f"{frame_column} = {frame_column}.astype(float), of text that is written as numbers"
 
 
 def in_order(rows: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:

@@ -61,17 +61,17 @@ def written(reader: Reader, df: pd.DataFrame, client: str) -> dict[str, Any] | N
         "more": asdict(reader.more), "means": dict(reader.means), "spellings": asdict(reader.spellings),
         "places": {name: getattr(reader.places, name) for name in ("within", "outer", "homes")},
         "independent": _independent(reader.independent),
-        "limits": {kind: [of.lower, of.upper] for kind, of in reader.smooths.items()},
+        "limits": {kind: [basis.lower, basis.upper] for kind, basis in reader.smooths.items()},
     }  # fmt: skip
     some = whole.iloc[:: max(1, len(whole) // ROWS)]
     try:
         again = read(record)
         same = all(
-            _same(one, other)
+            _same(array, other)
             for make in ("effects", "all_fixed")
-            for one, other in zip(getattr(reader, make)(some), getattr(again, make)(some), strict=True)
+            for array, other in zip(getattr(reader, make)(some), getattr(again, make)(some), strict=True)
         )
-    except UserError:  # (of numbers that such a table has and the fitted one has not)
+    except UserError:  # of numbers that such a table has and the fitted one has not
         return None
     return record if same else None
 
@@ -84,7 +84,7 @@ def read(record: Mapping[str, Any]) -> Reader:
     """
     terms = gate.parse(record["formula"])
     levels, table = terms.levels(record["client"]), _table(terms, record)
-    # (the response is read of other tables by itself)
+    # The response is read of other tables by itself.
     right = gate.parse(terms.text.partition("~")[2])
     made = gate.evaluate(right, table)
     if made.common is None or made.group is None:
@@ -95,13 +95,13 @@ def read(record: Mapping[str, Any]) -> Reader:
         kept = tuple(independent["kept"])
         arrays["combination"] = arrays["combination"].reshape(-1, len(kept))
         independent = IndependentColumns(tuple(independent["names"]), kept, **arrays)
-    seen = {name: tuple(values) for name, values in record["seen"].items()}
-    types = ColumnTypes(frozenset(record["numbers"]), seen, frozenset(record["truths"]))
+    levels_seen = {name: tuple(values) for name, values in record["seen"].items()}
+    types = ColumnTypes(frozenset(record["numbers"]), levels_seen, frozenset(record["truths"]))
     return Reader(
         made, random_terms(terms, levels, made, table), tuple(record["extras"]), RowColumns(**record["more"]),
         record["formula"], Groups(levels, **record["places"]), independent, types,
         Spellings(**record["spellings"]), record["means"],
-        {kind: SmoothBasis(of, *map(float, record["limits"][kind])) for kind, of in levels.smooths.items()},
+        {kind: SmoothBasis(smooth, *map(float, record["limits"][kind])) for kind, smooth in levels.smooths.items()},
     )  # fmt: skip
 
 
@@ -147,8 +147,8 @@ def _independent(columns: IndependentColumns | None) -> dict[str, Any] | None:
     return {"names": list(columns.names), "kept": [int(k) for k in columns.kept], **arrays}
 
 
-def _same(one: np.ndarray | None, other: np.ndarray | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    size = np.abs(one).max(axis=0, initial=0.0)
-    return one.shape == other.shape and bool((np.abs(one - other) <= TOLERANCE * (1 + size)).all())
+def _same(first: np.ndarray | None, other: np.ndarray | None) -> bool:
+    if first is None or other is None:
+        return first is other
+    size = np.abs(first).max(axis=0, initial=0.0)
+    return first.shape == other.shape and bool((np.abs(first - other) <= TOLERANCE * (1 + size)).all())

@@ -95,7 +95,7 @@ class SmoothBasis:
     def columns(self, x: np.ndarray) -> np.ndarray:
         """z (n, k - 2) of values (n,)."""
         x = np.asarray(x, dtype=float)
-        place, weight = np.polynomial.legendre.leggauss(_DEGREE)  # (exact: a cubic times a line)
+        place, weight = np.polynomial.legendre.leggauss(_DEGREE)  # exact: a cubic times a line
         inside = self.smooth.k - _DEGREE
         middle = (np.arange(inside)[:, None] + 0.5 + 0.5 * place).ravel() / inside  # of the limits' 0 to 1
         root = np.sqrt(np.tile(weight, inside))[:, None]
@@ -130,11 +130,11 @@ def smooth_bases(
     Raises:
         UserError: for fixed columns without a straight line or an intercept.
     """
-    from .units import INTERCEPT  # (which has torch: formulas are parsed without)
+    from .units import INTERCEPT  # which has torch: formulas are parsed without
 
     for smooth in smooths.values():
         if smooth.column not in fixed or smooth.column not in numbers:
             raise UserError(f"{smooth.label} is of a column of numbers, which {smooth.column!r} is not")
         if not ordered and not {*INTERCEPT} & {*fixed}:
             raise UserError(f"{smooth.label} needs an intercept beside it: write 1 + {smooth.label}")
-    return {kind: of.basis(*map(float, numbers[of.column])) for kind, of in smooths.items()}
+    return {kind: term.basis(*map(float, numbers[term.column])) for kind, term in smooths.items()}

@@ -64,8 +64,8 @@ def as_fitted(df: pd.DataFrame, types: ColumnTypes, places: Groups, spellings: S
     """
     levels, renamed = places.levels, dict[str, np.ndarray]()
     clients: Mapping[str, object] = places.homes or places.inner
-    known = {**types.levels, levels.outer: tuple(places.outer), levels.client: tuple(clients)}
-    for name, names in known.items():
+    names_by_column = {**types.levels, levels.outer: tuple(places.outer), levels.client: tuple(clients)}
+    for name, names in names_by_column.items():
         if name in df.columns and df[name].dtype.kind == "O":
             values = df[name].to_numpy(dtype=object)
             changed = as_known(values, names, spellings[name], f"column {name!r}")

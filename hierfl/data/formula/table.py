@@ -108,7 +108,10 @@ class FormulaTable:
         except Exception as fault:  # whatever formulae and pandas say of columns that do not fit together
             raise gate.misfit(formula, fault) from fault
         who = client_names(df[levels.client], f"column {levels.client!r}")
-        for name, column in [*fixed.items(), *(one for found, _ in random.values() for one in found.items())]:
+        for name, column in [
+            *fixed.items(),
+            *(item for named_columns, _ in random.values() for item in named_columns.items()),
+        ]:
             check_numbers(f"the effect {name!r}", np.asarray(column))
         for name in formula.own:
             check_formula_rank(name, random[name][0])
@@ -141,41 +144,41 @@ class FormulaTable:
         Raises:
             UserError: for such a table.
         """
-        y, levels, of = self.response.y, self.response.levels, response_class(self.family)
+        y, levels, response = self.response.y, self.response.levels, response_class(self.family)
         if levels:
-            of.check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels), self.response.labels)
+            response.check_levels(self.name, np.bincount(y.astype(int) - 1, minlength=levels), self.response.labels)
         check_numbers(f"the response {self.name!r}", y)
         numbers = {level: self.rows[level] for level in KINDS[1:] if level in self.rows}
         random = {level: columns for level, (columns, _) in self.random.items()}
         check_groups(self.levels, self.who, numbers, random, needs_residual)
-        if of.residual and not np.ptp(self._centre()[:, 0]):
+        if response.residual and not np.ptp(self._centre()[:, 0]):
             raise UserError(f"the response {self.name!r} does not vary")
 
     def inputs(self) -> dict[str, np.ndarray]:
         """Columns of the design's inputs, by name."""
         columns = {f"{name} (fixed)": self.fixed[name].to_numpy() for name in self.fixed}
         for level in (*KINDS, *OWN):
-            found, _ = self.random.get(level, ({}, ()))
-            columns |= {f"{name} (random, {level})": column for name, column in found.items()}
+            columns_of_level, _ = self.random.get(level, ({}, ()))
+            columns |= {f"{name} (random, {level})": column for name, column in columns_of_level.items()}
         return {**columns, **self.rows}
 
     def design(self) -> Design:
         """What the columns of the inputs are."""
-        parts, of, correlated = self._centre(), response_class(self.family), self.more.correlated
+        parts, response, correlated = self._centre(), response_class(self.family), self.more.correlated
         fixed = {name: self.fixed[name].to_numpy() for name in self.fixed}
         random, blocks = self.levels.of_clients(*self.random[CLIENT])
-        units = {level: _units(*found) for level, found in self.random.items()}
+        units = {level: _units(*columns_of_level) for level, columns_of_level in self.random.items()}
         return Design.of(
             list(fixed), random, self.family, tuple(self.rows), self.response.levels,
-            centre=of.centre(float(parts[:, 0].sum()), float(parts[:, 1].sum())),
-            scale=(float(np.std(parts[:, 0])) or 1.0) if of.residual else 1.0,
+            centre=response.centre(float(parts[:, 0].sum()), float(parts[:, 1].sum())),
+            scale=(float(np.std(parts[:, 0])) or 1.0) if response.residual else 1.0,
             blocks=blocks, random_units=units[CLIENT], fixed_units=_units(fixed, (len(fixed),)),
             labels=self.response.labels, fixed_correlation=self.independent.correlation,
-            histogram=of.histogram(self.response.y, self.rows, np.asarray(self.who)).tolist(),
+            histogram=response.histogram(self.response.y, self.rows, np.asarray(self.who)).tolist(),
             correlation=None if correlated is None else correlated.sized(self.rows[SERIES]),
             **by_field({
-                level: self.places.grouping(level, tuple(found), blocks, units[level])
-                for level, (found, blocks) in self.random.items() if level != CLIENT
+                level: self.places.grouping(level, tuple(columns_of_level), blocks, units[level])
+                for level, (columns_of_level, blocks) in self.random.items() if level != CLIENT
             }),
         )  # fmt: skip
 
@@ -191,7 +194,7 @@ class FormulaTable:
 
 def _numbers(smooths: Iterable[Smooth], df: pd.DataFrame) -> dict[str, tuple[float, float]]:
     """Mean and standard deviation of smooth terms' columns, where they hold numbers."""
-    names = [of.column for of in smooths if df[of.column].dtype.kind in "biuf"]
+    names = [smooth.column for smooth in smooths if df[smooth.column].dtype.kind in "biuf"]
     columns = {name: df[name].to_numpy(dtype=float) for name in names}
     return {name: (float(x.mean()), float(x.std())) for name, x in columns.items()}
 

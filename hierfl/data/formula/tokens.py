@@ -59,15 +59,15 @@ def tokens_of(text: str) -> Iterator[Token]:
         raise Refused("it holds characters that are not text (lone surrogates)") from error
     place = 0
     while place < len(text):
-        found = _TOKEN.match(text, place)
-        if found is None or (found.lastgroup == "name" and not text[place].isalpha()):
+        match = _TOKEN.match(text, place)
+        if match is None or (match.lastgroup == "name" and not text[place].isalpha()):
             hint = "; names that begin so are written between backquotes" if text[place] == "_" else ""
             raise Refused(f"{text[place : place + 20].split()[0]!r} is not understood{hint}")
-        kind, place = str(found.lastgroup), found.end()
-        if kind in ("name", "quoted", "text") and "__" in found.group():
-            raise Refused(f"{found.group()} holds '__', which formulas must not: rename the column")
-        if kind == "number" and len(found.group()) > MAX_DIGITS:
+        kind, place = str(match.lastgroup), match.end()
+        if kind in ("name", "quoted", "text") and "__" in match.group():
+            raise Refused(f"{match.group()} holds '__', which formulas must not: rename the column")
+        if kind == "number" and len(match.group()) > MAX_DIGITS:
             raise Refused(f"it has a number of more than {MAX_DIGITS} digits")
         if kind != "space":
-            yield Token(kind, found.group())
+            yield Token(kind, match.group())
     yield Token("end", "")

@@ -33,7 +33,11 @@ def trials_text(formula: str) -> str:
             arguments.append([])
         else:
             arguments[-1].append(token)
-    named = {one[0].text: one[2:] for one in arguments if len(one) > 1 and one[1] == Token("sign", "=")}
+    named = {
+        argument[0].text: argument[2:]
+        for argument in arguments
+        if len(argument) > 1 and argument[1] == Token("sign", "=")
+    }
     return " ".join(token.text for token in named.get("trials", arguments[-1]))
 
 
@@ -53,12 +57,12 @@ def trials_of(formula: str, df: pd.DataFrame) -> np.ndarray | None:
     text, columns = trials_text(formula), trials_columns(formula)
     if not columns:
         return np.full(len(df), float(text)) if text else None
-    there = columns & set(df.columns)
-    if not there:
+    present = columns & set(df.columns)
+    if not present:
         return None
     numbers = dict[str, Any]()
     for name in sorted(columns):
-        if name not in there:
+        if name not in present:
             raise UserError(f"the table lacks column {name!r}, which the trials {text!r} need")
         column = one_column(df, name)
         if missing := int(column.isna().sum()):
@@ -71,7 +75,9 @@ def trials_of(formula: str, df: pd.DataFrame) -> np.ndarray | None:
                 f"df[{name!r}] = df[{name!r}].astype(float), of text that is written as numbers"
             )
     whole = {name: column.astype(float) for name, column in numbers.items()}
-    found = gate.evaluate(gate.parse(f"0 + I({text})"), df[[]].assign(**whole)).common.design_matrix[:, 0].astype(float)
-    if not ((found >= 1) & (found == np.floor(found))).all():
+    trials = (
+        gate.evaluate(gate.parse(f"0 + I({text})"), df[[]].assign(**whole)).common.design_matrix[:, 0].astype(float)
+    )
+    if not ((trials >= 1) & (trials == np.floor(trials))).all():
         raise UserError(f"the trials {text!r} are whole numbers from 1, and not in every row here")
-    return found
+    return trials

@@ -42,7 +42,7 @@ class Units:
             for k in range(first, first + size):
                 moved = float(mean[k]) if movable and names[k] not in INTERCEPT else 0.0
                 spread = float(np.sqrt(max(float(rms[k]) ** 2 - moved**2, 0.0)))
-                # (a column that does not vary but for rounding is no intercept's business: it stays where it is)
+                # A column that does not vary but for rounding is no intercept's business: it stays where it is.
                 moved, spread = (moved, spread) if spread > 1e-7 * abs(moved) else (0.0, float(rms[k]))
                 centre.append(moved)
                 scale.append(spread or 1.0)

@@ -16,7 +16,7 @@ OF = ("classes", "clients")
 
 def hold_out(
     train: Sequence[Index], ids: Sequence[str], y: np.ndarray, fraction: float, seed: int, task: str,
-    of: str = "classes",
+    stratify: str = "classes",
 ) -> tuple[list[Index], list[Index]]:  # fmt: skip
     """Takes a validation set out of every client's training set.
 
@@ -29,15 +29,15 @@ def hold_out(
         UserError: for a fraction that is none, or another ``of``.
     """
     check_fraction("validation", fraction)
-    if of not in OF:
-        raise unknown("validation_of", of, OF)
+    if stratify not in OF:
+        raise unknown("validation_of", stratify, OF)
     if not fraction:
         return list(train), [np.empty(0, dtype=np.int64) for _ in train]
-    kept, held = [], []
+    kept, held_out = [], []
     for index, name in zip(train, ids, strict=True):
         rng = np.random.default_rng([seed, *b"validation", *str(name).encode()])
-        groups, least = [index], 10 if of == "classes" else 3
-        if task == "classification" and of == "classes":
+        groups, least = [index], 10 if stratify == "classes" else 3
+        if task == "classification" and stratify == "classes":
             groups = [index[y[index] == label] for label in np.unique(y[index])]
         chosen = [
             rng.choice(group, max(1, round(fraction * len(group))), replace=False)
@@ -45,6 +45,6 @@ def hold_out(
             if len(group) >= least
         ]
         out = np.sort(np.concatenate(chosen)) if chosen else np.empty(0, dtype=np.int64)
-        held.append(out)
+        held_out.append(out)
         kept.append(np.setdiff1d(index, out, assume_unique=True))
-    return kept, held
+    return kept, held_out

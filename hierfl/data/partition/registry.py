@@ -47,7 +47,7 @@ SPLITS: dict[str, Split] = {}
 
 
 def split(
-    name: str, about: str, parameter: str | None = None, *, whole: bool = True, needs_labels: bool = True,
+    name: str, description: str, parameter: str | None = None, *, whole: bool = True, needs_labels: bool = True,
     names: Callable[[PooledDataset, list[Index]], list[str]] | None = None,
     clients: Callable[[PooledDataset, int], list[str]] | None = None, options: tuple[str, ...] = (),
     flags: tuple[str, ...] = (),
@@ -55,7 +55,7 @@ def split(
     """Registers a function as a way of cutting; see :class:`Split`."""
 
     def registered(make: Make) -> Make:
-        SPLITS[name] = Split(about, parameter, make, whole, needs_labels, names, clients, options, flags)
+        SPLITS[name] = Split(description, parameter, make, whole, needs_labels, names, clients, options, flags)
         return make
 
     return registered

@@ -12,12 +12,12 @@ def parse(name: str) -> tuple[str, float, dict[str, float]]:
     Raises:
         UserError: for an unknown kind or option, a parameter missing, superfluous or out of range.
     """
-    head, *said = name.split(",")
+    head, *given = name.split(",")
     kind, colon, text = head.partition(":")
     if kind not in SPLITS:
         raise unknown("split", kind, (f"{k}:{s.parameter}" if s.parameter else k for k, s in SPLITS.items()))
     options: dict[str, float] = {}
-    for option in said:
+    for option in given:
         key, equals, number = option.partition("=")
         flags = ("redraw", *SPLITS[kind].flags)
         if key not in (*flags, "keep", *SPLITS[kind].options):

@@ -38,9 +38,9 @@ def read_batch(path: Path | str, labels: str) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         UserError: for what is no such file.
     """
-    found = read_pickled(path)
+    content = read_pickled(path)
     with reading(path, "batch of CIFAR's"):
-        data, y = found["data"], found[labels]
+        data, y = content["data"], content[labels]
         x = data.value if isinstance(data, Unset) else None
         if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3 * 32 * 32:
             raise ValueError("its data are not rows of 3 x 32 x 32 bytes")
@@ -55,8 +55,8 @@ def read_names(path: Path | str, key: str) -> list[str]:
     Raises:
         UserError: for what is no such file.
     """
-    found = read_pickled(path)
+    content = read_pickled(path)
     with reading(path, "file of CIFAR's names"):
-        if not isinstance(found[key], list):
+        if not isinstance(content[key], list):
             raise ValueError("its names are no list")
-        return [text_of(name) for name in found[key]]
+        return [text_of(name) for name in content[key]]

@@ -75,7 +75,7 @@ class Machine:
             "MEMOIZE": lambda _: self._memoize(len(self.memo)),
             "BINPUT": self._memoize, "LONG_BINPUT": self._memoize,
             "BINGET": self._recall, "LONG_BINGET": self._recall,
-            "GLOBAL": lambda said: self.stack.append(_word(said)),
+            "GLOBAL": lambda word: self.stack.append(_word(word)),
             "STACK_GLOBAL": lambda _: self.stack.append(_word(" ".join(map(text_of, self._pop(2))))),
             "REDUCE": lambda _: self._reduce(*self._pop(2)),
             "BUILD": lambda _: self._build(*self._pop(1)),
@@ -136,7 +136,7 @@ class Machine:
 
     def _reduce(self, what: Any, arguments: Any) -> None:
         name = what.name if isinstance(what, _Word) else ""
-        if name == "encode":  # (Python 3's bytes in Python 2's protocol)
+        if name == "encode":  # Python 3's bytes in Python 2's protocol
             text, coding = arguments
             self.budget -= len(text)
             if coding not in ("latin1", "latin-1") or self.budget < 0:
@@ -173,14 +173,14 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else value.decode("latin-1")
 
 
-def _word(said: str) -> _Word:
-    if said not in _WORDS:
-        raise ValueError(f"it names {said.replace(' ', '.')[:60]}, which is none of an array's: it may be hostile")
-    return _Word(_WORDS[said])
+def _word(word: str) -> _Word:
+    if word not in _WORDS:
+        raise ValueError(f"it names {word.replace(' ', '.')[:60]}, which is none of an array's: it may be hostile")
+    return _Word(_WORDS[word])
 
 
-def _dtype(said: Any) -> np.dtype:
-    code = text_of(said)
+def _dtype(code_given: Any) -> np.dtype:
+    code = text_of(code_given)
     if not re.fullmatch(r"[iu][1248]", code):
         raise ValueError("an array holds something else than whole numbers")
     return np.dtype(code)

@@ -32,14 +32,14 @@ def byte_limit() -> int:
     Raises:
         UserError: where the environment variable is no positive number.
     """
-    said = os.environ.get(LIMIT, "").strip()
-    if said:
+    text = os.environ.get(LIMIT, "").strip()
+    if text:
         try:
-            limit = float(said)
+            limit = float(text)
         except ValueError:
             limit = float("nan")
         if not 0 < limit < 2**33:
-            raise UserError(f"{LIMIT} is a number of GiB, as in {LIMIT}=32; not {shown(said)!r}")
+            raise UserError(f"{LIMIT} is a number of GiB, as in {LIMIT}=32; not {shown(text)!r}")
         return int(limit * GIB)
     try:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

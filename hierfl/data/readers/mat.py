@@ -45,9 +45,9 @@ def read_mat(path: Path | str, names: Sequence[str]) -> dict[str, np.ndarray]:
                 content = _inflated(path, element, order, unpacked)
                 unpacked += len(content)
                 kind, element, _ = _element(memoryview(content), order)
-            found = _matrix(element, order) if kind == _MATRIX else None
-            if found and found[0] in names:
-                arrays[found[0]] = found[1]
+            array = _matrix(element, order) if kind == _MATRIX else None
+            if array and array[0] in names:
+                arrays[array[0]] = array[1]
     missing = [name for name in names if name not in arrays]
     if missing:
         raise UserError(f"{shown(path)} is no {what} with {', '.join(names)}: it lacks numbers {', '.join(missing)}")

@@ -61,7 +61,7 @@ def _member(path: Path | str, packed: zipfile.ZipFile, name: str, member: zipfil
     """One array. What is unpacked never exceeds the size that the directory declares, which was checked."""
     if member.flag_bits & 1:
         raise UserError(f"{shown(path)}: array {name} is encrypted")
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # (numpy writes no others)
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # numpy writes no others
         raise UserError(f"{shown(path)}: array {name} is compressed by another method than deflate")
     with reading(f"{path}: array {name}", "array that can be read"), packed.open(member) as stream:
         shape, fortran, dtype = _npy_header(f"{path}: array {name}", stream)
@@ -70,7 +70,7 @@ def _member(path: Path | str, packed: zipfile.ZipFile, name: str, member: zipfil
         if size != member.file_size - stream.tell():
             check_size(path, size, f"array {name} with shape {shape} of {dtype}")
             raise ValueError(f"{size} bytes are declared by shape {shape} of {dtype}, {member.file_size} are there")
-        # (empty memory costs nothing until it is filled, so that a false declaration takes none)
+        # Empty memory costs nothing until it is filled, so that a false declaration takes none.
         flat = np.empty(count, dtype=dtype)
         view, done = flat.view(np.uint8).data if count else memoryview(b""), 0
         while done < size:
@@ -78,7 +78,7 @@ def _member(path: Path | str, packed: zipfile.ZipFile, name: str, member: zipfil
             if not got:
                 raise EOFError("it ends too early")
             done += got
-        stream.read(1)  # (the check sum is compared at the end)
+        stream.read(1)  # the check sum is compared at the end
         array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
         array = array.astype(dtype.newbyteorder("="), copy=False)
         if dtype.kind == "S":
@@ -99,7 +99,7 @@ def _npy_header(where: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, n
     """Shape, whether Fortran's order, dtype; only of arrays that can be read without pickle."""
     version = np.lib.format.read_magic(stream)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if read is None:  # (version 3 is for records whose fields have names in other alphabets)
+    if read is None:  # version 3 is for records whose fields have names in other alphabets
         raise UserError(f"{shown(where)} has format {version[0]}.{version[1]}, of which nothing is read")
     shape, fortran, dtype = read(stream)
     if dtype.hasobject:

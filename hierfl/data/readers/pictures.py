@@ -36,14 +36,14 @@ def picture_files(path: Path) -> tuple[list[Path], list[str] | None]:
     """
     if not path.is_dir():
         return [path], None
-    depths = [sorted(found for found in path.glob(pattern) if is_picture(found)) for pattern in DEPTHS]
-    filled = [found for found in depths if found]
+    depths = [sorted(file for file in path.glob(pattern) if is_picture(file)) for pattern in DEPTHS]
+    filled = [file for file in depths if file]
     if len(filled) > 1:
         raise UserError(f"{shown(path)} has pictures beside its folders and in them: whose are these?")
     if not filled:
         raise UserError(f"{shown(path)} has no pictures ({', '.join(ENDINGS)}), nor have its folders")
     alone = bool(depths[0])
-    return filled[0], None if alone else [found.relative_to(path).parts[0] for found in filled[0]]
+    return filled[0], None if alone else [file.relative_to(path).parts[0] for file in filled[0]]
 
 
 def read_pictures(paths: list[Path], shape: tuple[int, ...]) -> np.ndarray:
@@ -61,7 +61,7 @@ def read_pictures(paths: list[Path], shape: tuple[int, ...]) -> np.ndarray:
     mode = MODES.get(shape[0])
     if mode is None:
         raise UserError(f"pictures in files have 1 or 3 channels, and the run's have {shape[0]}: give an .npz with x")
-    found = []
+    pictures = []
     for path in paths:
         regular_file(path, "a picture")
         check_size(path, path.stat().st_size)
@@ -72,5 +72,5 @@ def read_pictures(paths: list[Path], shape: tuple[int, ...]) -> np.ndarray:
         if tuple(picture.shape) != tuple(shape):
             size, wanted = ("x".join(map(str, s[1:])) for s in (picture.shape, shape))
             raise UserError(f"{shown(path)} is {size} pixels high and wide, and the run's pictures are {wanted}")
-        found.append(picture.numpy())
-    return np.stack(found)
+        pictures.append(picture.numpy())
+    return np.stack(pictures)

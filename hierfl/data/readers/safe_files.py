@@ -22,14 +22,14 @@ def located(path: Path | str) -> Path:
         UserError: for a name that is empty, no valid text, has no home directory to expand to, or leads in a circle.
     """
     try:
-        found = user_path(path).resolve()
-        if found.is_symlink():  # (from Python 3.13 on, resolve stops at a circle and says nothing)
+        resolved = user_path(path).resolve()
+        if resolved.is_symlink():  # from Python 3.13 on, resolve stops at a circle and says nothing
             raise UserError(f"{shown(path)} cannot be used: its symbolic links lead in a circle")
     except RuntimeError as error:  # a circle of links
         raise UserError(f"{shown(path)} cannot be used: {shown(error)}") from error
     except OSError as error:
         raise UserError(f"{shown(path)} cannot be used: {error.strerror or error}") from error
-    return found
+    return resolved
 
 
 _KINDS = {
@@ -49,16 +49,16 @@ def regular_file(path: Path | str, what: str = "") -> Path:
         UserError: where it is missing, no regular file (a directory, a named pipe, a device, ...), or has a name that
             cannot be used (see :func:`located`).
     """
-    found = located(path)
+    resolved = located(path)
     try:
-        kind = stat.S_IFMT(found.stat().st_mode)
+        kind = stat.S_IFMT(resolved.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"no file {shown(path)}" + (f"; it should be {what}" if what else "")) from error
     except OSError as error:
         raise UserError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
     if kind != stat.S_IFREG:
         raise UserError(f"{shown(path)} is {_KINDS.get(kind, 'something else')}, not a regular file")
-    return found
+    return resolved
 
 
 def open_regular(path: Path | str, what: str = "") -> BinaryIO:
@@ -67,11 +67,11 @@ def open_regular(path: Path | str, what: str = "") -> BinaryIO:
     Raises:
         UserError: as there, or where it may not be read.
     """
-    found = regular_file(path, what)
-    # (should a pipe have taken the file's name since it was looked at, opening it must not wait)
+    file = regular_file(path, what)
+    # Should a pipe have taken the file's name since it was looked at, opening it must not wait.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        stream = os.fdopen(os.open(found, flags), "rb")
+        stream = os.fdopen(os.open(file, flags), "rb")
     except OSError as error:
         raise UserError(f"{shown(path)} cannot be read: {error.strerror or error}") from error
     if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):

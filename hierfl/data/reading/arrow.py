@@ -34,8 +34,8 @@ def arrow_cells(data: str, content: bytes, options: Reading) -> Cells:
     Raises:
         UserError: without pyarrow, for a damaged file, and columns of lists or pictures.
     """
-    if said := [name for name in OF_TEXT if getattr(options, name)]:
-        raise UserError(f"{data} is no text: {said[0]} says nothing of it")
+    if flags := [name for name in OF_TEXT if getattr(options, name)]:
+        raise UserError(f"{data} is no text: {flags[0]} says nothing of it")
     table = arrow_table(data, content)
     columns = [table.column(k).to_pylist() for k in range(table.num_columns)]
     return cells_of_columns(data, dict(zip(map(str, table.column_names), columns, strict=True)))

@@ -48,7 +48,7 @@ def cells_of(data: str, text: str, sep: str, remedies: Remedies) -> Cells:
     skipped = 0
     first, _, rest = text.partition("\n")
     line = first.strip().strip('"')
-    if line.lower().startswith("sep=") and len(line) <= 5:  # (a line that Excel reads, and leaves out)
+    if line.lower().startswith("sep=") and len(line) <= 5:  # a line that Excel reads, and leaves out
         sep, text, skipped = sep or line[4:] or "\t", rest, 1
     return parsed(data, text, sep or _separator(data, text, remedies), skipped)
 

@@ -37,7 +37,7 @@ def contents(path: Path | str) -> bytes:
             result += piece
             check_size(path, len(result), "the unpacked file")
             data = unpack.unconsumed_tail
-            if unpack.eof and (data := unpack.unused_data.lstrip(b"\0")):  # (several, one after the other)
+            if unpack.eof and (data := unpack.unused_data.lstrip(b"\0")):  # several, one after the other
                 unpack = zlib.decompressobj(wbits=31)
             elif not data and not unpack.eof:
                 raise UserError(f"{shown(path)} cannot be read: its gzip data end early")

@@ -146,25 +146,25 @@ def _candidates(name: str, text: Mapping[str, int], reading: Reading) -> list[Di
     """All that it may be; first what can be said without contradicting what was."""
     plain = usual(reading)
     result = []
-    for one in (*FORMATS, POINTS):
-        shows = {cell: one.plain(cell) is not None for cell in text}
+    for format_tried in (*FORMATS, POINTS):
+        shows = {cell: format_tried.plain(cell) is not None for cell in text}
         strange = [cell for cell in text if shows[cell] and plain.plain(cell) is None]
         if strange:
-            ways = _ways(name, one, [cell for cell in text if shows[cell]], strange[0], reading)
-            result.append(Disguise(_named(one), tuple(ways), shows))
+            ways = _ways(name, format_tried, [cell for cell in text if shows[cell]], strange[0], reading)
+            result.append(Disguise(_named(format_tried), tuple(ways), shows))
     result.sort(key=lambda disguise: not disguise.ways)
     split = {cell: without_unit(cell) for cell in text}
-    for one in (plain, *(one for one in FORMATS if _may_be(one, reading))):
-        numbers = {cell: split[cell][0] for cell in text if one.plain(split[cell][0]) is not None}
+    for format_tried in (plain, *(format_tried for format_tried in FORMATS if _may_be(format_tried, reading))):
+        numbers = {cell: split[cell][0] for cell in text if format_tried.plain(split[cell][0]) is not None}
         units = {split[cell][1] for cell in numbers} - {""}
-        strange = [cell for cell in numbers if one.plain(cell) is None]
+        strange = [cell for cell in numbers if format_tried.plain(cell) is None]
         bare = any(not split[cell][1] for cell in numbers)
         if len(units) > 1 or not strange or (bare and units & {"%", "\u2030"}):
             continue
-        value = one.plain(numbers[strange[0]])
+        value = format_tried.plain(numbers[strange[0]])
         ways = [({}, f"to read {value}")]
-        if one != plain:
-            ways = _ways(name, one, list(numbers.values()), numbers[strange[0]], reading)
+        if format_tried != plain:
+            ways = _ways(name, format_tried, list(numbers.values()), numbers[strange[0]], reading)
         ways = [({**declared, "types": {name: "number"}}, reads) for declared, reads in ways]
         if units == {"%"}:
             ways.append(({**ways[0][0], "types": {name: "percent"}}, f"to read {float(value or 0) / 100:g}"))
@@ -181,10 +181,10 @@ def _ways(
 ) -> list[tuple[Mapping[str, Any], str]]:
     """What has to be said so that such numbers are read; several ways where they may be others."""
     ways = [_way(form, example)] if _may_be(form, reading) else []
-    if form == POINTS:  # (a column that is written otherwise than the file)
+    if form == POINTS:  # a column that is written otherwise than the file
         ways = [({"types": {name: "number"}}, f"to read {POINTS.plain(example)}")]
     other = NumberFormat(form.thousands) if form.thousands in (".", ",") else None
-    if ways and other and all(other.plain(cell) is not None for cell in cells):  # (6,968 may be less than seven)
+    if ways and other and all(other.plain(cell) is not None for cell in cells):  # 6,968 may be less than seven
         if other == POINTS:
             ways += _ways(name, POINTS, cells, example, reading)
         elif _may_be(other, reading):

@@ -34,9 +34,9 @@ def refuse_text(df: pd.DataFrame, names: Collection[str]) -> None:
     """
     for name in sorted(set(names)):
         if name in df.columns and is_text(df[name]):
-            there = [k for k, known in enumerate(df[name].notna()) if known]
-            cells = df[name].iloc[there].tolist()
-            refuse_disguise(name, cells, there, Reading(), FRAME, words=False)
+            rows = [k for k, present in enumerate(df[name].notna()) if present]
+            cells = df[name].iloc[rows].tolist()
+            refuse_disguise(name, cells, rows, Reading(), FRAME, words=False)
 
 
 def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
@@ -52,9 +52,9 @@ def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
     for name in sorted(set(names) - set(df.attrs.get(CHECKED, ()))):
         if name not in df.columns or (column := df[name]).ndim > 1 or getattr(column.dtype, "kind", "O") not in "iuf":
             continue
-        if found := code_among(column.dropna().to_numpy()):
+        if code := code_among(column.dropna().to_numpy()):
             result.append(
-                f"column {name!r} {found[0]}: df = hierfl.read_table(df, na=['{found[1]:g}']) if it is a missing "
+                f"column {name!r} {code[0]}: df = hierfl.read_table(df, na=['{code[1]:g}']) if it is a missing "
                 f"value, or hierfl.read_table(df, types={{{name!r}: 'number'}}) if it is a number"
             )
     return result

@@ -113,9 +113,9 @@ class Reading:
         Raises:
             UserError: for an entry that says nothing.
         """
-        known = cls.__dataclass_fields__
-        if strange := sorted((table or {}).keys() - known.keys()):
-            raise unknown("option of reading a table", strange[0], known)
+        fields = cls.__dataclass_fields__
+        if strange := sorted((table or {}).keys() - fields.keys()):
+            raise unknown("option of reading a table", strange[0], fields)
         return cls(**(table or {}))
 
 

@@ -83,7 +83,7 @@ def _table(
     result: dict[str, pd.Series] = {}
     for name, column in zip(cells.header, cells.columns, strict=True):
         if name in result:
-            continue  # (of unused columns of one name the first is enough)
+            continue  # of unused columns of one name the first is enough
         if name in text:
             _check_names(name, typing.reading)
             if name in used and _all_numbers(column, typing):
@@ -198,8 +198,8 @@ def is_text(column: pd.Series) -> bool:
         return False
     if str(column.dtype) == "category":
         return False
-    there = column.dropna()
-    return bool(len(there)) and all(isinstance(value, str) for value in there)
+    present = column.dropna()
+    return bool(len(present)) and all(isinstance(value, str) for value in present)
 
 
 def texts(column: pd.Series) -> list[str]:

@@ -29,7 +29,7 @@ def is_saved(path: Path | str) -> bool:
     """Whether a path is the folder of such a data set."""
     try:
         return any((Path(path) / name).is_file() for name in (STATE, SPLITS))
-    except (OSError, ValueError):  # (no path at all)
+    except (OSError, ValueError):  # no path at all
         return False
 
 
@@ -44,8 +44,8 @@ def saved_cells(path: Path | str, options: Reading) -> Cells:
         UserError: for a folder of several splits, without pyarrow, and for damaged files.
     """
     folder, data = Path(path), shown(path)
-    if said := [name for name in OF_TEXT if getattr(options, name)]:
-        raise UserError(f"{data} is no text: {said[0]} says nothing of it")
+    if flags := [name for name in OF_TEXT if getattr(options, name)]:
+        raise UserError(f"{data} is no text: {flags[0]} says nothing of it")
     if not (folder / STATE).is_file():
         splits = read_json(folder / SPLITS, SPLITS_SCHEMA)["splits"]
         raise UserError(f"{data} holds the splits {', '.join(splits)}: name one, such as {data}/{splits[0]}")
@@ -73,11 +73,11 @@ def _classes(folder: Path) -> dict[str, list[str]]:
     if not (folder / INFO).is_file():
         return {}
     features = read_json(folder / INFO).get("features")
-    found = features.items() if isinstance(features, dict) else ()
+    items = features.items() if isinstance(features, dict) else ()
     return {
-        str(name): list(map(str, of["names"]))
-        for name, of in found
-        if isinstance(of, dict) and of.get("_type") == "ClassLabel" and isinstance(of.get("names"), list)
+        str(name): list(map(str, feature["names"]))
+        for name, feature in items
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and isinstance(feature.get("names"), list)
     }
 
 

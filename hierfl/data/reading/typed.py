@@ -97,13 +97,13 @@ class Typing:
         plain = [usual(self.reading).plain(word) for word in self.reading.na]
         return {float(number) for number in plain if number is not None}
 
-    def _format(self, name: str, there: Sequence[str]) -> NumberFormat:
+    def _format(self, name: str, present: Sequence[str]) -> NumberFormat:
         """How a column's numbers are written: in a file with decimal commas one may have points."""
         form = usual(self.reading)
-        if form.decimal == "." or form.thousands == "." or any("," in cell for cell in there):
+        if form.decimal == "." or form.thousands == "." or any("," in cell for cell in present):
             return form
         declared = self.reading.types.get(name) in ("number", "percent")
-        sure = any(THOUSANDS_POINTS.fullmatch(cell.strip()) is None for cell in there if "." in cell)
+        sure = any(THOUSANDS_POINTS.fullmatch(cell.strip()) is None for cell in present if "." in cell)
         return POINTS if sure or declared else form
 
     def _numbers(self, plain: dict[str, str | None], cells: Sequence[str]) -> pd.Series:
@@ -125,14 +125,14 @@ class Typing:
         missing = {cell for cell in different if self._is_missing(cell)}
         form = self._format(name, [cell for cell in different if cell not in missing])
         plain = {cell: None if cell in missing else form.plain(cell) for cell in different}
-        there = [cell for cell in different if cell not in missing]
-        if all(plain[cell] is not None for cell in there):
+        present = [cell for cell in different if cell not in missing]
+        if all(plain[cell] is not None for cell in present):
             result = self._numbers(plain, cells)
             if strict and name not in self.known:
                 self._check_codes(name, result)
-                self._check_points(name, [cell.strip() for cell in there])
+                self._check_points(name, [cell.strip() for cell in present])
             return result
-        truths = {cell: _truth(cell) for cell in there}
+        truths = {cell: _truth(cell) for cell in present}
         if not missing and None not in truths.values():
             return pd.Series([truths[cell] for cell in cells], dtype="bool")
         if strict:
@@ -161,9 +161,9 @@ class Typing:
             f"{others.min():g} to {others.max():g}: say {na} if it is a missing value, or {number} if it is a number"
         )
 
-    def _check_points(self, name: str, there: Sequence[str]) -> None:
+    def _check_points(self, name: str, present: Sequence[str]) -> None:
         """Refuses 1.200 beside 950: points between thousands, of which only numbers below a thousand have none."""
-        pointed, whole = [cell for cell in there if "." in cell], [cell for cell in there if "." not in cell]
+        pointed, whole = [cell for cell in present if "." in cell], [cell for cell in present if "." not in cell]
         if self.reading.decimal or self.reading.thousands or len(pointed) < 2 or not whole:
             return
         largest = [max(abs(float(cell)) for cell in cells) for cells in (pointed, whole)]
@@ -221,16 +221,16 @@ class Typing:
         levels = _sorted({cell for cell in cells if cell not in gone})
         order, reference = self.reading.order.get(name), self.reading.reference.get(name)
         if order is not None:
-            # (what differs from a level in blanks or capitals alone is another spelling of it, for others to judge)
+            # What differs from a level in blanks or capitals alone is another spelling of it, for others to judge.
             spelled = {level: [other for other in levels if _folded(other) == _folded(level)] for level in order}
-            known = {other for others in spelled.values() for other in others}
-            if strange := [level for level in levels if level not in known]:
+            joined_levels = {other for others in spelled.values() for other in others}
+            if strange := [level for level in levels if level not in joined_levels]:
                 na = self.remedies.say(na=(*self.reading.na, *map(str.strip, strange)))
                 raise UserError(
                     f"column {name!r} holds {rows_shown(strange, cells, rows, self.remedies)}, which its order "
                     f"{'<'.join(order)!r} lacks: say {na} if these are missing values, or write them in the order"
                 )
-            levels = [one for level in order for one in dict.fromkeys([level, *spelled[level]])]
+            levels = [level_spelled for level in order for level_spelled in dict.fromkeys([level, *spelled[level]])]
         elif reference is not None:
             if reference not in levels:
                 shown = ", ".join(map(repr, levels[:10]))

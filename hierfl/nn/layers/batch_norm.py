@@ -75,13 +75,13 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor 
     Returns:
         (S, n, C, ...), and the batch's moments.
     """
-    x = x.to(own["running_mean"].dtype)  # (where networks multiply in less)
+    x = x.to(own["running_mean"].dtype)  # where networks multiply in less
     rows, n, channels = x.shape[:3]
     around = (*range(3, x.dim()),)
     area = x[0, 0, 0].numel()
     wide = {k: v.reshape(-1, channels).expand(rows, channels) for k, v in own.items()}
     counts = torch.full((rows,), n, device=x.device) if mask is None else mask.sum(1)
-    known = counts * area > 1
+    several = counts * area > 1
     if mask is None and n * area > 1:
         mean, variance = x.new_zeros(rows * channels), x.new_ones(rows * channels)
         weight, bias = (wide[k].flatten() if k in wide else None for k in ("weight", "bias"))
@@ -89,22 +89,22 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor 
         if n == 1:  # torch's gradients are wrong for a single example whose channels come last
             side_by_side = side_by_side.contiguous()
         y = batch_norm(side_by_side, mean, variance, weight, bias, training=True, momentum=1.0, eps=layer.eps)
-        seen = Moments(mean.view(rows, -1), variance.view(rows, -1), known)
-        return y.unflatten(1, (rows, channels)).transpose(0, 1), seen
-    here = torch.ones((rows, n), dtype=x.dtype, device=x.device) if mask is None else mask.to(x.dtype)
-    here = here.view(rows, n, *[1] * (x.dim() - 2))
+        moments_seen = Moments(mean.view(rows, -1), variance.view(rows, -1), several)
+        return y.unflatten(1, (rows, channels)).transpose(0, 1), moments_seen
+    ones = torch.ones((rows, n), dtype=x.dtype, device=x.device) if mask is None else mask.to(x.dtype)
+    ones = ones.view(rows, n, *[1] * (x.dim() - 2))
     total = (counts * area).clamp_min(1).to(x.dtype)[:, None]
-    mean = (x * here).sum((1, *around)) / total
-    centred = (x - _beside(mean, x)) * here
+    mean = (x * ones).sum((1, *around)) / total
+    centred = (x - _beside(mean, x)) * ones
     spread = centred.square().sum((1, *around))
-    # (what stands for the moments of a client without a variance has no gradient)
-    used_mean = torch.where(known[:, None], mean, wide["running_mean"])
-    used_variance = torch.where(known[:, None], spread / total, wide["running_var"])
+    # What stands for the moments of a client without a variance has no gradient.
+    used_mean = torch.where(several[:, None], mean, wide["running_mean"])
+    used_variance = torch.where(several[:, None], spread / total, wide["running_var"])
     y = (x - _beside(used_mean, x)) * _beside((used_variance + layer.eps).rsqrt(), x)
     if "weight" in wide:
         y = y * _beside(wide["weight"], x) + _beside(wide["bias"], x)
     unbiased = spread.detach() / (total - 1).clamp_min(1)
-    return y, Moments(mean.detach(), unbiased, known)
+    return y, Moments(mean.detach(), unbiased, several)
 
 
 def _beside(value: Tensor, x: Tensor) -> Tensor:

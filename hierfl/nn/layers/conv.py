@@ -45,7 +45,7 @@ def _apply(layer: nn.Conv2d, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 def _alone(layer: nn.Conv2d, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
     y = convolve(x, own["weight"], own.get("bias"), layer)
-    # (with a single channel in, torch does not see which layout is meant)
+    # With a single channel in, torch does not see which layout is meant.
     return y.contiguous(memory_format=torch.channels_last) if y.shape[1] > 1 else y
 
 

@@ -17,12 +17,12 @@ def with_hidden_layers(
     drop: float = 0.0, norm: bool = False,
 ) -> nn.Sequential:  # fmt: skip
     """These layers, flattened, and hidden ones of these widths behind them, by choice with batch norm and dropout."""
-    found = [*layers, nn.Flatten()]
-    features = nn.Sequential(*found).eval()(torch.zeros(1, *event)).shape[-1]
+    stack = [*layers, nn.Flatten()]
+    features = nn.Sequential(*stack).eval()(torch.zeros(1, *event)).shape[-1]
     for below, above in itertools.pairwise([features, *widths]):
         normed = [nn.BatchNorm1d(above)] if norm else []
-        found += [nn.Linear(below, above), *normed, relu(), *([nn.Dropout(drop)] if drop else [])]
-    return nn.Sequential(*found)
+        stack += [nn.Linear(below, above), *normed, relu(), *([nn.Dropout(drop)] if drop else [])]
+    return nn.Sequential(*stack)
 
 
 @network("linear", "no base network: the inputs are the features")
@@ -47,6 +47,6 @@ def projection(
 ) -> nn.Sequential:
     """A matrix."""
     if len(widths[0]) != 1:
-        said = ",".join(map(str, widths[0]))
-        raise UserError(f"network projection takes one width, as in projection:2; got projection:{said}")
+        widths_given = ",".join(map(str, widths[0]))
+        raise UserError(f"network projection takes one width, as in projection:2; got projection:{widths_given}")
     return nn.Sequential(nn.Flatten(), nn.Linear(event.numel(), widths[0][0], bias=False))

@@ -164,5 +164,5 @@ class Recipe:
                     name = key.removeprefix("network.") if kept else key
                     if name in own:
                         value.copy_(own[name])
-                net.whole.constants_changed()  # (a head's were read already)
+                net.whole.constants_changed()  # a head's were read already
         return blank

@@ -47,14 +47,14 @@ NETWORKS: dict[str, str] = {}
 
 
 def network(
-    written: str, about: str, *, images: bool = False, options: tuple[str, ...] = (), head_bias: bool = True,
+    written: str, description: str, *, images: bool = False, options: tuple[str, ...] = (), head_bias: bool = True,
     norm: str = "batch",
 ) -> Callable[[Made], Made]:  # fmt: skip
     """Registers a function that makes a network; see :class:`NetworkKind`."""
 
     def registered(make: Made) -> Made:
         KINDS[written.partition(":")[0]] = NetworkKind(written, make, images, options, head_bias, norm)
-        NETWORKS[written] = about
+        NETWORKS[written] = description
         return make
 
     return registered

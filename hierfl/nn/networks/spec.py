@@ -44,7 +44,7 @@ def module_of(spec: str, event: torch.Size) -> tuple[nn.Sequential, NetworkKind]
 def options_of(spec: str) -> tuple[str, dict[str, float]]:
     """A network's name without its options, and those by name."""
     first = min((spec.find(f",{name}=") for name in OPTIONS if f",{name}=" in spec), default=len(spec))
-    found: dict[str, float] = {}
+    options: dict[str, float] = {}
     for option in filter(None, spec[first:].split(",")):
         name, _, text = option.partition("=")
         if name not in OPTIONS:
@@ -52,12 +52,12 @@ def options_of(spec: str) -> tuple[str, dict[str, float]]:
         kinds = [kind for kind, how in KINDS.items() if name in how.options]
         if spec.partition(":")[0] not in kinds:
             raise UserError(f"{name} is for {', '.join(kinds)}, not for {spec}")
-        if name in found:
+        if name in options:
             raise UserError(f"{name} is said twice in {spec}")
         try:
-            found[name] = float(text)
+            options[name] = float(text)
         except ValueError:
-            found[name] = -1.0
-        if not 0 < found[name] < 1:
+            options[name] = -1.0
+        if not 0 < options[name] < 1:
             raise UserError(f"{name} is {OPTIONS[name]} between 0 and 1, as in mlp:100,{name}=0.5; got {spec}")
-    return spec[:first], found
+    return spec[:first], options

@@ -31,7 +31,7 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         raise UserError(f"no file of weights {path}")
     try:
         found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
-    except Exception as error:  # (readers of torch and of safetensors raise errors of many kinds)
+    except Exception as error:  # readers of torch and of safetensors raise errors of many kinds
         raise UserError(f"{path} is no file of weights: a .safetensors, or a state_dict of tensors alone") from error
     if not isinstance(found, Mapping) or not all(
         isinstance(v, Tensor) and isinstance(k, str) for k, v in found.items()

@@ -69,7 +69,7 @@ def read(record: Mapping[str, Any], constants: Mapping[str, Tensor], given: Arch
         raise UserError(
             "the network has adapters on a module of its own: load_run(folder, network=Architecture(...)) takes it"
         )
-    networks = {name: _network(name, of, constants) for name, of in record["networks"].items()}
+    networks = {name: _network(name, entry, constants) for name, entry in record["networks"].items()}
     return Architecture(
         networks["base"], LinearHead(**record["head"]), record["noise"], record["spec"], networks.get("encoder"),
         record["latents"],
@@ -151,7 +151,7 @@ def _made(text: str) -> nn.Module:
     cls = getattr(nn, call.func.id, None)
     if not (isinstance(cls, type) and issubclass(cls, nn.Module) and cls.__module__.startswith(LAYERS_OF)):
         raise UserError(f"{call.func.id!r} is no layer of torch.nn")
-    with torch.random.fork_rng(devices=[]):  # (the weights made here are never used)
+    with torch.random.fork_rng(devices=[]):  # the weights made here are never used
         made: nn.Module = cls(*args, **more)
     return made
 
@@ -161,32 +161,33 @@ def _module(layers: Any) -> nn.Module:
     return nn.Sequential(*map(_module, layers)) if isinstance(layers, list) else _made(layers)
 
 
-def _network(name: str, of: Mapping[str, Any], constants: Mapping[str, Tensor]) -> Network:
-    if of["layers"] is None:
+def _network(name: str, entry: Mapping[str, Any], constants: Mapping[str, Tensor]) -> Network:
+    if entry["layers"] is None:
         raise UserError(
-            f"network {name!r} is a module of its own, {of['of']}: load_run(folder, network=Architecture(...)) takes it"
+            f"network {name!r} is a module of its own, {entry['of']}: "
+            "load_run(folder, network=Architecture(...)) takes it"
         )
     try:
-        module = _module(of["layers"])
+        module = _module(entry["layers"])
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"network {name!r} cannot be made from its layers: {error}") from error
     for key, p in module.named_parameters():
-        p.requires_grad_(key not in of["frozen"])
+        p.requires_grad_(key not in entry["frozen"])
     with torch.no_grad():
         for key, value in _values(module).items():
             if (kept := constants.get(f"{name}/{key}")) is not None:
                 value.copy_(kept)
-    made = Network(module, name, of["event"], "drawn")
-    if (found := {key: list(value.shape) for key, value in _values(module).items()}) != of["values"]:
-        raise UserError(f"network {name!r} has values {found}, and the run's had {of['values']}")
+    made = Network(module, name, entry["event"], "drawn")
+    if (shapes := {key: list(value.shape) for key, value in _values(module).items()}) != entry["values"]:
+        raise UserError(f"network {name!r} has values {shapes}, and the run's had {entry['values']}")
     return made
 
 
 def _same(record: Mapping[str, Any], constants: Mapping[str, Tensor], given: Architecture) -> None:
     """Refuses another architecture than was written, by shapes and constants."""
     again, own = written(given)
-    for name, of in record["networks"].items():
-        if name not in again["networks"] or again["networks"][name]["values"] != of["values"]:
+    for name, entry in record["networks"].items():
+        if name not in again["networks"] or again["networks"][name]["values"] != entry["values"]:
             raise UserError(f"network= has other values than network {name!r} of the run: it is another network")
     if again["head"] != record["head"]:
         raise UserError(f"network= has the head {again['head']}, and the run's was {record['head']}")

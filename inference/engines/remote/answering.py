@@ -36,7 +36,7 @@ class Desk:
 
     Attributes:
         most: bytes of the largest request.
-        patient: whether an error of the disk is raised, for whoever asks to try again; else it is answered.
+        patient: whether an error of the disk is raised, so that the caller can ask again; else it is answered.
     """
 
     def __init__(self, client: str, handshake: Handshake, device: torch.device, most: int) -> None:
@@ -63,14 +63,14 @@ class Desk:
             if head.get("kind") not in kinds:
                 raise Unreadable("a kind of request that this version does not know")
             with _ONE_AT_A_TIME, pyro.get_param_store().scope():
-                here = {k: v.to(self.device) for k, v in tensors.items()}
-                answer = kinds[head["kind"]](head, here, hashlib.sha256(request).hexdigest())
+                on_device = {k: v.to(self.device) for k, v in tensors.items()}
+                answer = kinds[head["kind"]](head, on_device, hashlib.sha256(request).hexdigest())
             log.info("%s of round %s: answered by %d bytes", head["kind"], head.get("round"), len(answer))
             return answer
         except Unreadable as error:
             log.warning("a request was refused: %s", shown(error))
             return self.says({"error": str(error), "refused": getattr(error, "refused", "failed")})
-        except UserError as error:  # (what is wrong with the data is this site's to know)
+        except UserError as error:  # what is wrong with the data is this site's to know
             log.error("the data do not fit: %s", shown(error))
             return self.says({"error": "its data do not fit: see the site's own log", "refused": "data"})
         except OSError as error:
@@ -78,7 +78,7 @@ class Desk:
                 raise
             log.exception("a request could not be answered")
             return self.says({"error": f"{type(error).__name__} (see the site's own log)", "refused": "failed"})
-        except Exception as error:  # (a site goes on, whatever a request has done to it)
+        except Exception as error:  # a site goes on, whatever a request has done to it
             log.exception("a request could not be answered")
             return self.says({"error": f"{type(error).__name__} (see the site's own log)", "refused": "failed"})
 

@@ -78,16 +78,16 @@ class Bounds:
         shared = self.formed(head, tensors)
         if shared is None:
             return
-        number = int(head["round"]) + (head["kind"] != "round")  # (after a round, of which the next one has the values)
+        number = int(head["round"]) + (head["kind"] != "round")  # after a round, of which the next one has the values
         if number == 1:
             self._begins(shared)
         if not by_rows:
             return
-        # (what has noise says as little of any rows anywhere, and a refusal by the rows would be without noise)
+        # What has noise says as little of any rows anywhere, and a refusal by the rows would be without noise.
         noisy = self.site.plate.privacy is not None
         if not noisy and (problem := self._problem(shared)):
             raise OutOfBounds(problem)
-        # (how far a client's own training moves is hidden by noise on a sum over clients: a refusal by it would tell)
+        # How far a client's own training moves is hidden by noise on a sum over clients: a refusal by it would tell.
         if not is_tabular(self.site.method) and self.site.options.dp != "client":
             self._steps(number, shared)
 
@@ -108,7 +108,7 @@ class Bounds:
             raise OutOfBounds(str(error)) from error
         try:
             points_of(self.site.method, head, tensors)
-        except ValueError as error:  # (of a phase that is none)
+        except ValueError as error:  # of a phase that is none
             raise OutOfBounds("it asks for nothing that the method knows") from error
         return shared
 

@@ -114,7 +114,7 @@ class RemoteEngine:
     def _adding(self, split: str) -> list[int]:
         """Who has something to say of a split: without masks all are asked but those that keep training rows.
 
-        With noise nobody is: scores have no share of epsilon.
+        With noise no one is: scores have no share of epsilon.
         """
         if self.privacy is not None:
             return []
@@ -131,27 +131,27 @@ class RemoteEngine:
         self.expected = Expected(self.method, self.federation, self.options, shared, initial, exchange)
         #: the last round of each site, as it has said
         self._at: dict[int, object] = {}
-        if not (found := self._greeted(range(len(self.ids)))):
+        if not (greeted := self._greeted(range(len(self.ids)))):
             raise self.questions.missing(range(len(self.ids)), "no site has answered", "see the log for why")
-        if len(found) < len(self.ids):  # (who is away may have what nobody else has)
+        if len(greeted) < len(self.ids):  # who is away may have what no one else has
             self.offers.splits |= set(SPLITS)
 
     def _greeted(self, clients: Sequence[int]) -> list[int]:
         """Tells sites what all have agreed on; those that have heard."""
-        found = self.questions.asked({"kind": "hello", "round": 0}, self.greeting, clients, 0)
-        self.offers.note({j: head for j, (head, _) in found.items()})
-        self._at |= {j: head.get("at") for j, (head, _) in found.items()}
-        return list(found)
+        heads = self.questions.asked({"kind": "hello", "round": 0}, self.greeting, clients, 0)
+        self.offers.note({j: head for j, (head, _) in heads.items()})
+        self._at |= {j: head.get("at") for j, (head, _) in heads.items()}
+        return list(heads)
 
     def _asked(
-        self, about: dict[str, Any], tensors: State, clients: Sequence[int], most: int,
+        self, question: dict[str, Any], tensors: State, clients: Sequence[int], most: int,
         own: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> dict[int, tuple[dict[str, Any], State]]:  # fmt: skip
         """What clients answer, in their order; those who come late are told first what the others know."""
-        found = self.questions.asked(about, tensors, clients, most, own) if clients else {}
+        answers = self.questions.asked(question, tensors, clients, most, own) if clients else {}
         if late := [j for j in clients if self.ids[j] in self.questions.unprepared]:
-            found |= self.questions.asked(about, tensors, self._greeted(late), most, own)
-        return {j: found[j] for j in clients if j in found}
+            answers |= self.questions.asked(question, tensors, self._greeted(late), most, own)
+        return {j: answers[j] for j in clients if j in answers}
 
     def _check_places(self, number: int) -> None:
         """Refuses to begin where a site is past the round that begins: its values would be undone, or lost."""
@@ -188,13 +188,13 @@ class RemoteEngine:
         new, asked = State(), self._adding(split)
         if asked and self.method.has_global_model and self._sends_new(broadcast):
             new = self._population(broadcast, summary=False).new_client_means
-        about = {
+        question = {
             "kind": "scores", "round": broadcast.round, "final": broadcast.final, "split": split, "draws": list(draws),
         }  # fmt: skip
         tensors = {**put_under("shared", broadcast.shared), **put_under("new", new)}
         nothing = flat_scores(self.expected.no_scores(len(draws)))
-        found = self.summing.total(SumQuestion(about, tensors, nothing, asked, check_scores, finite=False)).sums
-        parts = {g: {k: v.cpu().numpy() for k, v in s.items()} for g, s in nested(found).items()}
+        sums = self.summing.total(SumQuestion(question, tensors, nothing, asked, check_scores, finite=False)).sums
+        parts = {g: {k: v.cpu().numpy() for k, v in s.items()} for g, s in nested(sums).items()}
         return Scores([parts[str(kind)] for kind in range(len(draws))], parts.get("global"))
 
     def _hear_of_late(self) -> None:
@@ -217,9 +217,9 @@ class RemoteEngine:
         total = {k: v.to(self.device) for k, v in flattened(nothing).items()}
         if not total:
             return Population({}, {})
-        about = {"summary": summary, "new": "new" in nothing}
+        question = {"summary": summary, "new": "new" in nothing}
         check = partial(check_size, clients=len(self.ids))
-        sums = nested(self._summed("sums", broadcast, about, total, check))
+        sums = nested(self._summed("sums", broadcast, question, total, check))
         means = {k: v / len(self.ids) for k, v in sums.get("new", {}).items()}
         return Population(means, sums.get("summary", {}))
 
@@ -232,14 +232,14 @@ class RemoteEngine:
         Raises:
             UserError: where one is missing.
         """
-        about = {"kind": kind, "round": broadcast.round, "final": broadcast.final, **more}
+        entries = {"kind": kind, "round": broadcast.round, "final": broadcast.final, **more}
         tensors, everyone = put_under("shared", broadcast.shared), range(len(self.ids))
-        question = SumQuestion(about, tensors, nothing, adding or everyone, check, finite=kind == "sums")
-        found = self.summing.total(question)
-        if len(found.clients) < len(self.ids):
-            words = f"{len(found.clients)} of {len(self.ids)} sites have answered after round {broadcast.round}"
+        question = SumQuestion(entries, tensors, nothing, adding or everyone, check, finite=kind == "sums")
+        total = self.summing.total(question)
+        if len(total.clients) < len(self.ids):
+            words = f"{len(total.clients)} of {len(self.ids)} sites have answered after round {broadcast.round}"
             raise self.questions.missing(everyone, words)
-        return found.sums
+        return total.sums
 
     def calibration(self, broadcast: Broadcast, question: Question) -> Answer:
         """See :class:`~hierfl.inference.engines.base.Engine`: sums; what a site has of its own stays there.
@@ -252,8 +252,8 @@ class RemoteEngine:
         self._hear_of_late()
         adding = self.offers.adding(question.split) if self.options.masked else []
         check_enough([int(j in adding) for j in range(len(self.ids))], question.split, self.options)
-        about = {"question": question.table()}
-        total = self._summed("calibration", broadcast, about, nothing, check_calibration, adding)
+        entries = {"question": question.table()}
+        total = self._summed("calibration", broadcast, entries, nothing, check_calibration, adding)
         return Answer({group: {k: v.cpu().numpy() for k, v in sums.items()} for group, sums in nested(total).items()})
 
     def client_summary(self, broadcast: Broadcast) -> State:
@@ -272,8 +272,8 @@ class RemoteEngine:
             **put_under("shared", broadcast.shared), **put_under("new", population.new_client_means),
             **put_under("summary", population.summary_sums), **put_under("calibration", calibrated or {}),
         }  # fmt: skip
-        about = {"kind": "finish", "round": broadcast.round, "final": broadcast.final}
-        self._asked(about, tensors, range(len(self.ids)), 0)
+        question = {"kind": "finish", "round": broadcast.round, "final": broadcast.final}
+        self._asked(question, tensors, range(len(self.ids)), 0)
         return replace(self.fitted(broadcast), population=population)
 
     def state(self, broadcast: Broadcast) -> State:

@@ -76,17 +76,17 @@ class Expected:
         return Scores([client_sums({"n": torch.zeros(0).numpy()}, task) for _ in range(kinds)], everyone)
 
     def fitted(self, broadcast: Broadcast) -> Fitted:
-        """What is known of no client: sums over it have the form of everybody's."""
+        """What is known of no client: sums over it have the form of all clients'."""
         copied = [k for group in self.method.local_copies for k in self.method.expand(group, self.shared)]
         copies = {k: self.shared[k] for k in copied}
-        nobody, nothing = (
+        no_rows, nothing = (
             {k: v.new_zeros((0, *v.shape)) for k, v in values.items()} for values in (self.initial, copies)
         )
         shared = self.method.prediction_params(broadcast.shared)
-        return Fitted(self.method, self.federation, shared, nobody, nothing, self.initial, self.options.seed)
+        return Fitted(self.method, self.federation, shared, no_rows, nothing, self.initial, self.options.seed)
 
     def no_sums(self, broadcast: Broadcast, *, summary: bool, new: bool) -> dict[str, State]:
         """Sums over no client of what the report needs, and of what a new client begins with."""
         fitted = self.fitted(broadcast)
-        found = {"new": fitted.new_client_sums()} if new else {}
-        return {**found, "summary": self.method.summary_terms(fitted)} if summary else found
+        sums = {"new": fitted.new_client_sums()} if new else {}
+        return {**sums, "summary": self.method.summary_terms(fitted)} if summary else sums

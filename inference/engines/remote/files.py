@@ -67,25 +67,25 @@ def _replied(folder: Path, client: str) -> set[str]:
 
 def _waiting(requests: PlainFolder, replied: set[str]) -> list[str]:
     """Names of requests, without their suffix."""
-    found = []
+    stems = []
     for name in requests.names():
         stem = name.removesuffix(REQUEST)
-        if stem == name or name.startswith(".") or stem in replied or not (about := requests.about(name)):
+        if stem == name or name.startswith(".") or stem in replied or not (status := requests.about(name)):
             continue
-        path, mark = requests.path / name, (about.st_size, about.st_mtime_ns)
+        path, mark = requests.path / name, (status.st_size, status.st_mtime_ns)
         if _left_alone.get(path) == mark:
             continue
-        if stat.S_ISLNK(about.st_mode) or not stat.S_ISREG(about.st_mode):
+        if stat.S_ISLNK(status.st_mode) or not stat.S_ISREG(status.st_mode):
             _leave(path, mark, "it is a link, or no plain file")
             continue
         data = requests.read(name, LARGEST)
         if data and is_cut_off(data) and OURS.fullmatch(stem):
-            continue  # (it is still being copied)
+            continue  # it is still being copied
         if data and (problem := _problem(stem, data)):
             _leave(path, mark, problem)
         elif data:
-            found.append(stem)
-    return found
+            stems.append(stem)
+    return stems
 
 
 def _problem(stem: str, data: bytes) -> str:
@@ -156,26 +156,26 @@ class FileCourier:
         self.troubles.hurry()
         asked = {client: _Asked(self.folder, client, request) for client, request in requests.items()}
         kind = kind_of(requests)
-        found: dict[str, bytes] = {}
+        replies: dict[str, bytes] = {}
         left: list[str] | None = None
         end = time.monotonic() + self.deadline if self.deadline else float("inf")
         while True:
             last = time.monotonic() > end
-            for client, one in asked.items():
+            for client, asked_file in asked.items():
                 what = f"the exchange folder of {client}"
-                if client in found or not (last or self.troubles.due(what)):
+                if client in replies or not (last or self.troubles.due(what)):
                     continue
                 with self.troubles.tried(what):
-                    if not one.laid:
-                        self._tidy(client, one.name)
-                    if reply := one.looked():
-                        found[client] = reply
+                    if not asked_file.laid:
+                        self._tidy(client, asked_file.name)
+                    if reply := asked_file.looked():
+                        replies[client] = reply
                         note_refusal(self.refusing, client, reply)
-            if (now := [client for client in asked if client not in found]) != left:
+            if (now := [client for client in asked if client not in replies]) != left:
                 left = now
                 self.waiting(left)
-            if last or not set(left) - self.refusing or ends_waiting(kind, self.of_all, found.values()):
-                return found
+            if last or not set(left) - self.refusing or ends_waiting(kind, self.of_all, replies.values()):
+                return replies
             time.sleep(POLL)
 
     def _tidy(self, client: str, asked: str) -> None:
@@ -192,11 +192,11 @@ class FileCourier:
             stem = name.removesuffix(REPLY)
             if stem == name or not OURS.fullmatch(stem):
                 continue
-            about = replies.about(name)
-            reply = replies.read(name, LARGEST) if about and stat.S_ISREG(about.st_mode) else b""
+            status = replies.about(name)
+            reply = replies.read(name, LARGEST) if status and stat.S_ISREG(status.st_mode) else b""
             if stem != asked:
                 if reply and not refusal_in(reply):
-                    self.refusing.discard(client)  # (it answers again, if late)
+                    self.refusing.discard(client)  # it answers again, if late
                 replies.remove(name)
             elif _refuses(reply):
                 replies.remove(name)
@@ -247,7 +247,7 @@ class RequestFiles:
     """A client's side of the exchange folder.
 
     What cannot be read, answered or written is tried again with a growing pause; an answer that could not be written
-    is kept, and not computed anew.
+    is kept, and not computed again.
 
     Args:
         folder: the exchange folder.
@@ -274,7 +274,7 @@ class RequestFiles:
             if name not in self._unwritten:
                 request = self.requests.read(f"{name}{REQUEST}", LARGEST)
                 if not request or _problem(name, request):
-                    return False  # (it has vanished, or another has taken its place)
+                    return False  # it has vanished, or another has taken its place
                 self._unwritten = {name: self.answer(request)}
             self.replies.write(f"{name}{REPLY}", self._unwritten[name])
             del self._unwritten[name]

@@ -66,10 +66,10 @@ class PublicCard:
             keys = base64.b64decode(words[2] if len(words) == 3 else "", validate=True)
         except (binascii.Error, ValueError):
             keys = b""
-        found = cls(words[1] if len(words) == 3 else "", keys[:KEY_BYTES], keys[KEY_BYTES:])
-        if len(keys) != 2 * KEY_BYTES or text != found.text or not NAME.fullmatch(found.name):
+        card = cls(words[1] if len(words) == 3 else "", keys[:KEY_BYTES], keys[KEY_BYTES:])
+        if len(keys) != 2 * KEY_BYTES or text != card.text or not NAME.fullmatch(card.name):
             raise UserError(f"{where} is no public card: one line '{CARD} NAME KEYS', from hierfl federate keys")
-        return found
+        return card
 
     @property
     def text(self) -> str:
@@ -105,7 +105,7 @@ class Identity:
     signing: Ed25519PrivateKey
     sealing: X25519PrivateKey
 
-    def __repr__(self) -> str:  # (never its keys)
+    def __repr__(self) -> str:  # never its keys
         return f"Identity({self.name!r})"
 
     @classmethod
@@ -146,7 +146,7 @@ class Identity:
             made = Ed25519PrivateKey.from_private_bytes(keys[0]), X25519PrivateKey.from_private_bytes(keys[1])
             if not NAME.fullmatch(table["name"]):
                 raise ValueError
-        except (UserError, ValueError):  # (their words might hold a key)
+        except (UserError, ValueError):  # their words might hold a key
             raise UserError(f"{path} is damaged: take it from a backup, or move it away and make new keys") from None
         return cls(table["name"], *made)
 
@@ -160,7 +160,7 @@ class Identity:
         """Writes the private keys, for this user alone, and the card beside them; the card's file.
 
         Args:
-            home: the folder; nobody else may enter it afterwards.
+            home: the folder; no one else may enter it afterwards.
             rotate: whether keys that are there are moved aside, to ``site.key.FINGERPRINT``.
 
         Raises:
@@ -172,8 +172,8 @@ class Identity:
         make_folder(home)
         home.chmod(0o700)
         if path.exists():
-            held = Identity.load(home)
-            path.rename(home / f"{KEY_FILE}.{held.card.fingerprint.replace(' ', '')}")
+            present = Identity.load(home)
+            path.rename(home / f"{KEY_FILE}.{present.card.fingerprint.replace(' ', '')}")
         private = self.signing.private_bytes_raw().hex(), self.sealing.private_bytes_raw().hex()
         text = f'name = "{self.name}"\nsign = "{private[0]}"\nseal = "{private[1]}"\n'
         write_whole(path, text.encode(), mode=0o600)

@@ -30,9 +30,9 @@ log = logging.getLogger("hierfl")
 
 
 class HiddenSums:
-    """Everybody on the roster answers every question: who has nothing to add sends zeros.
+    """Everyone on the roster answers every question: who has nothing to add sends zeros.
 
-    The header says who adds (``adding``) and who trains (``training``), by name, where that is not everybody: all sites
+    The header says who adds (``adding``) and who trains (``training``), by name, where that is not everyone: all sites
     must be told the same.
 
     Args:
@@ -45,18 +45,21 @@ class HiddenSums:
         self.ids = self.questions.ids
 
     def _named(self, clients: Sequence[int]) -> list[str] | None:
-        """Names of clients; None for everybody."""
+        """Names of clients; None for everyone."""
         return None if len(clients) == len(self.ids) else [self.ids[j] for j in sorted(clients)]
 
-    def _said(self, about: Mapping[str, Any], **who: Sequence[int]) -> dict[str, Any]:
+    def _said(self, entries: Mapping[str, Any], **who: Sequence[int]) -> dict[str, Any]:
         names = {kind: self._named(clients) for kind, clients in who.items()}
-        return {**about, **{kind: said for kind, said in names.items() if said is not None}}
+        return {
+            **entries,
+            **{kind: names_of_clients for kind, names_of_clients in names.items() if names_of_clients is not None},
+        }
 
     def total(self, question: SumQuestion) -> Total:
         """See :class:`.summing.Summation`.
 
         Raises:
-            UserError: for sums that count with everybody's numbers alone, where some do not fit.
+            UserError: for sums that count with all clients' numbers alone, where some do not fit.
         """
         kind, clients = question.about["kind"], len(self.ids)
         if len(question.clients) < LEAST:
@@ -64,49 +67,51 @@ class HiddenSums:
                 log.warning("%s: %d sites have something to add, and masks need %d", kind, len(question.clients), LEAST)
             return Total(question.nothing, [], 0)
         nothing = question.nothing if question.finite else marked(question.nothing, clients)
-        about = self._said(question.about, adding=question.clients)
-        found = self.masks.ask(about, question.tensors, form_of_state(nothing))
-        if found is None:
+        entries = self._said(question.about, adding=question.clients)
+        total = self.masks.ask(entries, question.tensors, form_of_state(nothing))
+        if total is None:
             log.warning("the sum (%s, round %d) has not opened", kind, question.about["round"])
             return Total(question.nothing, [], 0)
-        if not found.opened and kind in OF_ALL:
-            raise refused_error(max(found.refused, len(question.clients) - found.reported), kind)
-        if not found.opened:
+        if not total.opened and kind in OF_ALL:
+            raise refused_error(max(total.refused, len(question.clients) - total.reported), kind)
+        if not total.opened:
             return Total(question.nothing, [], 0)
-        say_left_out(found.refused, kind)
-        sums = found.sums if question.finite else unmarked(found.sums)
+        say_left_out(total.refused, kind)
+        sums = total.sums if question.finite else unmarked(total.sums)
         return Total(
-            {k: sums[k].to(v) for k, v in question.nothing.items()}, found.clients, found.reported, found.diverged,
-            found.refused,
+            {k: sums[k].to(v) for k, v in question.nothing.items()}, total.clients, total.reported, total.diverged,
+            total.refused,
         )  # fmt: skip
 
     def round(self, broadcast: Broadcast, plan: Plan, expected: Expected) -> Reports:
         """See :class:`.summing.Summation`."""
         clients, device, number = len(self.ids), self.questions.device, broadcast.round
         reporting = set(plan.reporting) if expected.exchange.groups else set()
-        about = self._said({"kind": "round", "round": number}, adding=sorted(reporting), training=sorted(plan.training))
-        totals = self.masks.ask_groups(about, broadcast.shared, expected.message)
+        entries = self._said(
+            {"kind": "round", "round": number}, adding=sorted(reporting), training=sorted(plan.training)
+        )
+        totals = self.masks.ask_groups(entries, broadcast.shared, expected.message)
         opened = [total for total in totals if total is not None]
         if len(opened) < len(totals):
-            of = f" of {len(totals) - len(opened)} groups" if len(totals) > 1 else ""
-            log.warning("round %d: the sum%s has not opened, since answers are missing", number, of)
+            of_groups = f" of {len(totals) - len(opened)} groups" if len(totals) > 1 else ""
+            log.warning("round %d: the sum%s has not opened, since answers are missing", number, of_groups)
         if not opened and not self.questions.heard:
             raise self.questions.missing(range(clients), f"no site has answered in round {number}")
         status, refused = torch.zeros(clients, dtype=torch.uint8, device=device), 0
         status[list(plan.reporting)] = ClientStatus.REJECTED
         for total in opened:
-            there = sorted(set(plan.reporting) & set(total.clients))
-            lost = len(there) - total.reported if reporting else 0
+            answered = sorted(set(plan.reporting) & set(total.clients))
+            lost = len(answered) - total.reported if reporting else 0
             if not total.opened and len(totals) > 1:
-                continue  # (of the messages of this group none is used)
-            if lost < len(there):  # (else all are known to be rejected)
-                status[there] = ClientStatus.UNKNOWN if lost else ClientStatus.REPORTED
+                continue  # of the messages of this group none is used
+            if lost < len(answered):  # else all are known to be rejected
+                status[answered] = ClientStatus.UNKNOWN if lost else ClientStatus.REPORTED
                 refused += lost
         none = torch.zeros(clients, dtype=torch.bool, device=device)
-        found = reduce(add, (self._sums(total, expected) for total in opened), Sums.nothing(device))
+        sums = reduce(add, (self._sums(total, expected) for total in opened), Sums.nothing(device))
         parts = [None if total is None or not total.opened else self._sums(total, expected) for total in totals]
         singles = group_singles(parts, self.members, expected.exchange) if self.options.mask_groups else None
-        return Reports(found, status, none, singles, refused)
+        return Reports(sums, status, none, singles, refused)
 
     @property
     def members(self) -> list[list[int]]:

@@ -23,8 +23,8 @@ class Offers:
     def note(self, heads: Mapping[int, Mapping[str, Any]]) -> None:
         """Takes over what sites say of themselves, {site: header of its answer}."""
         for site, head in heads.items():
-            said = head.get("splits")
-            self.by_site[site] = {split for split in SPLITS if split in said} if isinstance(said, list) else set()
+            splits = head.get("splits")
+            self.by_site[site] = {split for split in SPLITS if split in splits} if isinstance(splits, list) else set()
             self.splits |= self.by_site[site]
 
     def has(self, split: str) -> bool:

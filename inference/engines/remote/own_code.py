@@ -18,21 +18,21 @@ def code_digest() -> str:
 
     It is the same for an editable and for any other installation, and for files with either kind of line ends.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, path in sorted(own_files().items()):
         text = path.read_bytes().replace(b"\r\n", b"\n")
-        found.update(f"{name} {hashlib.sha256(text).hexdigest()}\n".encode())
-    return found.hexdigest()[:16]
+        digest.update(f"{name} {hashlib.sha256(text).hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def own_files() -> dict[str, Path]:
     """{module: its file}, of all that is installed."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for package in PACKAGES:
         spec = find_spec(package)
         for folder in spec.submodule_search_locations or () if spec else ():
-            found |= dict(_files(Path(folder), package))
-    return found
+            files |= dict(_files(Path(folder), package))
+    return files
 
 
 def _files(folder: Path, package: str) -> Iterator[tuple[str, Path]]:

@@ -1,4 +1,4 @@
-"""What one site adds to masked sums, by its own checks: nobody else sees its message.
+"""What one site adds to masked sums, by its own checks: no one else sees its message.
 
 Every answer says three counts, each 0 or 1: whether its numbers are a message that counts; whether its computation has
 failed; whether its message failed a check. Then it adds zeros.
@@ -54,7 +54,7 @@ class OwnPart:
         return self.expected.options.dp == "client"
 
     def _among(self, head: Mapping[str, Any], entry: str) -> bool:
-        """Whether a header names this site; a header without the entry means everybody."""
+        """Whether a header names this site; a header without the entry means everyone."""
         if entry not in head:
             return True
         names = head[entry]
@@ -67,20 +67,20 @@ class OwnPart:
 
         Raises:
             Unreadable: where fewer than three sites are; in a round where others are than its plan says, or others
-                train than these, or everybody: two sums over other sites would show what one of them adds.
+                train than these, or everyone: two sums over other sites would show what one of them adds.
         """
-        found, names = self._among(head, "adding"), head.get("adding")
+        among, names = self._among(head, "adding"), head.get("adding")
         if names is not None and 0 < len(set(names)) < LEAST:
             raise Unreadable(f"a sum over fewer than {LEAST} sites is asked for")
         if head.get("kind") != "round":
-            return found
+            return among
         adding, planned = set(self.roster if names is None else names), self._planned(head["round"])
         if adding and adding != planned:
             raise Unreadable("others are to report than the study's participation says")
         self.trains(head)
         if set(head.get("training", self.roster)) not in (planned, set(self.roster)):
             raise Unreadable("others are to train than the study's participation says")
-        return found
+        return among
 
     def _planned(self, number: int) -> set[str]:
         """Who reports in a round: it follows from the study and its roster."""
@@ -122,32 +122,32 @@ class OwnPart:
         clamped = {group: receiver.clamped(group, state) for group, state in message.items()}
         return {f"{g}|{k}": v[0] for g, state in clamped.items() for k, v in state.items()}, [1, 0, 0]
 
-    def scores(self, found: State | None, kinds: int) -> Part:
+    def scores(self, metrics: State | None, kinds: int) -> Part:
         """Sums of metrics.
 
         Args:
-            found: this site's own, as of :func:`.wire.flat_scores`; None where it has none to add.
+            metrics: this site's own, as of :func:`.wire.flat_scores`; None where it has none to add.
             kinds: of prediction.
         """
-        nobody = marked(flat_scores(self.expected.no_scores(kinds)), self.clients)
-        if found is None:
-            return nobody, [0, 0, 0]
-        return self._checked(found, check_scores, "scores", marked(found, self.clients), nobody)
+        no_scores = marked(flat_scores(self.expected.no_scores(kinds)), self.clients)
+        if metrics is None:
+            return no_scores, [0, 0, 0]
+        return self._checked(metrics, check_scores, "scores", marked(metrics, self.clients), no_scores)
 
-    def answer(self, found: State, *, adds: bool) -> Part:
+    def answer(self, sums: State, *, adds: bool) -> Part:
         """An answer to a calibration's question.
 
         Args:
-            found: this site's own.
+            sums: this site's own.
             adds: whether it is to add them.
         """
-        numbers = marked(found, self.clients)
+        numbers = marked(sums, self.clients)
         nothing = {name: torch.zeros_like(value) for name, value in numbers.items()}
         if not adds:
             return nothing, [0, 0, 0]
-        return self._checked(found, check_calibration, "sums of a calibration", numbers, nothing)
+        return self._checked(sums, check_calibration, "sums of a calibration", numbers, nothing)
 
-    def sums(self, found: State) -> Part:
+    def sums(self, sums: State) -> Part:
         """Sums for the report, and of what a new client begins with."""
 
         def check(numbers: Mapping[str, Tensor]) -> None:
@@ -155,15 +155,15 @@ class OwnPart:
             if not fits(numbers, self.clients):
                 raise Unreadable("a number is beyond what masks carry")
 
-        return self._checked(found, check, "sums", found, {k: torch.zeros_like(v) for k, v in found.items()})
+        return self._checked(sums, check, "sums", sums, {k: torch.zeros_like(v) for k, v in sums.items()})
 
     @staticmethod
     def _checked(
-        found: State, check: Callable[[Mapping[str, Tensor]], None], what: str, numbers: State, nothing: State
+        sums: State, check: Callable[[Mapping[str, Tensor]], None], what: str, numbers: State, nothing: State
     ) -> Part:
         """What is sent where a check passes, and where it does not."""
         try:
-            check(found)
+            check(sums)
         except Unreadable as error:
             log.warning("the %s are not sent: %s", what, error)
             return nothing, [0, 0, 1]
@@ -190,7 +190,7 @@ class Contributing:
         site: answers plain requests.
         clients: J.
         fits: whether broadcast values are within bounds. Where they are not the site has no message, and says so
-            under the masks. None where nobody asks.
+            under the masks. None where no one asks.
     """
 
     def __init__(self, site: Prepared, clients: int, fits: Fits | None = None) -> None:
@@ -202,9 +202,9 @@ class Contributing:
         Args:
             request: without masks.
         """
-        about, values = decode(request)
-        within = self.fits is None or self.fits(about, values)
-        if not within and about["kind"] == "round":  # (its own values stay as they are)
+        question, values = decode(request)
+        within = self.fits is None or self.fits(question, values)
+        if not within and question["kind"] == "round":  # its own values stay as they are
             return Contribution(self.site.site.part.expected.message, refused=True)
         reply = self.site.answer(request)
         head, numbers = decode(reply)
@@ -213,7 +213,7 @@ class Contributing:
         form = form_of_state(numbers)
         if not within:
             return Contribution(form, refused=True)
-        if "counts" not in head and not fits(numbers, self.clients):  # (sums before the first round)
+        if "counts" not in head and not fits(numbers, self.clients):  # sums before the first round
             log.warning("the sums are not sent: a number is not finite, or beyond what masks carry")
             return Contribution(form, refused=True)
         reported, diverged, refused = (bool(count) for count in head.get("counts", (1, 0, 0)))

@@ -28,7 +28,7 @@ def points_of(method: Method, head: Mapping[str, Any], tensors: State) -> int:
     """
     if head["kind"] != "round":
         return int(head["kind"] in ONE_EACH)
-    if has_fixed_sums(method):  # (all its points are of the same few sums)
+    if has_fixed_sums(method):  # all its points are of the same few sums
         return 1
     return evaluated_points(method, tensors)
 

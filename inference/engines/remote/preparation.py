@@ -85,8 +85,8 @@ def prepare(
     if path.is_file():
         head, kept = read_sums(path, study)
         log.debug("sums over %s sites", head.get("sites"))
-        if rows is not None and isinstance(said := head.get(ROWS), dict):
-            rows.found.update({j: int(said[name]) for j, name in enumerate(questions.ids) if name in said})
+        if rows is not None and isinstance(counts := head.get(ROWS), dict):
+            rows.found.update({j: int(counts[name]) for j, name in enumerate(questions.ids) if name in counts})
             rows.unlike.extend(map(str, head.get(UNLIKE, ())))
         return kept
     totals: list[State] = []
@@ -95,16 +95,16 @@ def prepare(
     for step in range(data.steps):
         form, everyone = data.form(totals), range(len(questions.ids))
         nothing = {name: torch.zeros(shape, dtype=dtype) for name, (shape, dtype) in form.items()}
-        about = {"kind": "prepare", "round": 0, "step": step}
+        question = {"kind": "prepare", "round": 0, "step": step}
         check = partial(rows.check, step, clients) if rows else partial(check_size, clients=clients)
         note = partial(rows.note, step) if rows else None
-        found = summing.total(SumQuestion(about, numbered(totals), nothing, everyone, check, note=note))
-        if len(found.clients) < clients:
+        total = summing.total(SumQuestion(question, numbered(totals), nothing, everyone, check, note=note))
+        if len(total.clients) < clients:
             raise questions.missing(
-                everyone, f"{len(found.clients)} of {clients} sites have sent their sums (step {step + 1} of "
+                everyone, f"{len(total.clients)} of {clients} sites have sent their sums (step {step + 1} of "
                 f"{data.steps})", "go on when all have (--resume), or take those who cannot off the roster",
             )  # fmt: skip
-        totals.append(found.sums)
+        totals.append(total.sums)
         if rows:
             rows.compare(step, questions.ids)
     noted: dict[str, Any] = {}
@@ -125,8 +125,8 @@ def endings(
         reason: why it ends.
         done: whether the study has ended for good; else the server may be resumed.
     """
-    said = {"kind": ENDED, "round": 0, "reason": reason[:LONGEST], "done": done, "handshake": handshake.table()}
-    return {client: encode({**said, "client": client}, {}) for client in clients}
+    message = {"kind": ENDED, "round": 0, "reason": reason[:LONGEST], "done": done, "handshake": handshake.table()}
+    return {client: encode({**message, "client": client}, {}) for client in clients}
 
 
 class PreparedSite:
@@ -179,7 +179,7 @@ class PreparedSite:
 
     @property
     def patient(self) -> bool:
-        """Whether an error of the disk is raised, for whoever asks to try again; else it is answered as a failure."""
+        """Whether an error of the disk is raised, so that the caller can ask again; else it is a failure."""
         return self._patient
 
     @patient.setter
@@ -220,13 +220,13 @@ class PreparedSite:
         if head.get("step") != len(before) or not 0 <= len(before) < self.steps:
             raise Unreadable("it is no step of this study's preparation")
         try:
-            found = self.data.sums(before)
+            sums = self.data.sums(before)
         except Refused:
             raise
-        except UserError as error:  # (what is wrong with the data is this site's to know)
+        except UserError as error:  # what is wrong with the data is this site's to know
             log.error("the data cannot be summed: %s", shown(error))
             raise Refused("its data cannot be summed: see the site's own log", "data") from error
-        return self.desk.says({"round": 0}, found)
+        return self.desk.says({"round": 0}, sums)
 
     def _hello(self, request: bytes, head: Mapping[str, Any], tensors: State, digest: str) -> bytes:
         totals = unnumbered(tensors)
@@ -257,14 +257,14 @@ def unnumbered(tensors: Mapping[str, torch.Tensor]) -> list[State]:
     Raises:
         Unreadable: where rounds are missing.
     """
-    found = nested(tensors)
-    if sorted(found) != sorted(map(str, range(len(found)))):
+    steps = nested(tensors)
+    if sorted(steps) != sorted(map(str, range(len(steps)))):
         raise Unreadable("its sums are not those of the first rounds")
-    return [dict(sorted(found[str(step)].items())) for step in range(len(found))]
+    return [dict(sorted(steps[str(step)].items())) for step in range(len(steps))]
 
 
-def _same(one: Sequence[State], other: Sequence[State]) -> bool:
-    flat, others = numbered(one), numbered(other)
+def _same(first: Sequence[State], other: Sequence[State]) -> bool:
+    flat, others = numbered(first), numbered(other)
     return flat.keys() == others.keys() and all(torch.equal(flat[name], others[name]) for name in flat)
 
 

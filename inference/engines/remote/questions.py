@@ -48,7 +48,7 @@ class Questions:
         ask: sends requests and collects answers.
         handshake: what server and sites have in common.
         device: of what they answer.
-        restarts: how often the server has declared that it asks anew: above 0 every request states it.
+        restarts: how often the server has declared that it asks again: above 0 every request states it.
 
     Attributes:
         counted: (J,), the last round in which each client's message was used: every request says it.
@@ -69,32 +69,36 @@ class Questions:
         self.heard: list[int] = []
 
     def asked(
-        self, about: Mapping[str, Any], tensors: State, clients: Sequence[int], most: int,
+        self, question: Mapping[str, Any], tensors: State, clients: Sequence[int], most: int,
         own: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> dict[int, tuple[dict[str, Any], State]]:  # fmt: skip
         """What clients answer, in their order.
 
         Args:
-            about: the request's header.
+            question: the request's header.
             tensors: what goes with it.
             clients: who is asked.
             most: bytes of tensors that an answer may hold.
             own: what the header says to one client alone.
         """
-        said = {**about, "handshake": self.handshake.table(), **({"restart": self.restarts} if self.restarts else {})}
+        common = {
+            **question,
+            "handshake": self.handshake.table(),
+            **({"restart": self.restarts} if self.restarts else {}),
+        }
         requests = {
             self.ids[j]: encode(
-                {**said, "client": self.ids[j], "counted": int(self.counted[j]), **(own or {}).get(j, {})}, tensors
+                {**common, "client": self.ids[j], "counted": int(self.counted[j]), **(own or {}).get(j, {})}, tensors
             )
             for j in clients
         }
         self.unprepared -= requests.keys()
-        answers, found = self.ask(requests), {}
+        answers, readable = self.ask(requests), {}
         for j in clients:
             if self.ids[j] not in answers:
                 continue
             try:
-                head, held = decode(answers[self.ids[j]], most + LARGEST_HEADER)
+                head, tensors_of_site = decode(answers[self.ids[j]], most + LARGEST_HEADER)
                 if head.get("unprepared") is True:
                     self.unprepared.add(self.ids[j])
                 self._note(self.ids[j], refusal(head))
@@ -102,18 +106,18 @@ class Questions:
                     raise Unreadable(f"it answers: {shown(str(head.get('error', 'refused'))[:LONGEST])}")
                 if head.get("client") != self.ids[j]:
                     raise Unreadable("another client has answered")
-                if head.get("round") != about["round"]:
+                if head.get("round") != question["round"]:
                     raise Unreadable("it is of another round")
-                found[j] = head, {k: v.to(self.device) for k, v in held.items()}
+                readable[j] = head, {k: v.to(self.device) for k, v in tensors_of_site.items()}
             except Unreadable as error:
-                if self.ids[j] not in self.refusals:  # (of those it was said)
-                    self.refuse(j, about["kind"], error)
+                if self.ids[j] not in self.refusals:  # of those it was said
+                    self.refuse(j, question["kind"], error)
         missing = [self.ids[j] for j in clients if self.ids[j] not in answers and self.ids[j] not in self.refusals]
         if missing:
             names = ", ".join(missing[:10]) + ", ..." * (len(missing) > 10)
-            log.warning("no answer (%s, round %d) from %s", about["kind"], about["round"], names)
-        self.heard = list(found)
-        return found
+            log.warning("no answer (%s, round %d) from %s", question["kind"], question["round"], names)
+        self.heard = list(readable)
+        return readable
 
     def _note(self, client: str, refused: str) -> None:
         if refused and self.refusals.get(client) != refused:

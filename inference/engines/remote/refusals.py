@@ -35,10 +35,10 @@ def refusal(head: Mapping[str, Any]) -> str:
 
     An error without a class is "failed". A site that has yet to hear what all have agreed on refuses nothing.
     """
-    said = head.get("refused")
-    if isinstance(said, str) and said in CLASSES:
-        return said
-    return "failed" if (said or "error" in head) and head.get("unprepared") is not True else ""
+    kind = head.get("refused")
+    if isinstance(kind, str) and kind in CLASSES:
+        return kind
+    return "failed" if (kind or "error" in head) and head.get("unprepared") is not True else ""
 
 
 def refusal_in(reply: bytes) -> str:
@@ -87,7 +87,7 @@ def refusal_words(refusals: Mapping[str, str]) -> str:
     Args:
         refusals: {client: class}.
     """
-    said = ", ".join(f"{client} refuses ({kind})" for client, kind in sorted(refusals.items()))
+    who = ", ".join(f"{client} refuses ({kind})" for client, kind in sorted(refusals.items()))
     whose, they = ("its own log says", "it answers") if len(refusals) == 1 else ("their own logs say", "they answer")
     them = "it" if len(refusals) == 1 else "them"
-    return f"{said}: {whose} why; go on when {they} (--resume), or take {them} off the roster"
+    return f"{who}: {whose} why; go on when {they} (--resume), or take {them} off the roster"

@@ -72,10 +72,10 @@ class RowBounds:
             step: its number.
             ids: names of all sites.
         """
-        found = lines({ids[j]: sums for j, sums in sorted(self._sums.items())}, self.columns(step))
+        unlike = lines({ids[j]: sums for j, sums in sorted(self._sums.items())}, self.columns(step))
         self._sums.clear()
-        self.unlike.extend(found)
-        for line in found:
+        self.unlike.extend(unlike)
+        for line in unlike:
             log.warning(line)
 
 
@@ -90,6 +90,6 @@ def training_rows(rows: Mapping[str, int], clients: Sequence[str], held_out: flo
     if not rows:
         return None
     most = torch.tensor([float(rows.get(client, torch.inf)) for client in clients], dtype=torch.float64)
-    # (how many rows are held out depends on groups and on chance)
+    # How many rows are held out depends on groups and on chance.
     least = most if not held_out else (0.5 * (1 - held_out) * most).floor().clamp_min(1)
     return torch.stack([torch.where(most.isfinite(), least, 1), most])

@@ -1,6 +1,6 @@
 """Requests and replies between parties that know each other's keys: signed, and replies encrypted to the server.
 
-Both are safetensors files around today's plain bytes: whoever carries them reads the outer header, and changes nothing
+Both are safetensors files around today's plain bytes: a carrier reads the outer header, and changes nothing
 unseen. A reply's key comes from an ephemeral key and the digest of its question: no key is used twice, whatever folder
 was restored.
 """
@@ -34,7 +34,7 @@ REPLY: dict[str, type] = {
 }  # fmt: skip
 #: what is signed, or derived, as one thing is nothing else
 REQUEST_TAG, REPLY_TAG, KEY_TAG = (f"hierfl {use} {FORMAT}\n".encode() for use in ("request", "reply", "reply key"))
-#: (a key encrypts one reply: it needs no other)
+#: A key encrypts one reply: it needs no other.
 NONCE = bytes(12)
 
 
@@ -51,15 +51,15 @@ def question_digest(plain: bytes) -> str:
         Unreadable: for what is no request.
     """
     head = {name: value for name, value in header(plain).items() if name != "handshake"}
-    found = hashlib.sha256(_canonical(head))
+    digest = hashlib.sha256(_canonical(head))
     try:
         tensors = dict(deserialize(plain))
-    except Exception as error:  # (whatever the parser raises of bytes that others have made)
+    except Exception as error:  # whatever the parser raises of bytes that others have made
         raise Unreadable(f"it is no message of hierfl ({type(error).__name__})") from error
     for name, tensor in sorted(tensors.items()):
-        found.update(_canonical([name, tensor["dtype"], list(tensor["shape"])]))
-        found.update(tensor["data"])
-    return found.hexdigest()
+        digest.update(_canonical([name, tensor["dtype"], list(tensor["shape"])]))
+        digest.update(tensor["data"])
+    return digest.hexdigest()
 
 
 def seal_request(plain: bytes, identity: Identity, study: str, sequence: int) -> bytes:
@@ -237,5 +237,5 @@ def _outer(data: bytes, entries: Mapping[str, type]) -> tuple[dict[str, Any], by
 
 def _key(secret: bytes, head: Mapping[str, Any], server: PublicCard) -> bytes:
     """The key of one reply, 32 bytes."""
-    about = [head[name] for name in ("study", "client", "question", "ephemeral")]
-    return HKDF(SHA256(), 32, None, KEY_TAG + _canonical([*about, server.seal.hex()])).derive(secret)
+    identity = [head[name] for name in ("study", "client", "question", "ephemeral")]
+    return HKDF(SHA256(), 32, None, KEY_TAG + _canonical([*identity, server.seal.hex()])).derive(secret)

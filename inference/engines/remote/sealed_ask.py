@@ -44,19 +44,19 @@ class SealedAsk:
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Asks; an answer that is not by the site that was asked, and to this question, is none."""
-        replies, found = self.ask(self.sealed(requests)), {}
+        replies, opened = self.ask(self.sealed(requests)), {}
         for name in requests:
             if name not in replies:
                 continue
             try:
-                found[name] = open_reply(
+                opened[name] = open_reply(
                     replies[name], self.identity, self.cards[name], question_digest(requests[name]),
                     study=study_of(requests[name]), earlier=self.earlier,
                 )  # fmt: skip
             except Unreadable as error:
                 log.warning("the reply of %s is dropped: %s", name, error)
-                self._refusing.discard(name)  # (whoever carries replies has taken it for the site's)
-        return found
+                self._refusing.discard(name)  # the carrier has taken it for the site's
+        return opened
 
     @property
     def _refusing(self) -> set[str]:

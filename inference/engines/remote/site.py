@@ -83,7 +83,7 @@ class Site:
         self.plate = PlateEngine(method, federation, plain)
         self.client, self.new_clients, self.least_cell = federation.ids[0], new_clients, least_cell
         self.splits = [split for split in SPLITS if self.plate.has_data(split) and (train_scores or split != "train")]
-        if self.plate.privacy is not None:  # (scores have no share, and which splits it has depends on its rows)
+        if self.plate.privacy is not None:  # scores have no share, and which splits it has depends on its rows
             self.plate.privacy, self.splits = self.plate.privacy.at_a_site(), []
         start, device = InitialWeights.of(method.network, options.seed), self.plate.device
         self.shared, initial = (
@@ -140,15 +140,15 @@ class Site:
         return self.desk.says({"round": head["round"], "splits": self.splits, "at": self.state.round})
 
     def _round(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
-        number, held = head["round"], self.state
-        if number == held.round and digest == held.request:
-            return held.answer  # (it was lost, or the server was)
+        number, state = head["round"], self.state
+        if number == state.round and digest == state.request:
+            return state.answer  # it was lost, or the server was
         shared = check_form(tensors, form_of_state(self.shared))
         reports = self.part.adds(head) if self.part else bool(head.get("reports"))
         if self.part and not self.part.trains(head):
             return self.desk.says({"round": number, "counts": [0, 0, 0]}, self.part.no_message())
         # the same round with other values: what was done is undone
-        before = held.before if number == held.round else self._settled(head)
+        before = state.before if number == state.round else self._settled(head)
         self.plate.load(before)
         self._current = None
         message, diverged = self.plate.message(
@@ -156,12 +156,12 @@ class Site:
         )
         sent, after = flattened(message), self.plate.store.state()
         finite = all(bool(v.isfinite().all()) for v in sent.values() if v.is_floating_point())
-        about = {"round": number, "diverged": diverged, "reports": bool(sent) and finite}
+        entries = {"round": number, "diverged": diverged, "reports": bool(sent) and finite}
         if self.part is not None:
             sent, counts = self.part.message(shared, sent, diverged=diverged, reports=reports)
-            about |= {"counts": counts}
-            after = before if self.tentative and counts[2] else after  # (nobody else knows that it was not used)
-        answer = self.desk.says(about, sent if finite or self.part else {})
+            entries |= {"counts": counts}
+            after = before if self.tentative and counts[2] else after  # no one else knows that it was not used
+        answer = self.desk.says(entries, sent if finite or self.part else {})
         self._keep(SiteState(before, after, number, digest, answer))
         return answer
 
@@ -177,24 +177,24 @@ class Site:
             raise Unreadable("it says no split, or other draws than the study")
         if self.part is not None:
             adds = self.part.adds(head) and split in self.splits
-            found = flat_scores(self.plate.scores_of(fitted, split, draws)) if adds else None
-            return self._says(head, *self.part.scores(found, len(draws)))
+            metrics = flat_scores(self.plate.scores_of(fitted, split, draws)) if adds else None
+            return self._says(head, *self.part.scores(metrics, len(draws)))
         if split not in self.splits and self.plate.has_data(split):
             raise Unreadable("this site gives no scores on its training rows: its policy.toml would have to allow them")
         return self.desk.says({"round": head["round"]}, flat_scores(self.plate.scores_of(fitted, split, draws)))
 
     def _sums(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         fitted = self._fitted(head, tensors)
-        found: dict[str, State] = {}
+        sums: dict[str, State] = {}
         if head.get("new"):
             if not self.new_clients:
                 raise Unreadable("the study has not agreed to send what a new client begins with")
-            found["new"] = fitted.new_client_sums()
+            sums["new"] = fitted.new_client_sums()
         if head.get("summary"):
-            found["summary"] = without_small_cells(self.method, self.method.summary_terms(fitted), self.least_cell)
+            sums["summary"] = without_small_cells(self.method, self.method.summary_terms(fitted), self.least_cell)
         if self.part is not None:
-            return self._says(head, *self.part.sums(flattened(found)))
-        return self.desk.says({"round": head["round"]}, flattened(found))
+            return self._says(head, *self.part.sums(flattened(sums)))
+        return self.desk.says({"round": head["round"]}, flattened(sums))
 
     def _calibration(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         fitted = self._fitted(head, tensors)
@@ -202,10 +202,10 @@ class Site:
             question = Question.of(head.get("question"), self.options)
         except UserError as error:
             raise Unreadable("it asks for what this study's calibration does not need") from error
-        found = flat_answer(answer(fitted, question, 1).sums)
+        sums = flat_answer(answer(fitted, question, 1).sums)
         if self.part is not None:
-            return self._says(head, *self.part.answer(found, adds=self.part.adds(head)))
-        return self.desk.says({"round": head["round"]}, found)
+            return self._says(head, *self.part.answer(sums, adds=self.part.adds(head)))
+        return self.desk.says({"round": head["round"]}, sums)
 
     def _says(self, head: Mapping[str, Any], numbers: State, counts: list[int]) -> bytes:
         """What it adds to a masked sum."""
@@ -223,14 +223,14 @@ class Site:
 
     def _settled(self, head: Mapping[str, Any]) -> State:
         """Its values once it knows whether its last message was used."""
-        held = self.state
-        return held.before if self.tentative and head["counted"] != held.round else held.after
+        state = self.state
+        return state.before if self.tentative and head["counted"] != state.round else state.after
 
     def _fitted(self, head: Mapping[str, Any], tensors: State, *, finite: bool = False) -> Fitted:
         """What it predicts with after the round that has ended: with the broadcast values, and what all clients say."""
         parts = {part: under(part, tensors) for part in ("shared", "new", "summary")}
         if sum(map(len, parts.values())) < len(tensors):
-            raise Unreadable("it holds tensors that nobody asks for")
+            raise Unreadable("it holds tensors that no one asks for")
         shared = check_form(parts["shared"], form_of_state(self.shared), finite=finite)
         which = head["round"], self.tentative and head["counted"] != self.state.round
         if self._current != which:

@@ -65,7 +65,7 @@ class SiteState:
             return None
         try:
             head, tensors = decode(path.read_bytes())
-            found = cls(
+            state = cls(
                 under("before", tensors), under("after", tensors), int(head["round"]), str(head["request"]),
                 tensors["answer"].numpy().tobytes(), under("final", tensors), head["ended"] is True,
             )  # fmt: skip
@@ -73,4 +73,4 @@ class SiteState:
             raise UserError(f"{path} is damaged: {error}") from error
         if (head.get("study"), head.get("client")) != (study, client):
             raise UserError(f"{path} belongs to another study or client; a study needs a folder of its own")
-        return found
+        return state

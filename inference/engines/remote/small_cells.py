@@ -17,9 +17,9 @@ def without_small_cells(method: object, sums: State, least: int) -> State:
         sums: {name: tensor} of one site.
         least: rows in every cell that is not empty.
     """
-    found = dict(sums)
+    kept = dict(sums)
     for name in getattr(method, "row_counts", ()):
-        if name in found and bool(((found[name] > 0) & (found[name] < least)).any()):
+        if name in kept and bool(((kept[name] > 0) & (kept[name] < least)).any()):
             log.warning("the counts of %s are not sent: a cell has fewer than %d rows", name, least)
-            found[name] = found[name].new_zeros(found[name].shape)
-    return found
+            kept[name] = kept[name].new_zeros(kept[name].shape)
+    return kept

@@ -76,17 +76,19 @@ class PlainSums:
     def total(self, question: SumQuestion) -> Total:
         """See :class:`Summation`."""
         form, sums, used = form_of_state(question.nothing), dict(question.nothing), []
-        for j, (_, held) in self.asked(question.about, question.tensors, question.clients, nbytes(form)).items():
+        for j, (_, sums_of_site) in self.asked(
+            question.about, question.tensors, question.clients, nbytes(form)
+        ).items():
             try:
-                check_form(held, form, finite=question.finite)
-                question.check(held)
+                check_form(sums_of_site, form, finite=question.finite)
+                question.check(sums_of_site)
             except Unreadable as error:
                 self.questions.refuse(j, question.about["kind"], error)
                 continue
-            sums = {k: v + held[k].to(v.device) for k, v in sums.items()}
+            sums = {k: v + sums_of_site[k].to(v.device) for k, v in sums.items()}
             used.append(j)
             if question.note is not None:
-                question.note(j, held)
+                question.note(j, sums_of_site)
         return Total(sums, used, len(used))
 
     def round(self, broadcast: Broadcast, plan: Plan, expected: Expected) -> Reports:
@@ -94,9 +96,9 @@ class PlainSums:
         clients, device = len(self.questions.ids), self.questions.device
         reporting = set(plan.reporting) if expected.exchange.groups else set()
         receiver = expected.receiver(broadcast.shared, clients, device, self.rows)
-        about = {"kind": "round", "round": broadcast.round}
+        question = {"kind": "round", "round": broadcast.round}
         own = {j: {"reports": j in reporting} for j in plan.training}
-        answers = self.asked(about, broadcast.shared, sorted(plan.training), expected.exchange.bytes, own)
+        answers = self.asked(question, broadcast.shared, sorted(plan.training), expected.exchange.bytes, own)
         if plan.training and not answers:
             raise self.questions.missing(plan.training, f"no site has answered in round {broadcast.round}")
         used, diverged = (torch.zeros(clients, dtype=torch.bool, device=device) for _ in range(2))
@@ -114,7 +116,7 @@ class PlainSums:
                 self.questions.refuse(j, "round", error)
         status = diverged.to(torch.uint8) * ClientStatus.DIVERGED
         for j in plan.reporting:
-            heard = bool(used[j]) if reporting else j in answers
-            status[j] = ClientStatus.REPORTED if heard else ClientStatus.REJECTED
+            reported = bool(used[j]) if reporting else j in answers
+            status[j] = ClientStatus.REPORTED if reported else ClientStatus.REJECTED
         singles = receiver.singles.of_all(clients, reporting & answers.keys()) if receiver.singles else None
         return Reports(replace(receiver.sums, diverged=diverged.sum()), status, diverged, singles)

@@ -97,7 +97,7 @@ def decode(data: bytes, most: int | None = None) -> tuple[dict[str, Any], State]
     head = header(data)
     try:
         return head, load(data)
-    except Exception as error:  # (whatever parsers raise of bytes that others have made)
+    except Exception as error:  # whatever parsers raise of bytes that others have made
         raise Unreadable(f"it is no message of hierfl ({type(error).__name__})") from error
 
 
@@ -145,14 +145,14 @@ def check_form(tensors: Mapping[str, Tensor], form: StateForm, *, finite: bool =
     Raises:
         Unreadable: naming what is wanted.
     """
-    found = form_of_state(tensors)
-    if lacking := sorted(form.keys() - found.keys()):
+    actual = form_of_state(tensors)
+    if lacking := sorted(form.keys() - actual.keys()):
         raise Unreadable(f"{lacking[0]!r} is missing")
-    if len(found) > len(form):
-        raise Unreadable(f"it holds {len(found)} tensors, expected {len(form)}")
+    if len(actual) > len(form):
+        raise Unreadable(f"it holds {len(actual)} tensors, expected {len(form)}")
     for name, wanted in form.items():
-        if found[name] != wanted:
-            raise Unreadable(f"{name!r} is {found[name][1]} {found[name][0]}, expected {wanted[1]} {wanted[0]}")
+        if actual[name] != wanted:
+            raise Unreadable(f"{name!r} is {actual[name][1]} {actual[name][0]}, expected {wanted[1]} {wanted[0]}")
         if finite and tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
             raise Unreadable(f"{name!r} is not finite")
     return {name: tensors[name] for name in form}
@@ -163,7 +163,7 @@ def nbytes(form: StateForm) -> int:
     return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in form.values())
 
 
-#: metrics of which nobody has more than this
+#: metrics of which no one has more than this
 BOUNDED = {"accuracy": 1.0, "accuracy_pooled": 1.0, "ece": 1.0, "brier": 2.0, "coverage90": 1.0}
 BOUNDED |= {"set_coverage": 1.0, "set_coverage_pooled": 1.0, "unheard": 1.0, "unheard_coverage": 1.0}
 #: sums that are counts, or bins and histograms of them
@@ -189,7 +189,7 @@ def check_scores(tensors: Mapping[str, Tensor]) -> None:
         if part != "global" and float(sums["clients"]) != float(examples > 0):
             raise Unreadable("its counts are not one client's")
         for name, value in sums.items():
-            of_each = part != "global" and not name.endswith("_pooled")  # (a sum over clients, and this is one)
+            of_each = part != "global" and not name.endswith("_pooled")  # a sum over clients, and this is one
             most = BOUNDED.get(name, math.inf) * (1.0 if of_each else float(examples)) * (1 + 1e-6)
             if bool(((value < 0) & (name != "nll")).any()) or bool((value > most).any()):
                 raise Unreadable(f"its {name!r} is out of range")
@@ -209,7 +209,7 @@ def check_calibration(tensors: Mapping[str, Tensor]) -> None:
             check_scores(tensors)
             return
         counts = value[:1] if name.endswith("|terms") else value
-        signed = value[[0, 1, 3]] if name.endswith("|terms") else value  # (a slope has either sign)
+        signed = value[[0, 1, 3]] if name.endswith("|terms") else value  # a slope has either sign
         if not bool(value.isfinite().all()) or bool((signed < 0).any()) or not bool((counts == counts.round()).all()):
             raise Unreadable("its sums cannot be one client's")
 
@@ -248,13 +248,13 @@ def nested(flat: Mapping[str, Tensor]) -> dict[str, State]:
     Raises:
         Unreadable: for a name without a group.
     """
-    found: dict[str, State] = {}
+    groups: dict[str, State] = {}
     for name, value in flat.items():
         group, bar, key = name.partition("|")
         if not bar:
             raise Unreadable("a tensor belongs to no group")
-        found.setdefault(group, {})[key] = value
-    return found
+        groups.setdefault(group, {})[key] = value
+    return groups
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> State:

@@ -121,19 +121,19 @@ class Chain:
             else:
                 if self.near_normal:
                     turned = gamma * _uniform(noise, "/length").clamp_min(SHORTEST)
-                    proposal, there, slope_there, log_ratio = self._leapt(u, height, slope, xi, turned, density)
+                    proposal, height_there, slope_there, log_ratio = self._leapt(u, height, slope, xi, turned, density)
                 else:
                     proposal = self._proposal(u, slope, xi, gamma)
-                    there, slope_there = density(proposal)
-                    log_ratio = there - height
+                    height_there, slope_there = density(proposal)
+                    log_ratio = height_there - height
                     for k in u:
                         back = u[k] - proposal[k] - like_event(gamma, u[k]) * slope_there[k]
                         log_ratio = log_ratio + sum_over_event(0.5 * xi[k].square())
                         log_ratio = log_ratio - sum_over_event(back.square()) / (4 * gamma)
-                taken = _uniform(noise, "/accept").log() < log_ratio  # (not where the ratio is not a number)
+                taken = _uniform(noise, "/accept").log() < log_ratio  # not where the ratio is not a number
                 u = {k: torch.where(like_event(taken, v), proposal[k], v) for k, v in u.items()}
                 slope = {k: torch.where(like_event(taken, v), slope_there[k], v) for k, v in slope.items()}
-                height = torch.where(taken, there, height)
+                height = torch.where(taken, height_there, height)
                 chance = log_ratio.exp().clamp(max=1).nan_to_num(0.0)
                 if burning and self.target is not None:
                     gamma = self._adapted(gamma, chance, step)

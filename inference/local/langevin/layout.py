@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 
-def like_event(each: Tensor, like: Tensor) -> Tensor:
+def like_event(by_chain: Tensor, like: Tensor) -> Tensor:
     """(C, S) beside (C, S, 1, *event)."""
-    return each.view(*each.shape, *[1] * (like.dim() - 2))
+    return by_chain.view(*by_chain.shape, *[1] * (like.dim() - 2))
 
 
 def sum_over_event(terms: Tensor) -> Tensor:

@@ -42,23 +42,23 @@ class MovedHead(GaussianHead):
         if chunk.round < self.since:
             return super()._final(target, places)
         fresh = self._noise(target, self.final, ())
-        found, rows = torch.empty_like(fresh), len(chunk.clients)
+        draws, rows = torch.empty_like(fresh), len(chunk.clients)
         stats = fresh.new_empty((rows, 1, 1, self.final, 3))
         for number, at in enumerate(places):
-            here = at.target.chunk
-            density = Target(here)
+            part = at.target.chunk
+            density = Target(part)
             density.maps = {self.latent: Coordinates.of(at.centre, at.r, at.h, at.scaled, target.order)}
             stream = (chunk.seed, chunk.round, "moved head", number)
             noise = ClientNoise(chunk.keys.to(chunk.n.device), stream, len(at.places), dtype=target.dtype)
             with torch.enable_grad():
                 given = density.density(at.target.batch, at.target.frozen)
-                kept, _, said = self.chain.run(
+                kept, _, stats_of_chains = self.chain.run(
                     {self.latent: fresh[at.places][:, :, None]},
                     fresh.new_full((len(at.places), rows), self.step_size),
                     noise.reading(self.chain.steps),
                     lambda given=given: given,  # type: ignore[misc]
                     density.constrained,
                 )
-            found[at.places] = kept[self.latent][:, 0, :, -1].transpose(0, 1)[..., target.order]
-            stats[:, 0, 0, at.places] = said[:, 0, :, -1]
-        return {**self._kept(target, found), stats_of(self.latent): stats}
+            draws[at.places] = kept[self.latent][:, 0, :, -1].transpose(0, 1)[..., target.order]
+            stats[:, 0, 0, at.places] = stats_of_chains[:, 0, :, -1]
+        return {**self._kept(target, draws), stats_of(self.latent): stats}

@@ -30,15 +30,15 @@ WHOLE, RANK = 1500, 200
 #: where examples x outputs are fewer than this share of the head's numbers, the curvature is kept as their product
 FEW = 0.4
 #: numbers of the matrices that rows hold at a time
-HELD = 8_000_000
+MAX_NUMBERS_AT_ONCE = 8_000_000
 
 
 def rank_of(chunk: ClientChunk) -> int:
     """Of the rows' curvatures, largest first; 0 where they are kept whole."""
     head = chunk.method.network.head
-    seen = chunk.sizes[0] * head.outputs
-    if seen <= (RANK if head.d > WHOLE else FEW * head.d):
-        return max(1, seen)
+    rank = chunk.sizes[0] * head.outputs
+    if rank <= (RANK if head.d > WHOLE else FEW * head.d):
+        return max(1, rank)
     return RANK if head.d > WHOLE else 0
 
 
@@ -50,7 +50,7 @@ def parts(chunk: ClientChunk, first: int, last: int) -> Iterator[tuple[int, int]
     d = chunk.method.network.head.d
     while first < last:
         rank = rank_of(chunk.part(first, last))
-        end = min(last, first + max(1, HELD // (d * (2 * rank or d))))
+        end = min(last, first + max(1, MAX_NUMBERS_AT_ONCE // (d * (2 * rank or d))))
         if not rank:
             end = next((k for k in range(first, end) if rank_of(chunk.part(k, k + 1))), end)
         yield first, end
@@ -82,8 +82,8 @@ class Coordinates:
         matrix = None
         if isinstance(scaled, ScaledFull):
             d = r.shape[-1]
-            one = torch.eye(d, dtype=r.dtype, device=r.device)
-            matrix = scaled.root(one[:, None].expand(d, len(centre) if centre.dim() == 2 else centre.shape[1], d))
+            identity = torch.eye(d, dtype=r.dtype, device=r.device)
+            matrix = scaled.root(identity[:, None].expand(d, len(centre) if centre.dim() == 2 else centre.shape[1], d))
             matrix = matrix.permute(1, 2, 0).contiguous()
         return cls(centre, r, h, scaled, matrix, order)
 
@@ -117,7 +117,7 @@ class Coordinates:
         """u = R^-1 (z - centre) / r, R^-1 = R^T B."""
         v = (z.squeeze(2)[..., self.order] - self.centre) / self.r
         v = v + self.r * self.h.times(self.r * v)
-        with torch.enable_grad():  # (R^T of any form: what R's derivative is multiplied by)
+        with torch.enable_grad():  # R^T of any form: what R's derivative is multiplied by
             leaf = torch.zeros_like(v).requires_grad_()
             (u,) = torch.autograd.grad(self.scaled.root(leaf), leaf, v)
         return u.unsqueeze(2)
@@ -132,5 +132,5 @@ Form = TypeVar("Form", Curvature, Scaled)
 
 def _in(dtype: torch.dtype, form: Form) -> Form:
     """A form of a matrix with its tensors in this precision."""
-    found: Any = form
-    return replace(found, **{field.name: getattr(form, field.name).to(dtype) for field in fields(found)})
+    converted: Any = form
+    return replace(converted, **{field.name: getattr(form, field.name).to(dtype) for field in fields(converted)})

@@ -48,7 +48,7 @@ from .target import Density, Target
 Preconditioning = Literal["none", "curvature"]
 Start = Literal["last", "prior", "apart"]
 #: chains x examples of a pass, whose derivatives hold some twenty numbers for each
-HELD = 1_000_000
+MAX_NUMBERS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ class Langevin:
             return chunk
         with pyro.validation_enabled(False), torch.enable_grad():
             if self.batch is not None:
-                found = [self._minibatches(chunk.part(*rows), phase) for rows in self._cut(chunk, 0, len(chunk.sizes))]
+                parts = [self._minibatches(chunk.part(*rows), phase) for rows in self._cut(chunk, 0, len(chunk.sizes))]
             else:
-                cut = buckets(chunk.sizes, HELD // self._chains(chunk))
-                found = [self._whole(chunk.part(*rows), phase) for ends in cut for rows in self._cut(chunk, *ends)]
-        return chunk.put({name: torch.cat([rows[name] for rows in found]) for name in found[0]})
+                cut = buckets(chunk.sizes, MAX_NUMBERS_AT_ONCE // self._chains(chunk))
+                parts = [self._whole(chunk.part(*rows), phase) for ends in cut for rows in self._cut(chunk, *ends)]
+        return chunk.put({name: torch.cat([rows[name] for rows in parts]) for name in parts[0]})
 
     def _cut(self, chunk: ClientChunk, first: int, last: int) -> Iterator[tuple[int, int]]:
         """As many rows at a time as have room for their matrices."""
@@ -229,8 +229,8 @@ class Langevin:
         """(C, S)."""
         size = torch.full((chains, len(chunk.clients)), self.step_size, dtype=chunk.n.dtype, device=chunk.n.device)
         if (sd := chunk.view.get(RESPONSE_SD)) is not None and self.precondition == "none":
-            size = size * sd.square().squeeze(-1)  # (the likelihood's curvature is in units of its inverse)
+            size = size * sd.square().squeeze(-1)  # the likelihood's curvature is in units of its inverse
         if self.sizes is None:
             return size
-        known = chunk.values[self.sizes].squeeze(1).mT
-        return torch.where(known > 0, known, size)
+        last_sizes = chunk.values[self.sizes].squeeze(1).mT
+        return torch.where(last_sizes > 0, last_sizes, size)

@@ -73,10 +73,10 @@ class Target:
             drawn[name] = value.expand(noise.particles, *value.shape[-2 - len(fn.event_shape) :])  # type: ignore[attr-defined]
             return drawn[name]
 
-        with torch.no_grad(), Restrict(self.values, latents=last, draw=from_prior) as seen:
+        with torch.no_grad(), Restrict(self.values, latents=last, draw=from_prior) as restricted:
             self.chunk.method.model(self.chunk.federation.template(len(self.chunk.clients)))
         for name in names:
-            site = seen.sites.get(name)
+            site = restricted.sites.get(name)
             if site is None or site.kind != "latent" or not site.per_client or site.per_example:
                 raise UserError(f"Langevin moves latents of the client plate, and {name!r} is none")
             self.maps[name] = Coordinates.nearest(self.chunk, name) if self.curvature else biject_to(site.fn.support)
@@ -104,10 +104,10 @@ class Target:
 
         def at(u: State) -> tuple[Tensor, State]:
             leaves = {k: v.detach().requires_grad_() for k, v in u.items()}
-            there = {k: self.maps[k](v) for k, v in leaves.items()}
-            total = log_joint(self.chunk.method, batch, self.values, there, frozen=frozen)
+            latents = {k: self.maps[k](v) for k, v in leaves.items()}
+            total = log_joint(self.chunk.method, batch, self.values, latents, frozen=frozen)
             for k, z in leaves.items():
-                jacobian = self.maps[k].log_abs_det_jacobian(z, there[k])
+                jacobian = self.maps[k].log_abs_det_jacobian(z, latents[k])
                 total = total + sum_over_event(jacobian)
             slopes = torch.autograd.grad(total.sum(), list(leaves.values()))
             return total.detach(), dict(zip(leaves, slopes, strict=True))

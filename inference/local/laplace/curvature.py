@@ -72,13 +72,13 @@ def _full(z: Tensor, weights: Tensor) -> Tensor:
     """(S, d, d), block by block."""
     rows, _, q, _ = weights.shape
     p = z.shape[-1]
-    found = z.new_empty((rows, q, p, q, p))
+    matrix = z.new_empty((rows, q, p, q, p))
     for a in range(q):
         for b in range(a + 1):
             block = (z * weights[:, :, a, b, None]).mT @ z
-            found[:, a, :, b] = block
-            found[:, b, :, a] = block
-    return found.view(rows, q * p, q * p)
+            matrix[:, a, :, b] = block
+            matrix[:, b, :, a] = block
+    return matrix.view(rows, q * p, q * p)
 
 
 def _nearest_product(z: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,11 +91,11 @@ def _nearest_product(z: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     features = z.mT @ z
     for _ in range(ALTERNATIONS):
         size = outputs.square().sum((-2, -1), keepdim=True).clamp_min(tiny)
-        along = (weights * (outputs / size)[:, None]).sum((-2, -1))  # (S, n)
-        features = (z * along[..., None]).mT @ z
+        size_along = (weights * (outputs / size)[:, None]).sum((-2, -1))  # (S, n)
+        features = (z * size_along[..., None]).mT @ z
         size = features.square().sum((-2, -1), keepdim=True).clamp_min(tiny)
-        along = ((z @ (features / size)) * z).sum(-1)
-        outputs = (weights * along[..., None, None]).sum(1)
+        size_along = ((z @ (features / size)) * z).sum(-1)
+        outputs = (weights * size_along[..., None, None]).sum(1)
     return outputs, features
 
 
@@ -114,7 +114,7 @@ def _low_rank(z: Tensor, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
         root = vectors * values.clamp_min(0).sqrt()[..., None, :]
         factor = torch.einsum("snp,snqr->sqpnr", z, root).reshape(rows, d, n * q)
         return factor, z.new_zeros((rows, d))
-    # (the same directions for all clients: cosines, which are as good as random ones, and keyed by nothing)
+    # The same directions for all clients: cosines, which are as good as random ones, and keyed by nothing.
     grid = torch.arange(d, dtype=z.dtype, device=z.device)[:, None] + 0.5
     start = torch.cos(torch.pi / d * grid * torch.arange(k, dtype=z.dtype, device=z.device)).expand(rows, d, k)
     basis = torch.linalg.qr(times(start)).Q
@@ -122,7 +122,7 @@ def _low_rank(z: Tensor, weights: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     inner = basis.mT @ image
     level = inner.diagonal(dim1=-2, dim2=-1).amax(-1)[:, None] * 10 * d * torch.finfo(z.dtype).eps
     values, vectors = eigh((inner + inner.mT) / 2)
-    there = values > level
-    inverse_root = torch.where(there, values, 1.0).rsqrt() * there
+    kept = values > level
+    inverse_root = torch.where(kept, values, 1.0).rsqrt() * kept
     factor = image @ (vectors * inverse_root[:, None])
     return factor, (_diagonal(z, weights) - factor.square().sum(-1)).clamp_min(0)

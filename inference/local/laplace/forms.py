@@ -74,7 +74,7 @@ class Full:
         largest = b.diagonal(dim1=-2, dim2=-1).amax()
         b.diagonal(dim1=-2, dim2=-1).add_(1)
         factor, failed = torch.linalg.cholesky_ex(b)
-        # (B is at least one: it fails where H is not finite, and costs no other row its answer)
+        # B is at least one: it fails where H is not finite, and costs no other row its answer.
         return ScaledFull(factor.masked_fill_((failed != 0)[:, None, None], torch.nan), self.matrix, r, largest)
 
 
@@ -112,9 +112,9 @@ class ScaledFull:
     def whole(self) -> Tensor:
         """I - B^-1, (S, d, d)."""
         if bool(self.largest > LOST):
-            found = torch.cholesky_inverse(self.factor).neg_()
-            found.diagonal(dim1=-2, dim2=-1).add_(1)
-            return found
+            matrix = torch.cholesky_inverse(self.factor).neg_()
+            matrix.diagonal(dim1=-2, dim2=-1).add_(1)
+            return matrix
         scaled = (self.matrix * self.r[..., :, None]).mul_(self.r[..., None, :])
         return torch.cholesky_solve(scaled, self.factor)
 
@@ -187,8 +187,8 @@ class Kronecker:
         scaled = self.features * feature[..., :, None] * feature[..., None, :]
         values, vectors = eigh(self.outputs)
         feature_values, feature_vectors = eigh(scaled)
-        each = values.clamp_min(0)[..., :, None] * feature_values.clamp_min(0)[..., None, :]
-        return ScaledKronecker(vectors, feature_vectors, each)
+        products = values.clamp_min(0)[..., :, None] * feature_values.clamp_min(0)[..., None, :]
+        return ScaledKronecker(vectors, feature_vectors, products)
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ class ScaledKronecker:
     features: Tensor
     values: Tensor
 
-    def _rotated(self, v: Tensor, each: Tensor) -> Tensor:
+    def _rotated(self, v: Tensor, factors: Tensor) -> Tensor:
         """(U (x) V) diag(each) (U (x) V)^T v."""
-        inside = (self.outputs.mT @ v.unflatten(-1, self.values.shape[-2:]) @ self.features) * each
+        inside = (self.outputs.mT @ v.unflatten(-1, self.values.shape[-2:]) @ self.features) * factors
         return (self.outputs @ inside @ self.features.mT).flatten(-2)
 
     def solve(self, v: Tensor) -> Tensor:
@@ -224,9 +224,9 @@ class ScaledKronecker:
             return (self.features[:, None] * (outputs @ share)[..., None, :]) @ self.features.mT[:, None]
         if number == self.values[0].numel():
             return (outputs @ share @ self.features.square().mT).flatten(-2)[..., None, None]
-        each = (self.features[:, None] * share[..., None, :]) @ self.features.mT[:, None]
-        found = torch.einsum("sar,sbr,srij->saibj", self.outputs, self.outputs, each)
-        return blocks_of(found.flatten(1, 2).flatten(2), number)
+        of_outputs = (self.features[:, None] * share[..., None, :]) @ self.features.mT[:, None]
+        matrix = torch.einsum("sar,sbr,srij->saibj", self.outputs, self.outputs, of_outputs)
+        return blocks_of(matrix.flatten(1, 2).flatten(2), number)
 
     def seen_times(self, v: Tensor) -> Tensor:
         """(I - B^-1) v."""
@@ -250,5 +250,5 @@ def columns(function: Callable[[Tensor], Tensor], v: Tensor) -> Tensor:
     """A function of columns (S, d, K) of what is (..., S, d)."""
     rows, d = v.shape[-2:]
     columns = v.reshape(-1, rows, d).permute(1, 2, 0)
-    found = function(columns)
-    return found.permute(2, 0, 1).reshape(*v.shape[:-1], found.shape[1])
+    values = function(columns)
+    return values.permute(2, 0, 1).reshape(*v.shape[:-1], values.shape[1])

@@ -47,11 +47,11 @@ class ScaledLowRank:
 
     def _inner(self, v: Tensor, power: float) -> Tensor:
         """(I + U U^T)^power v."""
-        # (log1p and expm1: where U says nothing of a direction both are zero)
+        # Log1p and expm1: where U says nothing of a direction both are zero.
         change = torch.expm1(power * torch.log1p(self.values))
-        there = self.values > 0
-        each = torch.where(there, change / torch.where(there, self.values, 1.0), power)
-        return v + along(self.within, each * along(self.within.mT, v))
+        positive = self.values > 0
+        factors = torch.where(positive, change / torch.where(positive, self.values, 1.0), power)
+        return v + along(self.within, factors * along(self.within.mT, v))
 
     def solve(self, v: Tensor) -> Tensor:
         """B^-1 v."""

@@ -19,13 +19,13 @@ CG_STEPS, LEFT = 30, 1e-12
 def line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, spread: Spread | None) -> Expansion:
     """Where a step leads that is halved for each row until its log joint has risen (Armijo)."""
     length = torch.ones_like(promised)
-    # (rounding errors of the height: near the mode it cannot rise by what a step promises)
+    # Rounding errors of the height: near the mode it cannot rise by what a step promises.
     little = 10 * torch.finfo(step.dtype).eps * at.height.abs().clamp_min(1)
     for _ in range(HALVINGS):
-        there = target.at(at.mu + length[:, None] * step, spread)
-        enough = there.height >= at.height + 1e-4 * length * promised - little
+        ahead = target.at(at.mu + length[:, None] * step, spread)
+        enough = ahead.height >= at.height + 1e-4 * length * promised - little
         if bool(enough.all()):
-            return there
+            return ahead
         length = torch.where(enough, length, length / 2)
     return target.at(at.mu + torch.where(enough, length, 0.0)[:, None] * step, spread)
 
@@ -38,7 +38,7 @@ def conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
     most = LEFT * inner
     for _ in range(CG_STEPS):
         image = p + at.r * product_with(at.z, at.weights, at.r * p)
-        # (a row that has arrived stays, whoever is beside it; numbers that are not finite never do)
+        # A row that has arrived stays, whichever rows are beside it; numbers that are not finite never do.
         length = inner / (p * image).sum(-1, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
         length = torch.where(inner <= most, 0.0, length)
         x, residual = x + length * p, residual - length * image

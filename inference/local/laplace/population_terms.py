@@ -63,7 +63,7 @@ class Groups:
 
     def positive(self, packed: Tensor) -> Tensor:
         """Whether variances are none below zero, (..., G, p) booleans, of what :meth:`packed` gave."""
-        k = torch.arange(self.size, device=packed.device)  # (where they are in a lower triangle, row by row)
+        k = torch.arange(self.size, device=packed.device)  # where they are in a lower triangle, row by row
         return packed.unflatten(-1, (self.number, -1))[..., k * (k + 3) // 2] >= 0
 
     def root(self, packed: Tensor) -> Tensor:
@@ -73,8 +73,8 @@ class Groups:
 
     def unpacked(self, packed: Tensor) -> Tensor:
         """The inverse of :meth:`packed`."""
-        each = packed.unflatten(-1, (self.number, -1))
-        return Gaussian.unpacked(each.new_empty((*each.shape[:-1], self.size)), each, "full").precision
+        of_groups = packed.unflatten(-1, (self.number, -1))
+        return Gaussian.unpacked(of_groups.new_empty((*of_groups.shape[:-1], self.size)), of_groups, "full").precision
 
 
 @dataclass(frozen=True)
@@ -119,40 +119,40 @@ class PopulationTerms:
             at, h, scaled: the expansion, and its curvature.
         """
         values, groups, offset = target.values, self.groups, at.offset(h, scaled)
-        # (a mean that Newton's steps have not brought near its end is what it is, not what a further step promises)
+        # A mean that Newton's steps have not brought near its end is what it is, not what a further step promises.
         promised = ((at.m + offset - at.mu) * at.slope).sum(-1, keepdim=True)
-        offset = torch.where(promised < NEAR, offset, at.mu - at.m)
+        offset = torch.where(promised < MIN_PROMISED_NATS, offset, at.mu - at.m)
         member = torch.nn.functional.one_hot(self.blocks.to(at.r.device)).to(at.r)  # (d, B)
-        seen = scaled.seen(groups.number).clone()
-        seen.diagonal(dim1=-2, dim2=-1).clamp_(min=0)  # (rounding errors)
-        gamma = seen.diagonal(dim1=-2, dim2=-1).flatten(-2)
+        shrinkage = scaled.seen(groups.number).clone()
+        shrinkage.diagonal(dim1=-2, dim2=-1).clamp_(min=0)  # rounding errors
+        gamma = shrinkage.diagonal(dim1=-2, dim2=-1).flatten(-2)
         r = groups.split(at.r)
-        a = seen / (r[..., :, None] * r[..., None, :])
+        a = shrinkage / (r[..., :, None] * r[..., None, :])
         s = groups.unpacked(values[self.covariance]) if self.covariance else torch.zeros_like(a[:1])
-        inner = ((a @ s) * a).sum(-1).flatten(-2) * at.r.square()  # (the diagonal of A S A)
+        inner = ((a @ s) * a).sum(-1).flatten(-2) * at.r.square()  # the diagonal of A S A
         inside = groups.split(member.mT).movedim(0, -1)  # (G, p, B)
-        information = 2 * (inside.mT @ (seen.square() @ inside)).sum(-3)
+        information = 2 * (inside.mT @ (shrinkage.square() @ inside)).sum(-3)
         score = ((offset / at.r).square() - gamma + inner) @ member
         away = (offset / at.r).square()
-        # (E_q log p(D_j | w_j) is its average over the draws, their second moment replaced by the exact one; then the
-        # bound's terms in gamma_j and rho^2 tr(A_j S A_j) cancel)
+        # E_q log p(D_j | w_j) is its average over the draws, their second moment replaced by the exact one; then the
+        # bound's terms in gamma_j and rho^2 tr(A_j S A_j) cancel.
         likelihood = at.log_likelihood + 0.5 * at.drawn_curvature(h)
         evidence = likelihood - 0.5 * (away.sum(-1) + (a * s).sum((-3, -2, -1)) + scaled.log_det)
-        found = {
+        terms = {
             "gradient": offset / at.r.square(),
             "precision": groups.packed(a),
             self.summary: torch.cat([gamma @ member, (a * s).sum((-3, -2, -1))[:, None] / gamma.shape[-1]], -1),
             "log_evidence": evidence[:, None],
         }
         if self.beside_none:
-            # (of labels none is above zero: one that is, of a posterior that has not settled, is as far off below)
-            found["gain"] = -evidence.abs()[:, None] - target.at(at.m).log_likelihood[:, None]
+            # Of labels none is above zero: one that is, of a posterior that has not settled, is as far off below.
+            terms["gain"] = -evidence.abs()[:, None] - target.at(at.m).log_likelihood[:, None]
         if self.stretched:
             size = gamma.sum(-1)
-            found["stretch"] = torch.stack([size * stretch(scaled.seen_times, seen, groups, member), size], -1)
+            terms["stretch"] = torch.stack([size * stretch(scaled.seen_times, shrinkage, groups, member), size], -1)
         if not self.own:
-            return {**found, "score": score, "information": information}
-        return {**found, **self._own(values, score, information.diagonal(dim1=-2, dim2=-1))}
+            return {**terms, "score": score, "information": information}
+        return {**terms, **self._own(values, score, information.diagonal(dim1=-2, dim2=-1))}
 
     def _own(self, values: State, score: Tensor, information: Tensor) -> State:
         """A step of one's own log rho_j, and what its estimate, with variance 1 / information, says of its prior."""
@@ -172,7 +172,7 @@ class PopulationTerms:
 
 
 #: what a further step promises, in nats, where it is as good as taken
-NEAR = 0.01
+MIN_PROMISED_NATS = 0.01
 #: turns of the power iteration, and what is added to its result, which comes from below
 POWER_TURNS, MARGIN = 12, 1.1
 
@@ -186,20 +186,20 @@ def stretch(whole: Callable[[Tensor], Tensor], blocks: Tensor, groups: Groups, m
         groups: of the blocks.
         member: which numbers have which spread, (d, B), 0 or 1.
     """
-    # (directions of which next to nothing is said do not count, those of each spread by themselves: where one is far
-    # smaller than another, so are its numbers in the matrix)
+    # Directions of which next to nothing is said do not count, those of each spread by themselves: where one is far
+    # smaller than another, so are its numbers in the matrix.
     most = (blocks.diagonal(dim1=-2, dim2=-1).flatten(-2)[..., None] * member).amax(-2)  # (S, B)
     little = groups.split(1e-3 * most @ member.mT) + torch.finfo(blocks.dtype).tiny
     factor, _ = torch.linalg.cholesky_ex(blocks + torch.diag_embed(little))
-    # (no eigenvector of a structured matrix is orthogonal to irregular numbers)
+    # No eigenvector of a structured matrix is orthogonal to irregular numbers.
     d = groups.number * groups.size
     v = torch.sin(torch.arange(1, d + 1, dtype=blocks.dtype, device=blocks.device).square())
-    v, found = v.expand(len(blocks), d), blocks.new_ones(len(blocks))
+    v, largest = v.expand(len(blocks), d), blocks.new_ones(len(blocks))
     for _ in range(POWER_TURNS):
         v = v / v.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(v.dtype).tiny)
-        # (L^-1 whole L^-T, the same whatever the spreads)
+        # L^-1 whole L^-T, the same whatever the spreads.
         u = torch.linalg.solve_triangular(factor.mT, groups.split(v)[..., None], upper=True).squeeze(-1).flatten(-2)
-        seen = groups.split(whole(u))[..., None]
-        v = torch.linalg.solve_triangular(factor, seen, upper=False).squeeze(-1).flatten(-2)
-        found = v.norm(dim=-1)
-    return (MARGIN * found).clamp(1.0, groups.number)
+        split = groups.split(whole(u))[..., None]
+        v = torch.linalg.solve_triangular(factor, split, upper=False).squeeze(-1).flatten(-2)
+        largest = v.norm(dim=-1)
+    return (MARGIN * largest).clamp(1.0, groups.number)

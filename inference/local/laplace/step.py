@@ -37,7 +37,7 @@ from .posterior import AtDraws, Posterior, pairs
 from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
-HELD = 2_000_000
+MAX_NUMBERS_AT_ONCE = 2_000_000
 #: Newton's steps end where what one of them promises is less: 1e-8 posterior standard deviations
 ARRIVED = 1e-16
 
@@ -70,7 +70,7 @@ class GaussianHead:
         groups: of that covariance.
         final: so many draws in the end, each at its own draw of all shared values, by
             :meth:`~hierfl.inference.method.base.Method.shared_draws`; 0 for K.
-        refit: whether the likelihood is expanded anew where those differ in more than w.
+        refit: whether the likelihood is expanded again where those differ in more than w.
         own: the personal value of a client's own log rho_j, drawn from N(., NAME_sd^2) with those; "" for none.
         points: of each example's predictor, over which likelihoods are averaged, at least; 1 for its mean.
         centred: other latents of the clients, which are put at the centre of their guide.
@@ -124,26 +124,26 @@ class GaussianHead:
             if name not in chunk.values:
                 raise UserError(f"GaussianHead moves {name!r}, which personal() does not declare")
         root = None if self.groups is None else self.groups.root(chunk.shared[f"{self.population}.covariance"])
-        found: State = {}
+        moved: State = {}
         with pyro.validation_enabled(False), torch.no_grad():
             for first, last in self._parts(chunk):
                 for name, value in self._rows(chunk.part(first, last), phase, root).items():
-                    if name not in found:
-                        found[name] = value.new_empty((len(chunk.clients), *value.shape[1:]), dtype=chunk.n.dtype)
-                    found[name][first:last] = value
-        return chunk.put(found)
+                    if name not in moved:
+                        moved[name] = value.new_empty((len(chunk.clients), *value.shape[1:]), dtype=chunk.n.dtype)
+                    moved[name][first:last] = value
+        return chunk.put(moved)
 
     def _parts(self, chunk: ClientChunk) -> Iterator[tuple[int, int]]:
         head = chunk.method.network.head
-        # (numbers for each of the head's: a row of its matrix, or of the blocks that are sent, and its draws)
+        # Numbers for each of the head's: a row of its matrix, or of the blocks that are sent, and its draws.
         wide = head.d if self.covariance == "full" else self.rank * (self.covariance == "low_rank")
         wide = max(wide, self.terms.groups.size) if self.terms else wide
         kept = max(chunk.values[self.drawn].shape[3], self.final)
         kept += deviations(head.d) if self.points > 1 else 0
-        each = head.d * max(wide, kept)
-        most = max(1, HELD // each)
-        seen = (DEVIATIONS + 2 * self.points + head.rows) * head.outputs + head.features
-        for first, last in buckets(chunk.sizes, HELD // seen):
+        numbers_of_row = head.d * max(wide, kept)
+        most = max(1, MAX_NUMBERS_AT_ONCE // numbers_of_row)
+        numbers_of_example = (DEVIATIONS + 2 * self.points + head.rows) * head.outputs + head.features
+        for first, last in buckets(chunk.sizes, MAX_NUMBERS_AT_ONCE // numbers_of_example):
             yield from ((k, min(k + most, last)) for k in range(first, last, most))
 
     def _rows(self, chunk: ClientChunk, phase: object, root: Tensor | None) -> State:
@@ -157,22 +157,22 @@ class GaussianHead:
             root, begun = root.to(dtype), chunk.values[self.begun].squeeze(1).to(dtype)[:, target.order]
         posterior = self._turned(target, Posterior(mu, away), root, self.turns, begun)
         at, h, scaled = posterior.expansion
-        found = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
+        values = {self.mean: posterior.mu[:, target.back].unsqueeze(1)}
         if posterior.away is not None:
-            found[self.away] = posterior.away[..., target.back].transpose(0, 1).unsqueeze(1)
+            values[self.away] = posterior.away[..., target.back].transpose(0, 1).unsqueeze(1)
         if self.groups is not None:
-            found[self.begun] = at.m[:, target.back].unsqueeze(1)
+            values[self.begun] = at.m[:, target.back].unsqueeze(1)
         if self.terms is not None:
-            said = self.terms.of(target, at, h, scaled)
-            found |= {k: said.pop(k).unsqueeze(1) for k in self.terms.trains}
-            found |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in said.items()}
+            terms = self.terms.of(target, at, h, scaled)
+            values |= {k: terms.pop(k).unsqueeze(1) for k in self.terms.trains}
+            values |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in terms.items()}
         if self.final:
-            return found | self._final(target, self._places(target, posterior, root))
+            return values | self._final(target, self._places(target, posterior, root))
         kept, when = chunk.values[self.drawn].shape[3], (chunk.round, phase)
         away = at.r * scaled.root(self._noise(target, kept, when))
         if root is not None:
             away = away + self._of_population(at, scaled, root, self._noise(target, kept, (*when, "w")))
-        return found | self._kept(target, posterior.mu + away)
+        return values | self._kept(target, posterior.mu + away)
 
     def _of_population(self, at: Expansion, scaled: Scaled, root: Tensor, noise: Tensor) -> Tensor:
         """G S^(1/2) noise, G = P^-1 D^-1: (K, S, d) of noise (K, S or 1, d)."""
@@ -205,8 +205,8 @@ class GaussianHead:
                 newest = at.r * scaled.root(noise)
                 if root is not None:
                     newest = newest + self._of_population(at, scaled, root, others[:, None])
-                # (all the way, precisions would overshoot: where the posterior is wide, curvatures are small, and the
-                # reverse; a row's first are taken whole, whoever is beside it)
+                # All the way, precisions would overshoot: where the posterior is wide, curvatures are small, and the
+                # reverse; a row's first are taken whole, whichever rows are beside it.
                 away = torch.where((away == 0).all(-1).all(0)[:, None], newest, 0.5 * (newest + away))
             posterior = Posterior(at.mu, away, (at, h, scaled))
         return posterior
@@ -216,7 +216,7 @@ class GaussianHead:
         spread = None if posterior.away is None else target.spread(posterior.away, self.points)
         at = target.at(posterior.mu, spread) if begun is None else target.followed(posterior.mu, begun, spread)
         for _ in range(self.newton):
-            # (after the last step that of the step before will do: where nothing moves any more they are the same)
+            # After the last step that of the step before will do: where nothing moves any more they are the same.
             h, scaled = self._curvature(at)
             slope = at.slope
             step = at.r * self._solved(at, scaled, at.r * slope)
@@ -247,10 +247,10 @@ class GaussianHead:
     def _final(self, target: Target, places: Iterator[AtDraws]) -> State:
         """Draws (K, S, d) at draws of the shared values."""
         fresh = self._noise(target, self.final, ())
-        found = torch.empty_like(fresh)
+        draws = torch.empty_like(fresh)
         for at in places:
-            found[at.places] = at.centre + at.r * at.scaled.root(fresh[at.places])
-        return self._kept(target, found)
+            draws[at.places] = at.centre + at.r * at.scaled.root(fresh[at.places])
+        return self._kept(target, draws)
 
     def _places(self, target: Target, posterior: Posterior, root: Tensor | None) -> Iterator[AtDraws]:
         """The posterior at draws of the shared values, those that share a precision at a time."""
@@ -261,26 +261,26 @@ class GaussianHead:
             yield AtDraws(everywhere, target, at.m + at.offset(h, scaled), at.r, h, scaled)
             return
         w = shared.pop(self.population)
-        for there, others, own in self._alike(shared, target):
-            middle = w[there].mean(0)
-            here = target.given({self.population: middle[0, target.back], **others}, own)
+        for places, others, own in self._alike(shared, target):
+            middle = w[places].mean(0)
+            at_middle = target.given({self.population: middle[0, target.back], **others}, own)
             if self.refit:
-                at, h, scaled = self._turned(here, posterior, root, 1).expansion
+                at, h, scaled = self._turned(at_middle, posterior, root, 1).expansion
             else:
                 at, h, _ = posterior.expansion
-                at = here.under_prior(at)
+                at = at_middle.under_prior(at)
                 scaled = h.scaled(at.r)
-            mean = at.m + at.offset(h, scaled) + at.r * scaled.solve((w[there] - middle) / at.r)
-            each = here.given({self.population: w[there][..., None, target.back]}, {})
-            yield AtDraws(there, each, mean, at.r, h, scaled)
+            mean = at.m + at.offset(h, scaled) + at.r * scaled.solve((w[places] - middle) / at.r)
+            at_each = at_middle.given({self.population: w[places][..., None, target.back]}, {})
+            yield AtDraws(places, at_each, mean, at.r, h, scaled)
 
     def _shared_draws(self, target: Target) -> State:
         """Those of w (K, 1, d) in the order of the weight matrix, the others (K, *shape)."""
         if self.groups is None:
             return {}
-        found = target.chunk.method.shared_draws(target.chunk.shared, self.final)  # type: ignore[attr-defined]
-        w = target.cast(found.pop(self.population)[:, 0, :, target.order])
-        return {k: target.cast(v[:, 0, 0]) for k, v in found.items()} | {self.population: w}
+        drawn = target.chunk.method.shared_draws(target.chunk.shared, self.final)  # type: ignore[attr-defined]
+        w = target.cast(drawn.pop(self.population)[:, 0, :, target.order])
+        return {k: target.cast(v[:, 0, 0]) for k, v in drawn.items()} | {self.population: w}
 
     def _alike(self, shared: State, target: Target) -> Iterator[tuple[Tensor, State, State]]:
         """Draws (places) that share all but w: these values, {name: (*shape)}, and the rows' own, (S, 1, *shape)."""
@@ -289,11 +289,11 @@ class GaussianHead:
             points, pair = standard_points(own.shape[-1]).to(own), torch.arange(self.final, device=own.device)
             pair = pair % (self.final - self.final // 2)
             for number, z in enumerate(points):
-                there = (pair % len(points) == number).nonzero().flatten()
-                if len(there):
-                    yield there, {}, {self.own: own + sd * z}
+                places = (pair % len(points) == number).nonzero().flatten()
+                if len(places):
+                    yield places, {}, {self.own: own + sd * z}
             return
         _, which = torch.unique(torch.cat([v.flatten(1) for v in shared.values()], 1), dim=0, return_inverse=True)
         for number in range(int(which.max()) + 1):
-            there = (which == number).nonzero().flatten()
-            yield there, {k: v[there[0]] for k, v in shared.items()}, {}
+            places = (which == number).nonzero().flatten()
+            yield places, {k: v[places[0]] for k, v in shared.items()}, {}

@@ -144,17 +144,17 @@ class Target:
         """What deviations (M, S, d) do to the predictors, in at least so many points for each example."""
         rows, n, _ = self.z.shape
         q = self.head.rows
-        each = self.z @ away.permute(1, 0, 2).reshape(rows, -1, self.z.shape[-1]).mT  # (S, n, M q)
-        each = each.unflatten(-1, (len(away), q))
-        covariance = each.mT @ each / len(away)
-        # (a class that says nothing, and an example of zeros, have no spread at all)
+        deviations = self.z @ away.permute(1, 0, 2).reshape(rows, -1, self.z.shape[-1]).mT  # (S, n, M q)
+        deviations = deviations.unflatten(-1, (len(away), q))
+        covariance = deviations.mT @ deviations / len(away)
+        # A class that says nothing, and an example of zeros, have no spread at all.
         info = torch.finfo(covariance.dtype)
         little = max(1e-10, 10 * info.eps) * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) + info.tiny
         root = torch.linalg.cholesky(covariance + torch.diag_embed(little[..., None].expand(rows, n, q)))
         sets = predictor_points(q, points).to(root)
         moves = sets[torch.arange(n, device=root.device) % len(sets)] @ root.mT  # (S, n, K, q)
         moves = moves @ self._contrasts if self.head.contrasts else moves
-        return Spread(away, moves.permute(2, 0, 3, 1).contiguous().mT)  # (examples last, as they are summed over)
+        return Spread(away, moves.permute(2, 0, 3, 1).contiguous().mT)  # examples last, as they are summed over
 
     @property
     def _contrasts(self) -> Tensor:
@@ -164,9 +164,9 @@ class Target:
         """At a posterior with this mean (S, d), the likelihood averaged over its spread; without one, at the mean."""
         prior, y = self._sites(mu)
         fn = moved_output(y.fn, self.z.new_zeros((1, 1, 1, 1)) if spread is None else spread.moves)
-        along = self._contrasts if self.head.contrasts else None
+        contrasts = self._contrasts if self.head.contrasts else None
         first = output_gradient(fn, y.value).mean(0)
-        first = first if along is None else first @ along.T
+        first = first if contrasts is None else first @ contrasts.T
         density = self._there(fn.log_prob(y.value).mean(0)).sum(-1)
         m, r = (v.expand(mu.shape) for v in self._normal(prior))
         height = Normal(m, r, validate_args=False).log_prob(mu).sum(-1)
@@ -174,7 +174,7 @@ class Target:
         away = None if spread is None else spread.away
 
         def curvature_of_outputs() -> Tensor:
-            return self._there(mean_output_curvature(fn, along))
+            return self._there(mean_output_curvature(fn, contrasts))
 
         return Expansion(mu, m, r, height, density, gradient, self.z, curvature_of_outputs, away)
 
@@ -188,11 +188,11 @@ class Target:
             begun: where w was when it was made, (S, d).
             spread: over which likelihoods are averaged.
         """
-        here = self.at(mu)
-        there = self.at(here.m + mu - begun)
-        better = there.height > here.height
-        begin = torch.where(better[:, None], there.mu, mu)
-        return here if spread is None and not bool(better.any()) else self.at(begin, spread)
+        as_is = self.at(mu)
+        as_far = self.at(as_is.m + mu - begun)
+        better = as_far.height > as_is.height
+        begin = torch.where(better[:, None], as_far.mu, mu)
+        return as_is if spread is None and not bool(better.any()) else self.at(begin, spread)
 
     def prior(self) -> tuple[Tensor, Tensor]:
         """Its mean and standard deviation, (S, d)."""
@@ -215,10 +215,10 @@ class Target:
 
     def _sites(self, heads: Tensor) -> tuple[Site, Site]:
         latents = {**self.centred, self.latent: heads[..., None, self.back]}
-        with Restrict(self.values, latents=latents, frozen=self.frozen) as seen:
+        with Restrict(self.values, latents=latents, frozen=self.frozen) as restricted:
             self.chunk.method.model(self.batch)
-        prior = seen.sites.get(self.latent)
-        responses = [s for s in seen.sites.values() if s.kind == "observed" and s.per_example]
+        prior = restricted.sites.get(self.latent)
+        responses = [s for s in restricted.sites.values() if s.kind == "observed" and s.per_example]
         if prior is None or len(responses) != 1:
             raise UserError(f"Laplace is of a head {self.latent!r} of the model and of one response")
         return prior, responses[0]

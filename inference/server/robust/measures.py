@@ -37,7 +37,7 @@ def measures(singles: Singles, exchange: Exchange, shared: Mapping[str, Tensor])
         exchange: what they look like.
         shared: as broadcast.
     """
-    there = singles.valid
+    present = singles.valid
     blocks = [
         torch.stack(block)
         for name, group in exchange.sending.items()
@@ -45,18 +45,18 @@ def measures(singles: Singles, exchange: Exchange, shared: Mapping[str, Tensor])
         for block in _blocks(group.form, singles.messages[name], shared, singles.counts)
     ]
     if not blocks:
-        return torch.full((len(there), 3), torch.nan, dtype=torch.float64, device=there.device)
+        return torch.full((len(present), 3), torch.nan, dtype=torch.float64, device=present.device)
     squares, dots, others, moved = torch.stack(blocks).unbind(1)  # (blocks, R) each
-    size, shift = _units(torch.stack([squares, moved]), there)
+    size, shift = _units(torch.stack([squares, moved]), present)
     lengths = (squares * others).sqrt()
     cosines = torch.where(lengths > 0, dots / torch.where(lengths > 0, lengths, 1), 0).mean(0)
-    found = torch.stack([size, cosines, shift], 1)
-    return torch.where(there[:, None], found, torch.nan)
+    values = torch.stack([size, cosines, shift], 1)
+    return torch.where(present[:, None], values, torch.nan)
 
 
-def _units(squares: Tensor, there: Tensor) -> Tensor:
+def _units(squares: Tensor, present: Tensor) -> Tensor:
     """Root mean squares (2, R) over blocks (2, B, R), each in units of its median client's."""
-    typical = middle(squares.movedim(-1, 0), there[:, None, None].expand(-1, *squares.shape[:2]))[..., None]
+    typical = middle(squares.movedim(-1, 0), present[:, None, None].expand(-1, *squares.shape[:2]))[..., None]
     return (squares / torch.where(typical > 0, typical, 1)).mean(1).sqrt()
 
 
@@ -76,11 +76,11 @@ def _blocks(
         old = shared.get(key)
         if of_value and old is not None and old.shape == u.shape[1:]:
             u = u - old
-        found = _compared(torch.where(weight > 0, u, 0).unsqueeze(-1).flatten(1), weight.unsqueeze(-1).flatten(1))
+        comparison = _compared(torch.where(weight > 0, u, 0).unsqueeze(-1).flatten(1), weight.unsqueeze(-1).flatten(1))
         if of_value:
-            together.append(found)
+            together.append(comparison)
         else:
-            yield found
+            yield comparison
     if together:
         yield tuple(torch.stack(parts).sum(0) for parts in zip(*together, strict=True))
 

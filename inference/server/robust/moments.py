@@ -36,8 +36,8 @@ def compared(sums: Mapping[str, np.ndarray]) -> np.ndarray:
     sd = np.sqrt(np.maximum(0.0, sums["square"] / n - mean**2))
     sd = np.where(sd**2 > CONSTANT * sums["square"] / n, sd, np.nan)
     unit = medians(sd[None])[0]
-    found = np.stack([np.maximum(np.log(sd / unit), LEAST_MEASURE), mean / unit], -1)
-    return found.transpose(1, 0, 2)
+    standardised = np.stack([np.maximum(np.log(sd / unit), LEAST_MEASURE), mean / unit], -1)
+    return standardised.transpose(1, 0, 2)
 
 
 def unlike(values: np.ndarray) -> list[tuple[int, int, int, float]]:
@@ -46,7 +46,7 @@ def unlike(values: np.ndarray) -> list[tuple[int, int, int, float]]:
     Args:
         values: of :func:`compared`.
     """
-    found, left = list[tuple[int, int, int, float]](), list(range(values.shape[1]))
+    outliers, left = list[tuple[int, int, int, float]](), list(range(values.shape[1]))
     while len(left) >= FEWEST:
         far = np.abs(distances(values[:, left], LEAST_SPREADS))
         if not np.isfinite(far).any():
@@ -55,9 +55,9 @@ def unlike(values: np.ndarray) -> list[tuple[int, int, int, float]]:
         sizes = sorted(MOMENT_BOUNDS)
         if far[column, row, what] <= np.interp(len(left), sizes, [MOMENT_BOUNDS[size] for size in sizes]):
             break
-        found.append((left[row], int(column), int(what), float(far[column, row, what])))
+        outliers.append((left[row], int(column), int(what), float(far[column, row, what])))
         del left[int(row)]
-    return found
+    return outliers
 
 
 def lines(sites: Mapping[str, State], columns: Mapping[str, Sequence[str]]) -> list[str]:
@@ -67,15 +67,15 @@ def lines(sites: Mapping[str, State], columns: Mapping[str, Sequence[str]]) -> l
         sites: what each has answered.
         columns: names by the prefix of the sums that are about them.
     """
-    said, ids = list[str](), list(sites)
+    words, ids = list[str](), list(sites)
     for prefix, names in columns.items():
         keys = {key: f"{prefix}{key}" for key in ("n", "total", "square")}
-        if not names or any(key not in held for key in keys.values() for held in sites.values()):
+        if not names or any(key not in sums for key in keys.values() for sums in sites.values()):
             continue
         values = compared({k: np.stack([sites[j][key].double().cpu().numpy() for j in ids]) for k, key in keys.items()})
-        said += [
+        words += [
             f"{ids[j]} stands out before the first round by {WORDS[what]} of {names[column]}, {far:.0f} spreads from "
             "the others': are its units, and its column, those of the dictionary?"
             for j, column, what, far in unlike(values)
         ]
-    return said
+    return words

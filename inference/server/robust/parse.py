@@ -28,7 +28,7 @@ def parse_rule(spec: str) -> RobustRule | None:
         if kind == "krum" and int(number) >= 1:
             return Krum(int(number))
     except ValueError:
-        pass  # (no number: said below)
+        pass  # no number: said below
     raise UserError(
         "robust is none, trimmed:SHARE with a share in (0, 0.5), median, centred-clip:RADIUS with a radius above 0, or "
         f"krum:LIARS with a whole number from 1, as in trimmed:0.2; not {spec!r}"

@@ -70,15 +70,15 @@ class Repeats:
         self._prints.append(prints[:-1])
         rows = [tuple(row) for row in prints.tolist()] or [(np.nan, np.nan)]
         self._asked.append(rows[-1])
-        there = [(j, row) for j, row in enumerate(rows[:-1]) if row[0] == row[0]]
+        present = [(j, row) for j, row in enumerate(rows[:-1]) if row[0] == row[0]]
         same: dict[int, list[int]] = {}
-        for j, row in there:
+        for j, row in present:
             if any(row):
                 before = self._earlier.setdefault((j, row), [])
                 for earlier in before:
                     same.setdefault(earlier, []).append(j)
                 before.append(self.rounds - 1)
-        if len(there) < FEWEST - 1:
+        if len(present) < FEWEST - 1:
             return
         for earlier, who in same.items():
             if len(who) == 1 and self._asked[earlier] != rows[-1] and self._moved(earlier, who[0]):
@@ -87,6 +87,6 @@ class Repeats:
     def _moved(self, earlier: int, row: int) -> bool:
         """Whether most of the others say something else than in an earlier round, by more than rounding."""
         then, now = (np.delete(self._prints[number], row, 0) for number in (earlier, -1))
-        known = ~np.isnan(then + now).any(1)
-        same = np.isclose(then[known], now[known], rtol=ROUNDING, atol=0).all(1)
-        return bool(2 * same.sum() < known.sum())
+        comparable = ~np.isnan(then + now).any(1)
+        same = np.isclose(then[comparable], now[comparable], rtol=ROUNDING, atol=0).all(1)
+        return bool(2 * same.sum() < comparable.sum())

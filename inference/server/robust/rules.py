@@ -48,16 +48,16 @@ class RobustRule(Protocol):
         """One point (d,) of (R, d) with weights (R, d)."""
         ...
 
-    def shares(self, points: Tensor, there: Tensor) -> Tensor:
+    def shares(self, points: Tensor, present: Tensor) -> Tensor:
         """How much of each client's message counts, (R,) in [0, 1], by its point.
 
         Args:
             points: (R, d).
-            there: (R,), False for who is not there.
+            present: (R,), False for who is not there.
         """
         ...
 
-    def bounded(self, points: Tensor, there: Tensor) -> Tensor:
+    def bounded(self, points: Tensor, present: Tensor) -> Tensor:
         """Points (R, d), no coordinate of which is far from the others'; arguments are those of :meth:`shares`."""
         ...
 
@@ -67,33 +67,33 @@ def _weighted(points: Tensor, weights: Tensor) -> Tensor:
     return (points * weights).sum(0) / torch.where(total > 0, total, 1)
 
 
-def _middle_of(points: Tensor, there: Tensor) -> Tensor:
-    return middle(points, there[:, None].expand_as(points))
+def _middle_of(points: Tensor, present: Tensor) -> Tensor:
+    return middle(points, present[:, None].expand_as(points))
 
 
-def distances(points: Tensor, centre: Tensor, there: Tensor) -> Tensor:
+def distances(points: Tensor, centre: Tensor, present: Tensor) -> Tensor:
     """(R,) from a centre (d,), in units of their median; zero for who is not there."""
-    far = torch.where(there, torch.linalg.vector_norm(points - centre, dim=1), 0)
-    typical = middle(far, there)
+    far = torch.where(present, torch.linalg.vector_norm(points - centre, dim=1), 0)
+    typical = middle(far, present)
     return far / torch.where(typical > 0, typical, 1)
 
 
-def _within(points: Tensor, there: Tensor, ends: Tensor) -> Tensor:
+def _within(points: Tensor, present: Tensor, ends: Tensor) -> Tensor:
     """Points (R, d), each coordinate no further out than those that are left without so many at each end."""
-    count, ends = there.sum(), ends.to(points.device)
+    count, ends = present.sum(), ends.to(points.device)
     ends = ends.minimum((count - 1) // 2).clamp_min(0)
-    ordered = torch.where(there[:, None], points, torch.inf).sort(0).values
+    ordered = torch.where(present[:, None], points, torch.inf).sort(0).values
     low, high = (
         ordered.index_select(0, at.long().clamp(0, len(points) - 1).view(1)) for at in (ends, count - 1 - ends)
     )
-    return torch.where(there[:, None], points.clamp(low, high), points)
+    return torch.where(present[:, None], points.clamp(low, high), points)
 
 
-def _near(points: Tensor, there: Tensor) -> Tensor:
+def _near(points: Tensor, present: Tensor) -> Tensor:
     """Points (R, d), each coordinate no further from its median than :data:`REACH` median distances."""
-    centre = _middle_of(points, there)
-    reach = REACH * _middle_of((points - centre).abs(), there)
-    return torch.where(there[:, None], points.clamp(centre - reach, centre + reach), points)
+    centre = _middle_of(points, present)
+    reach = REACH * _middle_of((points - centre).abs(), present)
+    return torch.where(present[:, None], points.clamp(centre - reach, centre + reach), points)
 
 
 @dataclass(frozen=True)
@@ -121,20 +121,20 @@ class Trimmed:
 
     def centre(self, points: Tensor, weights: Tensor) -> Tensor:
         """By ranks."""
-        there = weights > 0
-        count = there.sum(0)
-        rank = torch.where(there, points, torch.inf).argsort(dim=0, stable=True).argsort(dim=0)
+        present = weights > 0
+        count = present.sum(0)
+        rank = torch.where(present, points, torch.inf).argsort(dim=0, stable=True).argsort(dim=0)
         ends = self.dropped(count)
         return _weighted(points, torch.where((rank >= ends) & (rank < count - ends), weights, 0))
 
-    def bounded(self, points: Tensor, there: Tensor) -> Tensor:
+    def bounded(self, points: Tensor, present: Tensor) -> Tensor:
         """Between those that are not trimmed."""
-        return _within(points, there, self.dropped(there.sum()))
+        return _within(points, present, self.dropped(present.sum()))
 
-    def shares(self, points: Tensor, there: Tensor) -> Tensor:
+    def shares(self, points: Tensor, present: Tensor) -> Tensor:
         """Without those furthest from the median."""
-        far = torch.where(there, distances(points, _middle_of(points, there), there), torch.inf)
-        return ((far.argsort(stable=True).argsort() < there.sum() - self.dropped(there.sum())) & there).to(points)
+        far = torch.where(present, distances(points, _middle_of(points, present), present), torch.inf)
+        return ((far.argsort(stable=True).argsort() < present.sum() - self.dropped(present.sum())) & present).to(points)
 
 
 @dataclass(frozen=True)
@@ -154,15 +154,15 @@ class Median:
         """Weights say who is there alone: with others a liar of three or four would be the middle by itself."""
         return middle(points, weights > 0)
 
-    def bounded(self, points: Tensor, there: Tensor) -> Tensor:
+    def bounded(self, points: Tensor, present: Tensor) -> Tensor:
         """Within :data:`REACH` median distances."""
-        return _near(points, there)
+        return _near(points, present)
 
-    def shares(self, points: Tensor, there: Tensor) -> Tensor:
+    def shares(self, points: Tensor, present: Tensor) -> Tensor:
         """Weiszfeld's: the geometric median's weights, of which the largest is one."""
-        centre, share = _middle_of(points, there), there.to(points)
+        centre, share = _middle_of(points, present), present.to(points)
         for _ in range(ITERATIONS):
-            share = torch.where(there, 1 / distances(points, centre, there).clamp_min(NEAREST), 0)
+            share = torch.where(present, 1 / distances(points, centre, present).clamp_min(NEAREST), 0)
             centre = (share[:, None] * points).sum(0) / share.sum().clamp_min(SMALLEST)
         return share / share.amax().clamp_min(SMALLEST)
 
@@ -188,22 +188,22 @@ class CentredClip:
 
     def centre(self, points: Tensor, weights: Tensor) -> Tensor:
         """From the median, by a few steps."""
-        there = weights > 0
-        present, found = there.any(1), middle(points, there)
+        positive = weights > 0
+        present, centre = positive.any(1), middle(points, positive)
         for _ in range(ITERATIONS):
-            gaps = torch.where(there, points - found, 0)
-            far = distances(gaps, torch.zeros_like(found), present)
-            found = found + _weighted(gaps * (self.radius / far.clamp_min(SMALLEST)).clamp(max=1)[:, None], weights)
-        return found
+            gaps = torch.where(positive, points - centre, 0)
+            far = distances(gaps, torch.zeros_like(centre), present)
+            centre = centre + _weighted(gaps * (self.radius / far.clamp_min(SMALLEST)).clamp(max=1)[:, None], weights)
+        return centre
 
-    def bounded(self, points: Tensor, there: Tensor) -> Tensor:
+    def bounded(self, points: Tensor, present: Tensor) -> Tensor:
         """Within :data:`REACH` median distances."""
-        return _near(points, there)
+        return _near(points, present)
 
-    def shares(self, points: Tensor, there: Tensor) -> Tensor:
+    def shares(self, points: Tensor, present: Tensor) -> Tensor:
         """By how much each is pulled in."""
-        far = distances(points, _middle_of(points, there), there)
-        return torch.where(there, (self.radius / far.clamp_min(SMALLEST)).clamp(max=1), 0)
+        far = distances(points, _middle_of(points, present), present)
+        return torch.where(present, (self.radius / far.clamp_min(SMALLEST)).clamp(max=1), 0)
 
 
 @dataclass(frozen=True)
@@ -227,26 +227,26 @@ class Krum:
 
     def centre(self, points: Tensor, weights: Tensor) -> Tensor:
         """The mean of those that are chosen; what a client says nothing of is where the median is."""
-        there = weights > 0
-        filled = torch.where(there, points, middle(points, there))
-        chosen = self.shares(filled, there.any(1))
+        present = weights > 0
+        filled = torch.where(present, points, middle(points, present))
+        chosen = self.shares(filled, present.any(1))
         kept = torch.where(chosen[:, None] > 0, weights, 0)
-        return torch.where(kept.sum(0) > 0, _weighted(points, kept), middle(points, there))
+        return torch.where(kept.sum(0) > 0, _weighted(points, kept), middle(points, present))
 
-    def bounded(self, points: Tensor, there: Tensor) -> Tensor:
+    def bounded(self, points: Tensor, present: Tensor) -> Tensor:
         """Between those that so many at each end leave."""
-        return _within(points, there, torch.tensor(self.liars))
+        return _within(points, present, torch.tensor(self.liars))
 
-    def shares(self, points: Tensor, there: Tensor) -> Tensor:
+    def shares(self, points: Tensor, present: Tensor) -> Tensor:
         """One for those that are chosen."""
-        count = there.sum()
-        pairs = there[:, None] & there & ~torch.eye(len(points), dtype=torch.bool, device=points.device)
+        count = present.sum()
+        pairs = present[:, None] & present & ~torch.eye(len(points), dtype=torch.bool, device=points.device)
         squares = torch.where(pairs, torch.cdist(points, points, compute_mode=EXACT).square(), torch.inf)
         ordered = squares.sort(1).values
         near = torch.arange(len(points), device=points.device) < (count - self.liars - 2).clamp_min(1)
         score = torch.where(near & ordered.isfinite(), ordered, 0).sum(1)
-        rank = torch.where(there, score, torch.inf).argsort(stable=True).argsort()
-        return ((rank < (count - self.liars).clamp_min(1)) & there).to(points)
+        rank = torch.where(present, score, torch.inf).argsort(stable=True).argsort()
+        return ((rank < (count - self.liars).clamp_min(1)) & present).to(points)
 
 
 #: not by matrix products: differences of close points keep their digits

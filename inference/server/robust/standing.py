@@ -94,19 +94,19 @@ def standardised(measured: np.ndarray) -> np.ndarray:
         size, cosine, influence = (measured[..., k] for k in range(3))
         angle = -np.arctanh(np.clip(cosine, -0.9999, 0.9999))
         parts = [np.log(size), np.where(cosine < 0, angle, np.minimum(angle, 0)), np.log(influence)]
-    found = np.stack(parts, -1)
-    return np.maximum(found, LEAST_MEASURE)  # (who sends nothing new is no liar)
+    values = np.stack(parts, -1)
+    return np.maximum(values, LEAST_MEASURE)  # who sends nothing new is no liar
 
 
 def without_furthest(squares: np.ndarray, clients: int) -> np.ndarray:
     """Squares (T, n, ...) of the other clients without those of the furthest, where there are many clients."""
-    ordered = np.sort(squares, 1)  # (what is no number comes last)
+    ordered = np.sort(squares, 1)  # what is no number comes last
     return ordered[:, : -max(1, round(FURTHEST * clients))] if clients >= MANY else ordered
 
 
 def medians(values: np.ndarray) -> np.ndarray:
     """Over the second dimension of (T, n, ...), of what is a number: (T, ...); not a number where nothing is."""
-    ordered, count = np.sort(values, 1), np.isfinite(values).sum(1, keepdims=True)  # (what is no number comes last)
+    ordered, count = np.sort(values, 1), np.isfinite(values).sum(1, keepdims=True)  # what is no number comes last
     low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, max(0, values.shape[1] - 1))
     return (0.5 * (np.take_along_axis(ordered, low, 1) + np.take_along_axis(ordered, high, 1)))[:, 0]
 
@@ -119,28 +119,28 @@ def distances(values: np.ndarray, least_spread: Sequence[float] = LEAST_SPREAD) 
         least_spread: of each of the M, no less.
     """
     clients, numbers = values.shape[1:]
-    found = np.empty((2, *values.shape))
+    both = np.empty((2, *values.shape))
     places = np.arange(clients - 1)
     for rows in np.array_split(np.arange(clients), min(clients, 1 + values.size * clients // LARGEST)):
         others = values[:, places + (places >= rows[:, None])]  # (T, rows, J - 1, M)
         parts = _beside(values[:, rows].reshape(-1, numbers), others.reshape(-1, clients - 1, numbers), clients)
-        found[:, :, rows] = [part.reshape(-1, len(rows), numbers) for part in parts]
-    far, spread = found
+        both[:, :, rows] = [part.reshape(-1, len(rows), numbers) for part in parts]
+    far, spread = both
     least = np.array(least_spread[: values.shape[-1]])
-    squares, known = np.nan_to_num(np.maximum(spread, least) ** 2), np.isfinite(spread).sum(0)
-    pooled = np.sqrt(squares.sum(0) / np.maximum(1, known))
+    squares, counts = np.nan_to_num(np.maximum(spread, least) ** 2), np.isfinite(spread).sum(0)
+    pooled = np.sqrt(squares.sum(0) / np.maximum(1, counts))
     return far / np.where(pooled > 0, pooled, 1.0)
 
 
 def _beside(own: np.ndarray, others: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
     """Of (N, M) and (N, J - 1, M): from the others' median, and their spread; not a number where they are too few."""
     enough = np.isfinite(others).sum(1) >= FEWEST - 1
-    held = np.where(enough[:, None], others, 0.0)
-    middle = medians(held)
-    squares = without_furthest((held - middle[:, None]) ** 2, clients)
-    known = np.isfinite(squares)
-    spread = np.sqrt(np.where(known, squares, 0).sum(1) / np.maximum(1, known.sum(1)))
-    return np.where(enough, own - middle, np.nan), np.where(enough & known.any(1), spread, np.nan)
+    filled = np.where(enough[:, None], others, 0.0)
+    middle = medians(filled)
+    squares = without_furthest((filled - middle[:, None]) ** 2, clients)
+    finite = np.isfinite(squares)
+    spread = np.sqrt(np.where(finite, squares, 0).sum(1) / np.maximum(1, finite.sum(1)))
+    return np.where(enough, own - middle, np.nan), np.where(enough & finite.any(1), spread, np.nan)
 
 
 def lasting(far: np.ndarray) -> np.ndarray:
@@ -149,15 +149,15 @@ def lasting(far: np.ndarray) -> np.ndarray:
     Near the end of a fit honest clients' changes are small, and a single one of them may point anywhere. Who turns its
     message round does so again and again.
     """
-    found = np.full(far.shape, np.nan)
+    medians_so_far = np.full(far.shape, np.nan)
     for j, column in enumerate(far.T.tolist()):
         ordered: list[float] = []
         for t, value in enumerate(column):
             if value == value:
                 bisect.insort(ordered, value)
             if ordered:
-                found[t, j] = 0.5 * (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
-    return found
+                medians_so_far[t, j] = 0.5 * (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2])
+    return medians_so_far
 
 
 def stand_out(measured: np.ndarray) -> list[StandsOut]:
@@ -166,7 +166,7 @@ def stand_out(measured: np.ndarray) -> list[StandsOut]:
     Args:
         measured: (T, J, M), of :data:`~.measures.MEASURES` and what else a method knows.
     """
-    values, found = standardised(measured), list[StandsOut]()
+    values, outliers = standardised(measured), list[StandsOut]()
     left = list(range(values.shape[1]))
     while len(left) >= FEWEST:
         far = distances(values[:, left])
@@ -177,6 +177,6 @@ def stand_out(measured: np.ndarray) -> list[StandsOut]:
         rounds = int(np.isfinite(far).any((1, 2)).sum())
         if far[t, row, column] <= bound(len(left), rounds):
             break
-        found.append(StandsOut(left[row], int(t) + 1, int(column), float(far[t, row, column])))
+        outliers.append(StandsOut(left[row], int(t) + 1, int(column), float(far[t, row, column])))
         del left[int(row)]
-    return found
+    return outliers

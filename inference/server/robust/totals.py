@@ -50,8 +50,8 @@ def group_total(rule: RobustRule, form: Form, message: Mapping[str, Tensor], cou
     size = _size(message, counts)
     share = share * capped(size) / torch.where(size > 0, size, 1)
     share = share * (counts.sum() / (share * counts).sum().clamp_min(SMALLEST))
-    held = message if any(_coupled(field) for field in form.values()) else _bounded(rule, message, counts)
-    return {key: torch.einsum("r,r...->...", share.to(value), value) for key, value in held.items()}
+    messages = message if any(_coupled(field) for field in form.values()) else _bounded(rule, message, counts)
+    return {key: torch.einsum("r,r...->...", share.to(value), value) for key, value in messages.items()}
 
 
 def _coupled(field: Field) -> bool:
@@ -64,22 +64,22 @@ def _bounded(rule: RobustRule, message: Mapping[str, Tensor], counts: Tensor) ->
 
     A message that is in the middle otherwise would count in full, whatever a single number of it is.
     """
-    each = {key: append_dims(counts.to(value), value) for key, value in message.items()}
+    counts_like = {key: append_dims(counts.to(value), value) for key, value in message.items()}
     return {
-        key: rule.bounded((value / each[key].clamp_min(1)).unsqueeze(-1).flatten(1), counts > 0).view_as(value)
-        * each[key]
+        key: rule.bounded((value / counts_like[key].clamp_min(1)).unsqueeze(-1).flatten(1), counts > 0).view_as(value)
+        * counts_like[key]
         for key, value in message.items()
     }
 
 
 def weights_of(form: Form, message: Mapping[str, Tensor]) -> dict[str, str]:
     """{key of a field: key of the weights inside}."""
-    found = {}
+    weights = {}
     for key, field in form.items():
         if field.weight is not None:
             inside = field.weight(message)
-            found[key] = next(name for name, value in message.items() if value is inside)
-    return found
+            weights[key] = next(name for name, value in message.items() if value is inside)
+    return weights
 
 
 def _is_weight(key: str, weights: Mapping[str, str]) -> bool:
@@ -132,20 +132,20 @@ def _point(field: Field, key: str, message: Mapping[str, Tensor], counts: Tensor
     return message[key].unsqueeze(-1).flatten(1) / counts.clamp_min(1)[:, None]
 
 
-def _comparable(points: Tensor, there: Tensor) -> Tensor:
+def _comparable(points: Tensor, present: Tensor) -> Tensor:
     """Points (R, d) in units of their median distance from the median, so that fields count alike."""
-    centre = middle(points, there[:, None].expand_as(points))
+    centre = middle(points, present[:, None].expand_as(points))
     far = torch.linalg.vector_norm(points - centre, dim=1)
-    size = middle(torch.linalg.vector_norm(points, dim=1), there)
-    scale = middle(far, there).maximum(SMALLEST * size)
-    return torch.where(there[:, None], (points - centre) / torch.where(scale > 0, scale, 1), 0).double()
+    size = middle(torch.linalg.vector_norm(points, dim=1), present)
+    scale = middle(far, present).maximum(SMALLEST * size)
+    return torch.where(present[:, None], (points - centre) / torch.where(scale > 0, scale, 1), 0).double()
 
 
 def _size(message: Mapping[str, Tensor], counts: Tensor) -> Tensor:
     """How large each row's message is beside the others', (R,), per message inside: the largest field says."""
-    found = torch.zeros_like(counts, dtype=torch.float64)
+    largest = torch.zeros_like(counts, dtype=torch.float64)
     for value in message.values():
         norm = torch.linalg.vector_norm(value.unsqueeze(-1).flatten(1).double(), dim=1) / counts.clamp_min(1)
         typical = middle(norm, counts > 0)
-        found = found.maximum(norm / torch.where(typical > 0, typical, 1))
-    return found
+        largest = largest.maximum(norm / torch.where(typical > 0, typical, 1))
+    return largest

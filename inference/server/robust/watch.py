@@ -131,7 +131,7 @@ class Watch:
         self.prints.append(torch.cat([prints, asked]))
         self.rejected.append(singles.heard & ~singles.valid)
         totals = dict(sums.totals)
-        if self.rule is not None:  # (a round of fewer than can be compared changes nothing)
+        if self.rule is not None:  # a round of fewer than can be compared changes nothing
             enough = singles.valid.sum() >= self.rule.least
             sums = replace(sums, reported=sums.reported * enough)
         for name, group in self.exchange.sending.items():
@@ -143,7 +143,7 @@ class Watch:
                     kept = self._settled()
                 if self.rule is not None:
                     totals[name] = {k: torch.einsum("r,r...->...", kept.to(v), v) for k, v in message.items()}
-                    # (who is left out has reported: the search goes on without it)
+                    # Who is left out has reported: the search goes on without it.
                     sums = replace(sums, reported=sums.reported + (singles.heard & ~singles.valid).sum())
             elif self.rule is not None:
                 totals[name] = group_total(self.rule, group.form, message, singles.counts)
@@ -172,9 +172,9 @@ class Watch:
         judged = by.judged(shared, message, singles, self.rule, self.memory)
         self._measures.add(partial(self._measure, judged, number))
         if self.rule is not None or not any(row.what != AGAIN for row in self.decided):
-            # (without a rule a fit goes astray with a liar in it, and honest clients would be named later)
-            known = {row.client for row in self.decided}
-            self.decided += [StandsOut(row, number, what, far) for row, what, far in judged.named if row not in known]
+            # Without a rule a fit goes astray with a liar in it, and honest clients would be named later.
+            named = {row.client for row in self.decided}
+            self.decided += [StandsOut(row, number, what, far) for row, what, far in judged.named if row not in named]
         before = judged.weights if self.weights is None else self.weights.to(judged.weights)
         self.weights = before.minimum(judged.weights)
         for row in self._repeated():
@@ -226,13 +226,13 @@ class Watch:
         self._settled()
         if not (rows := max(map(len, self.measured), default=0)):
             return []
-        found = [*self.decided, *self.again]
+        outliers = [*self.decided, *self.again]
         lost = np.array([v.cpu().numpy() if len(v) else np.zeros(rows, bool) for v in self.rejected])
-        found += [
+        outliers += [
             StandsOut(int(j), int(lost[:, j].argmax()) + 1, REJECTED, np.nan) for j in np.flatnonzero(lost.any(0))
         ]
-        found += [] if self.judges else stand_out(self.table)
-        return list({row.client: row for row in found[::-1]}.values())[::-1]
+        outliers += [] if self.judges else stand_out(self.table)
+        return list({row.client: row for row in outliers[::-1]}.values())[::-1]
 
     @property
     def estimated(self) -> Sequence[str]:
@@ -252,20 +252,22 @@ class Watch:
         self.provisional, rows = kept, table.shape[1]
         lost = [v.cpu() if len(v) else torch.zeros(rows, dtype=torch.bool) for v in self.rejected]
         decided = [[row.client, row.round, row.what, row.distance] for row in self.decided]
-        found = {
+        tensors = {
             "measured": torch.from_numpy(table), "prints": torch.from_numpy(self._table(self.prints, 2)),
             "rejected": torch.stack(lost), "decided": torch.tensor(decided, dtype=torch.float64).reshape(-1, 4),
             "provisional": torch.tensor(kept),
         }  # fmt: skip
         if self.weights is not None:
-            found["weights"] = self.weights
+            tensors["weights"] = self.weights
         if self.without is not None:
-            found |= {k: getattr(self.without, k) for k in ("beside", "without", "errors")}
-        found |= {f"memory/{k}": v for k, v in self.memory.items()}
-        # (what is not a number is a mask of its own, so that checkpoints of the same bits are equal)
-        found |= {f"{k}{UNKNOWN}": v.isnan() for k, v in found.items() if v.isnan().any()}
-        known = {k: torch.where(found[k + UNKNOWN], 0, v) if k + UNKNOWN in found else v for k, v in found.items()}
-        return {f"{KEPT}{k}": v for k, v in known.items()}
+            tensors |= {k: getattr(self.without, k) for k in ("beside", "without", "errors")}
+        tensors |= {f"memory/{k}": v for k, v in self.memory.items()}
+        # What is not a number is a mask of its own, so that checkpoints of the same bits are equal.
+        tensors |= {f"{k}{UNKNOWN}": v.isnan() for k, v in tensors.items() if v.isnan().any()}
+        numbers = {
+            k: torch.where(tensors[k + UNKNOWN], 0, v) if k + UNKNOWN in tensors else v for k, v in tensors.items()
+        }
+        return {f"{KEPT}{k}": v for k, v in numbers.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], rounds: int) -> None:
         """Takes over what :meth:`tensors` gave; nothing from a checkpoint that is older than the watch.
@@ -274,19 +276,19 @@ class Watch:
             tensors: by name.
             rounds: that have ended: of those before the watch nothing is known.
         """
-        held = {k.removeprefix(KEPT): v for k, v in tensors.items() if k.startswith(KEPT)}
-        if not held:
+        kept = {k.removeprefix(KEPT): v for k, v in tensors.items() if k.startswith(KEPT)}
+        if not kept:
             self.measured, self.prints = ([torch.zeros(0, 4, dtype=torch.float64)] * rounds for _ in range(2))
             self.rejected = [torch.zeros(0, dtype=torch.bool)] * rounds
             return
-        masks = {k: held.pop(k) for k in list(held) if k.endswith(UNKNOWN)}
+        masks = {k: kept.pop(k) for k in list(kept) if k.endswith(UNKNOWN)}
         for k, unknown in masks.items():
             name = k.removesuffix(UNKNOWN)
-            held[name] = torch.where(unknown, torch.nan, held[name])
-        self.measured, self.prints, self.rejected = (list(held[k]) for k in ("measured", "prints", "rejected"))
-        self.members = [[j] for j in range(held["measured"].shape[1])]
-        self.decided = [StandsOut(int(j), int(t), int(k), far) for j, t, k, far in held["decided"].tolist()]
-        self.weights, self.provisional = held.get("weights"), int(held.get("provisional", 0))
-        self.memory = {k.removeprefix("memory/"): v for k, v in held.items() if k.startswith("memory/")}
-        if "without" in held:
-            self.without = Without(held["beside"], held["without"], held["errors"])
+            kept[name] = torch.where(unknown, torch.nan, kept[name])
+        self.measured, self.prints, self.rejected = (list(kept[k]) for k in ("measured", "prints", "rejected"))
+        self.members = [[j] for j in range(kept["measured"].shape[1])]
+        self.decided = [StandsOut(int(j), int(t), int(k), far) for j, t, k, far in kept["decided"].tolist()]
+        self.weights, self.provisional = kept.get("weights"), int(kept.get("provisional", 0))
+        self.memory = {k.removeprefix("memory/"): v for k, v in kept.items() if k.startswith("memory/")}
+        if "without" in kept:
+            self.without = Without(kept["beside"], kept["without"], kept["errors"])

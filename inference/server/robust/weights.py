@@ -9,16 +9,16 @@ from torch import Tensor
 MOST_WEIGHT = 3.0
 
 
-def middle(values: Tensor, there: Tensor) -> Tensor:
+def middle(values: Tensor, present: Tensor) -> Tensor:
     """The median over the first dimension of what is there, (*shape) of (R, *shape); zero where nothing is.
 
     Of an even number it is the mean of the two in the middle.
     """
-    count = there.sum(0, keepdim=True)
-    ordered = torch.where(there, values, torch.inf).sort(0).values
+    count = present.sum(0, keepdim=True)
+    ordered = torch.where(present, values, torch.inf).sort(0).values
     low, high = ((count - 1).clamp_min(0) // 2), (count // 2).clamp(max=len(values) - 1)
-    found = 0.5 * (ordered.gather(0, low) + ordered.gather(0, high))
-    return torch.where(count > 0, found, 0.0).squeeze(0)
+    median = 0.5 * (ordered.gather(0, low) + ordered.gather(0, high))
+    return torch.where(count > 0, median, 0.0).squeeze(0)
 
 
 def capped(weights: Tensor, most: float = MOST_WEIGHT) -> Tensor:

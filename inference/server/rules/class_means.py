@@ -62,9 +62,9 @@ class ClassMeans:
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide, class by class."""
         value, counts = old[self.name], total[self.counts]
-        there = counts > 0
+        present = counts > 0
         mean = total[self.name] / append_dims(counts.clamp_min(1), value)
         return {
-            self.name: torch.where(append_dims(there, value), mean, value),
-            self.counts: torch.where(there, counts, old[self.counts]),
+            self.name: torch.where(append_dims(present, value), mean, value),
+            self.counts: torch.where(present, counts, old[self.counts]),
         }

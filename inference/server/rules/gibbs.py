@@ -19,7 +19,7 @@ from .weights import times_rows
 class GibbsDraw:
     """A draw of w given the clients' z_j ~ N(w, rho^2 I), under a flat prior: w ~ N(mean of z_j, rho^2 / |A|).
 
-    DG-LMC's server (Plassier et al., ICML 2021, Alg. 1), with one rho for all clients; everybody should take part.
+    DG-LMC's server (Plassier et al., ICML 2021, Alg. 1), with one rho for all clients; everyone should take part.
 
     Args:
         draws: the personal value that a chain has left, (chains, kept, *shape): the first chain's last draw is sent.

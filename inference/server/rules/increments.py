@@ -62,10 +62,10 @@ class GaussianIncrements:
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Add, and say by how much the next round's increments are damped."""
         mean, precision = old[self.mean], old[self.precision] + total[self.precision]
-        sound = precision > 0
-        shift = total[self.mean] / torch.where(sound, precision, 1)
+        positive = precision > 0
+        shift = total[self.mean] / torch.where(positive, precision, 1)
         return {
-            self.mean: torch.where(sound, mean + shift, mean),
-            self.precision: torch.where(sound, precision, old[self.precision]),
+            self.mean: torch.where(positive, mean + shift, mean),
+            self.precision: torch.where(positive, precision, old[self.precision]),
             self.damping: (self.step / context.reported).clamp_max(1).to(old[self.damping]),
         }

@@ -40,14 +40,14 @@ class KeptDraws(Unsent):
         ((name, value),) = old.items()
         kept, new = value[0], context.shared[self.of]
         zero = torch.zeros((), dtype=torch.long, device=value.device)
-        seen = context.rule_state.get("seen", zero) + 1
-        context.rule_state["seen"] = seen
-        number = (seen - self.burn - 1).div(self.thin, rounding_mode="floor") + 1  # of the draw, where it is one
-        due = (seen > self.burn) & ((seen - self.burn - 1) % self.thin == 0)
+        rounds = context.rule_state.get("seen", zero) + 1
+        context.rule_state["seen"] = rounds
+        number = (rounds - self.burn - 1).div(self.thin, rounding_mode="floor") + 1  # of the draw, where it is one
+        due = (rounds > self.burn) & ((rounds - self.burn - 1) % self.thin == 0)
         most, place = len(kept), torch.arange(len(kept), device=value.device)
-        there = number.clamp(1, most)
+        num_kept = number.clamp(1, most)
         older = torch.where(number > most, kept.roll(-1, 0), kept)
-        last = (place == there - 1).view(-1, *[1] * new.dim())
-        added = torch.where(last, new, older)[place % there]
-        found = torch.where(due, added, kept)
-        return {name: torch.where(seen > self.burn, found, new.expand_as(kept))[None]}
+        last = (place == num_kept - 1).view(-1, *[1] * new.dim())
+        added = torch.where(last, new, older)[place % num_kept]
+        values = torch.where(due, added, kept)
+        return {name: torch.where(rounds > self.burn, values, new.expand_as(kept))[None]}

@@ -88,21 +88,21 @@ class LabelSharePopulation:
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """One step of EM."""
         kept, classes = context.rule_state, total["counts"].numel()
-        said = {key: value.double() / context.reported for key, value in total.items()}
+        means = {key: value.double() / context.reported for key, value in total.items()}
         share = context.reported / context.num_clients
-        for key, value in said.items():
+        for key, value in means.items():
             kept[key] = value if key not in kept else kept[key] + share * (value - kept[key])
         kappa = kept["sizes"] * context.num_clients + 1 / classes
         pooled = kept["counts"] * context.num_clients + 1 / classes
         up, down = (kept[key] * context.num_clients for key in ("up", "down"))
         log_beta = old[f"{self.name}.log_beta"].double()
         log_beta = (log_beta + OVER_RELAXED * step(up, down, log_beta)).clamp(-LOG_BETA, LOG_BETA)
-        found = {
+        values = {
             "log_kappa": (kappa / kappa.sum()).log(),
             "log_beta": log_beta,
             "log_pooled": (pooled / pooled.sum()).log(),
         }
-        return {name: found[name.removeprefix(f"{self.name}.")].to(value) for name, value in old.items()}
+        return {name: values[name.removeprefix(f"{self.name}.")].to(value) for name, value in old.items()}
 
 
 def population_of(rule: LabelSharePopulation, counts: Tensor, rounds: int = ROUNDS) -> LabelShares:

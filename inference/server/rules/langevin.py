@@ -56,7 +56,7 @@ class LangevinStep:
         """A step, and the memory of all."""
         ((name, value),) = old.items()
         memory = context.rule_state.get("memory", torch.zeros_like(value))
-        # (the likelihood's curvature is in units of the inverse of a learned variance)
+        # The likelihood's curvature is in units of the inverse of a learned variance.
         sd = context.shared.get(RESPONSE_SD)
         gamma = self.step_size if sd is None else self.step_size * sd.square()
         slope = memory + total[name] * (context.num_clients / context.reported) + context.prior_gradient([name])[name]

@@ -65,12 +65,12 @@ class OnlineLaplace:
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
         mean, precision, rounds, examples = (f"{self.group}.{k}" for k in ("mean", *BESIDE))
-        seen, everyone = old[rounds] + 1, total["weight"] * (context.num_clients / context.reported)
+        num_rounds, everyone = old[rounds] + 1, total["weight"] * (context.num_clients / context.reported)
         return {
             mean: server_step(self.server_lr, old[mean], total[mean] / total[precision]),
             precision: total[precision] / total["weight"],
-            rounds: seen,
-            examples: old[examples] + (everyone - old[examples]) / seen,
+            rounds: num_rounds,
+            examples: old[examples] + (everyone - old[examples]) / num_rounds,
         }
 
 

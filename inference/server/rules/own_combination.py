@@ -1,4 +1,4 @@
-"""Personal values that the server rebuilds for each client, as a convex combination of everybody's."""
+"""Personal values that the server rebuilds for each client, as a convex combination of all clients'."""
 
 from __future__ import annotations
 

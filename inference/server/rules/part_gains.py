@@ -105,25 +105,25 @@ class PartGains:
             return dict(old)
         kept, share = context.rule_state, context.reported / context.num_clients
         for key, value in total.items():
-            said = value.double() / context.reported
-            kept[key] = said if key not in kept else kept[key] + share * (said - kept[key])
+            mean = value.double() / context.reported
+            kept[key] = mean if key not in kept else kept[key] + share * (mean - kept[key])
         gain, square, favour, favour_square, rows, judged = (
             kept[k] * context.num_clients for k in ("gain", "square", "favour", "favour_square", "rows", "judged")
         )
         like = old[f"{self.name}.gain"]
         was = torch.cat([old[f"{self.name}.{part}"] for part in self.parts]) > 0
-        # (what has entered keeps what it gained when it did)
+        # What has entered keeps what it gained when it did.
         gain = torch.where(was, like.double(), gain)
         error = torch.where(was, old[f"{self.name}.error"].double(), sum_error(gain, square, judged))
         entered = was
         if context.round in self.ends:
-            # (what has entered has a favour of zero)
+            # What has entered has a favour of zero.
             passes = (gain > LEAST) & above_zero(favour, sum_error(favour, favour_square, judged), judged) & ~was
             best = torch.where(passes, gain, -torch.inf).argmax()
             entered = was | (passes & (torch.arange(len(self.parts), device=best.device) == best))
-        found = {"gain": gain, "error": error, "rows": rows, "null": kept["nulls"].argmax()[None]}
-        found |= {part: entered[k : k + 1] for k, part in enumerate(self.parts)}
-        return {k: found[k.removeprefix(f"{self.name}.")].to(v) for k, v in old.items()}
+        values = {"gain": gain, "error": error, "rows": rows, "null": kept["nulls"].argmax()[None]}
+        values |= {part: entered[k : k + 1] for k, part in enumerate(self.parts)}
+        return {k: values[k.removeprefix(f"{self.name}.")].to(v) for k, v in old.items()}
 
     @property
     def ends(self) -> Sequence[int]:

@@ -59,9 +59,9 @@ class RunningMean(Unsent):
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """A step towards the value."""
         ((name, value),) = old.items()
-        seen = context.rule_state.get("seen", value.new_zeros(())) + 1  # (rounds that were not skipped)
-        context.rule_state["seen"] = seen
-        return {name: value + (context.shared[self.of] - value) / (seen - self.burn).clamp_min(1)}
+        num_rounds = context.rule_state.get("seen", value.new_zeros(())) + 1  # rounds that were not skipped
+        context.rule_state["seen"] = num_rounds
+        return {name: value + (context.shared[self.of] - value) / (num_rounds - self.burn).clamp_min(1)}
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Averaged(Unsent):
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """A step towards the values, as they were before the round's update."""
         zero = torch.zeros((), dtype=torch.float64, device=next(iter(old.values())).device)
-        seen = context.rule_state.get("seen", zero) + 1
-        context.rule_state["seen"] = seen
-        step = 1 / seen.clamp(max=self.rounds)
+        num_rounds = context.rule_state.get("seen", zero) + 1
+        context.rule_state["seen"] = num_rounds
+        step = 1 / num_rounds.clamp(max=self.rounds)
         return {k: v + step.to(v) * (context.shared[k.removeprefix(f"{self.prefix}.")] - v) for k, v in old.items()}

@@ -41,22 +41,22 @@ def scored(
     """
     kept, information = context.rule_state, definite(information)
     step, zero = torch.linalg.solve(information, score), torch.zeros_like(log)
-    # (logarithms: a rule that has not begun remembers zeros)
+    # Logarithms: a rule that has not begun remembers zeros.
     last, whole, factor = (kept.get(f"{name}/{key}", zero) for key in ("step", "whole", "log_factor"))
-    everybody, again = context.reported == context.num_clients, kept["tries"].flatten()[0] > 0
+    all_reported, again = context.reported == context.num_clients, kept["tries"].flatten()[0] > 0
     share = step / torch.where(last == 0, torch.inf, last)
     longer = torch.where((share > SLOW) & (whole > 0), factor + LONGER, factor)
     adapted = torch.where(share < 0, factor - HALF, longer).clamp(SHORTEST, LONGEST)
-    says = everybody & ~again
+    says = all_reported & ~again
     factor = torch.where(says, adapted, factor)
-    # (root, step, root: with factors on one side alone it might lead downhill)
+    # Root, step, root: with factors on one side alone it might lead downhill.
     root = (0.5 * factor).exp()
     move = root * torch.linalg.solve(information, root * score)
     new = (log + length * move.clamp(-LONGEST_STEP, LONGEST_STEP)).clamp_min(LEAST_LOG)
     taken = (length > WHOLE) & (move.abs() <= LONGEST_STEP) & (new > LEAST_LOG)
-    # (a round that takes a step again says nothing of it, and a sample's is no measure for the next round's)
-    kept[f"{name}/step"] = torch.where(everybody, torch.where(again, last, step), zero)
-    kept[f"{name}/whole"] = torch.where(everybody, torch.where(again, zero, taken.to(log)), zero)
+    # A round that takes a step again says nothing of it, and a sample's is no measure for the next round's.
+    kept[f"{name}/step"] = torch.where(all_reported, torch.where(again, last, step), zero)
+    kept[f"{name}/whole"] = torch.where(all_reported, torch.where(again, zero, taken.to(log)), zero)
     kept[f"{name}/log_factor"] = factor
     return new
 

@@ -28,7 +28,7 @@ def combinations(variance: Tensor, mean: Tensor) -> Tensor:
         ArithmeticError: where a program is not solved.
     """
     v, h = variance.double().cpu().numpy(), mean.double().cpu().flatten(1).numpy()
-    # (distances stay what they are in a basis of the means, of which there are no more than clients)
+    # Distances stay what they are in a basis of the means, of which there are no more than clients.
     places = np.asarray(np.linalg.qr(h.T, mode="r")) if len(h) else h
     rows = np.empty((len(v), len(v)))
     for j in range(len(v)):
@@ -59,7 +59,7 @@ def least_on_simplex(root: np.ndarray) -> np.ndarray:
     shortest = int(lengths.argmin())
     if lengths[shortest] == 0:
         return (np.arange(root.shape[1]) == shortest).astype(float)
-    m = np.sqrt(lengths[shortest])  # (of the minimum's scale, so that neither term drowns the other)
+    m = np.sqrt(lengths[shortest])  # of the minimum's scale, so that neither term drowns the other
     target = np.zeros(len(root) + 1)
     target[-1] = m
     try:

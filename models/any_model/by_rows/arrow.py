@@ -172,10 +172,10 @@ def arrow_moments(log_joint: LogJoint, x: Tensor, v: Tensor, layout: Layout) -> 
         (gradient,) = torch.autograd.grad(h.sum(), both, create_graph=True)
         directions = [gradient[..., i] for i in few] + [gradient[..., rows[:, k]] for k in range(r)]
         products = []
-        for k, of in enumerate(directions):
+        for k, direction in enumerate(directions):
             if gradient.requires_grad:
                 last = k == len(directions) - 1
-                (row,) = torch.autograd.grad(of.sum(), both, retain_graph=not last, materialize_grads=True)
+                (row,) = torch.autograd.grad(direction.sum(), both, retain_graph=not last, materialize_grads=True)
             else:
                 row = torch.zeros_like(both)
             products.append(row)
@@ -184,55 +184,55 @@ def arrow_moments(log_joint: LogJoint, x: Tensor, v: Tensor, layout: Layout) -> 
     first = torch.stack(mean[: p + c], -1) if p + c else x.new_zeros(*mean[0].shape, 0)  # (S, p + q, m)
     hessian = first[:, few]
     hessian = (hessian + hessian.mT) / 2
-    blocks = torch.stack([of[:, rows] for of in mean[p + c :]], -1)
+    blocks = torch.stack([direction[:, rows] for direction in mean[p + c :]], -1)
     sd = deviations(at)
     unit = sd.index_copy(1, few, units(sd[:, few], hessian))
-    found = ArrowMoments(
+    expected = ArrowMoments(
         h.detach().mean(0), gradient.mean(0)[:, few], gradient.mean(0)[:, rows], hessian, first[:, rows],
         (blocks + blocks.mT) / 2, x.new_zeros(x.shape[1]), unit[:, few], unit[:, rows],
     )  # fmt: skip
-    spread = _bent(found, at, gradient, few, rows)
-    for k, (row, one) in enumerate(zip(products, mean, strict=True)):
+    spread = _bent(expected, at, gradient, few, rows)
+    for k, (row, row_mean) in enumerate(zip(products, mean, strict=True)):
         if k < p + c:
-            off = (row - one) * unit * unit[:, few[k], None]
-        else:  # (a row's latents and few numbers are among the pairs above)
-            off = ((row - one)[..., rows] * found.units * found.units[..., k - p - c, None]).flatten(2)
+            off = (row - row_mean) * unit * unit[:, few[k], None]
+        else:  # a row's latents and few numbers are among the pairs above
+            off = ((row - row_mean)[..., rows] * expected.units * expected.units[..., k - p - c, None]).flatten(2)
         spread = spread + off.square().mean(0).sum(-1)
-    return replace(found, spread=spread)
+    return replace(expected, spread=spread)
 
 
-def _bent(found: ArrowMoments, at: Tensor, gradient: Tensor, few: Tensor, rows: Tensor) -> Tensor:
+def _bent(expected: ArrowMoments, at: Tensor, gradient: Tensor, few: Tensor, rows: Tensor) -> Tensor:
     """What gradients (K, S, p + q) are off a line, as in :mod:`..moments`, (S,)."""
     apart, slope = at - at.mean(0), gradient - gradient.mean(0)
-    by_few = torch.einsum("sij,ksj->ksi", found.hessian, apart[..., few])
-    by_few = by_few + torch.einsum("snrm,ksnr->ksm", found.border, apart[..., rows])
-    by_rows = torch.einsum("snrm,ksm->ksnr", found.border, apart[..., few])
-    by_rows = by_rows + torch.einsum("snrt,ksnt->ksnr", found.blocks, apart[..., rows])
+    by_few = torch.einsum("sij,ksj->ksi", expected.hessian, apart[..., few])
+    by_few = by_few + torch.einsum("snrm,ksnr->ksm", expected.border, apart[..., rows])
+    by_rows = torch.einsum("snrm,ksm->ksnr", expected.border, apart[..., few])
+    by_rows = by_rows + torch.einsum("snrt,ksnt->ksnr", expected.blocks, apart[..., rows])
 
     def square(of_few: Tensor, of_rows: Tensor, unit: Tensor, units: Tensor) -> Tensor:
         return ((of_few * unit).square().sum(-1) + (of_rows * units).square().sum((-1, -2))).mean(0)
 
-    scales = found.unit, found.units
+    scales = expected.unit, expected.units
     off = square(slope[..., few] - by_few, slope[..., rows] - by_rows, *scales)
     digits = ROUNDING**2 * square(gradient[..., few], gradient[..., rows], *scales)
     lengths = (1 / scale.clamp_min(1e-300) for scale in scales)
     return (off - digits).clamp_min(0) / square(apart[..., few], apart[..., rows], *lengths).clamp_min(1e-300)
 
 
-def newton_step(q: Arrow, found: ArrowMoments, p: int, most: float = 3.0) -> Arrow:
+def newton_step(q: Arrow, expected: ArrowMoments, p: int, most: float = 3.0) -> Arrow:
     """The guide's maximum of the quadratic that the expected derivatives describe, by (2).
 
     Blocks that are not positive definite are kept so as in :func:`..local.newton_step`, and steps as short.
     """
-    of_rows = found.border[..., p:]  # (S, n, r, c)
-    all_found = (found.hessian, found.border, found.blocks, found.gradient, found.gradients)
+    of_rows = expected.border[..., p:]  # (S, n, r, c)
+    all_found = (expected.hessian, expected.border, expected.blocks, expected.gradient, expected.gradients)
     finite = torch.stack([value.flatten(1).isfinite().all(1) for value in all_found]).all(0)
     old = torch.cholesky_inverse(q.roots)
-    blocks = kept_definite(old, torch.where(finite[:, None, None, None], -found.blocks, old))
-    slopes = torch.linalg.solve(blocks, torch.where(finite[:, None, None, None], found.border, 0.0))
+    blocks = kept_definite(old, torch.where(finite[:, None, None, None], -expected.blocks, old))
+    slopes = torch.linalg.solve(blocks, torch.where(finite[:, None, None, None], expected.border, 0.0))
     roots = torch.linalg.cholesky(torch.linalg.inv(blocks))
-    eliminated = found.hessian[:, p:] + torch.einsum("snrc,snrm->scm", of_rows, slopes)
-    gradient = found.gradient[:, p:] + torch.einsum("snrc,snr->sc", slopes[..., p:], found.gradients)
+    eliminated = expected.hessian[:, p:] + torch.einsum("snrc,snrm->scm", of_rows, slopes)
+    gradient = expected.gradient[:, p:] + torch.einsum("snrc,snr->sc", slopes[..., p:], expected.gradients)
     old = torch.cholesky_inverse(q.root)
     finite = finite & eliminated.flatten(1).isfinite().all(1) & gradient.isfinite().all(1)
     precision = (
@@ -241,13 +241,13 @@ def newton_step(q: Arrow, found: ArrowMoments, p: int, most: float = 3.0) -> Arr
     root = torch.linalg.cholesky(torch.linalg.inv(precision))
     slope = torch.linalg.solve(precision, eliminated[..., :p])
     step = torch.linalg.solve(precision, gradient[..., None]).squeeze(-1)
-    steps = torch.linalg.solve(blocks, found.gradients[..., None]).squeeze(-1)
+    steps = torch.linalg.solve(blocks, expected.gradients[..., None]).squeeze(-1)
     steps = steps + torch.einsum("snrc,sc->snr", slopes[..., p:], step)
     spread = (slopes[..., p:] @ root[:, None]).square().sum(-1) + roots.square().sum(-1)
     length = (steps / spread.sqrt()).abs().flatten(1).amax(-1)
     if step.shape[-1]:
         length = torch.maximum(length, (step / root.square().sum(-1).sqrt()).abs().amax(-1))
-    free = found.spread <= 1e-18 * found.size.clamp_min(1e-300)
+    free = expected.spread <= 1e-18 * expected.size.clamp_min(1e-300)
     share = torch.where(free | (length < most), 1.0, most / length.clamp_min(1e-300))
     made = Arrow(
         q.layout, q.mean + share[:, None] * step, slope, root, q.means + share[:, None, None] * steps, slopes, roots
@@ -255,13 +255,15 @@ def newton_step(q: Arrow, found: ArrowMoments, p: int, most: float = 3.0) -> Arr
     return made.where(finite, q)
 
 
-def message(q: Arrow, found: ArrowMoments) -> Message:
+def message(q: Arrow, expected: ArrowMoments) -> Message:
     """A client's message: derivatives of its bound by the globals, all of its latents moving with them."""
     p = q.slope.shape[-1]
     eye = torch.eye(p).to(q.slope).expand(len(q.slope), p, p)
     own, rows = torch.cat([eye, q.slope], 1), q.along
-    gradient = (own.mT @ found.gradient[..., None]).squeeze(-1) + torch.einsum("snrp,snr->sp", rows, found.gradients)
-    cross = torch.einsum("snrp,snrm,sml->spl", rows, found.border, own)
-    inner = torch.einsum("snrp,snrt,sntl->spl", rows, found.blocks, rows)
-    curvature = own.mT @ found.hessian @ own + cross + cross.mT + inner
-    return Message(found.height + q.entropy, gradient, -curvature, found.spread)
+    gradient = (own.mT @ expected.gradient[..., None]).squeeze(-1) + torch.einsum(
+        "snrp,snr->sp", rows, expected.gradients
+    )
+    cross = torch.einsum("snrp,snrm,sml->spl", rows, expected.border, own)
+    inner = torch.einsum("snrp,snrt,sntl->spl", rows, expected.blocks, rows)
+    curvature = own.mT @ expected.hessian @ own + cross + cross.mT + inner
+    return Message(expected.height + q.entropy, gradient, -curvature, expected.spread)

@@ -36,12 +36,12 @@ class Layout:
     def of(cls, sites: Sites) -> Layout | None:
         """Of a model with more numbers of a client than a guide of full covariance can have, by its rows' latents."""
         own, rows, first = list[Tensor](), list[Tensor](), 0
-        for of in sites.clients:
-            places = first + torch.arange(of.numel)
-            first += of.numel
-            if of.level == "data":
-                assert of.axis is not None
-                by_row = places.reshape(of.free).movedim(of.axis + 1, 0)
+        for latent in sites.clients:
+            places = first + torch.arange(latent.numel)
+            first += latent.numel
+            if latent.level == "data":
+                assert latent.axis is not None
+                by_row = places.reshape(latent.free).movedim(latent.axis + 1, 0)
                 rows.append(by_row.reshape(len(by_row), -1))
             else:
                 own.append(places)
@@ -78,7 +78,10 @@ def begun(layout: Layout, sites: Sites, p: int) -> tuple[Tensor, Tensor, Tensor]
     Rows' latents begin in their non-centred form.
     """
     c, n, r = layout.sizes
-    ones = [torch.full((of.numel,), float(of.level != "data" or of.name not in sites.centred)) for of in sites.clients]
+    ones = [
+        torch.full((latent.numel,), float(latent.level != "data" or latent.name not in sites.centred))
+        for latent in sites.clients
+    ]
     roots = torch.cat([torch.eye(c).flatten(), torch.eye(r).expand(n, r, r).flatten()])
     return torch.cat(ones), torch.zeros(layout.slope_size(p)), FIRST_SD * roots
 
@@ -91,7 +94,7 @@ def refuse_coupled_rows(look: Look, layout: Layout) -> None:
     Raises:
         UserError: which names a site of rows.
     """
-    name = next(of.name for of in look.sites.clients if of.level == "data")
+    name = next(latent.name for latent in look.sites.clients if latent.level == "data")
     v, n = look.v[0], len(layout.rows)
     generator = torch.Generator().manual_seed(0)
     halves = [torch.arange(n) % 2 == 0, torch.arange(n) < n // 2, torch.rand(n, generator=generator) < 0.5]

@@ -98,12 +98,12 @@ class ArrowRows:
     def stepped(self) -> ArrowRows:
         """After one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
         before, p = self.guide, len(self.mean)
-        found = arrow_moments(
+        expected = arrow_moments(
             self.clients.log_joint, self.mean + self.moved, before.draws(self.moved, *self.noise[1:]), before.layout
         )
-        least = found.height + before.entropy
+        least = expected.height + before.entropy
         least = least - NOISE * self.clients.centring.shape[-1] - ROUNDING * least.abs()
-        at = replace(self, guide=newton_step(before, found, p))
+        at = replace(self, guide=newton_step(before, expected, p))
         for _ in range(HALVES):
             risen = (at.bound >= least) | ~least.isfinite()
             if bool(risen.all()):
@@ -130,14 +130,14 @@ class ArrowRows:
     def message(self) -> Message:
         """The clients' bounds and their derivatives by the globals."""
         v = self.guide.draws(self.moved, *self.noise[1:])
-        found = arrow_moments(self.clients.log_joint, self.mean + self.moved, v, self.guide.layout)
-        return message(self.guide, found)
+        expected = arrow_moments(self.clients.log_joint, self.mean + self.moved, v, self.guide.layout)
+        return message(self.guide, expected)
 
     def counted(self, chunk: ClientChunk) -> State:
         """What the message leaves with the clients, see :func:`..remembered.noted`."""
-        found = self.message()
+        sent = self.message()
         v = self.guide.draws(self.moved, *self.noise[1:])
-        return noted(chunk, found, *summed(chunk, self.clients, found, self.moved, v))
+        return noted(chunk, sent, *summed(chunk, self.clients, sent, self.moved, v))
 
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
@@ -192,8 +192,8 @@ def recentred(clients: Clients, x: Tensor, v: Tensor, new: Tensor, layout: Layou
         return made, jacrev(lambda by: pulled(by)[0])(torch.zeros_like(made)).mT
 
     rows = (0, 0, 0, None if clients.mask is None else 0, 0, 0)
-    found = vmap(one, rows)(x, v, clients.columns, clients.mask, clients.centring, new)
-    return found[0].detach(), found[1].detach()
+    values = vmap(one, rows)(x, v, clients.columns, clients.mask, clients.centring, new)
+    return values[0].detach(), values[1].detach()
 
 
 def _in_parts(chunk: ClientChunk, layout: Layout, draws: int) -> list[ClientChunk]:
@@ -246,8 +246,8 @@ def row_heights(method: GaussianModel, layout: Layout, chunk: ClientChunk, point
     Estimates by weights would be of no worth with so many numbers.
     """
     at = ArrowRows.of(method, layout, chunk)
-    found, apart = at.message(), gaussian(at.clients.marginals, points) - at.mean
-    height = apart @ found.gradient.T - 0.5 * torch.einsum("mp,spl,ml->ms", apart, found.precision, apart)
+    sent, apart = at.message(), gaussian(at.clients.marginals, points) - at.mean
+    height = apart @ sent.gradient.T - 0.5 * torch.einsum("mp,spl,ml->ms", apart, sent.precision, apart)
     v = _drawn(at, layout, chunk, apart)
     return height, v
 

@@ -55,13 +55,13 @@ class Graphs:
             fixed, varying: tensors of the shapes in which it will be called, and values at which it is compared.
             derivatives: whether those by the varying arguments are compared, too.
         """
-        about = (
+        key = (
             derivatives,
-            *(None if one is None else (one.shape, one.dtype, one.device) for one in (*fixed, *varying)),
+            *(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in (*fixed, *varying)),
         )
-        if about not in self.found:
-            self.found[about] = traced(function, fixed, varying, derivatives)
-        return self.found[about]
+        if key not in self.found:
+            self.found[key] = traced(function, fixed, varying, derivatives)
+        return self.found[key]
 
 
 def traced(
@@ -76,34 +76,34 @@ def traced(
                 return None
             simplify(made.graph)
             halves = _halves(made, len(fixed))
-            known = halves.before(*fixed)
-            same = _close(halves.after(*varying, *known), expected)
+            fixed_values = halves.before(*fixed)
+            same = _close(halves.after(*varying, *fixed_values), expected)
         except (UserError, RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
             log.debug("a model without a graph runs as it is written: %s", error)
             return None
     if same and derivatives:
         pairs = zip(
-            _slopes(lambda *at: halves.after(*at, *known), varying),
+            _slopes(lambda *at: halves.after(*at, *fixed_values), varying),
             _slopes(lambda *at: function(*fixed, *at), varying), strict=True,
         )  # fmt: skip
-        same = all(_close(found, slope) for found, slope in pairs)
+        same = all(_close(traced_slope, slope) for traced_slope, slope in pairs)
     if not same:
         log.debug("a model whose graph says something else runs as it is written")
     return halves if same else None
 
 
 def _slopes(function: Callable[..., Tensor], varying: Sequence[Tensor]) -> Sequence[Tensor]:
-    at = [one.detach().clone().requires_grad_() for one in varying]
+    at = [values.detach().clone().requires_grad_() for values in varying]
     with torch.enable_grad():
         h = function(*at)
         return torch.autograd.grad(h.sum(), at, materialize_grads=True) if h.requires_grad else varying
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
-    known = expected.isfinite()
-    if found.shape != expected.shape:
+def _close(value: Tensor, expected: Tensor) -> bool:
+    finite = expected.isfinite()
+    if value.shape != expected.shape:
         return False
-    return torch.allclose(found[known], expected[known], rtol=CLOSE, atol=CLOSE)
+    return torch.allclose(value[finite], expected[finite], rtol=CLOSE, atol=CLOSE)
 
 
 def _halves(made: GraphModule, fixed: int) -> Halves:

@@ -25,14 +25,14 @@ class _Recording(TorchDispatchMode):
         #: nodes by the tensors that they are; the tensors are kept, so that no other one takes their address
         self.nodes: dict[int, Node] = {}
         self.kept: list[Tensor] = []
-        for i, one in enumerate(given):
+        for i, value in enumerate(given):
             node = self.graph.placeholder(f"given_{i}")
-            if one is not None:
-                self.note(one, node)
+            if value is not None:
+                self.note(value, node)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # (what torch adds otherwise loads its compiler)
+        # What torch adds otherwise loads its compiler.
         return False
 
     def note(self, value: Any, node: Node) -> None:
@@ -47,7 +47,7 @@ class _Recording(TorchDispatchMode):
     def node_of(self, value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        if id(value) not in self.nodes:  # (a number of the model's text, or a tensor that it holds)
+        if id(value) not in self.nodes:  # a number of the model's text, or a tensor that it holds
             name = f"constant_{len(self.kept)}"
             self.root.register_buffer(name, value.detach())
             self.note(value, self.graph.get_attr(name))
@@ -64,8 +64,8 @@ class _Recording(TorchDispatchMode):
         return made
 
 
-def _item(of: Sequence[Tensor], i: int) -> Tensor:
-    return of[i]
+def _item(values: Sequence[Tensor], i: int) -> Tensor:
+    return values[i]
 
 
 def recorded(function: Callable[..., Tensor], given: Sequence[Tensor | None]) -> GraphModule:

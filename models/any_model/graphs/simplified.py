@@ -79,14 +79,14 @@ def _exponent(node: Any) -> tuple[Node, list[Node]] | None:
 
 def _without_logarithm(graph: Graph, node: Node) -> None:
     """log(exp(y)) is y, and xlogy(a, exp(y)) is a y, which is 0 where a is, whatever y."""
-    of: dict[Any, int] = {aten.log.default: 0, aten.xlogy.Tensor: 1}
-    at = of.get(node.target)
-    found = None if at is None else _exponent(node.args[at])
-    if found is None:
+    position: dict[Any, int] = {aten.log.default: 0, aten.xlogy.Tensor: 1}
+    at = position.get(node.target)
+    exponent = None if at is None else _exponent(node.args[at])
+    if exponent is None:
         return
-    y, moves = found
+    y, moves = exponent
     with graph.inserting_before(node):
-        for move in moves:  # (y may lie in memory otherwise than its exponential)
+        for move in moves:  # y may lie in memory otherwise than its exponential
             how: Any = aten.reshape.default if move.target is aten.view.default else move.target
             y = graph.call_function(how, (y, *move.args[1:]), dict(move.kwargs))
             y.meta = dict(move.meta)
@@ -99,10 +99,10 @@ def _without_logarithm(graph: Graph, node: Node) -> None:
 
 def _once(graph: Graph) -> None:
     """Nodes with the same operation of the same arguments become the first of them."""
-    seen: dict[str, Node] = {}
+    first_nodes: dict[str, Node] = {}
     for node in list(graph.nodes):
         if node.op in ("call_function", "get_attr"):
-            first = seen.setdefault(f"{node.target} {node.args} {node.kwargs}", node)
+            first = first_nodes.setdefault(f"{node.target} {node.args} {node.kwargs}", node)
             if first is not node:
                 node.replace_all_uses_with(first)
                 graph.erase_node(node)

@@ -50,9 +50,9 @@ class LowRankClimb(Climb):
     @classmethod
     def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Self:
         """Before the first round."""
-        one, none = mean.new_ones(()), mean.new_zeros(STEPS, len(mean))
+        unit, none = mean.new_ones(()), mean.new_zeros(STEPS, len(mean))
         first = Climb.begin(mean, precision, within)
-        return cls(**vars(first), moves=none, falls=none, gradient=torch.zeros_like(mean), shortest=-NO_BOUND * one)
+        return cls(**vars(first), moves=none, falls=none, gradient=torch.zeros_like(mean), shortest=-NO_BOUND * unit)
 
     def between(self) -> Tensor:
         """The precision from the best guide's to the target, as far as the share."""
@@ -88,13 +88,13 @@ class LowRankClimb(Climb):
     def after(self, bound: Tensor, gradient: Tensor, curvature: Sketched, *, exact: bool, numbers: float) -> Self:
         """With what was found at the guide that was tried; see :meth:`..guide.Climb.after`."""
         moved = self.guide()[0] - self.mean
-        seen = self
+        with_move = self
         if float(self.record) > NO_BOUND and bool(moved.any()) and bool(gradient.isfinite().all()):
             moves = torch.cat([moved[None], self.moves[:-1]])
             falls = torch.cat([(self.gradient - gradient)[None], self.falls[:-1]])
-            seen = replace(self, moves=moves, falls=falls)
-        made = Climb.after(seen, bound, gradient, curvature, exact=exact, numbers=numbers)
-        if made.mean is self.mean:  # (the step was too long)
+            with_move = replace(self, moves=moves, falls=falls)
+        made = Climb.after(with_move, bound, gradient, curvature, exact=exact, numbers=numbers)
+        if made.mean is self.mean:  # the step was too long
             return made
         made = replace(made, gradient=gradient, shortest=torch.minimum(self.shortest, made.length))
         if bool(made.length < SHORTER * self.shortest):

@@ -34,9 +34,9 @@ class LowRankFamily(Family):
         """x - m at draws e of N(0, 1), (..., p)."""
         if precision.shape[0] <= precision.shape[1]:
             return noise @ self.root(precision).T
-        spread, found = self.spread.to(precision.device), torch.zeros_like(noise)
-        found[..., spread] = self.of_spread(precision).drawn(noise[..., spread])
-        return found
+        spread, whole = self.spread.to(precision.device), torch.zeros_like(noise)
+        whole[..., spread] = self.of_spread(precision).drawn(noise[..., spread])
+        return whole
 
     def definite(self, precision: Tensor) -> bool:
         """Whether it is positive definite."""

@@ -51,9 +51,9 @@ class Derivatives:
         if not self._gradient.requires_grad:
             return torch.zeros_like(self.at)
         with torch.enable_grad():
-            along = (self._gradient * vectors).sum()
-            (found,) = torch.autograd.grad(along, self._both, retain_graph=True, materialize_grads=True)
-        return found
+            directional = (self._gradient * vectors).sum()
+            (products,) = torch.autograd.grad(directional, self._both, retain_graph=True, materialize_grads=True)
+        return products
 
     @property
     def bent(self) -> Tensor:
@@ -84,18 +84,22 @@ class Rows:
         return self.own.square().sum((-1, -2))
 
 
-def rows(of: Derivatives, p: int) -> Rows:
+def rows(derivatives: Derivatives, p: int) -> Rows:
     """Of a client's own latents, of which q = p + q - p there are."""
-    found, spread = [], of.bent
-    for i in range(p, of.at.shape[-1]):
-        unit = torch.zeros_like(of.at[0, 0])
+    products, spread = [], derivatives.bent
+    for i in range(p, derivatives.at.shape[-1]):
+        unit = torch.zeros_like(derivatives.at[0, 0])
         unit[i] = 1
-        product = of.times(unit)
-        found.append(product.mean(0))
-        spread = spread + (product - found[-1]).square().mean(0).sum(-1)
-    own = torch.stack(found, 1) if found else of.at.new_zeros(of.at.shape[1], 0, of.at.shape[-1])
+        product = derivatives.times(unit)
+        products.append(product.mean(0))
+        spread = spread + (product - products[-1]).square().mean(0).sum(-1)
+    own = (
+        torch.stack(products, 1)
+        if products
+        else derivatives.at.new_zeros(derivatives.at.shape[1], 0, derivatives.at.shape[-1])
+    )
     own = torch.cat([own[..., :p], (own[..., p:] + own[..., p:].mT) / 2], -1)
-    return Rows(of.height.mean(0), of.gradient.mean(0), own, spread)
+    return Rows(derivatives.height.mean(0), derivatives.gradient.mean(0), own, spread)
 
 
 @dataclass(frozen=True)
@@ -118,12 +122,12 @@ class SketchedBound:
 
 
 def sketched(
-    of: Derivatives, q: Conditional, w: Tensor, signs: Iterator[Tensor], *, rows: bool = True
+    derivatives: Derivatives, q: Conditional, w: Tensor, signs: Iterator[Tensor], *, rows: bool = True
 ) -> SketchedBound:
     """The bound's derivatives by the globals, a client's own latents moving with them by its slope C.
 
     Args:
-        of: derivatives at the draws.
+        derivatives: derivatives at the draws.
         q: the clients' part of the guide.
         w: W, (p, r).
         signs: vectors of 1 and -1, (K, S, p), one for each probe.
@@ -136,19 +140,20 @@ def sketched(
         """A z of each draw, (K, S, p), at z (..., p)."""
         own = torch.einsum("sqp,...sp->...sq", q.slope, z.expand(*z.shape[:-2], len(q.slope), p))
         both = torch.cat([z.expand(*own.shape[:-1], p), own], -1)
-        by_x, by_v = of.times(both).split([p, own.shape[-1]], -1)
+        by_x, by_v = derivatives.times(both).split([p, own.shape[-1]], -1)
         return -(by_x + torch.einsum("sqp,ksq->ksp", q.slope, by_v))
 
-    columns, spread = [], of.bent
+    columns, spread = [], derivatives.bent
     for column in w.T:
-        found = product(column[None])
-        columns.append(found.mean(0))
-        spread = spread + (found - columns[-1]).square().mean(0).sum(-1)
+        products = product(column[None])
+        columns.append(products.mean(0))
+        spread = spread + (products - columns[-1]).square().mean(0).sum(-1)
     sketch = torch.stack(columns, -1)
-    by_x, by_v = of.gradient.mean(0).split([p, q.mean.shape[-1]], -1)
+    by_x, by_v = derivatives.gradient.mean(0).split([p, q.mean.shape[-1]], -1)
     gradient = by_x + torch.einsum("sqp,sq->sp", q.slope, by_v)
     return SketchedBound(
-        of.height.mean(0) + q.entropy, gradient, _diagonal(sketch, w, product, signs, rows=rows), sketch, spread
+        derivatives.height.mean(0) + q.entropy, gradient, _diagonal(sketch, w, product, signs, rows=rows), sketch,
+        spread,
     )  # fmt: skip
 
 
@@ -156,42 +161,42 @@ def _diagonal(
     sketch: Tensor, w: Tensor, product: Callable[[Tensor], Tensor], signs: Iterator[Tensor], *, rows: bool
 ) -> Tensor:
     """diag A, (S, p)."""
-    if w.shape[0] == w.shape[1]:  # (W is square: nothing is left)
+    if w.shape[0] == w.shape[1]:  # W is square: nothing is left
         return torch.einsum("spr,pr->sp", sketch, w)
     if not rows:
         return _near_diagonal(product, signs)
     factor, sign = nystroem(sketch, w)
-    found = []
+    diagonals = []
     for z in signs:
-        known = torch.einsum("spr,ksr->ksp", factor * sign[:, None], torch.einsum("spr,ksp->ksr", factor, z))
-        found.append((z * (product(z) - known)).mean(0))
-    return torch.einsum("spr,sr->sp", factor.square(), sign) + torch.stack(found).mean(0)
+        by_sketch = torch.einsum("spr,ksr->ksp", factor * sign[:, None], torch.einsum("spr,ksp->ksr", factor, z))
+        diagonals.append((z * (product(z) - by_sketch)).mean(0))
+    return torch.einsum("spr,sr->sp", factor.square(), sign) + torch.stack(diagonals).mean(0)
 
 
 def _near_diagonal(product: Callable[[Tensor], Tensor], signs: Iterator[Tensor]) -> Tensor:
     """diag A of matrices that may be diagonal: then two vectors of signs agree, and no more are needed."""
-    found = [z * product(z) for z in itertools.islice(signs, 2)]
-    if not torch.allclose(found[0], found[1], rtol=1e-9, atol=0):
-        found += [z * product(z) for z in signs]
-    return torch.stack(found).mean((0, 1))
+    diagonals = [z * product(z) for z in itertools.islice(signs, 2)]
+    if not torch.allclose(diagonals[0], diagonals[1], rtol=1e-9, atol=0):
+        diagonals += [z * product(z) for z in signs]
+    return torch.stack(diagonals).mean((0, 1))
 
 
-def height_beyond(found: SketchedBound, w: Tensor, moved: Tensor, guide: LowRank, spread: Tensor) -> Tensor:
+def height_beyond(bound: SketchedBound, w: Tensor, moved: Tensor, guide: LowRank, spread: Tensor) -> Tensor:
     """What the mean of h over draws is above its expectation, of the quadratic that a message describes, (S,).
 
         -1/2 (mean of y^T P y - tr(P S)),      y = x - m at the draws,     P of (2) in :mod:`.sketch`, of each client
 
     Args:
-        found: the clients' curvature.
+        bound: the clients' curvature.
         w: W.
         moved: y, (K, S, p).
         guide: of the numbers that are no points, of covariance S.
         spread: which those are, (p,) of bool.
     """
-    factor, sign = nystroem(found.sketch, w)
-    rest = (found.diagonal - torch.einsum("spr,sr->sp", factor.square(), sign))[:, spread]
+    factor, sign = nystroem(bound.sketch, w)
+    rest = (bound.diagonal - torch.einsum("spr,sr->sp", factor.square(), sign))[:, spread]
     factor, moved = factor[:, spread], moved[..., spread]
     within = torch.einsum("spr,ksp->ksr", factor, moved).square().mean(0)
-    known = (factor * guide.solve(factor.mT).mT).sum(1)
-    off = torch.einsum("sr,sr->s", within - known, sign)
+    within_guide = (factor * guide.solve(factor.mT).mT).sum(1)
+    off = torch.einsum("sr,sr->s", within - within_guide, sign)
     return -0.5 * (off + ((moved.square().mean(0) - guide.variance) * rest).sum(-1))

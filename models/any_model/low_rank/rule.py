@@ -70,12 +70,12 @@ class SketchedGradient(NaturalGradient):
         at = Derivatives(lambda x, _: global_prior(method.program, method.sites, method.network, x), mean + moved, none)
         no_points = torch.zeros(0, dtype=torch.bool, device=mean.device)
         alone = Conditional(none[0], mean.new_zeros(1, 0, p), mean.new_zeros(1, 0, 0), no_points)
-        found = sketched(at, alone, w, self._signs(moved, seed), rows=False)
+        bound = sketched(at, alone, w, self._signs(moved, seed), rows=False)
         if method.rank < p and bool(method.family.spread.any()):
             block = cast("LowRankFamily", method.family).of_spread(precision)
-            above = height_beyond(found, w, moved, block, method.family.spread.to(w.device))
-            found = replace(found, bound=found.bound - above)
-        return SketchedPrior(found)
+            above = height_beyond(bound, w, moved, block, method.family.spread.to(w.device))
+            bound = replace(bound, bound=bound.bound - above)
+        return SketchedPrior(bound)
 
     def _noise(self, mean: Tensor, seed: int, draws: int, *, fine: bool) -> Tensor:
         if self.method.rank >= len(mean):
@@ -90,14 +90,18 @@ class SketchedGradient(NaturalGradient):
             z = normals(moved.shape, seed, "server's signs", i, dtype=moved.dtype, device=moved.device)
             yield torch.where(z < 0, -1.0, 1.0).to(z)
 
-    def _derivatives(self, known: Remembered, prior: SketchedPrior, mean: Tensor, seed: int) -> tuple[Tensor, Sketched]:
-        p, r, of = len(mean), self.method.rank, prior.of
+    def _derivatives(
+        self, remembered: Remembered, prior: SketchedPrior, mean: Tensor, seed: int
+    ) -> tuple[Tensor, Sketched]:
+        p, r, prior_bound = len(mean), self.method.rank, prior.of
         w = directions(p, r, seed).to(mean)
-        diagonal, sketch = known.curvature.split([p, p * r])
+        diagonal, sketch = remembered.curvature.split([p, p * r])
         sketch = sketch.reshape(p, r)
-        gradient = known.linear - along(diagonal, sketch, w, mean) + of.gradient[0]
+        gradient = remembered.linear - along(diagonal, sketch, w, mean) + prior_bound.gradient[0]
         points = ~self.method.family.spread.to(mean.device)
-        whole = Sketched(diagonal + of.diagonal[0], sketch + of.sketch[0], of.diagonal[0], w, points)
+        whole = Sketched(
+            diagonal + prior_bound.diagonal[0], sketch + prior_bound.sketch[0], prior_bound.diagonal[0], w, points
+        )
         return gradient, whole
 
     def _size(self, curvature: Sketched, precision: Tensor) -> Tensor:

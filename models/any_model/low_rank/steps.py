@@ -59,12 +59,12 @@ class SketchedSites(AtSites):
     def found(self, method: GaussianModel, chunk: ClientChunk) -> SketchedBound:
         """The clients' bounds and their derivatives by the globals."""
         w = directions(len(self.mean), method.rank, chunk.seed).to(self.mean)
-        found = sketched(self._derivatives, self.guide, w, self._signs(chunk))
+        bound = sketched(self._derivatives, self.guide, w, self._signs(chunk))
         if method.rank >= len(w) or not bool(method.family.spread.any()):
-            return found
+            return bound
         block = cast("LowRankFamily", method.family).of_spread(chunk.shared[PRECISION])
-        above = height_beyond(found, w, self.moved, block, method.family.spread.to(w.device))
-        return replace(found, bound=found.bound - above)
+        above = height_beyond(bound, w, self.moved, block, method.family.spread.to(w.device))
+        return replace(bound, bound=bound.bound - above)
 
     def _signs(self, chunk: ClientChunk) -> Iterator[Tensor]:
         """Vectors of 1 and -1 of each draw and client, (K, S, p), the same in all rounds."""
@@ -81,22 +81,22 @@ class FitSketched(FitConditional):
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """While the guide climbs, from the clients' part at the last guide that was kept."""
-        about = Phase(int(chunk.shared[PHASE]))
-        if about > Phase.FINE:
+        stage = Phase(int(chunk.shared[PHASE]))
+        if stage > Phase.FINE:
             return chunk
         chunk, count = kept(chunk), len(chunk.clients)
-        each = self.method.draws_of_round(fine=about == Phase.FINE) * max(1, len(chunk.shared[MEAN]))
-        many = max(1, CELLS // each)
-        parts = [self._part(chunk.take(range(k, min(count, k + many))), about) for k in range(0, count, many)]
+        cells_of_client = self.method.draws_of_round(fine=stage == Phase.FINE) * max(1, len(chunk.shared[MEAN]))
+        many = max(1, CELLS // cells_of_client)
+        parts = [self._part(chunk.take(range(k, min(count, k + many))), stage) for k in range(0, count, many)]
         return chunk.put({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
-    def _part(self, chunk: ClientChunk, about: Phase) -> State:
+    def _part(self, chunk: ClientChunk, stage: Phase) -> State:
         at = SketchedSites.of(self.method, chunk)
-        if about == Phase.ROUGH:
+        if stage == Phase.ROUGH:
             at = at.centred()
         for _ in range(self.method.settings.local_steps):
             at = at.stepped()
-        found = at.found(self.method, chunk)
+        bound = at.found(self.method, chunk)
         w = directions(len(at.mean), self.method.rank, chunk.seed).to(at.mean)
-        curvature = torch.cat([found.diagonal, found.sketch.flatten(1)], 1)
-        return {**at.values(), **noted(chunk, found, curvature, along(found.diagonal, found.sketch, w, at.mean))}
+        curvature = torch.cat([bound.diagonal, bound.sketch.flatten(1)], 1)
+        return {**at.values(), **noted(chunk, bound, curvature, along(bound.diagonal, bound.sketch, w, at.mean))}

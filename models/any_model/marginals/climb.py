@@ -36,20 +36,20 @@ class ShapedCurvature:
 
     def isfinite(self) -> Tensor:
         """Whether numbers are finite, one after the other."""
-        return torch.cat([of.flatten().isfinite() for of in (self.matrix, self.gradient, self.metric.matrix)])
+        return torch.cat([values.flatten().isfinite() for values in (self.matrix, self.gradient, self.metric.matrix)])
 
     def step(self, shape: Tensor) -> Tensor:
         """The natural-gradient step from skews and tails ``shape``, (2, p), cut to what is allowed."""
-        found = torch.zeros_like(self.gradient)
+        turn = torch.zeros_like(self.gradient)
         if bool(self.free.any()):
             metric = self.metric.matrix[self.free][:, self.free]
             unit = metric.diagonal().rsqrt()
             scaled = metric * unit[:, None] * unit + RIDGE * torch.eye(len(unit)).to(unit)
             whole = torch.linalg.solve(scaled, unit * self.gradient[self.free])
             far = torch.maximum(whole.abs().max() / FARTHEST, (unit * whole).abs().max() / LONGEST)
-            found[self.free] = unit * whole / far.clamp_min(1)
+            turn[self.free] = unit * whole / far.clamp_min(1)
         most = shape.new_tensor([[MOST_SKEW], [MOST_TAIL]])
-        return (shape + found.view_as(shape)).clamp(-most, most) - shape
+        return (shape + turn.view_as(shape)).clamp(-most, most) - shape
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class ShapedClimb(Climb):
 
     def _turned(self, turn: Tensor, metric: Metric) -> Self:
         """With a step of skews and tails, whose part that the Gaussian does as well is taken back in its own step."""
-        offset, stretch = ((of.view_as(turn) * turn).sum(0) for of in (metric.offset, metric.stretch))
+        offset, stretch = ((matrix.view_as(turn) * turn).sum(0) for matrix in (metric.offset, metric.stretch))
         wider = (1 + stretch).clamp(0.5, 2)
         return replace(
             self, turn=turn, step=self.step - offset, target=self.target * wider[:, None] * wider

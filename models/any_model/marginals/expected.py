@@ -39,22 +39,22 @@ def log_slope(marginals: Marginals, mean: Tensor, sd: Tensor) -> LogSlope:
     """(1) under x_k ~ N(mean_k, sd_k^2), (p,) each."""
     u, weights = nodes(mean)
     skew, tail, at = (
-        of.detach().clone().requires_grad_() for of in (marginals.skew, marginals.tail, torch.zeros_like(mean))
+        values.detach().clone().requires_grad_() for values in (marginals.skew, marginals.tail, torch.zeros_like(mean))
     )
     with torch.enable_grad():
         x = (mean + at) + sd * u[:, None]
         height = (weights @ marginals.shaped(skew, tail).log_slope(x)).sum()
         gradient, *shape = torch.autograd.grad(height, (at, skew, tail), create_graph=True)
-        (curvature,) = torch.autograd.grad(gradient.sum(), at)  # (numbers do not depend on each other)
-    return LogSlope(height.detach(), gradient.detach(), curvature, torch.cat([of.detach() for of in shape]))
+        (curvature,) = torch.autograd.grad(gradient.sum(), at)  # numbers do not depend on each other
+    return LogSlope(height.detach(), gradient.detach(), curvature, torch.cat([values.detach() for values in shape]))
 
 
 def velocities(marginals: Marginals, x: Tensor) -> Tensor:
     """(dT_k / da) / T_k' at x (N, p), (2, N, p)."""
-    skew, tail = (of.detach().clone().requires_grad_() for of in (marginals.skew, marginals.tail))
+    skew, tail = (values.detach().clone().requires_grad_() for values in (marginals.skew, marginals.tail))
     with torch.enable_grad():
         mu, sigma = marginals.shaped(skew, tail).moments
-        of_mu, of_sigma = (torch.autograd.grad(of.sum(), (skew, tail), retain_graph=True) for of in (mu, sigma))
+        of_mu, of_sigma = (torch.autograd.grad(values.sum(), (skew, tail), retain_graph=True) for values in (mu, sigma))
     mu, sigma = mu.detach(), sigma.detach()
     u, stretch = (x - marginals.centre) / marginals.scale, marginals.tail.exp()
     arc = stretch * u.asinh()
@@ -92,7 +92,7 @@ def metric(marginals: Marginals, moved: Tensor, mean: Tensor, precision: Tensor)
     at = (mean + moved).detach().requires_grad_()
     with torch.enable_grad():
         w = velocities(marginals, at)
-        slope = torch.stack([torch.autograd.grad(of.sum(), at, retain_graph=True)[0] for of in w])
+        slope = torch.stack([torch.autograd.grad(weights.sum(), at, retain_graph=True)[0] for weights in w])
     w = w.detach()
     offset = w.mean(1)
     stretch = (w * moved).mean(1) / moved.square().mean(0).clamp_min(1e-300)

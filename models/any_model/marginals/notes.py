@@ -20,9 +20,9 @@ def shape_notes(fitted: Fitted) -> list[str]:
     if Marginals.read(shared) is None:
         return []
     sites = cast("GaussianModel", fitted.method).sites.globals
-    names = [name for of in sites for name in number_names(of.name, of.free)]
-    found = []
+    names = [name for latent in sites for name in number_names(latent.name, latent.free)]
+    largest = []
     for what, values in zip(("skew", "tail"), shared[SHAPE][2:].tolist(), strict=True):
         place = max(range(len(values)), key=lambda k: abs(values[k]))
-        found.append(f"{what} {values[place]:+.2f} ({names[place]})")
-    return [f"the guide has marginals by sinh and arcsinh, on unconstrained numbers: largest {' and '.join(found)}"]
+        largest.append(f"{what} {values[place]:+.2f} ({names[place]})")
+    return [f"the guide has marginals by sinh and arcsinh, on unconstrained numbers: largest {' and '.join(largest)}"]

@@ -32,7 +32,7 @@ from .transform import Marginals, unconstrained
 #: draws by which the metric of skews and tails is averaged, at least, and for each number
 DRAWN, EACH = 1024, 4
 #: so many standard deviations of the guide from its mean, points of an exploration do not count
-FAR = 12.0
+MAX_POINT_SDS = 12.0
 
 
 @dataclass(frozen=True)
@@ -74,15 +74,15 @@ class ShapedGradient(NaturalGradient):
         "shape": "first derivatives of its bound by skew and tail of each number of the globals, as a change likewise",
     }
 
-    def _climbed(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:
-        values = super()._climbed(values, total, context, about)
+    def _climbed(self, values: State, total: State, context: AggregationContext, stage: Phase) -> State:
+        values = super()._climbed(values, total, context, stage)
         climb, shape = ShapedClimb.read(context.rule_state), values[SHAPE].clone()
-        if about == Phase.ROUGH and int(values[PHASE]) == Phase.FINE:
+        if stage == Phase.ROUGH and int(values[PHASE]) == Phase.FINE:
             sd = self.method.family.root(values[PRECISION]).square().sum(-1).sqrt()
             shape[0], shape[1] = values[MEAN], torch.where(sd > 0, sd, 1.0)
         shape[2:] = climb.tried
         values[SHAPE] = shape
-        # (these were made with the transforms of the round before)
+        # These were made with the transforms of the round before.
         values[DRAWS] = self._of_guide(values, context)
         if int(values[PHASE]) == Phase.EXPLORE:
             asked = Explored.read(context.rule_state).asked
@@ -97,17 +97,18 @@ class ShapedGradient(NaturalGradient):
         def prior(z: Tensor) -> Tensor:
             return global_prior(method.program, method.sites, method.network, z)
 
-        found = moments(lambda x, _: prior(unconstrained(marginals, x)), mean + moved, moved[..., :0])
+        expected = moments(lambda x, _: prior(unconstrained(marginals, x)), mean + moved, moved[..., :0])
         free = method.family.spread.to(mean.device).repeat(2) & fine
         if not fine:
             none = mean.new_zeros(2 * p)
-            return ShapedPrior(found, none, Metric(none.diag(), none, none), torch.zeros_like(precision), free)
+            return ShapedPrior(expected, none, Metric(none.diag(), none, none), torch.zeros_like(precision), free)
         marginals, root = Marginals.unpacked(values[SHAPE]), method.family.root(precision)
         sd = root.square().sum(-1).sqrt()
         slope = log_slope(marginals, mean, sd)
         whole = Moments(
-            found.height + slope.height, found.gradient + slope.gradient, found.hessian + slope.curvature.diag(),
-            found.spread, found.unit,
+            expected.height + slope.height, expected.gradient + slope.gradient,
+            expected.hessian + slope.curvature.diag(),
+            expected.spread, expected.unit,
         )  # fmt: skip
         shape = by_shape(prior, marginals, mean + moved)[0] + slope.shape
         many = self._lattice(mean, seed, max(DRAWN, EACH * p), fine=fine)
@@ -118,14 +119,14 @@ class ShapedGradient(NaturalGradient):
         return ShapedPrior(whole, shape, found_metric, root @ root.mT, free)
 
     def _derivatives(
-        self, known: Remembered, prior: ShapedPrior, mean: Tensor, seed: int
+        self, remembered: Remembered, prior: ShapedPrior, mean: Tensor, seed: int
     ) -> tuple[Tensor, ShapedCurvature]:
         p = len(mean)
-        triangle, shape = known.curvature.split([triangle_size(p), 2 * p])
+        triangle, shape = remembered.curvature.split([triangle_size(p), 2 * p])
         precisions = unpacked(triangle, p)
-        gradient = known.linear - precisions @ mean + prior.of.gradient[0]
+        gradient = remembered.linear - precisions @ mean + prior.of.gradient[0]
         matrix = precisions - prior.of.hessian[0]
-        widened = 1 - (prior.covariance * matrix).sum(-1)  # (of the bound, by the logarithm of each number's sd)
+        widened = 1 - (prior.covariance * matrix).sum(-1)  # of the bound, by the logarithm of each number's sd
         metric = prior.metric
         shape = shape + prior.shape - metric.offset * gradient.repeat(2) - metric.stretch * widened.repeat(2)
         return gradient, ShapedCurvature(matrix, shape, metric, prior.free)
@@ -141,6 +142,6 @@ class ShapedGradient(NaturalGradient):
         if marginals is None:
             return x.new_zeros(len(x))
         sd = self.method.family.root(values[PRECISION]).square().sum(-1).sqrt()
-        # (long tails reach scales of e^-50, where a model's sums have no digits left, and weights could be anything)
-        near = ((x - values[MEAN]).abs() <= FAR * sd).all(-1)
+        # Long tails reach scales of e^-50, where a model's sums have no digits left, and weights could be anything.
+        near = ((x - values[MEAN]).abs() <= MAX_POINT_SDS * sd).all(-1)
         return torch.where(near, marginals.log_slope(x).sum(-1), -torch.inf)

@@ -30,16 +30,18 @@ def by_shape(height: Callable[[Tensor], Tensor], marginals: Marginals, x: Tensor
         x: draws, (K, S, p).
     """
     count, p = x.shape[1:]
-    skew, tail = (of.detach().expand(count, p).clone().requires_grad_() for of in (marginals.skew, marginals.tail))
+    skew, tail = (
+        values.detach().expand(count, p).clone().requires_grad_() for values in (marginals.skew, marginals.tail)
+    )
     with torch.enable_grad():
         h = height(marginals.shaped(skew, tail)(x))
         if not h.requires_grad:
             return x.new_zeros(count, 2 * p)
-        found = torch.autograd.grad(h.sum(), (skew, tail), materialize_grads=True)
-    return torch.cat(found, -1) / len(x)
+        slopes = torch.autograd.grad(h.sum(), (skew, tail), materialize_grads=True)
+    return torch.cat(slopes, -1) / len(x)
 
 
-def summed(chunk: ClientChunk, clients: Clients, found: Message, moved: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+def summed(chunk: ClientChunk, clients: Clients, sent: Message, moved: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Numbers of clients' curvature (S, c), and A_j m (S, p).
 
     Where the fit has marginal transforms, (1) is the last of these numbers: zeros while the guide first climbs, which
@@ -48,15 +50,15 @@ def summed(chunk: ClientChunk, clients: Clients, found: Message, moved: Tensor, 
     Args:
         chunk: the clients.
         clients: the same.
-        found: bounds and their derivatives.
+        sent: bounds and their derivatives.
         moved, v: draws of the guide, x - m (K, S, p), and (K, S, q).
     """
     mean = chunk.shared[MEAN]
-    curvature, along = triangles(mean, found)
+    curvature, curvature_at_mean = triangles(mean, sent)
     if SHAPE not in chunk.shared:
-        return curvature, along
+        return curvature, curvature_at_mean
     if int(chunk.shared[PHASE]) != Phase.FINE:
-        return torch.cat([curvature, curvature.new_zeros(len(curvature), 2 * moved.shape[-1])], 1), along
+        return torch.cat([curvature, curvature.new_zeros(len(curvature), 2 * moved.shape[-1])], 1), curvature_at_mean
 
     def of(some: Clients, x: Tensor, v: Tensor, new: int) -> Tensor:
         assert some.marginals is not None
@@ -64,4 +66,4 @@ def summed(chunk: ClientChunk, clients: Clients, found: Message, moved: Tensor, 
         return by_shape(lambda z: written.log_joint(z, v), some.marginals, x)[new:]
 
     shaped = replace(clients, marginals=Marginals.unpacked(chunk.shared[SHAPE]))
-    return torch.cat([curvature, torch.cat(over(shaped, mean + moved, v, of))], 1), along
+    return torch.cat([curvature, torch.cat(over(shaped, mean + moved, v, of))], 1), curvature_at_mean

@@ -37,7 +37,7 @@ class Adam:
     def step(self, gradient: Tensor, rate: Tensor | float) -> tuple[Adam, Tensor]:
         """With one more gradient, and the step to take; a gradient that is not finite moves nothing."""
         finite = gradient.isfinite().all(-1, keepdim=True)
-        most = LARGEST * (self.second / (1 - BETAS[1] ** self.steps)).sqrt()  # (0 / 0 before the first step)
+        most = LARGEST * (self.second / (1 - BETAS[1] ** self.steps)).sqrt()  # 0 / 0 before the first step
         gradient = torch.where(finite, torch.where(most > 0, gradient.clamp(-most, most), gradient), 0.0)
         first = BETAS[0] * self.first + (1 - BETAS[0]) * gradient
         second = BETAS[1] * self.second + (1 - BETAS[1]) * gradient.square()

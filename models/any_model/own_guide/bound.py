@@ -49,7 +49,7 @@ class Parts:
     names: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "names", frozenset(of.name for of in self.sites.latents))
+        object.__setattr__(self, "names", frozenset(latent.name for latent in self.sites.latents))
 
     def _drawn(self, batch: ColumnBatch, shared: Tensor, own: Tensor, noise: dict[str, Tensor]) -> dict[str, Tensor]:
         return values_of(self.guide.run(batch, shared, own, noise))
@@ -69,7 +69,7 @@ class Parts:
                 own.append((site, unpadded(log_prob(site), batch.mask) if latent else log_prob(site)))
         if any(is_enumerated(site) for site, _ in own):
             return summed_out(trace, own)
-        return sum((found.sum() for _, found in own), torch.zeros((), dtype=torch.float64))
+        return sum((density.sum() for _, density in own), torch.zeros((), dtype=torch.float64))
 
     def client(self, batch: ColumnBatch, shared: Tensor, own: Tensor, noise: dict[str, Tensor]) -> Tensor:
         """One draw of what L_j is the expectation of, ()."""
@@ -90,16 +90,16 @@ class Parts:
 
     def unconstrained(self, values: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Globals (p,) and a client's latents (q,) as the rest of a fit takes them."""
-        found = []
+        vectors = []
         for latents in (self.sites.globals, self.sites.clients):
-            parts = [of.transform.inv(values[of.name]).reshape(of.numel) for of in latents]
-            found.append(torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64))
-        return found[0], found[1]
+            parts = [latent.transform.inv(values[latent.name]).reshape(latent.numel) for latent in latents]
+            vectors.append(torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64))
+        return vectors[0], vectors[1]
 
     def log_jacobian(self, x: Tensor) -> Tensor:
         """log |dz / dx| of the globals at x (p,), ()."""
-        of = Coordinates(self.sites.globals)
-        return torch.as_tensor(of.constrained(of.split(x))[1], dtype=torch.float64)
+        coordinates = Coordinates(self.sites.globals)
+        return torch.as_tensor(coordinates.constrained(coordinates.split(x))[1], dtype=torch.float64)
 
     # -- all draws ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Parts:
         """``function(batch, shared, noise)`` at the server, at noise (K, G) of the globals."""
         batch = self.template(shared)
         own = torch.zeros(self.guide.taken.get(OWN, 0)).to(noise)
-        return vmap(lambda one: function(batch, shared, {SHARED: one, OWN: own}))(noise)
+        return vmap(lambda draw: function(batch, shared, {SHARED: draw, OWN: own}))(noise)
 
     def globals(self, shared: Tensor, noise: Tensor) -> Tensor:
         """Draws of the globals, unconstrained, (K, p)."""

@@ -37,13 +37,13 @@ FIRST_SD, FIRST_WEIGHT = 0.1, 0.01
 HIDDEN = 8
 
 
-def form_of(said: Any) -> str:
+def form_of(form: Any) -> str:
     """The form that a name, or a class of Pyro's, stands for.
 
     Raises:
         UserError: for another.
     """
-    name = said if isinstance(said, str) else getattr(said, "__name__", type(said).__name__)
+    name = form if isinstance(form, str) else getattr(form, "__name__", type(form).__name__)
     name = FORMS.get(name, name)
     if name not in FORMS.values():
         raise unknown("client guide", name, sorted(set(FORMS.values())))
@@ -56,15 +56,15 @@ def refuse_automatic(guide: Any) -> None:
     Raises:
         UserError: which says what stands for it.
     """
-    of = guide if isinstance(guide, type) else type(guide)
-    if issubclass(of, AutoGuide):
+    guide_class = guide if isinstance(guide, type) else type(guide)
+    if issubclass(guide_class, AutoGuide):
         same = {"AutoDelta": "guide='point'"}
-        if of.__name__ in FORMS:
-            same[of.__name__] = f"client_guide={FORMS[of.__name__]!r}"
+        if guide_class.__name__ in FORMS:
+            same[guide_class.__name__] = f"client_guide={FORMS[guide_class.__name__]!r}"
         raise UserError(
-            f"{of.__name__} is a guide of pooled rows: "
+            f"{guide_class.__name__} is a guide of pooled rows: "
             + "say "
-            + same.get(of.__name__, f"guide= full, diagonal or point, or client_guide= {_names()}")
+            + same.get(guide_class.__name__, f"guide= full, diagonal or point, or client_guide= {_names()}")
         )
 
 
@@ -88,7 +88,7 @@ class ForClients:
         Raises:
             UserError: for a model whose clients have no latents, or latents of rows.
         """
-        by_row = next((of.name for of in sites.clients if of.level == "data"), None)
+        by_row = next((latent.name for latent in sites.clients if latent.level == "data"), None)
         if by_row is not None:
             raise UserError(
                 f"site {by_row!r} is a latent of every row: client_guide={self.form!r} is for what a client has once; "
@@ -114,9 +114,9 @@ def _everyone(sites: Sites) -> Tensor:
     root = pyro.param("everyone.root", FIRST_SD * torch.eye(p), constraint=constraints.lower_cholesky)
     x = pyro.sample("everyone", MultivariateNormal(m, scale_tril=root), infer={"is_auxiliary": True})
     for name, part in Coordinates(sites.globals).split(x).items():
-        of = next(latent for latent in sites.globals if latent.name == name)
-        value = of.transform(part)
-        log_det = of.transform.log_abs_det_jacobian(part, value).sum()
+        site = next(latent for latent in sites.globals if latent.name == name)
+        value = site.transform(part)
+        log_det = site.transform.log_abs_det_jacobian(part, value).sum()
         pyro.sample(name, Delta(value, log_density=-log_det, event_dim=value.dim()))
     return x - m
 
@@ -149,21 +149,21 @@ def _clients(sites: Sites, form: str, moved: Tensor, batch: ColumnBatch) -> None
         v = loc + (root @ w[..., None]).squeeze(-1)
         log_det = log_det + root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     first = 0
-    for of in sites.clients:
-        part = v[..., first : first + of.numel]
-        first += of.numel
-        log_det = _site(of, part, log_det)
+    for latent in sites.clients:
+        part = v[..., first : first + latent.numel]
+        first += latent.numel
+        log_det = _site(latent, part, log_det)
 
 
-def _site(of: Latent, part: Tensor, log_det: Tensor | float) -> float:
+def _site(latent: Latent, part: Tensor, log_det: Tensor | float) -> float:
     """A client's site from its unconstrained numbers (S, 1, n); the first one takes the flow's determinant."""
-    assert of.axis is not None
-    free = torch.cat([one.reshape(of.free) for one in part], of.axis)
-    value = of.transform(free)
-    mine = of.transform.log_abs_det_jacobian(free, value)
-    while mine.dim() > of.axis + 2:
+    assert latent.axis is not None
+    free = torch.cat([row.reshape(latent.free) for row in part], latent.axis)
+    value = latent.transform(free)
+    mine = latent.transform.log_abs_det_jacobian(free, value)
+    while mine.dim() > latent.axis + 2:
         mine = mine.sum(-1)
-    pyro.sample(of.name, Delta(value, log_density=-mine - log_det, event_dim=value.dim() - of.axis - 2))
+    pyro.sample(latent.name, Delta(value, log_density=-mine - log_det, event_dim=value.dim() - latent.axis - 2))
     return 0.0
 
 
@@ -179,7 +179,7 @@ def _flow(e: Tensor, moved: Tensor, own: Any) -> tuple[Tensor, Tensor]:
 
 def _layer(e: Tensor, moved: Tensor, own: Any, number: int) -> tuple[Tensor, Tensor]:
     q, p, hidden = e.shape[-1], len(moved), HIDDEN * e.shape[-1]
-    degree = torch.arange(hidden) % max(1, q - 1)  # (a hidden number sees e_0 .. e_degree, and an output less)
+    degree = torch.arange(hidden) % max(1, q - 1)  # a hidden number sees e_0 .. e_degree, and an output less
     sees = torch.cat([torch.arange(q) <= degree[:, None], torch.ones(hidden, p, dtype=torch.bool)], 1)
     reaches = (degree < torch.arange(q)[:, None]).repeat(2, 1)
     generator = torch.Generator().manual_seed(number)
@@ -190,6 +190,6 @@ def _layer(e: Tensor, moved: Tensor, own: Any, number: int) -> tuple[Tensor, Ten
     by_x = own(f"flow{number}.by_x", torch.zeros(2 * q, p))
     both = torch.cat([e, moved.expand(*e.shape[:-1], p)], -1)
     inner = torch.tanh(((into * sees) @ both[..., None]).squeeze(-1) + shift)
-    found = ((out * reaches) @ inner[..., None]).squeeze(-1) + (by_x * moved).sum(-1)
-    location, log_scale = found.split(q, -1)
+    output = ((out * reaches) @ inner[..., None]).squeeze(-1) + (by_x * moved).sum(-1)
+    location, log_scale = output.split(q, -1)
     return location + log_scale.exp() * e, log_scale

@@ -71,7 +71,7 @@ class OwnGuide(Method):
     about = ABOUT
     tabular: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = True
-    #: of a fit, at most, where nobody says how many: stochastic gradients need hundreds
+    #: of a fit, at most, where no one says how many: stochastic gradients need hundreds
     usual_rounds: ClassVar[int] = 2000
     network: ColumnDesign
 
@@ -143,21 +143,21 @@ class OwnGuide(Method):
     def shared(self, start: InitialWeights) -> State:
         s, start_at = self.settings, self.users_guide.shared.start
         draws = self.parts.globals(start_at, self.kept_noise(s.draws, 0))
-        found = {
+        values = {
             PARAMS: start_at, RATE: torch.tensor(s.rate, dtype=torch.float64), PHASE: torch.tensor(float(Phase.ROUGH)),
             DRAWS: draws, BOUND: torch.tensor(0.0), WORTH: torch.tensor(0.0), INNER: torch.tensor(float(s.inner)),
             VERDICT: Verdict().values, TRACE: no_trace(),
         }  # fmt: skip
-        return {name: value.detach().double() for name, value in found.items()}
+        return {name: value.detach().double() for name, value in values.items()}
 
     def personal(self, start: InitialWeights) -> State:
         own = self.users_guide.personal.start
-        found = {
+        values = {
             OWN_PARAMS: own, OWN_FIRST: torch.zeros_like(own), OWN_SECOND: torch.zeros_like(own),
             OWN_STEPS: torch.zeros(1), OWN_ENDED: torch.tensor(0.0), OWN_DRAWS: torch.zeros(0, self.q),
             CENTRING: torch.ones(self.q),
         }  # fmt: skip
-        return {name: value.detach().double() for name, value in found.items()}
+        return {name: value.detach().double() for name, value in values.items()}
 
     def model(self, batch: Batch) -> None:
         """Nothing of the user's: predictions are those of a fitted model."""
@@ -213,8 +213,8 @@ class OwnGuide(Method):
     def heights_at_draws(self, chunk: ClientChunk, draws: int, purpose: str) -> tuple[Tensor, Tensor]:
         """Of clients at the first kept draws of the globals: log p(y_j | x) (D, S), and latents (D, S, q)."""
         noise = self.kept_noise(len(chunk.shared[DRAWS]), chunk.seed)[:draws]
-        found = own_heights(self, chunk, noise, self.settings.inner, purpose, pick=True)
-        return found.height, found.latents
+        estimates = own_heights(self, chunk, noise, self.settings.inner, purpose, pick=True)
+        return estimates.height, estimates.latents
 
     def notes(self, fitted: Fitted, rounds: int) -> list[str]:
         """What a reader has to know of a fit of so many rounds, a line each."""

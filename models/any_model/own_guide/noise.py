@@ -47,10 +47,10 @@ class FromNoise(TorchFunctionMode):
         self.taken[self.stream] = first + many
         if self.noise is None:
             return torch.zeros(tuple(shape), dtype=torch.float64)
-        found = self.noise[self.stream][first : first + many]
-        if len(found) < many:
+        numbers = self.noise[self.stream][first : first + many]
+        if len(numbers) < many:
             raise UserError(f"the guide's site {self.site!r} draws more numbers of some batches than of others")
-        return found.reshape(tuple(shape))
+        return numbers.reshape(tuple(shape))
 
     def _unit(self, shape: Sequence[int]) -> Tensor:
         return torch.special.ndtr(self._next(shape)).clamp(1e-15, 1 - 1e-15)

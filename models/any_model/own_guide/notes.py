@@ -55,10 +55,10 @@ def notes(method: Guided, fitted: Fitted, rounds: int) -> list[str]:
             f"not arrived: its {rounds} rounds ended while {_what(method, fitted, phase)}: say more rounds",
             *_how_far(shared[TRACE]),
         ]
-    found = [f"draws are the guide's: its bound is {float(shared[BOUND]):,.1f}, and its parameters are steady"]
+    lines = [f"draws are the guide's: its bound is {float(shared[BOUND]):,.1f}, and its parameters are steady"]
     verdict = Verdict.read(shared)
     if verdict.points:
-        return [*found, *verdict.lines()]
+        return [*lines, *verdict.lines()]
     if not settings.check:
         why = "check=False"
     elif not method.p:
@@ -71,4 +71,4 @@ def notes(method: Guided, fitted: Fitted, rounds: int) -> list[str]:
         why = "some client was missing in each of the rounds that would have done it" if phase == Phase.DONE else (
             f"its {rounds} rounds ended before"
         )  # fmt: skip
-    return [*found, f"not checked: how near the guide is to the posterior, since {why}"]
+    return [*lines, f"not checked: how near the guide is to the posterior, since {why}"]

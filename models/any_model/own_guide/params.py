@@ -45,14 +45,17 @@ class Packed:
     @property
     def size(self) -> int:
         """Length of the vector."""
-        return sum(math.prod(of.free.shape) for of in self.params)
+        return sum(math.prod(param.free.shape) for param in self.params)
 
     @property
     def start(self) -> Tensor:
         """Their first values, (size,)."""
-        return torch.cat([of.free.flatten() for of in self.params]) if self.params else torch.zeros(0).double()
+        return torch.cat([param.free.flatten() for param in self.params]) if self.params else torch.zeros(0).double()
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:
         """Values by name, each within its constraint, from the vector (size,)."""
-        parts = vector.split([of.free.numel() for of in self.params]) if self.params else ()
-        return {of.name: of.transform(part.reshape(of.free.shape)) for of, part in zip(self.params, parts, strict=True)}
+        parts = vector.split([param.free.numel() for param in self.params]) if self.params else ()
+        return {
+            param.name: param.transform(part.reshape(param.free.shape))
+            for param, part in zip(self.params, parts, strict=True)
+        }

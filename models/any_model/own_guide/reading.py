@@ -30,7 +30,7 @@ WHOSE: dict[Level, str] = {"global": "everyone's", "client": "a client's", "data
 #: draws at which a guide's values are looked at
 LOOKS = 16
 #: unconstrained numbers at which supports are compared
-FAR = (-3.0, 0.0, 3.0)
+PROBE_POINTS = (-3.0, 0.0, 3.0)
 
 
 def read_guide(program: Model, sites: Sites, design: ColumnDesign) -> Guide:
@@ -46,17 +46,17 @@ def read_guide(program: Model, sites: Sites, design: ColumnDesign) -> Guide:
             parameter without a first value, or with a shape that is neither everyone's nor a client's.
     """
     rows = max(1, sites.rows)
-    one, first, mode = first_run(program, _template(design, 1, rows))
+    trace, first, mode = first_run(program, _template(design, 1, rows))
     two, more, _ = first_run(program, _template(design, 2, rows))
     _, longer, _ = first_run(program, _template(design, 1, rows + 1))
-    _same_sites(one, sites, _template(design, 1, rows))
+    _same_sites(trace, sites, _template(design, 1, rows))
     _same_shapes(two, sites)
     personal = frozenset(
         name for name, value in first.found.items() if _is_personal(name, value, more, longer, rows=rows)
     )
     params = first.params(personal)
     guide = Guide(
-        program, Packed([of for of in params if not of.personal]), Packed([of for of in params if of.personal]),
+        program, Packed([p for p in params if not p.personal]), Packed([p for p in params if p.personal]),
         dict(mode.taken),
     )  # fmt: skip
     if not params:
@@ -67,10 +67,10 @@ def read_guide(program: Model, sites: Sites, design: ColumnDesign) -> Guide:
 
 def refuse_points(sites: Sites) -> None:
     """Parameters of the model itself, which have no prior: a user's guide says nothing of them."""
-    for of in sites.latents:
-        if of.parameter:
+    for latent in sites.latents:
+        if latent.parameter:
             raise UserError(
-                f"pyro.param {of.name!r} of the model has no prior: beside a guide of one's own, or client_guide, "
+                f"pyro.param {latent.name!r} of the model has no prior: beside a guide of one's own, or client_guide, "
                 "write it as pyro.sample with one"
             )
 
@@ -119,12 +119,12 @@ def _is_personal(name: str, value: Tensor, more: FirstParams, longer: FirstParam
 
 
 def _same_sites(trace: Any, sites: Sites, batch: ColumnBatch) -> None:
-    latents, discrete = {of.name: of for of in sites.latents}, dict(sites.discrete)
-    found = {site["name"]: site for site in densities(trace)}
+    latents, discrete = {latent.name: latent for latent in sites.latents}, dict(sites.discrete)
+    in_guide = {site["name"]: site for site in densities(trace)}
     for name, site in trace.nodes.items():
         if site["type"] == "sample":
             refuse_plates(name, site, batch)
-    for name, site in found.items():
+    for name, site in in_guide.items():
         if name in discrete:
             raise UserError(f"the guide samples site {name!r}, which is discrete and summed out: leave it out")
         if name in sites.observed:
@@ -134,57 +134,60 @@ def _same_sites(trace: Any, sites: Sites, batch: ColumnBatch) -> None:
                 f"the guide samples site {name!r}, which the model does not have; its latents are "
                 f"{', '.join(map(repr, latents))} (infer={{'is_auxiliary': True}} marks a helping site)"
             )
-    for name, of in latents.items():
-        if name not in found:
+    for name, latent in latents.items():
+        if name not in in_guide:
             raise UserError(f"the guide misses site {name!r}, a latent of the model: give it a pyro.sample there")
-        _same_site(of, found[name])
+        _same_site(latent, in_guide[name])
 
 
-def _same_site(of: Latent, site: dict[str, Any]) -> None:
+def _same_site(latent: Latent, site: dict[str, Any]) -> None:
     level = level_of(site)
-    if level != of.level:
+    if level != latent.level:
         raise UserError(
-            f"site {of.name!r} is {WHOSE[of.level]} in the model and {WHOSE[level]} in the guide: give it the model's "
+            f"site {latent.name!r} is {WHOSE[latent.level]} in the model and {WHOSE[level]} in the guide: give it the "
+            "model's "
             "plates"
         )
-    if tuple(site["value"].shape) != of.shape:
+    if tuple(site["value"].shape) != latent.shape:
         raise UserError(
-            f"site {of.name!r} has shape {tuple(site['value'].shape)} in the guide and {of.shape} in the model, for "
+            f"site {latent.name!r} has shape {tuple(site['value'].shape)} in the guide and {latent.shape} in the "
+            "model, for "
             "one client"
         )
 
-    _same_support(of, site)
+    _same_support(latent, site)
 
 
-def _same_support(of: Latent, site: dict[str, Any]) -> None:
+def _same_support(latent: Latent, site: dict[str, Any]) -> None:
     """All that a distribution can draw must be possible in the model, not only what it draws at first."""
     fn = unwrapped(site["fn"])
-    if isinstance(fn, Delta):  # (of a computed value, whose draws are looked at)
+    if isinstance(fn, Delta):  # of a computed value, whose draws are looked at
         return
     transform, value = biject_to(fn.support), site["value"]
     free = torch.zeros(transform.inverse_shape(value.shape), dtype=torch.float64)
-    for at in FAR:
+    for at in PROBE_POINTS:
         drawn = transform(free + at).expand(value.shape)
-        if not bool(of.transform.codomain.check(drawn).all() & of.transform.inv(drawn).isfinite().all()):
-            raise _outside(of, f" by {kind(fn)}")
+        if not bool(latent.transform.codomain.check(drawn).all() & latent.transform.inv(drawn).isfinite().all()):
+            raise _outside(latent, f" by {kind(fn)}")
 
 
-def _outside(of: Latent, how: str = "") -> UserError:
+def _outside(latent: Latent, how: str = "") -> UserError:
     return UserError(
-        f"the guide draws site {of.name!r}{how}, outside of its support in the model: take a distribution of the same "
+        f"the guide draws site {latent.name!r}{how}, outside of its support in the model: take a distribution of the "
+        "same "
         "support, such as LogNormal for what is positive"
     )
 
 
 def _same_shapes(trace: Any, sites: Sites) -> None:
     """Of two clients: what one client hides, whose dimension is 1 long."""
-    for of in sites.clients:
-        assert of.axis is not None
-        wanted = (*of.shape[: of.axis], 2, *of.shape[of.axis + 1 :])
-        found = tuple(trace.nodes[of.name]["value"].shape)
-        if found != wanted:
+    for latent in sites.clients:
+        assert latent.axis is not None
+        wanted = (*latent.shape[: latent.axis], 2, *latent.shape[latent.axis + 1 :])
+        shape = tuple(trace.nodes[latent.name]["value"].shape)
+        if shape != wanted:
             raise UserError(
-                f"site {of.name!r} has shape {found} in the guide and {wanted} in the model, for two clients"
+                f"site {latent.name!r} has shape {shape} in the guide and {wanted} in the model, for two clients"
             )
 
 
@@ -233,14 +236,15 @@ def _values(guide: Guide, sites: Sites, design: ColumnDesign, rows: int) -> None
             _finite(drawn)
             moved = values_of(guide.run(other, shared, own, noise))
             again = values_of(guide.run(batch, shared, own, noise, outside=1.0))
-        for of in sites.latents:
-            value = values[of.name]
-            if not torch.equal(value, again[of.name]):
-                raise UserError(f"the guide draws a random number for site {of.name!r} outside of pyro.sample")
-            if not of.transform.inv(value).isfinite().all():
-                raise _outside(of)
-            if of.level == "global" and not torch.equal(value, moved[of.name]):
+        for latent in sites.latents:
+            value = values[latent.name]
+            if not torch.equal(value, again[latent.name]):
+                raise UserError(f"the guide draws a random number for site {latent.name!r} outside of pyro.sample")
+            if not latent.transform.inv(value).isfinite().all():
+                raise _outside(latent)
+            if latent.level == "global" and not torch.equal(value, moved[latent.name]):
                 raise UserError(
-                    f"the guide computes site {of.name!r} from the rows, and it is everyone's: only clients' latents "
+                    f"the guide computes site {latent.name!r} from the rows, and it is everyone's: only clients' "
+                    "latents "
                     "may depend on their rows"
                 )

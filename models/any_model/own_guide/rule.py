@@ -52,7 +52,7 @@ class StochasticAscent:
 
     method: Guided
     sends_gradients: ClassVar[bool] = False
-    #: (a message grows with the client's rows)
+    #: A message grows with the client's rows.
     comparable: ClassVar[bool] = False
     #: what each field of a message is, in words
     MEANINGS: ClassVar[Mapping[str, str]] = {
@@ -86,23 +86,23 @@ class StochasticAscent:
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """The next parameters; at their end, what the weights of the guide's draws say."""
-        about = Phase(int(old[PHASE]))
+        stage = Phase(int(old[PHASE]))
         missing = context.num_clients - int(context.reported)
-        if about == Phase.DONE:
+        if stage == Phase.DONE:
             return old
-        if about == Phase.EXPLORE:
+        if stage == Phase.EXPLORE:
             values = self._checked(dict(old), total, context, missing)
         else:
             scale = context.num_clients / context.reported.to(old[PARAMS])
             sums = {name: scale * value for name, value in total.items()}
-            values = self._climbed(dict(old), sums, context, about)
+            values = self._climbed(dict(old), sums, context, stage)
         moved = float((values[PARAMS] - old[PARAMS]).abs().max()) if len(old[PARAMS]) else 0.0
-        trace = traced(old[TRACE], about, context.round, bound=values[BOUND], moved=moved, worth=values[WORTH])
+        trace = traced(old[TRACE], stage, context.round, bound=values[BOUND], moved=moved, worth=values[WORTH])
         return {**values, TRACE: trace}
 
     # -- climb --------------------------------------------------------------------------------------------------------
 
-    def _climbed(self, values: State, total: State, context: AggregationContext, about: Phase) -> State:
+    def _climbed(self, values: State, total: State, context: AggregationContext, stage: Phase) -> State:
         """One step; every part of a sum stands for those that are missing."""
         method, memory = self.method, context.rule_state
         params = values[PARAMS].detach().requires_grad_()
@@ -127,24 +127,24 @@ class StochasticAscent:
         memory |= {"ascent.first": adam.first, "ascent.second": adam.second, "ascent.steps": adam.steps}
         kept, at = method.kept_noise(len(values[DRAWS]), context.seed), values[PARAMS]
         drawn = method.parts.globals(at, torch.cat([shared_noise(method, FOLLOWED, "followed"), kept]))
-        self._followed(values, memory, about, drawn[:FOLLOWED])
-        # (at the end of the climb parameters are an average)
+        self._followed(values, memory, stage, drawn[:FOLLOWED])
+        # At the end of the climb parameters are an average.
         values[DRAWS] = drawn[FOLLOWED:] if values[PARAMS] is at else method.parts.globals(values[PARAMS], kept)
         return values
 
-    def _followed(self, values: State, memory: State, about: Phase, drawn: Tensor) -> None:
+    def _followed(self, values: State, memory: State, stage: Phase, drawn: Tensor) -> None:
         """Whether steps become shorter, iterates are averaged, or the average is the end; by draws of the globals."""
         at = summary(drawn, values[BOUND])
         window = torch.cat([memory.get("ascent.window", at[None, :][:0]), at[None]])[-MOST:]
         memory["ascent.window"] = window
         rounds = memory.get("ascent.rounds", at.new_zeros(())) + 1
         memory["ascent.rounds"] = rounds
-        if about == Phase.FINE:
+        if stage == Phase.FINE:
             mean = memory["ascent.mean"]
             memory["ascent.mean"] = mean + (values[PARAMS] - mean) / rounds
-        if int(rounds) % EACH or len(window) < (AVERAGED if about == Phase.FINE else 2 * EACH):
+        if int(rounds) % EACH or len(window) < (AVERAGED if stage == Phase.FINE else 2 * EACH):
             return
-        if about == Phase.FINE:
+        if stage == Phase.FINE:
             first, last = (half.mean(0) for half in window.tensor_split(2))
             if same(first, last):
                 values[PARAMS], values[PHASE] = memory["ascent.mean"], values[PHASE].new_tensor(float(Phase.EXPLORE))
@@ -181,10 +181,10 @@ class StochasticAscent:
             server = method.parts.over_draws(method.parts.server, values[PARAMS], noise).detach()
             weights = total["heights"] + server
             share = (weights - weights.logsumexp(0)).exp()
-            found = Verdict(
+            verdict = Verdict(
                 float(len(weights)), min(float(k_hat(weights)), 1e6), float(1 / share.square().sum()),
                 float(total["noise"]), float(total["clients"]), inner=float(values[INNER]),
             )  # fmt: skip
-            values[WORTH], values[VERDICT] = values[WORTH].new_tensor(found.worth), found.values.to(values[WORTH])
+            values[WORTH], values[VERDICT] = values[WORTH].new_tensor(verdict.worth), verdict.values.to(values[WORTH])
         values[PHASE] = values[PHASE].new_tensor(float(Phase.DONE))
         return values

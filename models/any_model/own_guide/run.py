@@ -45,7 +45,7 @@ class Guide:
     @property
     def modules(self) -> dict[str, int]:
         """Ids of modules' parameters by name."""
-        return {of.name: of.module for of in self.shared.params if of.module is not None}
+        return {param.name: param.module for param in self.shared.params if param.module is not None}
 
     def run(
         self, batch: ColumnBatch, shared: Tensor, own: Tensor, noise: Mapping[str, Tensor], outside: float = 0.0
@@ -181,13 +181,13 @@ def values_of(trace: Any) -> dict[str, Tensor]:
 
 def log_density(trace: Any, mask: Tensor | None, levels: tuple[Level, ...]) -> Tensor:
     """Of the sites of some levels, those of padded rows left out, ()."""
-    found = torch.zeros((), dtype=torch.float64)
+    total = torch.zeros((), dtype=torch.float64)
     for site in densities(trace):
         level = level_of(site)
         if level in levels:
             density = log_prob(site)
-            found = found + (density if level != "data" else unpadded(density, mask)).sum()
-    return found
+            total = total + (density if level != "data" else unpadded(density, mask)).sum()
+    return total
 
 
 def unpadded(density: Tensor, mask: Tensor | None) -> Tensor:

@@ -26,12 +26,12 @@ def summary(x: Tensor, bound: Tensor) -> Tensor:
     return torch.cat([mean, sd.clamp_min(1e-6 * (1 + mean.abs())).log(), bound.reshape(1)])
 
 
-def gaps(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def gaps(summary: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """How far two summaries are apart: of globals, the largest of means in sds and of log sds, (); of the bound, ()."""
-    p = len(one) // 2
-    sd = torch.minimum(one[p:-1], other[p:-1]).exp()
-    apart = torch.cat([(one[:p] - other[:p]).abs() / sd, (one[p:-1] - other[p:-1]).abs()])
-    return apart.amax() if p else one.new_zeros(()), (one[-1] - other[-1]).abs()
+    p = len(summary) // 2
+    sd = torch.minimum(summary[p:-1], other[p:-1]).exp()
+    apart = torch.cat([(summary[:p] - other[:p]).abs() / sd, (summary[p:-1] - other[p:-1]).abs()])
+    return apart.amax() if p else summary.new_zeros(()), (summary[-1] - other[-1]).abs()
 
 
 def steady(window: Tensor) -> bool:
@@ -51,7 +51,7 @@ def steady(window: Tensor) -> bool:
     return bool(((rhat < RHAT) | (apart <= allowed)).all())
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def same(summary: Tensor, other: Tensor) -> bool:
     """Whether two averages of iterates say the same."""
-    of_globals, of_bound = gaps(one, other)
-    return bool(of_globals < SAME) and bool(of_bound < SAME_BOUND + 1e-4 * one[-1].abs())
+    of_globals, of_bound = gaps(summary, other)
+    return bool(of_globals < SAME) and bool(of_bound < SAME_BOUND + 1e-4 * summary[-1].abs())

@@ -102,16 +102,16 @@ class OwnRows:
         """L_j (S,), and its gradient by the shared parameters (S, P)."""
         shared = self.shared().requires_grad_()
         with torch.enable_grad():
-            found = self.bound(shared, own, self.noise("message"))
-            gradient = _gradient(found.sum(), shared)
-        return found.detach(), gradient
+            bound = self.bound(shared, own, self.noise("message"))
+            gradient = _gradient(bound.sum(), shared)
+        return bound.detach(), gradient
 
     def climbed(self, own: Tensor, adam: Adam, rate: Tensor | float, number: object) -> tuple[Tensor, Adam]:
         """One step of the clients' own parameters (S, R)."""
         at = own.detach().requires_grad_()
         with torch.enable_grad():
-            found = self.bound(self.shared(), at, self.noise("step", number))
-            gradient = _gradient(found.sum(), at)
+            bound = self.bound(self.shared(), at, self.noise("step", number))
+            gradient = _gradient(bound.sum(), at)
         adam, move = adam.step(gradient, rate)
         return own + move, adam
 
@@ -137,8 +137,8 @@ class OwnRows:
             log_q = log_density(trace, batch.mask, ("client", "data"))
             return parts.unconstrained(values)[1], parts.own_height(batch, values), log_q
 
-        found = parts.over_clients(one, self.columns, self.mask, (self.shared(), own), noise)
-        return found[0], found[1], found[2]
+        parts_drawn = parts.over_clients(one, self.columns, self.mask, (self.shared(), own), noise)
+        return parts_drawn[0], parts_drawn[1], parts_drawn[2]
 
 
 def _gradient(total: Tensor, by: Tensor) -> Tensor:
@@ -165,9 +165,11 @@ def own_heights(
     parts = []
     for first in range(0, len(noise), most):
         some = noise[first : first + most]
-        each = own_noise(method, chunk, inner * len(some), chunk.seed, chunk.round, purpose, first, mirrored=False)
+        noise_of_clients = own_noise(
+            method, chunk, inner * len(some), chunk.seed, chunk.round, purpose, first, mirrored=False
+        )
         with torch.no_grad():
-            v, height, log_q = rows.drawn(own, (some.repeat(inner, 1), each))
+            v, height, log_q = rows.drawn(own, (some.repeat(inner, 1), noise_of_clients))
         weight = (height - log_q).unflatten(0, (inner, -1))
         weight = torch.where(weight.isfinite(), weight, -math.inf)
         total = weight.logsumexp(0)
@@ -202,10 +204,10 @@ class FitOwn:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Some steps while the shared parameters move; all of the rest where they have stopped."""
-        about, names = Phase(int(chunk.shared[PHASE])), (OWN_PARAMS, OWN_FIRST, OWN_SECOND, OWN_STEPS)
-        if not chunk.values[OWN_PARAMS].numel() or about == Phase.DONE:
+        stage, names = Phase(int(chunk.shared[PHASE])), (OWN_PARAMS, OWN_FIRST, OWN_SECOND, OWN_STEPS)
+        if not chunk.values[OWN_PARAMS].numel() or stage == Phase.DONE:
             return chunk
-        if about == Phase.EXPLORE:
+        if stage == Phase.EXPLORE:
             return ended(self.method, chunk)
         own, first, second, steps = (chunk.values[name].squeeze(1) for name in names)
         rows, adam = OwnRows.of(self.method, chunk), Adam(first, second, steps)
@@ -243,19 +245,19 @@ class DrawOwn:
         """One draw for each."""
         chunk = ended(self.method, chunk)
         noise = self.method.kept_noise(len(chunk.shared[DRAWS]), chunk.seed)
-        found = own_heights(self.method, chunk, noise, 1, "posterior")
-        drawn = found.latents.movedim(0, 1).unsqueeze(1)
+        estimates = own_heights(self.method, chunk, noise, 1, "posterior")
+        drawn = estimates.latents.movedim(0, 1).unsqueeze(1)
         return chunk.put({OWN_DRAWS: drawn, CENTRING: drawn.new_ones(len(drawn), 1, drawn.shape[-1])})
 
 
 def sent(method: Guided, chunk: ClientChunk) -> State:
     """What a round asks of each client, (S, ...) each."""
-    rows, about = OwnRows.of(method, chunk), Phase(int(chunk.shared[PHASE]))
-    if about <= Phase.FINE:
+    rows, stage = OwnRows.of(method, chunk), Phase(int(chunk.shared[PHASE]))
+    if stage <= Phase.FINE:
         bound, gradient = rows.message(chunk.values[OWN_PARAMS].squeeze(1))
         return {"bound": bound, "gradient": gradient}
-    if about == Phase.EXPLORE and method.checks:
+    if stage == Phase.EXPLORE and method.checks:
         noise = method.check_noise(chunk.seed)
-        found = own_heights(method, chunk, noise, int(chunk.shared[INNER]), "check")
-        return {"heights": found.height.T, "noise": found.variance.median(0).values}
+        estimates = own_heights(method, chunk, noise, int(chunk.shared[INNER]), "check")
+        return {"heights": estimates.height.T, "noise": estimates.variance.median(0).values}
     return {}

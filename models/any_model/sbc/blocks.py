@@ -78,7 +78,7 @@ class Blocks:
         self.each = whole(design, self.base.batch(range(self.base.clients)))
         self.observed = responses(model, design, max(self.each, key=lambda rows: rows.shape[-1]))
         self.model, self.seed = model, seed
-        #: (a response that was made up may be impossible: the first replicate's are not)
+        #: A response that was made up may be impossible: the first replicate's are not.
         first = self._simulated_by(method(replace(design, rows=max(self.base.sizes())), **settings), 0, 1)
         self.method: AnyModel = method(checked(model, self._federation(first, [0]), design), **settings)
 
@@ -97,10 +97,12 @@ class Blocks:
     def quantities(self) -> tuple[list[str], list[str]]:
         """Names of what is ranked: numbers of the globals, and of a client's latents."""
         sites = self.method.sites
-        everyones = [name for of in sites.globals for name in number_names(of.name, of.shape)]
-        own = [of for of in sites.clients if of.level == "client"]
-        shapes = [[size for k, size in enumerate(of.shape) if k != of.axis and size != 1] for of in own]
-        return everyones, [name for of, shape in zip(own, shapes, strict=True) for name in number_names(of.name, shape)]
+        everyones = [name for latent in sites.globals for name in number_names(latent.name, latent.shape)]
+        own = [latent for latent in sites.clients if latent.level == "client"]
+        shapes = [[size for k, size in enumerate(latent.shape) if k != latent.axis and size != 1] for latent in own]
+        return everyones, [
+            name for latent, shape in zip(own, shapes, strict=True) for name in number_names(latent.name, shape)
+        ]
 
     def block(self, number: int, count: int) -> list[Ranked]:
         """The replicates of a block, the first ``count`` of them."""
@@ -133,37 +135,37 @@ class Blocks:
     def _ranked(
         self, fits: list[Replicate], jobs: Replicates, simulated: Simulated, picks: list[int], numbers: list[int]
     ) -> list[Ranked]:
-        sites, done = self.method.sites, [k for k, one in enumerate(fits) if one.arrived]
+        sites, done = self.method.sites, [k for k, replicate in enumerate(fits) if replicate.arrived]
         truths, draws = self._truths(simulated, picks), torch.zeros(self.draws, len(fits), 0, dtype=torch.float64)
         if done:
             x = torch.stack([fits[k].shared[DRAWS] for k in done], 1)
-            found = constrained(sites, x)
-            numbers_of = [found[of.name].reshape(*x.shape[:2], -1) for of in sites.globals]
+            values = constrained(sites, x)
+            numbers_of = [values[latent.name].reshape(*x.shape[:2], -1) for latent in sites.globals]
             own = self._own(x, [fits[k] for k in done], jobs, [picks[k] for k in done])
             draws = torch.cat([*numbers_of, own], -1)
         names = [*self.quantities[0], *self.quantities[1]]
         made = []
-        for k, one in enumerate(fits):
-            verdict, ranks = Verdict.read(one.shared), {}
-            failed = one.failed or ("" if one.arrived else f"not arrived after {one.rounds} rounds")
-            if one.arrived:
+        for k, replicate in enumerate(fits):
+            verdict, ranks = Verdict.read(replicate.shared), {}
+            failed = replicate.failed or ("" if replicate.arrived else f"not arrived after {replicate.rounds} rounds")
+            if replicate.arrived:
                 among = draws[:, done.index(k)]
                 if bool(among.isfinite().all() & truths[k].isfinite().all()):
                     ranks = dict(zip(names, self._places(truths[k], among, numbers[k]), strict=True))
                 else:
                     failed = "draws that are not finite"
-            worth = float(one.shared[WORTH])
-            made.append(Ranked(ranks, one.rounds, worth, verdict.k_hat, verdict.warnings, failed, picks[k]))
+            worth = float(replicate.shared[WORTH])
+            made.append(Ranked(ranks, replicate.rounds, worth, verdict.k_hat, verdict.warnings, failed, picks[k]))
         return made
 
     def _truths(self, simulated: Simulated, picks: list[int]) -> Tensor:
         """What was drawn, (R, quantities)."""
         count = len(picks)
-        everyones = [simulated.globals[of.name][:count].reshape(count, -1) for of in self.method.sites.globals]
+        everyones = [simulated.globals[latent.name][:count].reshape(count, -1) for latent in self.method.sites.globals]
         own = [
-            torch.stack([simulated.clients[j][of.name][k].flatten() for k, j in enumerate(picks)])
-            for of in self.method.sites.clients
-            if of.level == "client"
+            torch.stack([simulated.clients[j][latent.name][k].flatten() for k, j in enumerate(picks)])
+            for latent in self.method.sites.clients
+            if latent.level == "client"
         ]
         return torch.cat([torch.zeros(count, 0), *everyones, *own], -1).double()
 
@@ -172,16 +174,17 @@ class Blocks:
         method = self.method
         if not self.quantities[1]:
             return x.new_zeros(*x.shape[:2], 0)
-        rows = [one.rows[j] for one, j in zip(fits, picks, strict=True)]
+        rows = [replicate.rows[j] for replicate, j in zip(fits, picks, strict=True)]
         with torch.no_grad():
             v = torch.cat([
-                heights(method, jobs.chunk(one, [row], one.rounds), one.shared[DRAWS], int(one.shared[INNER]),
+                heights(method, jobs.chunk(replicate, [row], replicate.rounds), replicate.shared[DRAWS],
+                        int(replicate.shared[INNER]),
                         "posterior").latents
-                for one, row in zip(fits, rows, strict=True)
+                for replicate, row in zip(fits, rows, strict=True)
             ], 1)  # fmt: skip
         columns, mask = jobs.data
         index = torch.tensor(rows)
-        centring = torch.stack([one.values[CENTRING][j, 0] for one, j in zip(fits, picks, strict=True)])
+        centring = torch.stack([replicate.values[CENTRING][j, 0] for replicate, j in zip(fits, picks, strict=True)])
         mask = None if mask is None else mask[index]
         clients = Clients(method.program, method.sites, method.network, columns[index], mask, centring)
         return clients.latents(x, v).detach()
@@ -193,9 +196,9 @@ class Blocks:
         return (below + (u * (same + 1)).floor().long().clamp(max=same)).tolist()
 
 
-def as_record(one: Ranked) -> dict[str, object]:
+def as_record(ranked: Ranked) -> dict[str, object]:
     """For a file."""
-    return {name: _short(value) for name, value in asdict(one).items()}
+    return {name: _short(value) for name, value in asdict(ranked).items()}
 
 
 def _short(value: object) -> object:
@@ -204,4 +207,4 @@ def _short(value: object) -> object:
 
 def ranks_of(records: Sequence[Ranked], name: str) -> np.ndarray:
     """Ranks of a quantity in all replicates that have a posterior."""
-    return np.array([one.ranks[name] for one in records if one.ranks])
+    return np.array([record.ranks[name] for record in records if record.ranks])

@@ -100,11 +100,11 @@ def band(number: int, draws: int, sure: float = SURE) -> tuple[np.ndarray, np.nd
 def adjusted(p_values: Sequence[float]) -> list[float]:
     """p-values of several quantities together (Holm, 1979)."""
     order = np.argsort(p_values)
-    found, least = [1.0] * len(order), 0.0
+    adjusted_values, least = [1.0] * len(order), 0.0
     for k, at in enumerate(order):
         least = max(least, min(1.0, (len(order) - k) * p_values[at]))
-        found[at] = least
-    return found
+        adjusted_values[at] = least
+    return adjusted_values
 
 
 def _gamma(counts: np.ndarray, number: int, z: np.ndarray) -> np.ndarray:

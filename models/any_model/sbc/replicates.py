@@ -118,12 +118,12 @@ class Replicates:
 
     def run(self) -> list[Replicate]:
         """All of them, each until it has arrived."""
-        if self.method.rank:  # (that of many globals is computed for one fit at a time)
+        if self.method.rank:  # that of many globals is computed for one fit at a time
             for replicate in self.all:
                 replicate.alone, replicate.rounds = True, self.rounds
         with torch.no_grad(), pyro.get_param_store().scope(), _quiet():
             while going := [r for r in self.all if not r.failed and not r.arrived and r.rounds < self.rounds]:
-                climbing = [[r for r in going if r.phase == about] for about in (Phase.ROUGH, Phase.FINE)]
+                climbing = [[r for r in going if r.phase == stage] for stage in (Phase.ROUGH, Phase.FINE)]
                 exploring = [[r] for r in going if r.phase == Phase.EXPLORE]
                 for these in (*climbing, *exploring):
                     if these:
@@ -150,33 +150,33 @@ class Replicates:
 
     def _climbed(self, these: list[Replicate]) -> None:
         fine = these[0].phase == Phase.FINE
-        each = self.clients
+        num_clients = self.clients
         names = [name for name in (MEAN, PRECISION, ACCEPTED, SHAPE) if name in these[0].shared]
         shared = {name: torch.stack([r.shared[name] for r in these]) for name in names}
-        of_clients = {name: value.repeat_interleave(each, 0) for name, value in shared.items()}
+        of_clients = {name: value.repeat_interleave(num_clients, 0) for name, value in shared.items()}
         of_clients |= {ACCEPTED: of_clients[ACCEPTED][:, None], PHASE: these[0].shared[PHASE]}
         values = {name: torch.cat([r.values[name] for r in these]) for name in these[0].values}
         rows = [row for r in these for row in r.rows]
         chunk = kept(ClientChunk(self.method, self.federation, rows, 0, 0, of_clients, values))
-        root = self.method.family.root(shared[PRECISION]).repeat_interleave(each, 0)
+        root = self.method.family.root(shared[PRECISION]).repeat_interleave(num_clients, 0)
         e, d = self._lattices(these, fine=fine)
         at = self._at(chunk, rows, of_clients[MEAN], torch.einsum("spr,ksr->ksp", root, e), d)
         chunk = FitConditional(self.method).climbed(chunk, at, rough=not fine)
         message = sent(chunk, self.method.p, self.method.curvature)
         prior = self._priors(shared[MEAN], shared[PRECISION], these, fine=fine)
         empty = self._empty(these[0])
-        healthy = chunk.healthy().view(-1, each).all(1)
+        healthy = chunk.healthy().view(-1, num_clients).all(1)
         for k, r in enumerate(these):
-            own = {name: value[k * each : (k + 1) * each] for name, value in chunk.values.items()}
-            total = {name: value[k * each : (k + 1) * each].sum(0) for name, value in message.items()}
+            own = {name: value[k * num_clients : (k + 1) * num_clients] for name, value in chunk.values.items()}
+            total = {name: value[k * num_clients : (k + 1) * num_clients].sum(0) for name, value in message.items()}
             if not bool(healthy[k]):
                 r.alone, r.rounds = True, self.rounds
                 continue
-            one = Moments(
+            expected = Moments(
                 *(getattr(prior, name)[k : k + 1] for name in ("height", "gradient", "hessian", "spread", "unit"))
             )
             r.values = {name: own[name] for name in r.values}
-            rule = ShapedGradient(self.method) if self.method.shaped else _Given(self.method, prior=one)
+            rule = ShapedGradient(self.method) if self.method.shaped else _Given(self.method, prior=expected)
             self._updated(r, rule, {**empty, **total})
 
     def _at(self, chunk: ClientChunk, rows: list[int], mean: Tensor, moved: Tensor, noise: Tensor) -> AtSites:
@@ -234,8 +234,8 @@ class Replicates:
 
     def _empty(self, replicate: Replicate) -> State:
         form = NaturalGradient(self.method).form(replicate.shared)
-        found = {name: torch.zeros(field.shape, dtype=torch.float64) for name, field in form.items()}
-        return {**found, "clients": torch.tensor(float(self.clients), dtype=torch.float64)}
+        zeros = {name: torch.zeros(field.shape, dtype=torch.float64) for name, field in form.items()}
+        return {**zeros, "clients": torch.tensor(float(self.clients), dtype=torch.float64)}
 
     def _updated(self, replicate: Replicate, rule: NaturalGradient, total: State) -> None:
         """The server's part of a round.

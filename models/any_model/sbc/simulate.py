@@ -44,23 +44,23 @@ def responses(model: Model, design: ColumnDesign, columns: Tensor) -> dict[str, 
     Raises:
         UserError: as there; and for a column of responses on which the distribution of a site depends.
     """
-    found, before = observed_cells(model, design, columns), _sites(model, design, columns)
-    held = {name: before[name]["value"] for name in found}
-    for column in dict.fromkeys(cells.column for cells in found.values()):
-        after = _sites(model, design, _moved(design, columns, column), held)
+    observed, before = observed_cells(model, design, columns), _sites(model, design, columns)
+    observed_values = {name: before[name]["value"] for name in observed}
+    for column in dict.fromkeys(cells.column for cells in observed.values()):
+        after = _sites(model, design, _moved(design, columns, column), observed_values)
         for site in before:
             value = before[site]["value"]
             if site not in after:
                 continue
             densities = before[site]["fn"].log_prob(value), after[site]["fn"].log_prob(value)
-            # (what is no number is refused later, with its reason)
+            # What is no number is refused later, with its reason.
             if not torch.allclose(*densities, rtol=0, atol=0, equal_nan=True):
-                by = next(name for name, cells in found.items() if cells.column == column)
+                by = next(name for name, cells in observed.items() if cells.column == column)
                 raise UserError(
                     f"site {site!r} depends on column {column!r}, which {by!r} observes, so that it cannot be drawn "
                     "after it: write earlier responses as what pyro.sample returned for them, in a pyro.markov loop"
                 )
-    return found
+    return observed
 
 
 def observed_cells(model: Model, design: ColumnDesign, columns: Tensor) -> dict[str, Cells]:
@@ -77,35 +77,35 @@ def observed_cells(model: Model, design: ColumnDesign, columns: Tensor) -> dict[
     """
     before = _sites(model, design, columns)
     observed = [name for name, site in before.items() if site["is_observed"]]
-    found: dict[str, Cells] = {}
+    cells_of: dict[str, Cells] = {}
     for i, column in enumerate(design.columns):
         moved = _moved(design, columns, column)
         try:
             after = _sites(model, design, moved)
-        except UserError:  # (another number may be impossible in a covariate, such as an index)
+        except UserError:  # another number may be impossible in a covariate, such as an index
             continue
         for name in observed:
             values = before[name]["value"], after[name]["value"] if name in after else None
             cells = _cells(column, values, columns[i], moved[i])
             if cells is not None:
-                found.setdefault(name, cells)
-    _refuse_unknown(observed, found)
-    return _of_clients(found)
+                cells_of.setdefault(name, cells)
+    _refuse_unknown(observed, cells_of)
+    return _of_clients(cells_of)
 
 
-def _refuse_unknown(observed: Sequence[str], found: Mapping[str, Cells]) -> None:
+def _refuse_unknown(observed: Sequence[str], cells_of: Mapping[str, Cells]) -> None:
     if not observed:
         raise UserError("the model observes no site: there is nothing to simulate")
     for name in observed:
-        if name not in found:
+        if name not in cells_of:
             raise UserError(
                 f"site {name!r} does not observe a column, or a row of one, as it is: its data cannot be replaced; "
                 "observe batch[...] itself, and make what is computed of it a column of the table"
             )
-    cells = list(found.values())
-    for one in cells:
-        if cells.count(one) > 1 or (one.row is not None and Cells(one.column) in cells):
-            raise UserError(f"column {one.column!r} is observed by two sites: which of them draws it is not clear")
+    cells = list(cells_of.values())
+    for cell in cells:
+        if cells.count(cell) > 1 or (cell.row is not None and Cells(cell.column) in cells):
+            raise UserError(f"column {cell.column!r} is observed by two sites: which of them draws it is not clear")
 
 
 def _cells(column: str, values: tuple[Tensor, Tensor | None], before: Tensor, after: Tensor) -> Cells | None:
@@ -121,32 +121,32 @@ def _cells(column: str, values: tuple[Tensor, Tensor | None], before: Tensor, af
     return None if row is None else Cells(column, row)
 
 
-def _of_clients(found: dict[str, Cells]) -> dict[str, Cells]:
+def _of_clients(cells_of: dict[str, Cells]) -> dict[str, Cells]:
     """With a client's first row standing for all of them, where no site observes another row of the column."""
-    columns = [cells.column for cells in found.values()]
+    columns = [cells.column for cells in cells_of.values()]
     return {
         name: Cells(cells.column) if cells.row == 0 and columns.count(cells.column) == 1 else cells
-        for name, cells in found.items()
+        for name, cells in cells_of.items()
     }
 
 
 def _sites(
-    model: Model, design: ColumnDesign, columns: Tensor, held: Mapping[str, Tensor] = MappingProxyType({})
+    model: Model, design: ColumnDesign, columns: Tensor, observed_values: Mapping[str, Tensor] = MappingProxyType({})
 ) -> dict[str, dict[str, Any]]:
     """The sites of a run that have a density; those that are observed may be held at other values."""
-    with _Held(held):
+    with _Held(observed_values):
         trace = read_trace(model, design.named(columns, None))
-    found = {
+    sites = {
         name: site
         for name, site in trace.nodes.items()
         if site["type"] == "sample" and not site["infer"].get("_deterministic") and not site_is_subsample(site)
     }
-    if factor := next((name for name, site in found.items() if isinstance(site["fn"], Unit)), None):
+    if factor := next((name for name, site in sites.items() if isinstance(site["fn"], Unit)), None):
         raise UserError(
             f"site {factor!r} is a pyro.factor, from which no data can be drawn: observe a column under a "
             "distribution, by pyro.sample(..., obs=batch[...])"
         )
-    return found
+    return sites
 
 
 class _Held(Messenger):
@@ -199,20 +199,22 @@ def simulate(
     Raises:
         UserError: for a prior that cannot be drawn from.
     """
-    if points := [of.name for of in sites.latents if of.parameter]:
+    if points := [latent.name for latent in sites.latents if latent.parameter]:
         raise UserError(f"pyro.param {points[0]!r} has no prior to simulate from: write it as pyro.sample with one")
     simulator = Simulator(model, sites, design)
     with running(model):
         drawn = simulator(rows[0], count, key(*seed, "globals"), levels=("global",)) if sites.globals else {}
-        everyones = {of.name: drawn[of.name].reshape(count, *of.shape) for of in sites.globals}
+        everyones = {latent.name: drawn[latent.name].reshape(count, *latent.shape) for latent in sites.globals}
         own, columns = [], []
-        for j, one in enumerate(rows):
-            found = simulator(one, count, key(*seed, "client", j), everyones, levels=("client", "data"))
-            made = one.expand(count, *one.shape).clone()
-            for site in [name for name in observed if name in found]:  # (a shorter client has fewer times)
-                cells, value = observed[site], found[site].double().reshape(count, -1)
+        for j, table in enumerate(rows):
+            drawn_of_client = simulator(table, count, key(*seed, "client", j), everyones, levels=("client", "data"))
+            made = table.expand(count, *table.shape).clone()
+            for site in [name for name in observed if name in drawn_of_client]:  # a shorter client has fewer times
+                cells, value = observed[site], drawn_of_client[site].double().reshape(count, -1)
                 rows_of = slice(None) if cells.row is None else slice(cells.row, cells.row + 1)
                 made[:, design.columns.index(cells.column), rows_of] = value
-            own.append({of.name: found[of.name] for of in sites.clients if of.level == "client"})
+            own.append(
+                {latent.name: drawn_of_client[latent.name] for latent in sites.clients if latent.level == "client"}
+            )
             columns.append(made)
-    return Simulated({of.name: drawn[of.name] for of in sites.globals}, own, columns)
+    return Simulated({latent.name: drawn[latent.name] for latent in sites.globals}, own, columns)

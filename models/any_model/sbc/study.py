@@ -51,26 +51,26 @@ class Calibration:
     @property
     def failed(self) -> list[Ranked]:
         """Replicates without a posterior."""
-        return [one for one in self.replicates if not one.ranks]
+        return [replicate for replicate in self.replicates if not replicate.ranks]
 
     @property
     def warned(self) -> list[Ranked]:
         """Replicates with a posterior whose verdict warns."""
-        return [one for one in self.replicates if one.ranks and one.warnings]
+        return [replicate for replicate in self.replicates if replicate.ranks and replicate.warnings]
 
     def rows(self) -> list[dict[str, Any]]:
         """Of each quantity: name, coverage and its Monte-Carlo error, p-values of the ranks' uniformity."""
         ranked = self.ranked
         p_values = [ranks.p_value for ranks in ranked]
-        found = []
+        rows = []
         for ranks, p, together in zip(ranked, p_values, adjusted(p_values), strict=True):
             row: dict[str, Any] = {"quantity": ranks.name}
             for level in LEVELS:
                 share, error = ranks.coverage(level)
                 row |= {f"coverage_{level * 100:.0f}": share, f"coverage_{level * 100:.0f}_se": error}
             row |= {"p_value": p, "p_value_together": together, "off": together < 1 - SURE}
-            found.append(row | {"how": ranks.worst if row["off"] else ""})
-        return found
+            rows.append(row | {"how": ranks.worst if row["off"] else ""})
+        return rows
 
     def lines(self) -> list[str]:
         """What there is to say beside the table, a line each; the last one is whether intervals cover."""
@@ -79,7 +79,7 @@ class Calibration:
             f"{count} replicates: {len(failed)} without a posterior, {len(warned)} with a verdict that warns",
         ]
         if failed:
-            reasons = [one.failed for one in failed]
+            reasons = [replicate.failed for replicate in failed]
             most = max(set(reasons), key=reasons.count)
             lines.append(
                 f"ranks are of the {count - len(failed)} others alone, so that coverage is of those: "
@@ -137,26 +137,26 @@ def calibrate(
             made = blocks.block(number, last - first)
             done = [*done[:first], *made]
             if folder is not None:
-                records = {"question": question, "replicates": [as_record(one) for one in done]}
+                records = {"question": question, "replicates": [as_record(replicate) for replicate in done]}
                 write_whole(folder / RANKS, (json.dumps(records) + "\n").encode())
             for _ in made:
                 bar.advance()
-    found = Calibration(name, words, blocks.draws, done[:replicates], *blocks.quantities)
+    calibration = Calibration(name, words, blocks.draws, done[:replicates], *blocks.quantities)
     if folder is not None:
-        text = json.dumps({**question, **found.record()}, indent=1, allow_nan=False)
+        text = json.dumps({**question, **calibration.record()}, indent=1, allow_nan=False)
         write_whole(folder / RESULT, (text + "\n").encode())
-    return found
+    return calibration
 
 
 def _read(folder: Path | None, question: dict[str, Any]) -> list[Ranked]:
     if folder is None or not (folder / RANKS).is_file():
         return []
     try:
-        found = json.loads((folder / RANKS).read_text())
-        known, records = found["question"], [Ranked(**one) for one in found["replicates"]]
+        record = json.loads((folder / RANKS).read_text())
+        asked, records = record["question"], [Ranked(**replicate) for replicate in record["replicates"]]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder / RANKS} is no file of ranks: {error}") from error
-    if differs := [name for name in {**known, **question} if known.get(name) != question.get(name)]:
+    if differs := [name for name in {**asked, **question} if asked.get(name) != question.get(name)]:
         raise UserError(
             f"{folder} is another calibration: {', '.join(sorted(differs))} differs; say another --out, or --overwrite"
         )
@@ -169,11 +169,11 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 
 def shown(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
     """The table's rows in print: quantity, coverage of each level with its error, p-value, a word."""
-    found = []
+    lines = []
     for row in rows:
         cells = [row["quantity"]]
         for level in LEVELS:
             share, error = row[f"coverage_{level * 100:.0f}"], row[f"coverage_{level * 100:.0f}_se"]
             cells.append(f"{share:.1%} ± {error:.1%}")
-        found.append([*cells, f"{row['p_value']:.3f}", row["how"]])
-    return found
+        lines.append([*cells, f"{row['p_value']:.3f}", row["how"]])
+    return lines

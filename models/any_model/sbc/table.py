@@ -134,34 +134,34 @@ def made_rows(model: Model, sites: int, rows: int, values: Mapping[str, Sequence
     import pandas as pd
 
     text = {name: tuple(sorted(set(listed))) for name, listed in values.items() if not all(map(_is_number, listed))}
-    seen = _AnyColumn(text)
-    batch: Any = _AnyBatch(seen, None, text)
+    columns = _AnyColumn(text)
+    batch: Any = _AnyBatch(columns, None, text)
     try:
         read_sites(model, batch)
     except UserError as error:
         raise UserError(str(error).splitlines()[0]) from None
-    if not seen.read:
+    if not columns.read:
         raise UserError("the model reads no column: a calibration replaces the column that it observes")
-    if strange := [name for name in values if name not in seen.read]:
-        read = ", ".join(map(repr, seen.read))
+    if strange := [name for name in values if name not in columns.read]:
+        read = ", ".join(map(repr, columns.read))
         raise UserError(f"--values names the column {strange[0]!r}, which the model does not read; it reads {read}")
     generator = np.random.default_rng(seed)
     names = np.repeat([f"site {j:03d}" for j in range(sites)], rows)
     frame = pd.DataFrame({SITE: names})
-    for name in seen.read:
-        each = name in batch.constant
-        count = sites if each else sites * rows
+    for name in columns.read:
+        by_client = name in batch.constant
+        count = sites if by_client else sites * rows
         if name in text:
             listed = generator.choice(list(text[name]), count)
-            frame[name] = pd.Categorical(np.repeat(listed, rows) if each else listed, categories=list(text[name]))
+            frame[name] = pd.Categorical(np.repeat(listed, rows) if by_client else listed, categories=list(text[name]))
             continue
         drawn = (
             generator.choice([float(value) for value in values[name]], count)
             if name in values
             else generator.standard_normal(count)
         )
-        frame[name] = np.repeat(drawn, rows) if each else drawn
-    return Rows(frame, SITE, _words(seen.read, values, batch.constant))
+        frame[name] = np.repeat(drawn, rows) if by_client else drawn
+    return Rows(frame, SITE, _words(columns.read, values, batch.constant))
 
 
 def _words(read: Sequence[str], values: Mapping[str, Sequence[str]], constant: Sequence[str]) -> str:

@@ -56,8 +56,8 @@ class AfterFit(OfRows, MadeAgain):
         """The coefficients, in the table's units; of a posterior their means."""
         import pandas as pd
 
-        found = self._coefficients
-        return pd.Series(found.values, pd.Index(found.names, name="effect"), name="estimate")
+        coefficients = self._coefficients
+        return pd.Series(coefficients.values, pd.Index(coefficients.names, name="effect"), name="estimate")
 
     @typed_call
     def vcov(self) -> pd.DataFrame:
@@ -68,8 +68,8 @@ class AfterFit(OfRows, MadeAgain):
         """
         import pandas as pd
 
-        found = self._coefficients
-        return pd.DataFrame(found.covariance, list(found.names), list(found.names))
+        coefficients = self._coefficients
+        return pd.DataFrame(coefficients.covariance, list(coefficients.names), list(coefficients.names))
 
     @typed_call
     def confint(self, level: float = 0.95) -> pd.DataFrame:
@@ -121,11 +121,11 @@ class AfterFit(OfRows, MadeAgain):
         """
         import pandas as pd
 
-        said, contrast, against = hypotheses(hypothesis, self._coefficients.names)
-        found = self._coefficients.wald(contrast, against)
+        sentences, contrast, against = hypotheses(hypothesis, self._coefficients.names)
+        wald = self._coefficients.wald(contrast, against)
         return pd.DataFrame([{
-            "hypothesis": ", ".join(dict.fromkeys(said)), "statistic": found.statistic, "df": found.q,
-            "df_residual": found.df, "p": found.p, "reference": found.reference,
+            "hypothesis": ", ".join(dict.fromkeys(sentences)), "statistic": wald.statistic, "df": wald.q,
+            "df_residual": wald.df, "p": wald.p, "reference": wald.reference,
         }])  # fmt: skip
 
     @typed_call
@@ -155,10 +155,10 @@ class AfterFit(OfRows, MadeAgain):
         check_no_truths(self._reader, "type 3 tests")
         rows = []
         for name, contrast in type3(self._reader, coefficients.names).items():
-            found = coefficients.wald(contrast, np.zeros(len(contrast)))
+            wald = coefficients.wald(contrast, np.zeros(len(contrast)))
             rows.append({
-                "term": name, "statistic": found.statistic, "df": found.q, "df_residual": found.df, "p": found.p,
-                "reference": found.reference,
+                "term": name, "statistic": wald.statistic, "df": wald.q, "df_residual": wald.df, "p": wald.p,
+                "reference": wald.reference,
             })  # fmt: skip
         return pd.DataFrame(rows)
 

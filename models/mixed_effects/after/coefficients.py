@@ -61,18 +61,18 @@ class Coefficients:
         method, estimates = fitted.method, {k: v.cpu() for k, v in short(fitted.shared).items()}
         assert isinstance(method, MixedModel)
         labels, effects = effects_of(method, {k: v[None] for k, v in estimates.items()})
-        names = tuple(name for name in labels if name in method.network.fixed)  # (which come first)
+        names = tuple(name for name in labels if name in method.network.fixed)  # which come first
         r, values = len(names), effects[0].numpy()[: len(names)]
         if method.settings.population == "bayes":
             draws = effects_of(method, {**held(fitted.shared), **method.parts(fitted.shared["effects.draws"])})[1]
             drawn = draws[:, :r].cpu().numpy()
             return cls(method, estimates, names, drawn.mean(0), np.cov(drawn.T).reshape(r, r), drawn)
-        seen, inverse, infinite = seen_curvature(method, estimates)
+        jacobian, inverse, infinite = seen_curvature(method, estimates)
         own = coefficients_covariance(method, estimates)
-        found = (seen[:r] @ inverse @ seen[:r].T if own is None else own).detach().clone()
-        lost = infinite[:r] | ~(found.diagonal() > 0)
-        found[lost], found[:, lost] = torch.nan, torch.nan
-        return cls(method, estimates, names, values, found.numpy())
+        covariance = (jacobian[:r] @ inverse @ jacobian[:r].T if own is None else own).detach().clone()
+        lost = infinite[:r] | ~(covariance.diagonal() > 0)
+        covariance[lost], covariance[:, lost] = torch.nan, torch.nan
+        return cls(method, estimates, names, values, covariance.numpy())
 
     @property
     def errors(self) -> np.ndarray:
@@ -94,14 +94,14 @@ class Coefficients:
         Satterthwaite's of a gaussian response, or Kenward and Roger's where they were asked for. Of others no more than
         the fewest by containment among the coefficients of the contrast. A posterior has none: infinitely many.
         """
-        found = np.full(len(contrast), np.inf)
+        degrees = np.full(len(contrast), np.inf)
         if self.draws is not None:
-            return found
-        one = torch.as_tensor(contrast, dtype=torch.float64)
+            return degrees
+        rows = torch.as_tensor(contrast, dtype=torch.float64)
         if not self.method.likelihood.searches_beta:
-            turn = one @ self._turn
+            turn = rows @ self._turn
             test = self._kenward_roger
-            found = (
+            degrees = (
                 satterthwaite(self.method, self.estimates, turn) if test is None else test.degrees_of_freedom(turn)
             ).numpy()
         else:
@@ -109,12 +109,12 @@ class Coefficients:
             places = [fixed.index(name) for name in self.names]
             contained = by_containment(self.method, self.estimates).cpu().numpy()[places]
             part = np.abs(contrast) * np.nan_to_num(self.errors)
-            found = np.where(part > ROUNDING * part.max(1, keepdims=True), contained, np.inf).min(1)
+            degrees = np.where(part > ROUNDING * part.max(1, keepdims=True), contained, np.inf).min(1)
             if has_restricted(self.method, self.estimates):
-                fewer = contrasts_satterthwaite(self.method, self.estimates, one).numpy()
-                found = np.where(np.isinf(found), found, np.maximum(np.fmin(found, fewer), 1.0))
+                fewer = contrasts_satterthwaite(self.method, self.estimates, rows).numpy()
+                degrees = np.where(np.isinf(degrees), degrees, np.maximum(np.fmin(degrees, fewer), 1.0))
         with np.errstate(invalid="ignore"):
-            return np.where(np.isfinite(found) & (found > 0), found, np.inf)
+            return np.where(np.isfinite(degrees) & (degrees > 0), degrees, np.inf)
 
     @cached_property
     def _kenward_roger(self) -> KenwardRoger | None:
@@ -145,16 +145,16 @@ class Coefficients:
             raise UserError("the hypotheses depend on each other, or one is of no coefficient: leave one out")
         away, q = values - against, len(contrast)
         if (test := self._kenward_roger) is not None:
-            one = torch.as_tensor(contrast, dtype=torch.float64) @ self._turn
-            return Wald(*test.f_test(torch.as_tensor(away), one), q, "Kenward and Roger")
+            rows = torch.as_tensor(contrast, dtype=torch.float64) @ self._turn
+            return Wald(*test.f_test(torch.as_tensor(away), rows), q, "Kenward and Roger")
 
         def df_of(turn: Tensor) -> Tensor:
             return torch.as_tensor(self.df(turn.numpy() @ contrast))
 
-        found, df, p = f_in_eigenvectors(torch.as_tensor(away), torch.as_tensor(covariance), df_of)
+        f_value, df, p = f_in_eigenvectors(torch.as_tensor(away), torch.as_tensor(covariance), df_of)
         if not np.isfinite(df):
-            return Wald(q * found, np.inf, float(stats.chi2.sf(q * found, q)), q, "")
-        return Wald(found, df, p, q, "" if self.method.likelihood.searches_beta else "Satterthwaite")
+            return Wald(q * f_value, np.inf, float(stats.chi2.sf(q * f_value, q)), q, "")
+        return Wald(f_value, df, p, q, "" if self.method.likelihood.searches_beta else "Satterthwaite")
 
     def check_estimates(self, what: str) -> None:
         """Refuses what is of estimates, of a posterior.

@@ -74,26 +74,28 @@ def marginal(reader: Reader, coefficients: Coefficients, names: Sequence[str], a
     for name in names:
         if name not in levels and name not in at:
             raise UserError(f"{name!r} is a number: at={{{name!r}: [0, 1]}} says where its means are")
-    for of in (basis.smooth for basis in reader.smooths.values()):
-        if len(values.get(of.column, ())) > 1:
-            raise UserError(f"{of.column!r} has a curve, {of.label}: predict(df, level='population') has its values")
+    for smooth in (basis.smooth for basis in reader.smooths.values()):
+        if len(values.get(smooth.column, ())) > 1:
+            raise UserError(
+                f"{smooth.column!r} has a curve, {smooth.label}: predict(df, level='population') has its values"
+            )
     if (rows := prod(map(len, values.values()))) > MOST_ROWS:
         raise UserError(f"the grid would have {rows:,} rows: at={{...}} puts some predictors at one value")
     index = pd.MultiIndex.from_product(values.values(), names=values.keys())
     grid = index.to_frame(index=False)
-    # (numbers of which the formula makes categories stay what they are)
+    # Numbers of which the formula makes categories stay what they are.
     grid = grid.astype({name: object for name in grid if isinstance(values[name][0], str)})
     columns, offset = reader.all_fixed(grid)
-    each = prod(len(values[name]) for name in values if name not in names)
-    mean = columns.reshape(-1, each, columns.shape[1]).mean(1)
-    kept, known = mean, np.ones(mean.shape[:1], dtype=bool)
+    averaged_over = prod(len(values[name]) for name in values if name not in names)
+    mean = columns.reshape(-1, averaged_over, columns.shape[1]).mean(1)
+    kept, estimable = mean, np.ones(mean.shape[:1], dtype=bool)
     if reader.independent is not None:
-        known = np.asarray(reader.independent.keep_to(mean).all(1))
+        estimable = np.asarray(reader.independent.keep_to(mean).all(1))
         kept = mean[:, reader.independent.kept]
     places = [coefficients.method.network.fixed.index(name) for name in coefficients.names]
-    contrast = np.where(known[:, None], kept[:, places], np.nan)
-    added = np.zeros(len(mean)) if offset is None else offset.reshape(-1, each).mean(1)
-    labels = grid[list(names)].iloc[::each].reset_index(drop=True)
+    contrast = np.where(estimable[:, None], kept[:, places], np.nan)
+    added = np.zeros(len(mean)) if offset is None else offset.reshape(-1, averaged_over).mean(1)
+    labels = grid[list(names)].iloc[::averaged_over].reset_index(drop=True)
     where = {k: float(v[0]) for k, v in values.items() if k not in levels and k not in names and len(v) == 1}
     return Marginal(labels, contrast, added, where)
 
@@ -104,23 +106,25 @@ def check_no_truths(reader: Reader, what: str) -> None:
     Raises:
         UserError: for such a fit.
     """
-    if found := bare_truths(reader.read, reader.types.truths):
+    if names := bare_truths(reader.read, reader.types.truths):
         raise UserError(
-            f"column {found[0]!r} holds True and False, a number in this fit and no category: for {what} write "
-            f"factor({found[0]})"
+            f"column {names[0]!r} holds True and False, a number in this fit and no category: for {what} write "
+            f"factor({names[0]})"
         )
 
 
 def _levels(reader: Reader) -> dict[str, list[Any]]:
     """The levels of each predictor that is a category, in the order of the fit's coding."""
-    found: dict[str, list[Any]] = {name: sorted(levels, key=natural) for name, levels in reader.types.levels.items()}
+    levels_of: dict[str, list[Any]] = {
+        name: sorted(levels, key=natural) for name, levels in reader.types.levels.items()
+    }
     for term in reader.read.common.terms.values():
         for component in getattr(term, "components", ()):
             names = component.var_names - {""}
             if component.kind == "categoric" and len(names) == 1:
                 levels = [value.item() if hasattr(value, "item") else value for value in component.levels]
-                found[next(iter(names))] = levels
-    return found
+                levels_of[next(iter(names))] = levels
+    return levels_of
 
 
 def _values(
@@ -161,6 +165,6 @@ def _mean(reader: Reader, coefficients: Coefficients, name: str) -> float:
     if name in reader.means:
         return reader.means[name]
     design = coefficients.method.network
-    if name in design.fixed and any(one in INTERCEPT for one in design.fixed):
+    if name in design.fixed and any(intercept in INTERCEPT for intercept in design.fixed):
         return design.fixed_units.centre[design.fixed.index(name)]
     raise UserError(f"the mean of {name!r} over all rows is not known here: at={{{name!r}: 2}} says where it is")

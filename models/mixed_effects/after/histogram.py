@@ -42,10 +42,10 @@ def counts_of_rows(fitted: Fitted) -> Tensor:
 
     A client whose quantiles cannot be computed is not counted, and its log says why.
     """
-    found = torch.zeros(CELLS, dtype=torch.float64)
+    counts = torch.zeros(CELLS, dtype=torch.float64)
     federation = fitted.federation
     if not federation.clients or federation.outline or NO_ROWS in federation.about:
-        return found
+        return counts
     own = effects_at_estimates(fitted)
     for j in range(federation.clients):
         try:
@@ -54,8 +54,8 @@ def counts_of_rows(fitted: Fitted) -> Tensor:
             log.warning("the rows of %s are in no histogram of residuals: %s", federation.ids[j], error)
             continue
         cells = (u[u.isfinite()] * CELLS).floor().clamp(0, CELLS - 1).long()
-        found += torch.bincount(cells, minlength=CELLS)
-    return found
+        counts += torch.bincount(cells, minlength=CELLS)
+    return counts
 
 
 def client_quantiles(fitted: Fitted, own: State, j: int) -> Tensor:
@@ -76,8 +76,8 @@ def client_quantiles(fitted: Fitted, own: State, j: int) -> Tensor:
     owner = torch.full((len(chosen),), j)
     columns = Rows(inputs, None, owner, y).columns(method)
     eta, population = method.predictor(columns, estimates["beta"]), {k: v[None] for k, v in estimates.items()}
-    found = at_nodes(method, eta, columns, population, own, owner, "client")
-    nodes, weights, spread = beside_nodes(method, found, population, own, owner, "client")
+    at_rows = at_nodes(method, eta, columns, population, own, owner, "client")
+    nodes, weights, spread = beside_nodes(method, at_rows, population, own, owner, "client")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(fitted.seed, "residual histogram", federation.ids[j]) % 2**63)
         noise = torch.rand(len(y), dtype=torch.float64)
@@ -132,5 +132,5 @@ def _known(fitted: Fitted) -> bool:
     """Whether counts are there, or the rows that they are of."""
     if fitted.population is not None and RESIDUALS in fitted.population.summary_sums:
         return True
-    # (of a study one site's rows are here, and not everybody's)
+    # Of a study one site's rows are here, and not all clients'.
     return fitted.population is None and not fitted.federation.outline and NO_ROWS not in fitted.federation.about

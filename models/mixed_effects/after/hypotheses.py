@@ -36,27 +36,27 @@ def hypotheses(text: str, names: Sequence[str]) -> tuple[list[str], np.ndarray, 
     """
     if not isinstance(text, str) or len(text) > MOST:
         raise UserError("hypotheses are text, such as 'x = z = 0'")
-    parser, said, rows = _Parser(text, names), list[str](), list[np.ndarray]()
+    parser, sentences, rows = _Parser(text, names), list[str](), list[np.ndarray]()
     while True:
         first = parser.here
         sums = [parser.sum(0)]
         while parser.takes("="):
             sums.append(parser.sum(0))
         words = parser.between(first)
-        for one in sums[:-1] or sums:
-            rows.append(one - sums[-1] if len(sums) > 1 else one)
-            said.append(words)
+        for row_sum in sums[:-1] or sums:
+            rows.append(row_sum - sums[-1] if len(sums) > 1 else row_sum)
+            sentences.append(words)
         if not (parser.takes(",") or parser.takes(";")):
             break
     if not parser.done:
         raise parser.wrong()
-    found = np.array(rows)
-    for words, row in zip(said, found, strict=True):
+    all_rows = np.array(rows)
+    for words, row in zip(sentences, all_rows, strict=True):
         if not row[:-1].any():
             raise UserError(f"the hypothesis {words!r} is of no coefficient: known: {', '.join(names)}")
         if not np.isfinite(row).all():
             raise UserError(f"the hypothesis {words!r} has a number that is too large")
-    return said, found[:, :-1], -found[:, -1]
+    return sentences, all_rows[:, :-1], -all_rows[:, -1]
 
 
 class _Parser:
@@ -64,12 +64,12 @@ class _Parser:
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
         self.text, self.names, self.here = text, list(names), 0
-        self.asks = True  # (whether a name that is a sum of others, too, is refused)
+        self.asks = True  # whether a name that is a sum of others, too, is refused
         self._skip()
 
     def _reads_without(self, name: str) -> bool:
         """Whether a coefficient's name is a number or a sum of other coefficients."""
-        other = _Parser(name, [one for one in self.names if one != name])
+        other = _Parser(name, [other_name for other_name in self.names if other_name != name])
         other.asks = False
         try:
             other.sum(0)
@@ -114,41 +114,41 @@ class _Parser:
                 return total
 
     def product(self, depth: int) -> np.ndarray:
-        found = self.factor(depth)
+        value = self.factor(depth)
         while True:
             by = self.takes("*")
             if not by and not self.takes("/"):
-                return found
+                return value
             other = self.factor(depth)
-            if other[:-1].any() and (not by or found[:-1].any()):
+            if other[:-1].any() and (not by or value[:-1].any()):
                 raise UserError(f"the hypotheses {self.text[:200]!r} are not linear in the coefficients")
             if not by and not other[-1]:
                 raise UserError(f"the hypotheses {self.text[:200]!r} divide by zero")
             if other[:-1].any():
-                found, other = other, found
-            found = found * other[-1] if by else found / other[-1]
+                value, other = other, value
+            value = value * other[-1] if by else value / other[-1]
 
     def factor(self, depth: int) -> np.ndarray:
-        found = np.zeros(len(self.names) + 1)
+        value = np.zeros(len(self.names) + 1)
         if depth > DEEPEST:
             raise self.wrong()
         for sign in ("+", "-"):
             if self.takes(sign):
                 return self.factor(depth + 1) * (1.0 if sign == "+" else -1.0)
         if self.takes("("):
-            found = self.sum(depth + 1)
+            value = self.sum(depth + 1)
             if not self.takes(")"):
                 raise self.wrong()
-            return found
+            return value
         if (name := self._name()) is not None:
-            found[self.names.index(name)] = 1.0
+            value[self.names.index(name)] = 1.0
         elif number := NUMBER.match(self.text, self.here):
-            found[-1] = float(number[0])
+            value[-1] = float(number[0])
             self.here = number.end()
         else:
             raise self.wrong()
         self._skip()
-        return found
+        return value
 
     def _name(self) -> str | None:
         """The longest coefficient's name that is here, with backquotes or without."""

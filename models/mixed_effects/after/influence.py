@@ -33,16 +33,16 @@ def influences(run: Run, coefficients: Coefficients) -> pd.DataFrame:
         raise UserError("single clients' messages were not seen: their influence is not known")
     places = [watched.estimated.index(name) for name in coefficients.names]
     moved = watched.without[:, places] - watched.beside[:, places]
-    known = np.isfinite(coefficients.covariance.diagonal())
-    inverse = np.linalg.pinv(coefficients.covariance[np.ix_(known, known)], hermitian=True)
-    away = moved[:, known]
-    found = pd.DataFrame({"client": list(watched.names)})
+    finite = np.isfinite(coefficients.covariance.diagonal())
+    inverse = np.linalg.pinv(coefficients.covariance[np.ix_(finite, finite)], hermitian=True)
+    away = moved[:, finite]
+    table = pd.DataFrame({"client": list(watched.names)})
     sizes = dict(zip(run.ids, run.fitted.federation.sizes(), strict=True))
-    found["rows"] = [sizes[name] for name in watched.names]
-    found["cooks_distance"] = np.einsum("jp,pq,jq->j", away, inverse, away) / max(1, int(known.sum()))
-    found[list(coefficients.names)] = coefficients.values + moved
-    found["note"] = [_note([coefficients.names[k] for k in np.flatnonzero(lost)]) for lost in np.isnan(moved) & known]
-    return found
+    table["rows"] = [sizes[name] for name in watched.names]
+    table["cooks_distance"] = np.einsum("jp,pq,jq->j", away, inverse, away) / max(1, int(finite.sum()))
+    table[list(coefficients.names)] = coefficients.values + moved
+    table["note"] = [_note([coefficients.names[k] for k in np.flatnonzero(lost)]) for lost in np.isnan(moved) & finite]
+    return table
 
 
 def _note(names: Sequence[str]) -> str:

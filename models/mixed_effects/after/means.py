@@ -54,22 +54,22 @@ class Asked:
 
 def marginal_means(reader: Reader, coefficients: Coefficients, asked: Asked) -> pd.DataFrame:
     """See :meth:`.answers.AfterFit.means`."""
-    for basis in reader.smooths.values():  # (contrasts are without it: it is the same on both sides)
+    for basis in reader.smooths.values():  # contrasts are without it: it is the same on both sides
         raise UserError(
             f"means are of fixed effects, and {basis.smooth.label} is beside them: contrasts are without it, "
             "and predict(df, level='population') has both"
         )
-    found = marginal(reader, coefficients, [*asked.by, *asked.names], asked.at)
+    means = marginal(reader, coefficients, [*asked.by, *asked.names], asked.at)
     change = _response_mean(coefficients) if asked.scale == "response" else _same
-    table = found.labels[[*asked.names, *asked.by]].copy()
+    table = means.labels[[*asked.names, *asked.by]].copy()
     columns = ("mean", "standard_error", "df", "lower", "upper")
     numbers = np.full((len(table), len(columns)), np.nan)
-    for rows in _within(found.labels, asked.by):
-        numbers[rows] = _intervals(coefficients, found.contrast[rows], found.offset[rows], asked, change, 0)[
+    for rows in _within(means.labels, asked.by):
+        numbers[rows] = _intervals(coefficients, means.contrast[rows], means.offset[rows], asked, change, 0)[
             :, [0, 1, 2, 5, 6]
         ]
     table[list(columns)] = numbers
-    table.attrs["at"] = found.at
+    table.attrs["at"] = means.at
     return table
 
 
@@ -81,23 +81,23 @@ def contrasts(reader: Reader, coefficients: Coefficients, asked: Asked, kind: Ki
         raise unknown("kind of contrast", kind, get_args(Kind))
     ratio = asked.scale == "response" and bool(coefficients.method.response_family.ratio)
     if asked.scale == "response" and not ratio:
-        _response_mean(coefficients)  # (which some responses do not have)
-    found = marginal(reader, coefficients, [*asked.by, *asked.names], asked.at)
+        _response_mean(coefficients)  # which some responses do not have
+    marginal_means_of_rows = marginal(reader, coefficients, [*asked.by, *asked.names], asked.at)
     parts = []
-    for rows in _within(found.labels, asked.by):
-        words, weights = _compared(found, rows, asked.names, kind, " / " if ratio else " - ")
+    for rows in _within(marginal_means_of_rows.labels, asked.by):
+        words, weights = _compared(marginal_means_of_rows, rows, asked.names, kind, " / " if ratio else " - ")
         means = len(rows) if kind == "pairwise" else 0
-        offset = weights @ found.offset[rows]
-        # (a mean that is not known leaves the contrasts without it)
-        contrast = np.stack([_added(one, found.contrast[rows]) for one in weights])
+        offset = weights @ marginal_means_of_rows.offset[rows]
+        # A mean that is not known leaves the contrasts without it.
+        contrast = np.stack([_added(row, marginal_means_of_rows.contrast[rows]) for row in weights])
         numbers = _intervals(coefficients, contrast, offset, asked, _exp if ratio else _same, means)
         table = pd.DataFrame({"contrast": words})
         for name in asked.by:
-            table[name] = found.labels[name].iloc[rows[0]]
+            table[name] = marginal_means_of_rows.labels[name].iloc[rows[0]]
         table[["ratio" if ratio else "estimate", "standard_error", "df", "statistic", "p", "lower", "upper"]] = numbers
         parts.append(table)
     every = pd.concat(parts, ignore_index=True)
-    every.attrs["at"] = found.at
+    every.attrs["at"] = marginal_means_of_rows.at
     return every
 
 
@@ -115,17 +115,17 @@ def _within(labels: pd.DataFrame, by: Sequence[str]) -> list[np.ndarray]:
 
 
 def _compared(
-    found: Marginal, rows: np.ndarray, names: Sequence[str], kind: Kind, sign: str
+    means: Marginal, rows: np.ndarray, names: Sequence[str], kind: Kind, sign: str
 ) -> tuple[list[str], np.ndarray]:
     """What is compared, and weights (m, rows)."""
-    levels = found.labels[list(names)].iloc[rows].astype(str).agg(" ".join, axis=1).tolist()
+    levels = means.labels[list(names)].iloc[rows].astype(str).agg(" ".join, axis=1).tolist()
     if len(levels) < 2:
         raise UserError(f"{' and '.join(names)} has one level here: a contrast is of two")
     pairs = list(combinations(range(len(levels)), 2)) if kind == "pairwise" else [(k, 0) for k in range(1, len(levels))]
     weights = np.zeros((len(pairs), len(levels)))
-    for row, (one, other) in zip(weights, pairs, strict=True):
-        row[one], row[other] = 1.0, -1.0
-    return [f"{levels[one]}{sign}{levels[other]}" for one, other in pairs], weights
+    for row, (first, other) in zip(weights, pairs, strict=True):
+        row[first], row[other] = 1.0, -1.0
+    return [f"{levels[first]}{sign}{levels[other]}" for first, other in pairs], weights
 
 
 def _intervals(
@@ -135,13 +135,13 @@ def _intervals(
     are not known. Together, those that are.
     """
     numbers = np.full((len(contrast), 7), np.nan)
-    there = np.isfinite(contrast).all(1)
-    there[there] = np.isfinite(coefficients.of_contrasts(contrast[there])[1].diagonal())
-    if not there.any():
+    estimable = np.isfinite(contrast).all(1)
+    estimable[estimable] = np.isfinite(coefficients.of_contrasts(contrast[estimable])[1].diagonal())
+    if not estimable.any():
         return numbers
-    contrast, offset = contrast[there], offset[there]
+    contrast, offset = contrast[estimable], offset[estimable]
     if coefficients.draws is not None:
-        numbers[there] = _of_draws(coefficients.draws @ contrast.T + offset, asked, change)
+        numbers[estimable] = _of_draws(coefficients.draws @ contrast.T + offset, asked, change)
         return numbers
     values, covariance = coefficients.of_contrasts(contrast)
     error, df = np.sqrt(covariance.diagonal()), coefficients.df(contrast)
@@ -151,7 +151,7 @@ def _intervals(
     ends = np.sort([change(values + offset + side * reach)[0] for side in (-1, 1)], axis=0)
     value, slope = change(values + offset)
     p = together.p(statistic)
-    numbers[there] = np.column_stack([value, np.abs(slope) * error, df, statistic, p, *ends])
+    numbers[estimable] = np.column_stack([value, np.abs(slope) * error, df, statistic, p, *ends])
     return numbers
 
 
@@ -202,8 +202,8 @@ def _response_mean(coefficients: Coefficients) -> Change:
 
     def change(eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         at = torch.as_tensor(eta, dtype=torch.float64).requires_grad_(True)
-        one = torch.ones(())
-        rows = Columns(at.detach()[..., None], at.detach()[..., None], trials=one, known=one, event=one)
+        unit = torch.ones(())
+        rows = Columns(at.detach()[..., None], at.detach()[..., None], trials=unit, known=unit, event=unit)
         mean = family.mean_of(family.distribution(at, own, rows))
         (slope,) = torch.autograd.grad(mean.sum(), at)
         return mean.detach().numpy(), slope.numpy()

@@ -22,7 +22,7 @@ DRAWS = 250
 #: terms of the sums over whole numbers
 MOST_TERMS = 2_000_000_000
 #: a count's probability below this is none: the sum ends
-NOTHING = 1e-300
+MIN_PROBABILITY = 1e-300
 
 
 def quantiles(family: Response, fn: Any, y: Tensor, weights: Tensor, event: Tensor | None, noise: Tensor) -> Tensor:
@@ -40,15 +40,15 @@ def quantiles(family: Response, fn: Any, y: Tensor, weights: Tensor, event: Tens
         UserError: for counts whose sums would be too long.
     """
     if family.ordered:
-        each = family.level_probabilities(fn).movedim(-1, 0)  # (levels, K, N)
-        numbers = torch.arange(1.0, len(each) + 1).to(y)[:, None]
-        p = torch.einsum("k,lkn->ln", weights, each.expand(len(each), len(weights), len(y)))
+        probabilities = family.level_probabilities(fn).movedim(-1, 0)  # (levels, K, N)
+        numbers = torch.arange(1.0, len(probabilities) + 1).to(y)[:, None]
+        p = torch.einsum("k,lkn->ln", weights, probabilities.expand(len(probabilities), len(weights), len(y)))
         below, at = (p * (numbers < y)).sum(0), (p * (numbers == y)).sum(0)
     elif isinstance(family, CountResponse | ProportionResponse):
         below, at = _of_counts(fn, y, weights)
     else:
         below, at = _distribution_function(fn, y, weights)
-        if event is not None:  # (a time that was watched until y is any above it)
+        if event is not None:  # a time that was watched until y is any above it
             at = torch.where(event > 0, at, 1 - below)
     return (below + noise * at).clamp(0, 1)
 
@@ -61,7 +61,7 @@ def _of_counts(fn: Any, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         )
     below, at = torch.zeros_like(y), torch.zeros_like(y)
     for k in range(int(y.max()) + 1):
-        # (of successes there are no more than trials)
+        # Of successes there are no more than trials.
         p = weights @ fn.log_prob(torch.full_like(y, k).minimum(y)).exp()
         below, at = below + torch.where(y > k, p, 0.0), torch.where(y == k, p, at)
     return below, at
@@ -70,9 +70,9 @@ def _of_counts(fn: Any, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 def _distribution_function(fn: Any, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """P(Y < y), and P(Y = y), which is zero; by simulation the share of draws below and 1 / draws."""
     try:
-        found = fn.cdf(y)
+        below = fn.cdf(y)
     except NotImplementedError:
         drawn = fn.sample((DRAWS,)).expand(DRAWS, len(weights), len(y))
         share = (weights @ (drawn < y).to(y).sum(0)) / (DRAWS + 1)
         return share, torch.full_like(share, 1 / (DRAWS + 1))
-    return weights @ found.expand(len(weights), len(y)), torch.zeros_like(y)
+    return weights @ below.expand(len(weights), len(y)), torch.zeros_like(y)

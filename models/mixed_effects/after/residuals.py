@@ -48,12 +48,12 @@ def residual_values(
     rows = rows_of(run, df, level, response=True)
     assert rows.y is not None
     method, estimates = _of(run)
-    found = (
+    values = (
         _normal_quantiles(run, method, rows, estimates, level, seed)
         if kind == "quantile"
         else _scaled(method, rows, _distribution(method, rows, estimates, _own(run, level)), kind)
     )
-    return pd.Series(found.numpy(), rows.index, name="residual")
+    return pd.Series(values.numpy(), rows.index, name="residual")
 
 
 def _scaled(method: MixedModel, rows: Rows, fn: Any, kind: Residual) -> Tensor:
@@ -80,8 +80,8 @@ def _normal_quantiles(run: Run, method: MixedModel, rows: Rows, estimates: State
     eta = method.predictor(columns, estimates["beta"])
     own = _own(run, level) or {}
     owner = rows.owner if level == "client" else None
-    found = at_nodes(method, eta, columns, population, own, owner, level)
-    nodes, weights, spread = beside_nodes(method, found, population, own, owner, level)
+    at_rows = at_nodes(method, eta, columns, population, own, owner, level)
+    nodes, weights, spread = beside_nodes(method, at_rows, population, own, owner, level)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "quantile residuals") % 2**63)
         noise = torch.rand(len(rows.y), dtype=torch.float64)

@@ -40,14 +40,14 @@ def record_of(run: Run, df: Any = None) -> dict[str, Any]:
     federation, design = run.fitted.federation, run.fitted.method.network
     assert isinstance(design, Design)
     units = {name: asdict(getattr(design, f"{name}_units")) for name in ("fixed", "random")}
-    others = {name: None if (of := getattr(design, name)) is None else asdict(of) for name in OTHERS}
+    others = {name: None if (grouping := getattr(design, name)) is None else asdict(grouping) for name in OTHERS}
     return {
         "design": {
             **{name: getattr(design, name) for name in PLAIN},
             **others,
             "units": units,
-            "further": [asdict(of) for of in design.further],
-            "above": [asdict(of) for of in design.above],
+            "further": [asdict(grouping) for grouping in design.further],
+            "above": [asdict(grouping) for grouping in design.above],
             "correlation": None if design.correlation is None else asdict(design.correlation),
         },
         "sizes": [int(n) for n in federation.sizes()],
@@ -72,14 +72,14 @@ def effects_of(run: Run) -> State:
 
 def federation_of(record: Mapping[str, Any], clients: list[str], effects: State) -> Federation:
     """Clients by name and number of rows, and no row."""
-    about = {**record["about"], KEPT: effects, NO_ROWS: True}
+    facts = {**record["about"], KEPT: effects, NO_ROWS: True}
     if record["reader"] is not None:
-        about["reader"] = read(record["reader"])
+        facts["reader"] = read(record["reader"])
     width = design_of(record).width
     index = [torch.zeros(1, dtype=torch.long).expand(n) for n in record["sizes"]]
     nothing = [torch.zeros(0, dtype=torch.long) for _ in clients]
-    outline = outline_of((width,), "regression", dtype=torch.float64, about=about)
-    return replace(outline, ids=clients, train=index, validation=nothing, test=nothing, about=About(about))
+    outline = outline_of((width,), "regression", dtype=torch.float64, about=facts)
+    return replace(outline, ids=clients, train=index, validation=nothing, test=nothing, about=About(facts))
 
 
 class About(dict[str, Any]):
@@ -96,24 +96,24 @@ class About(dict[str, Any]):
 
 def design_of(record: Mapping[str, Any]) -> Design:
     """The design that was written."""
-    said = record["design"]
-    units = {f"{name}_units": _units(of) for name, of in said["units"].items()}
-    others = {name: None if said[name] is None else _grouping(said[name]) for name in OTHERS}
-    lists = {name: [_grouping(of) for of in said.get(name, ())] for name in ("further", "above")}
-    correlation = None if said["correlation"] is None else Correlation(**said["correlation"])
-    given: dict[str, Any] = {name: said[name] for name in PLAIN} | units | others
+    entries = record["design"]
+    units = {f"{name}_units": _units(entry) for name, entry in entries["units"].items()}
+    others = {name: None if entries[name] is None else _grouping(entries[name]) for name in OTHERS}
+    lists = {name: [_grouping(entry) for entry in entries.get(name, ())] for name in ("further", "above")}
+    correlation = None if entries["correlation"] is None else Correlation(**entries["correlation"])
+    given: dict[str, Any] = {name: entries[name] for name in PLAIN} | units | others
     given |= {"fixed_correlation": None, "correlation": correlation, **lists}
     made = Design.of(**given)
-    return replace(made, fixed_correlation=tuple(map(tuple, said["fixed_correlation"])))
+    return replace(made, fixed_correlation=tuple(map(tuple, entries["fixed_correlation"])))
 
 
-def _units(said: Mapping[str, Any]) -> Units:
-    return Units(tuple(said["centre"]), tuple(said["scale"]))
+def _units(entries: Mapping[str, Any]) -> Units:
+    return Units(tuple(entries["centre"]), tuple(entries["scale"]))
 
 
-def _grouping(said: Mapping[str, Any]) -> Grouping:
-    lists = {name: tuple(said[name]) for name in ("names", "blocks", "groups")}
-    return Grouping(**{**said, **lists, "units": _units(said["units"])})
+def _grouping(entries: Mapping[str, Any]) -> Grouping:
+    lists = {name: tuple(entries[name]) for name in ("names", "blocks", "groups")}
+    return Grouping(**{**entries, **lists, "units": _units(entries["units"])})
 
 
 def needs_rows(what: str) -> UserError:

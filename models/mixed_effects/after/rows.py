@@ -138,12 +138,12 @@ def _numbered(run: Run, y: np.ndarray, labels: tuple[object, ...]) -> np.ndarray
     Raises:
         UserError: for a level that was not in the fit.
     """
-    known = list(run.fitted.method.network.labels)  # type: ignore[attr-defined]
-    if not labels or list(labels) == known:
+    names = list(run.fitted.method.network.labels)  # type: ignore[attr-defined]
+    if not labels or list(labels) == names:
         return y
-    if strange := [label for label in labels if label not in known]:
+    if strange := [label for label in labels if label not in names]:
         raise UserError(f"the response has the level {str(strange[0])!r}, which was in no row of the fit")
-    return np.array([known.index(label) + 1.0 for label in labels])[y.astype(int) - 1]
+    return np.array([names.index(label) + 1.0 for label in labels])[y.astype(int) - 1]
 
 
 def _put_events(reader: Reader, df: pd.DataFrame, inputs: Tensor) -> None:
@@ -172,7 +172,7 @@ def effects_at_estimates(fitted: Fitted) -> State:
     assert isinstance(method, MixedModel)
     if NO_ROWS in fitted.federation.about:
         return dict(fitted.federation.about[KEPT])
-    found: State = {}
+    effects: State = {}
     own = {**fitted.copies, **fitted.personal}
     with torch.no_grad():
         for clients in passes(fitted):
@@ -180,10 +180,10 @@ def effects_at_estimates(fitted: Fitted) -> State:
             values = {k: v[index.to(v.device)].unsqueeze(1) for k, v in own.items()}
             chunk = ClientChunk(method, fitted.federation, clients, 0, fitted.seed, fitted.shared, values)
             for name, value in method.likelihood.conditional(chunk, short(fitted.shared)).items():
-                if name not in found:
-                    found[name] = value.new_zeros(fitted.federation.clients, *value.shape[2:]).cpu()
-                found[name][index] = value.squeeze(1).cpu()
-    return found
+                if name not in effects:
+                    effects[name] = value.new_zeros(fitted.federation.clients, *value.shape[2:]).cpu()
+                effects[name][index] = value.squeeze(1).cpu()
+    return effects
 
 
 def predictor(method: MixedModel, rows: Rows, estimates: State, own: Mapping[str, Tensor] | None) -> Tensor:
@@ -197,25 +197,25 @@ def predictor(method: MixedModel, rows: Rows, estimates: State, own: Mapping[str
     """
     columns = rows.columns(method)
     eta = method.predictor(columns, estimates["beta"])[0]
-    for of in method.above:
-        if of.smooth:  # (a curve of the population, too)
-            eta = eta + linear(columns.of(of.kind)[0][0], of_smooth(estimates[of.effects]))
+    for level in method.above:
+        if level.smooth:  # a curve of the population, too
+            eta = eta + linear(columns.of(level.kind)[0][0], of_smooth(estimates[level.effects]))
     if own is None:
         return eta
-    for of in method.levels:
-        if of.smooth:
+    for level in method.levels:
+        if level.smooth:
             continue
-        z, group = columns.of(of.kind)
+        z, group = columns.of(level.kind)
         places = None if group is None else group[0].long()
-        if of.where == "server":
+        if level.where == "server":
             assert places is not None
-            effects = estimates[of.effects][places]
+            effects = estimates[level.effects][places]
         else:
             assert rows.owner is not None
-            effects = own[f"{of.effects}_mean"][(rows.owner,) if places is None else (rows.owner, places)]
-        # (the effects of a group that is not known are zero)
-        known = torch.ones_like(eta) if places is None else (places > 0).to(eta)
-        eta = eta + known * linear(z[0], effects)
+            effects = own[f"{level.effects}_mean"][(rows.owner,) if places is None else (rows.owner, places)]
+        # The effects of a group that is not known are zero.
+        is_known = torch.ones_like(eta) if places is None else (places > 0).to(eta)
+        eta = eta + is_known * linear(z[0], effects)
     return eta
 
 
@@ -230,12 +230,12 @@ def group_codes(reader: Reader, df: pd.DataFrame) -> dict[str, np.ndarray]:
     Raises:
         UserError: for a table that lacks the column of one.
     """
-    levels, found = reader.places.levels, {}
+    levels, codes = reader.places.levels, {}
     above = {OUTER: (levels.outer,)} if levels.outer else {}
     for kind, columns in {**levels.inside, **above}.items():
         for name in columns:
             if name not in df.columns:
                 raise UserError(f"the table lacks column {name!r}: of which group are its rows?")
         names = group_names(df, columns)
-        found[kind] = np.unique(names.astype(str), return_inverse=True)[1] + 1.0
-    return found
+        codes[kind] = np.unique(names.astype(str), return_inverse=True)[1] + 1.0
+    return codes

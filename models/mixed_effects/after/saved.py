@@ -1,6 +1,6 @@
 """Fits on disk: numbers in a safetensors file, everything else as json, nothing pickled.
 
-A folder holds what the server and the clients keep, and how the fit was asked for; not the rows. Whoever loads a fit
+A folder holds what the server and the clients keep, and how the fit was asked for; not the rows. Anyone who loads a fit
 with the table that was fitted has all of it again, its fingerprint compared; without, what needs no row
 (:mod:`.rowless`). The files are those of a checkpoint (:mod:`hierfl.inference.run.checkpoint`).
 """
@@ -47,7 +47,7 @@ def save(run: Run, formula: str, how: Mapping[str, Any], df: pd.DataFrame, folde
     if run.status is not None:
         state["status"] = torch.as_tensor(np.asarray(run.status).astype(np.int64))
     state |= effects_of(run)
-    about: dict[str, Any] = {
+    entries: dict[str, Any] = {
         "round": run.rounds, "formula": formula, "how": dict(how), "data": run.fitted.federation.digest(),
         "clients": list(run.ids), "seconds": float(run.seconds), "random": bool(run.random),
         "columns": _columns(run.fitted.method, run.fitted.federation), "rowless": record_of(run, df),
@@ -56,8 +56,8 @@ def save(run: Run, formula: str, how: Mapping[str, Any], df: pd.DataFrame, folde
         arrays = {name: getattr(watched, name) for name in WATCHED}
         state |= {f"watched/{name}": torch.as_tensor(array) for name, array in arrays.items() if array is not None}
         rest = {f.name: list(getattr(watched, f.name)) for f in fields(watched) if f.name not in WATCHED}
-        about["watched"] = {**rest, "named": [asdict(row) for row in watched.named]}
-    checkpoint.save(folder, state, about)
+        entries["watched"] = {**rest, "named": [asdict(row) for row in watched.named]}
+    checkpoint.save(folder, state, entries)
 
 
 def read(folder: Path) -> tuple[State, dict[str, Any]]:
@@ -74,8 +74,11 @@ def read(folder: Path) -> tuple[State, dict[str, Any]]:
 def _columns(method: Any, federation: Federation) -> dict[str, list[str]]:
     """What the columns are called, and the levels that they are of: columns alone do not know a level's name."""
     design, reader = method.network, federation.about["reader"]
-    levels = {f"levels of {name}": sorted(map(str, found)) for name, found in reader.types.levels.items()}
-    random = {level: [str(name) for name in of.names] for level, of in design.groupings.items()}
+    levels = {
+        f"levels of {name}": sorted(map(str, levels_of_column))
+        for name, levels_of_column in reader.types.levels.items()
+    }
+    random = {level: [str(name) for name in grouping.names] for level, grouping in design.groupings.items()}
     return {"fixed": list(design.fixed), "response": [str(label) for label in design.labels], **random, **levels}
 
 

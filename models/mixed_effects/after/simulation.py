@@ -71,6 +71,6 @@ def _in_table(method: MixedModel, y: Tensor) -> np.ndarray:
     names = method.response_family.level_names
     if not names:
         return y.numpy()
-    found = np.empty(len(y), dtype=object if any(isinstance(name, str) for name in names) else float)
-    found[:] = [names[int(k) - 1] for k in y]
-    return found
+    responses = np.empty(len(y), dtype=object if any(isinstance(name, str) for name in names) else float)
+    responses[:] = [names[int(k) - 1] for k in y]
+    return responses

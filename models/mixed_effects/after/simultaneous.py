@@ -70,10 +70,19 @@ class Together:
         size = np.abs(statistic)
         if self.adjust == "tukey":
             q = zip(size * np.sqrt(2), self.df, strict=True)
-            return np.array([stats.studentized_range.sf(one, self.means, df) for one, df in q])
+            return np.array(
+                [stats.studentized_range.sf(size_of_statistic, self.means, df) for size_of_statistic, df in q]
+            )
         if self.adjust == "mvt":
-            return np.array([1 - self._below(one, self._fewest) if np.isfinite(one) else np.nan for one in size])
-        alone = np.array([2 * _upper(one, df) for one, df in zip(size, self.df, strict=True)])
+            return np.array(
+                [
+                    1 - self._below(size_of_statistic, self._fewest) if np.isfinite(size_of_statistic) else np.nan
+                    for size_of_statistic in size
+                ]
+            )
+        alone = np.array(
+            [2 * _upper(size_of_statistic, df) for size_of_statistic, df in zip(size, self.df, strict=True)]
+        )
         return np.minimum(1.0, alone * self.m) if self.adjust == "bonferroni" else alone
 
     @property
@@ -112,5 +121,5 @@ def _upper(size: float, df: float) -> float:
 
 def _each(df: np.ndarray, quantile) -> np.ndarray:  # type: ignore[no-untyped-def]
     """A quantile for each number of degrees of freedom, searched once for equal ones."""
-    found = {one: float(quantile(one)) for one in np.unique(df)}
-    return np.array([found[one] for one in df])
+    quantiles = {degrees: float(quantile(degrees)) for degrees in np.unique(df)}
+    return np.array([quantiles[degrees] for degrees in df])

@@ -65,28 +65,28 @@ class ModelTerm:
     @property
     def numeric(self) -> tuple[str, ...]:
         """Names of the others; sorted, where their order does not matter."""
-        found = [part for part in self.parts if part.code is None]
-        names = [part.name for part in found]
-        return tuple(names if any(part.width > 1 for part in found) else sorted(names))
+        numbers = [part for part in self.parts if part.code is None]
+        names = [part.name for part in numbers]
+        return tuple(names if any(part.width > 1 for part in numbers) else sorted(names))
 
     def cell(self, levels: dict[str, int]) -> np.ndarray:
         """Its columns in rows of such levels, for each numeric column alone, (numeric columns, columns)."""
-        each = [np.eye(p.width) if p.code is None else p.code[levels[p.name]][None] for p in self.parts]
-        return _kron(each)
+        factors = [np.eye(p.width) if p.code is None else p.code[levels[p.name]][None] for p in self.parts]
+        return _kron(factors)
 
 
 def terms_of(reader: Reader) -> list[ModelTerm]:
     """The terms of fixed effects that have columns, in the formula's order."""
-    common, found, first = reader.read.common, [], 0
+    common, terms, first = reader.read.common, [], 0
     for name, term in common.terms.items():
         if term.kind == "offset":
             continue
         parts = tuple(_part(component) for component in getattr(term, "components", ()))
         width = common.slices[name].stop - common.slices[name].start
         if width:
-            found.append(ModelTerm(name, slice(first, first + width), parts))
+            terms.append(ModelTerm(name, slice(first, first + width), parts))
         first += width
-    return found
+    return terms
 
 
 def _part(component: Any) -> Part:
@@ -115,11 +115,11 @@ def type3(reader: Reader, names: Sequence[str]) -> dict[str, np.ndarray]:
     terms = terms_of(reader)
     every = list(independent.names) if independent is not None else list(names)
     places = [every.index(name) for name in names]
-    found: dict[str, np.ndarray] = {}
+    components: dict[str, np.ndarray] = {}
     for numeric in dict.fromkeys(term.numeric for term in terms):
         of_part = [term for term in terms if term.numeric == numeric]
-        found |= _components(of_part, len(every))
-    contrasts = {t.name: found[t.name][:, places] for t in terms if t.name not in INTERCEPT}
+        components |= _components(of_part, len(every))
+    contrasts = {t.name: components[t.name][:, places] for t in terms if t.name not in INTERCEPT}
     if not contrasts:
         raise UserError("type 3 tests are of terms, and the formula has none beside its intercept")
     return contrasts
@@ -136,27 +136,29 @@ def _components(terms: list[ModelTerm], p: int) -> dict[str, np.ndarray]:
     for k, cell in enumerate(cells):
         for term in terms:
             values[k, :, term.columns] += term.cell(cell)
-    found = {}
+    components = {}
     for term in terms:
-        each = [_sum_to_zero(n) if name in term.categories else np.full((1, n), 1 / n) for name, n in factors.items()]
-        found[term.name] = np.einsum("ec,cnp->enp", _kron(each), values).reshape(-1, p)
+        averages = [
+            _sum_to_zero(n) if name in term.categories else np.full((1, n), 1 / n) for name, n in factors.items()
+        ]
+        components[term.name] = np.einsum("ec,cnp->enp", _kron(averages), values).reshape(-1, p)
     used = np.concatenate([np.arange(p)[term.columns] for term in terms])
-    whole = np.concatenate(list(found.values()))[:, used]
+    whole = np.concatenate(list(components.values()))[:, used]
     if whole.shape[0] != whole.shape[1] or np.linalg.svd(whole, compute_uv=False)[-1] < SINGULAR:
         what = " and ".join(repr(term.name) for term in terms)
         raise UserError(
             f"type 3 tests need an intercept and, beside an interaction, all terms inside it: {what} has other columns"
             " (a * x is a + x + a:x)"
         )
-    return found
+    return components
 
 
 def _kron(parts: Sequence[np.ndarray]) -> np.ndarray:
     """The Kronecker product of all."""
-    found = np.ones((1, 1))
+    product = np.ones((1, 1))
     for part in parts:
-        found = np.asarray(np.kron(found, part))
-    return found
+        product = np.asarray(np.kron(product, part))
+    return product
 
 
 def _sum_to_zero(levels: int) -> np.ndarray:

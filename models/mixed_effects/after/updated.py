@@ -26,17 +26,17 @@ def updated(formula: str, update: str) -> str:
     if not isinstance(update, str) or update.count("~") != 1 or formula.count("~") != 1:
         raise UserError(f"a formula is changed as in '~ . - x', not by {update!r}")
     (left, right), (new_left, new_right) = ((side.strip() for side in text.split("~")) for text in (formula, update))
-    said = _terms(new_right)
-    if inside := [term for _, term in said if term != SAME and _HAS_SAME.search(_QUOTED.sub("", term))]:
+    signed_terms = _terms(new_right)
+    if inside := [term for _, term in signed_terms if term != SAME and _HAS_SAME.search(_QUOTED.sub("", term))]:
         raise UserError(f"in a change '.' is a term of its own, as in '~ . + b + x:b', and not part of {inside[0]!r}")
-    random = {_squeezed(term) for sign, term in said if sign == "-" and _is_random(term)}
+    random = {_squeezed(term) for sign, term in signed_terms if sign == "-" and _is_random(term)}
     kept = [(sign, term) for sign, term in _terms(right) if _squeezed(term) not in random]
     if strange := random - {_squeezed(term) for _, term in _terms(right)}:
         raise UserError(f"the formula {formula!r} has no term {sorted(strange)[0]!r} to leave out")
     parts = list[str]()
-    for sign, term in said:
+    for sign, term in signed_terms:
         if term == SAME:
-            parts += [part for one in kept for part in one]
+            parts += [part for group in kept for part in group]
         elif not (sign == "-" and _is_random(term)):
             parts += [sign, term]
     text = " ".join(parts).removeprefix("+ ")
@@ -54,7 +54,7 @@ def _squeezed(term: str) -> str:
 
 def _terms(side: str) -> list[tuple[str, str]]:
     """Signs and terms of a sum, as they are written; parentheses, brackets and quotes stay whole."""
-    found, depth, quote, sign, start = list[tuple[str, str]](), 0, "", "+", 0
+    terms, depth, quote, sign, start = list[tuple[str, str]](), 0, "", "+", 0
     for k, letter in enumerate(side):
         if quote:
             quote = "" if letter == quote else quote
@@ -66,8 +66,8 @@ def _terms(side: str) -> list[tuple[str, str]]:
             depth -= 1
         elif letter in "+-" and not depth:
             if term := side[start:k].strip():
-                found.append((sign, term))
+                terms.append((sign, term))
             sign, start = letter, k + 1
     if term := side[start:].strip():
-        found.append((sign, term))
-    return found
+        terms.append((sign, term))
+    return terms

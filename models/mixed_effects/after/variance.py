@@ -67,11 +67,11 @@ class Partition:
         import pandas as pd
 
         variance = pd.Series({**self.random, RESIDUAL: self.residual, FIXED: self.fixed}, name="variance")
-        found = variance.to_frame()
-        found["icc"] = variance / (self.total - self.fixed)
-        found.loc[[RESIDUAL, FIXED], "icc"] = np.nan
-        found["share"] = variance / self.total
-        return found.rename_axis("level")
+        table = variance.to_frame()
+        table["icc"] = variance / (self.total - self.fixed)
+        table.loc[[RESIDUAL, FIXED], "icc"] = np.nan
+        table["share"] = variance / self.total
+        return table.rename_axis("level")
 
     def r2(self) -> pd.Series:
         """See :meth:`.answers.AfterFit.r2`."""
@@ -88,9 +88,9 @@ def partition(run: Run, coefficients: Coefficients) -> Partition:
         UserError: for a response of which the source has no variance; for random columns whose squares are not known.
     """
     method, n = coefficients.method, float(coefficients.estimates["counts"][1])
-    known = [name for name in coefficients.names if name not in INTERCEPT]
-    beta = np.array([coefficients.values[coefficients.names.index(name)] for name in known])
-    moments = _second_moments(run, method, ["", *known])  # (of a column of ones first)
+    names = [name for name in coefficients.names if name not in INTERCEPT]
+    beta = np.array([coefficients.values[coefficients.names.index(name)] for name in names])
+    moments = _second_moments(run, method, ["", *names])  # of a column of ones first
     mean = moments[0, 1:]
     covariance = moments[1:, 1:] - np.outer(mean, mean)
     fixed = float(beta @ covariance @ beta) * n / max(n - 1, 1)
@@ -98,29 +98,29 @@ def partition(run: Run, coefficients: Coefficients) -> Partition:
     return Partition(fixed, random, _observation(run, coefficients, float(mean @ beta), fixed + sum(random.values())))
 
 
-def _called(run: Run, of: Level) -> str:
+def _called(run: Run, level: Level) -> str:
     """The column that a level's groups are of."""
-    return of.grouping.factor or run.fitted.federation.about["reader"].places.levels.client
+    return level.grouping.factor or run.fitted.federation.about["reader"].places.levels.client
 
 
-def _of_level(run: Run, coefficients: Coefficients, of: Level) -> float:
+def _of_level(run: Run, coefficients: Coefficients, level: Level) -> float:
     """The mean over rows of z^T Sigma z."""
-    if of.smooth:
-        raise UserError(f"shares of variance are of groups, and {of.grouping.factor} is a curve: no R2, no ICC")
-    root = of.grouping.to_users(coefficients.estimates["beta"]) @ of.root(coefficients.estimates[of.name])
+    if level.smooth:
+        raise UserError(f"shares of variance are of groups, and {level.grouping.factor} is a curve: no R2, no ICC")
+    root = level.grouping.to_users(coefficients.estimates["beta"]) @ level.root(coefficients.estimates[level.name])
     sigma = (root @ root.mT).numpy()
-    names = ["" if name in INTERCEPT else name for name in of.grouping.names]
-    return float((sigma * _second_moments(run, coefficients.method, names, of)).sum())
+    names = ["" if name in INTERCEPT else name for name in level.grouping.names]
+    return float((sigma * _second_moments(run, coefficients.method, names, level)).sum())
 
 
-def _second_moments(run: Run, method: MixedModel, names: Sequence[str], of: Level | None = None) -> np.ndarray:
+def _second_moments(run: Run, method: MixedModel, names: Sequence[str], level: Level | None = None) -> np.ndarray:
     """Means over rows of products of columns, (m, m): those that the fixed effects have too come from sums.
 
     Args:
         run: the fit.
         method: whose.
         names: of columns, "" of a column of ones.
-        of: the level whose columns they are; None for fixed ones.
+        level: the level whose columns they are; None for fixed ones.
     """
     design = method.network
     ones = any(name in INTERCEPT for name in design.fixed)
@@ -132,23 +132,23 @@ def _second_moments(run: Run, method: MixedModel, names: Sequence[str], of: Leve
         centre = np.array([design.fixed_units.centre[k] if k >= 0 else 1.0 for k in places])
         scale = np.array([design.fixed_units.scale[k] if k >= 0 else 0.0 for k in places])
         return np.outer(centre, centre) + np.outer(scale, scale) * correlation[np.ix_(places, places)]
-    columns = _columns(fitted_rows(run).inputs, method, names, of).numpy()
+    columns = _columns(fitted_rows(run).inputs, method, names, level).numpy()
     return columns.T @ columns / len(columns)
 
 
-def _columns(inputs: Tensor, method: MixedModel, names: Sequence[str], of: Level | None) -> Tensor:
+def _columns(inputs: Tensor, method: MixedModel, names: Sequence[str], level: Level | None) -> Tensor:
     """Columns of rows by name, as the table has them, (N, m)."""
     design, first = method.network, 0
     own = list(design.fixed)
-    if of is not None:
+    if level is not None:
         first = len(design.fixed)
         for grouping in design.groupings.values():
             own = list(grouping.names)
-            if tuple(own) == of.grouping.names and grouping.factor == of.grouping.factor:
+            if tuple(own) == level.grouping.names and grouping.factor == level.grouping.factor:
                 break
             first += len(own)
-    one = torch.ones_like(inputs[:, 0])
-    return torch.stack([inputs[:, first + own.index(name)] if name else one for name in names], 1)
+    ones = torch.ones_like(inputs[:, 0])
+    return torch.stack([inputs[:, first + own.index(name)] if name else ones for name in names], 1)
 
 
 def _observation(run: Run, coefficients: Coefficients, mean: float, variance: float) -> float:
@@ -167,9 +167,10 @@ def _observation(run: Run, coefficients: Coefficients, mean: float, variance: fl
     if family.name in OF_COUNTS:
         rate = _rate(run, coefficients, mean, variance)
         return float(np.log1p(OF_COUNTS[family.name](rate, own) / rate**2))
-    known = " with known standard errors" if method.network.known else ""
+    with_errors = " with known standard errors" if method.network.known else ""
     raise UserError(
-        f"a {family.name} response{known} has no variance of an observation on its predictor's scale: no R2, no ICC"
+        f"a {family.name} response{with_errors} has no variance of an observation on its predictor's scale: no R2, no "
+        "ICC"
     )
 
 

@@ -37,12 +37,12 @@ def sizes(method: MixedModel) -> dict[str, tuple[int, ...]]:
     clients, and the sums of their means and of the squares of those; by group that crosses clients the same of rows.
     """
     p, q = len(method.network.fixed), method.covariance.q
-    found = {"squares": (p,), "left": (q, p)}
+    shapes = {"squares": (p,), "left": (q, p)}
     for level in method.inside:
-        found[f"left_{level.kind}"] = (level.q, p)
+        shapes[f"left_{level.kind}"] = (level.q, p)
     for level in _grouped(method):
-        found["by_region"] = (level.groups, 2 * p + 1)
-    return found
+        shapes["by_region"] = (level.groups, 2 * p + 1)
+    return shapes
 
 
 def sums(method: MixedModel, chunk: ClientChunk) -> State:
@@ -53,24 +53,24 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
         columns = method.network.split(batch.x)
         mask = torch.ones_like(batch.y) if batch.mask is None else batch.mask.to(batch.y)
         x, z = columns.x * mask[..., None], columns.z * mask[..., None]
-        found = {"squares": x.square().sum(-2), "left": _left(x, z, mask)}
+        sums_of = {"squares": x.square().sum(-2), "left": _left(x, z, mask)}
         for level in method.inside:
             z_inner, group = columns.of(level.kind)
-            found[f"left_{level.kind}"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
+            sums_of[f"left_{level.kind}"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
         for level in _grouped(method):
             group = columns.of(level.kind)[1]
             assert group is not None
             if level.crossed:
-                about = torch.cat([mask[..., None], x, x.square()], -1)
-                own = torch.nn.functional.one_hot(group.long(), level.size)[..., 1:].to(about)
-                found["by_region"] = own.mT @ about
+                moments = torch.cat([mask[..., None], x, x.square()], -1)
+                own = torch.nn.functional.one_hot(group.long(), level.size)[..., 1:].to(moments)
+                sums_of["by_region"] = own.mT @ moments
                 continue
             mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
-            about = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
+            moments = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
             number = (group.amax(-1).long() - 1).clamp_min(0)
-            place = torch.nn.functional.one_hot(number, level.groups).to(about)
-            found["by_region"] = place[..., None] * about[:, None]
-        parts.append(found)
+            place = torch.nn.functional.one_hot(number, level.groups).to(moments)
+            sums_of["by_region"] = place[..., None] * moments[:, None]
+        parts.append(sums_of)
     return {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
 
 
@@ -89,40 +89,40 @@ def _left(x: Tensor, z: Tensor, mask: Tensor, index: Tensor | None = None, size:
 
     rows = of_group(mask[..., None]).clamp_min(1.0)
     x, z = ((v - of_group(v * mask[..., None]) / rows) * mask[..., None] for v in (x, z))
-    found = []
+    left = []
     for k in range(z.shape[-1]):
-        one = z[..., k, None]
-        square = of_group(one.square())
+        column = z[..., k, None]
+        square = of_group(column.square())
         varies = square > CONTAINED * of_group(mask[..., None])
-        slope = torch.where(varies, of_group(one * x) / torch.where(varies, square, 1.0), 0.0)
-        found.append((x - one * slope).square().sum(-2))
-    return torch.stack(found, 1)
+        slope = torch.where(varies, of_group(column * x) / torch.where(varies, square, 1.0), 0.0)
+        left.append((x - column * slope).square().sum(-2))
+    return torch.stack(left, 1)
 
 
-def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, Tensor]) -> Tensor:
+def degrees_of_freedom(method: MixedModel, counts: Tensor, sums_of: Mapping[str, Tensor]) -> Tensor:
     """Of each coefficient, (p,): infinite where it is learned from rows.
 
     Args:
         method: whose.
         counts: clients, rows, and groups inside clients where there are some.
-        found: sums over clients of :func:`sums`.
+        sums_of: sums over clients of :func:`sums`.
     """
-    names, squares = method.network.fixed, found["squares"].clamp_min(torch.finfo(torch.float64).tiny)
+    names, squares = method.network.fixed, sums_of["squares"].clamp_min(torch.finfo(torch.float64).tiny)
     clients = float(counts[0])
     df = torch.full((len(names),), torch.inf, dtype=torch.float64)
     regional = torch.zeros(len(names), dtype=torch.bool)
     crossed = any(level.crossed for level in _grouped(method))
     if crossed:
-        df = df.minimum(_of_crossed(method, found, squares))
-    elif "by_region" in found:
+        df = df.minimum(_of_crossed(method, sums_of, squares))
+    elif "by_region" in sums_of:
         p = len(names)
-        number, total, square = found["by_region"].split([1, p, p], -1)
+        number, total, square = sums_of["by_region"].split([1, p, p], -1)
         between = (square - total.square() / number.clamp_min(1)).sum(0)
-        same = found["left"].amin(0) <= CONTAINED * squares
+        same = sums_of["left"].amin(0) <= CONTAINED * squares
         regional = same & (between <= CONTAINED * square.sum(0).clamp_min(torch.finfo(torch.float64).tiny))
     above = float(sum(level.groups for level in _grouped(method))) if regional.any() else 0.0
     client = torch.zeros(len(names), dtype=torch.bool)
-    contained = found["left"] <= CONTAINED * squares
+    contained = sums_of["left"] <= CONTAINED * squares
     intercepts = [k for k, name in enumerate(method.network.random) if name in INTERCEPT]
     constant = contained[intercepts].any(0)
     for k in range(method.covariance.q):
@@ -132,23 +132,23 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, found: Mapping[str, T
     if above and not crossed:
         df[regional] = max(1.0, above - int(regional.sum()))
     for place, level in enumerate(method.inside):
-        of_level = found.get(f"left_{level.kind}", ())
+        of_level = sums_of.get(f"left_{level.kind}", ())
         for k in range(len(of_level)):
             own = (of_level[k] <= CONTAINED * squares) & ~regional & ~client
             df[own] = df[own].clamp(max=max(1.0, float(counts[2 + place]) - clients - int(own.sum())))
     return df
 
 
-def _of_crossed(method: MixedModel, found: Mapping[str, Tensor], squares: Tensor) -> Tensor:
+def _of_crossed(method: MixedModel, sums_of: Mapping[str, Tensor], squares: Tensor) -> Tensor:
     """Degrees of freedom of coefficients whose columns are the same in all rows of a group that crosses clients, (p,).
 
     Args:
         method: whose.
-        found: by group the rows, and the sums of the columns and of their squares.
+        sums_of: by group the rows, and the sums of the columns and of their squares.
         squares: of the columns over all rows, (p,).
     """
     p = len(squares)
-    rows, total, square = found["by_region"].split([1, p, p], -1)
+    rows, total, square = sums_of["by_region"].split([1, p, p], -1)
     within = (square - total.square() / rows.clamp_min(1)).sum(0)
     same = within <= CONTAINED * squares
     left = max(1.0, float((rows > 0).sum()) - float(same.sum()))

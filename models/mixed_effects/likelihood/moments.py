@@ -13,9 +13,9 @@ CHAINS = 4
 
 def kept(name: str, mean: Tensor, covariance: Tensor, draws: Tensor) -> State:
     """What is kept of effects (D, S, *shape): draws, their mean and a root of their covariance."""
-    each = draws.transpose(0, 1).unflatten(1, (-1, len(draws) // chains_of(len(draws))))
-    found = {f"{name}_draws": each, f"{name}_mean": mean, f"{name}_root": cholesky(covariance)}
-    return {k: v.unsqueeze(1) for k, v in found.items()}
+    by_chain = draws.transpose(0, 1).unflatten(1, (-1, len(draws) // chains_of(len(draws))))
+    values = {f"{name}_draws": by_chain, f"{name}_mean": mean, f"{name}_root": cholesky(covariance)}
+    return {k: v.unsqueeze(1) for k, v in values.items()}
 
 
 def sample_moments(b: Tensor) -> tuple[Tensor, Tensor]:
@@ -26,8 +26,8 @@ def sample_moments(b: Tensor) -> tuple[Tensor, Tensor]:
 
 def cholesky(covariance: Tensor) -> Tensor:
     """A root of a covariance that may be zero."""
-    one = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    return torch.linalg.cholesky_ex(covariance + 1e-30 * one).L
+    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    return torch.linalg.cholesky_ex(covariance + 1e-30 * identity).L
 
 
 def triangle(root: Tensor, factor: Tensor) -> Tensor:

@@ -120,15 +120,15 @@ class Likelihood(Protocol):
         return {}
 
     def height(
-        self, sums: Mapping[str, Tensor], here: Tensor, step: Tensor, known: Any, coefficients: Coefficients
+        self, sums: Mapping[str, Tensor], start: Tensor, step: Tensor, nodes: Any, coefficients: Coefficients
     ) -> Tensor:
         """The criterion a step from where clients were, (), by Taylor polynomials of second degree.
 
         Args:
             sums: of :meth:`around`.
-            here: where clients were, (k,).
+            start: where clients were, (k,).
             step: (k,).
-            known: see :meth:`known`.
+            nodes: see :meth:`known`.
             coefficients: what the criterion does with them.
         """
         ...
@@ -142,16 +142,16 @@ class Likelihood(Protocol):
         """
         return None
 
-    def heights(self, many: Tensor, numbers: Tensor, known: Any, coefficients: Coefficients) -> Tensor:
+    def heights(self, many: Tensor, numbers: Tensor, nodes: Any, coefficients: Coefficients) -> Tensor:
         """The criterion at points (M, k), of sums there, (M,); others as of :meth:`height`."""
         ...
 
-    def estimated(self, sums: Mapping[str, Tensor], numbers: Tensor, known: Any, coefficients: Coefficients) -> State:
+    def estimated(self, sums: Mapping[str, Tensor], numbers: Tensor, nodes: Any, coefficients: Coefficients) -> State:
         """Shared values that follow from the sums at the estimates (k,), by short names."""
         return {}
 
     def drawn(
-        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: Any, coefficients: Coefficients,
+        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, nodes: Any, coefficients: Coefficients,
         normals: Normals,
     ) -> Drawn:  # fmt: skip
         """Draws of the population, with what follows from the numbers.
@@ -161,7 +161,7 @@ class Likelihood(Protocol):
             points: their numbers, (P, k).
             at: the point of each draw, (D,).
             drawn: the k numbers alone.
-            known: by what questions are placed now.
+            nodes: by what questions are placed now.
             coefficients: as of :meth:`height`.
             normals: of the server.
         """

@@ -55,8 +55,8 @@ def curve(columns: Tensor, values: Tensor) -> Tensor:
 
 def log_normal(values: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
     """The sum of log N(values | mean, sd^2) along the last dimension; flat, and zero, where sd is infinite."""
-    found = -0.5 * ((values - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
-    return torch.where(sd.isfinite(), found, 0.0).sum(-1)
+    log_density = -0.5 * ((values - mean) / sd).square() - sd.log() - 0.5 * math.log(2 * math.pi)
+    return torch.where(sd.isfinite(), log_density, 0.0).sum(-1)
 
 
 #: the log likelihood of a client where it is no number: low, and such that sums over clients are numbers

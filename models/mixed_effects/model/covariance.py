@@ -33,11 +33,11 @@ class Covariance:
     @cached_property
     def places(self) -> tuple[tuple[int, int], ...]:
         """Row and column of each entry."""
-        first, found = 0, []
+        first, places = 0, []
         for size in self.blocks:
-            found += [(first + i, first + k) for i in range(size) for k in range(i + 1)]
+            places += [(first + i, first + k) for i in range(size) for k in range(i + 1)]
             first += size
-        return tuple(found)
+        return tuple(places)
 
     @property
     def q(self) -> int:
@@ -95,9 +95,9 @@ class Covariance:
             if size > 1:
                 part = slice(first, first + size)
                 factor = (root / sd[..., None])[..., part, part]
-                found = CorrCholeskyTransform().inv(factor)
-                most = torch.atanh(torch.tensor(LARGEST_START, dtype=found.dtype))
-                parts.append(found.clamp(-most, most))
+                correlations = CorrCholeskyTransform().inv(factor)
+                most = torch.atanh(torch.tensor(LARGEST_START, dtype=correlations.dtype))
+                parts.append(correlations.clamp(-most, most))
             first += size
         return torch.cat(parts, -1)
 

@@ -27,13 +27,13 @@ def effects_of(method: MixedModel, values: Mapping[str, Tensor]) -> tuple[list[s
     names, coefficients = family.coefficients(design.fixed, beta, values)
     labels, parts = list(names), [coefficients]
     for level, covariance in method.covariances.items():
-        of = method.groupings[level]
-        root = of.to_users(beta) @ covariance.matrix(values[level])
+        grouping = method.groupings[level]
+        root = grouping.to_users(beta) @ covariance.matrix(values[level])
         sd = root.norm(dim=-1)
-        labels += [f"sd({name})" for name in of.labels]
+        labels += [f"sd({name})" for name in grouping.labels]
         parts.append(sd)
         for i, k in covariance.pairs:
-            labels.append(f"corr({of.names[i]}, {of.labels[k]})")
+            labels.append(f"corr({grouping.names[i]}, {grouping.labels[k]})")
             parts.append(((root[:, i] * root[:, k]).sum(-1) / (sd[:, i] * sd[:, k]))[:, None])
     for name, own in family.own(design.fixed, beta, values).items():
         labels.append(name)
@@ -59,14 +59,14 @@ def check_names(method: MixedModel, values: Mapping[str, Tensor]) -> None:
         )
 
 
-def in_table_units(of: Grouping, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
+def in_table_units(grouping: Grouping, mean: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
     """Means and standard deviations of random effects (..., q) of the table's columns as they are.
 
     Args:
-        of: whose.
+        grouping: whose.
         mean, root: in the design's units, (..., q) and a root of the covariance (..., q, q).
     """
-    turn = of.to_users(mean)
+    turn = grouping.to_users(mean)
     return mean @ turn.T, (turn @ root).norm(dim=-1)
 
 

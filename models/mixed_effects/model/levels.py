@@ -90,8 +90,8 @@ class Level:
 
 def levels_of(design: Design) -> tuple[Level, ...]:
     """Levels that a design has, the clients' first: in the order of the population's numbers."""
-    found = []
+    levels = []
     for kind, grouping in design.groupings.items():
         name, effects, where = CROSSED[kind] if grouping.crossed else ABOUT[kind]
-        found.append(Level(kind, name, effects, grouping, Covariance(grouping.blocks), where))
-    return tuple(found)
+        levels.append(Level(kind, name, effects, grouping, Covariance(grouping.blocks), where))
+    return tuple(levels)

@@ -109,7 +109,7 @@ class Population(Method):
 
     def first_roots(self) -> State:
         """The entries of each level's L to begin with."""
-        return {k: of.diagonal(self.first_sd(k)) for k, of in self.covariances.items()}
+        return {k: covariance.diagonal(self.first_sd(k)) for k, covariance in self.covariances.items()}
 
     # -- what clients' likelihoods are functions of -------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Population(Method):
     def sizes(self) -> dict[str, int]:
         """How many numbers each value has that clients' messages are functions of; coefficients come last."""
         learned = self.settings.prior == "hierarchical"
-        sizes = {k: of.entries for k, of in self.covariances.items()} if learned else {}
+        sizes = {k: covariance.entries for k, covariance in self.covariances.items()} if learned else {}
         sizes |= {name: first.numel() for name, first in self.response_family.starts.items()}
         return {**sizes, "beta": len(self.network.fixed)} if self.likelihood.searches_beta else sizes
 
@@ -141,16 +141,16 @@ class Population(Method):
         if numbers.shape[-1] > self.k:
             sizes = {**sizes, "beta": len(self.network.fixed)}
             sizes |= {level.effects: level.size * level.q for level in self.above}
-        found = dict(zip(sizes, numbers.split(list(sizes.values()), -1), strict=True))
+        values = dict(zip(sizes, numbers.split(list(sizes.values()), -1), strict=True))
         for level in self.above:
-            if level.effects in found:
-                found[level.effects] = found[level.effects].unflatten(-1, (level.size, -1))
-        return {k: v.squeeze(-1) if k in self.single else v for k, v in found.items()}
+            if level.effects in values:
+                values[level.effects] = values[level.effects].unflatten(-1, (level.size, -1))
+        return {k: v.squeeze(-1) if k in self.single else v for k, v in values.items()}
 
     def numbers(self, parts: Mapping[str, Tensor]) -> Tensor:
         """(..., k) of the values."""
-        found = [parts[k].unsqueeze(-1) if k in self.single else parts[k] for k in self.sizes]
-        return torch.cat(found, -1) if found else torch.zeros(0, dtype=torch.float64)
+        values = [parts[k].unsqueeze(-1) if k in self.single else parts[k] for k in self.sizes]
+        return torch.cat(values, -1) if values else torch.zeros(0, dtype=torch.float64)
 
     @property
     def single(self) -> set[str]:

@@ -39,22 +39,22 @@ def read(setting: str, text: str) -> tuple[str, list[float]]:
     Raises:
         UserError: for one that there is not.
     """
-    known = SETTINGS[setting]
+    densities = SETTINGS[setting]
     listed = " | ".join(
-        f"{name}({', '.join(map(str.upper, numbers))})" if numbers else name for name, numbers in known.items()
+        f"{name}({', '.join(map(str.upper, numbers))})" if numbers else name for name, numbers in densities.items()
     )
-    found = re.fullmatch(r"\s*([a-z-]+)\s*(?:\(([^()]*)\))?\s*", text)
-    if not found or found[1] not in known:
+    match = re.fullmatch(r"\s*([a-z-]+)\s*(?:\(([^()]*)\))?\s*", text)
+    if not match or match[1] not in densities:
         raise UserError(f"{setting} is {listed}, not {text[:60]!r}")
-    wanted = known[found[1]]
+    wanted = densities[match[1]]
     try:
-        numbers = [float(part) for part in found[2].split(",")] if found[2] and found[2].strip() else []
+        numbers = [float(part) for part in match[2].split(",")] if match[2] and match[2].strip() else []
     except ValueError:
         numbers = []
-    least = 1 if found[1] == "normal" else 0
+    least = 1 if match[1] == "normal" else 0
     if len(numbers) != len(wanted) or not all(abs(v) < 1e100 for v in numbers) or any(v <= 0 for v in numbers[least:]):
         raise UserError(f"{setting} is {listed}, not {text[:60]!r}")
-    return found[1], numbers
+    return match[1], numbers
 
 
 def log_density(name: str, numbers: list[float], sd: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class Settings:
         1.0,
         "initial standard deviation of random effects: times a gaussian response's, over that of their column",
         above=0,
-        scale_of=("fixed",),  # (where it begins, otherwise)
+        scale_of=("fixed",),  # where it begins, otherwise
     )
     noise_0: float = setting(1.0, "initial standard deviation of the residual, times the response's", above=0)
     nodes: int = setting(

@@ -61,16 +61,16 @@ class ScaledColumns:
         names = ("Intercept", *(name for name in places if name != "Intercept"))
         own, middle, half, least, squares = alone(names[1:], ranges), [0.0], [1.0], [1.0], {"Intercept": 1.0}
         for name in names[1:]:
-            found = range_of(name, ranges)
+            column_range = range_of(name, ranges)
             if own[name]:
-                middle.append((found.least + found.most) / 2)
-                half.append((found.most - found.least) / 2)
+                middle.append((column_range.least + column_range.most) / 2)
+                half.append((column_range.most - column_range.least) / 2)
                 least.append(-1.0)
-            else:  # (zero stays zero, so that columns of other levels add nothing)
+            else:  # zero stays zero, so that columns of other levels add nothing
                 middle.append(0.0)
-                half.append(max(abs(found.least), abs(found.most)))
-                least.append(0.0 if found.least >= 0 else -1.0)
-            squares[found.levels or name] = 1.0
+                half.append(max(abs(column_range.least), abs(column_range.most)))
+                least.append(0.0 if column_range.least >= 0 else -1.0)
+            squares[column_range.levels or name] = 1.0
         middle.append((response.least + response.most) / 2)
         half.append((response.most - response.least) / 2)
         return cls(
@@ -103,8 +103,8 @@ class ScaledColumns:
             raw.new_tensor([values[k] for k in order]) for values in (self.middle, self.half, self.least)
         )
         v = (raw - middle) / half
-        found = ((v < least - 1e-9) | (v > 1 + 1e-9)).any(-1)
-        return (found if batch.mask is None else found & batch.mask).sum(-1)
+        beyond = ((v < least - 1e-9) | (v > 1 + 1e-9)).any(-1)
+        return (beyond if batch.mask is None else beyond & batch.mask).sum(-1)
 
     def of_design(self, names: Sequence[str], units: Units) -> Tensor:
         """The matrix (c, k) with columns of a design = C times it.
@@ -113,16 +113,16 @@ class ScaledColumns:
             names: of the columns.
             units: in which the design has them.
         """
-        found = torch.zeros(len(self.names), len(names), dtype=torch.float64)
+        matrix = torch.zeros(len(self.names), len(names), dtype=torch.float64)
         for k, name in enumerate(names):
             centre, scale = units.centre[k], units.scale[k]
             if name in INTERCEPT:
-                found[0, k] = (1 - centre) / scale
+                matrix[0, k] = (1 - centre) / scale
             else:
                 at = self.names.index(name)
-                found[0, k] = (self.middle[at] - centre) / scale
-                found[at, k] = self.half[at] / scale
-        return found
+                matrix[0, k] = (self.middle[at] - centre) / scale
+                matrix[at, k] = self.half[at] / scale
+        return matrix
 
     def design(self, network: Design) -> Design:
         """The same design, whose units and first values are of ranges alone."""

@@ -29,10 +29,10 @@ TINY = 1e-12
 def duplication(c: int) -> Tensor:
     """D (c^2, r) with vec S = D vech S; the upper triangle row by row."""
     up, across = torch.triu_indices(c, c)
-    found, place = torch.zeros(c * c, len(up), dtype=torch.float64), torch.arange(len(up))
-    found[up * c + across, place] = 1.0
-    found[across * c + up, place] = 1.0
-    return found
+    matrix, place = torch.zeros(c * c, len(up), dtype=torch.float64), torch.arange(len(up))
+    matrix[up * c + across, place] = 1.0
+    matrix[across * c + up, place] = 1.0
+    return matrix
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class LatentProducts:
             limits = [math.log(f) for f in FACTORS]
             factor = math.exp(float(minimize_scalar(away, bounds=limits, method="bounded", options={"xatol": 0.02}).x))
         q = prior(factor)
-        seen = torch.linalg.cholesky(q[:, 1:, 1:] + noise[1:].diag())
-        weight = torch.cholesky_solve(torch.eye(r - 1).to(q).expand(clients, -1, -1), seen)
+        root_of_seen = torch.linalg.cholesky(q[:, 1:, 1:] + noise[1:].diag())
+        weight = torch.cholesky_solve(torch.eye(r - 1).to(q).expand(clients, -1, -1), root_of_seen)
         spread_m = torch.linalg.inv((n.square()[:, None, None] * weight).sum(0))
         m = torch.cat([m[:1], spread_m @ (n[:, None, None] * weight @ t[:, 1:, None]).sum(0)[:, 0]])
         gain = q[:, :, 1:] @ weight  # (J, r, r - 1)

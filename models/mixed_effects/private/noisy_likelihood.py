@@ -76,15 +76,15 @@ class NoisyGaussian(Gaussian):
         """Of points (M, k): A, a and yy, the upper triangle of one matrix row by row, volume and log density of log s,
         (M, cells).
         """
-        parts, held = self.method.parts(numbers), self.method.first_roots()
-        entries = parts["root"] if "root" in parts else held["root"].to(numbers).expand(len(numbers), -1)
+        parts, fixed = self.method.parts(numbers), self.method.first_roots()
+        entries = parts["root"] if "root" in parts else fixed["root"].to(numbers).expand(len(numbers), -1)
         root = self.method.covariance.matrix(entries)
-        found = self.quadratic(moments, root @ root.mT, parts)
-        p = found.b.shape[-1]
-        corner = torch.cat([found.b, found.yy[:, None]], -1)
-        whole = torch.cat([torch.cat([found.a, found.b[:, None]], 1), corner[..., None]], -1)
+        quadratic = self.quadratic(moments, root @ root.mT, parts)
+        p = quadratic.b.shape[-1]
+        corner = torch.cat([quadratic.b, quadratic.yy[:, None]], -1)
+        whole = torch.cat([torch.cat([quadratic.a, quadratic.b[:, None]], 1), corner[..., None]], -1)
         up, across = torch.triu_indices(p + 1, p + 1)
-        return torch.cat([whole[:, up, across], found.volume[:, None], found.matching[:, None]], -1)
+        return torch.cat([whole[:, up, across], quadratic.volume[:, None], quadratic.matching[:, None]], -1)
 
     @cached_property
     def cells(self) -> int:
@@ -102,24 +102,27 @@ class NoisyGaussian(Gaussian):
         private = self.method.private
         assert private is not None
         half = private.columns.half[-1]
-        found = moments.quadratic(covariance, (2 * parts["log_noise"]).exp() / half**2)
-        return found._replace(volume=found.volume + 2 * math.log(half) * moments.latent.counts.sum())
+        scaled = moments.quadratic(covariance, (2 * parts["log_noise"]).exp() / half**2)
+        return scaled._replace(volume=scaled.volume + 2 * math.log(half) * moments.latent.counts.sum())
 
     def around(self, rows: Any, shared: Mapping[str, Tensor]) -> State:
         """Of the moments, with one row for all clients; derivatives by central differences of fourth order."""
         at, scale = shared["effects.at"].double(), self.method.network.scale
         sizes, roots = self.method.sizes, self.method.covariances
         steps = [at.new_full((size,), STEP * (scale if name in roots else 1.0)) for name, size in sizes.items()]
-        found = differences(lambda points: self._packed(rows, points), at, torch.cat(steps) if steps else at)
-        return {name: one[None].contiguous() for name, one in zip(("cross", "cross_1", "cross_2"), found, strict=True)}
+        derivatives = differences(lambda points: self._packed(rows, points), at, torch.cat(steps) if steps else at)
+        return {
+            name: order[None].contiguous()
+            for name, order in zip(("cross", "cross_1", "cross_2"), derivatives, strict=True)
+        }
 
     def _packed(self, rows: NoisyMoments, points: Tensor) -> Tensor:
         """In passes; of points at which it is no number a low likelihood."""
         size = max(1, NUMBERS_PER_PASS // max(1, rows.latent.shared.numel()))
-        found = torch.cat([self.packed(rows, some) for some in points.split(size)])
-        impossible = torch.zeros_like(found)
+        packed = torch.cat([self.packed(rows, some) for some in points.split(size)])
+        impossible = torch.zeros_like(packed)
         impossible[:, -2] = -2 * IMPOSSIBLE
-        return torch.where(sound(found).all(-1, keepdim=True), found, impossible)
+        return torch.where(sound(packed).all(-1, keepdim=True), packed, impossible)
 
     def at_points(self, rows: Any, shared: Mapping[str, Tensor]) -> Tensor:
         """Likewise."""
@@ -130,11 +133,11 @@ def differences(function: Callable[[Tensor], Tensor], at: Tensor, steps: Tensor)
     """Value (c,), first (k, c) and second (k, k, c) derivatives of a function (M, k) -> (M, c) at a point (k,)."""
     k = len(at)
     pairs = [(i, i) for i in range(k)] + [(i, j) for i in range(k) for j in range(i)]
-    along = torch.zeros(len(pairs), k).to(at)
-    for row, (i, j) in zip(along, pairs, strict=True):
+    directions = torch.zeros(len(pairs), k).to(at)
+    for row, (i, j) in zip(directions, pairs, strict=True):
         row[[i, j]] = 1.0
     shifts = at.new_tensor([1.0, -1.0, 2.0, -2.0])
-    points = at + (shifts[:, None, None] * along * steps).reshape(-1, k)
+    points = at + (shifts[:, None, None] * directions * steps).reshape(-1, k)
     value, rest = (
         v if n else v[0] for n, v in enumerate(function(torch.cat([at[None], points])).split([1, len(points)]))
     )

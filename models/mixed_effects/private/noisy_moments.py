@@ -121,8 +121,8 @@ class NoisyMoments:
         volume = torch.where(values > LEAST * most, values, 1.0).log().sum(-1)
         explained = torch.einsum("ja,jab,jb->j", self.g, torch.linalg.pinv(s, hermitian=True), self.g)
         degrees = n - self.c
-        known = residual.log_constant((self.yy - explained).maximum(1e-6 * degrees), degrees)
-        return (n * math.log(2 * math.pi) - volume + 2 * known).sum()
+        log_constant = residual.log_constant((self.yy - explained).maximum(1e-6 * degrees), degrees)
+        return (n * math.log(2 * math.pi) - volume + 2 * log_constant).sum()
 
     def _bounded(self, beta: Tensor) -> Tensor:
         """b, (M, c)."""
@@ -175,21 +175,21 @@ class NoisyMoments:
 
     def _left(self, spread: Tensor, variance: Tensor, b: Tensor, weighted: Weighted) -> tuple[Tensor, Tensor]:
         """RSS_j with noise, and the noise's variance, (M, J) each, (p7)."""
-        s, each, common = self.latent.mean, self.sd**2 / 2, weighted.shared @ weighted.shared.mT
-        one, k = torch.eye(self.c).to(s), weighted.noise + common
-        root = root_of(weighted.root @ weighted.root.mT + common)  # (of one client, whatever others sent)
-        inverse = torch.cholesky_solve(one.expand_as(root), root)
+        s, noise_of_entry, common = self.latent.mean, self.sd**2 / 2, weighted.shared @ weighted.shared.mT
+        identity, k = torch.eye(self.c).to(s), weighted.noise + common
+        root = root_of(weighted.root @ weighted.root.mT + common)  # of one client, whatever others sent
+        inverse = torch.cholesky_solve(identity.expand_as(root), root)
         columns = b[:, None, :, None]
         sb = s @ columns
         h = self.g[..., None] - sb
         m = inverse @ h
-        f = variance[:, None, None, None] * one + spread[:, None] @ s
+        f = variance[:, None, None, None] * identity + spread[:, None] @ s
         v = f @ m
         projected = (v * (s @ v)).sum((-2, -1)) + ((f @ inverse) * k.mT).sum((-2, -1))
-        along = self._spread_by(b[:, :, None] * b[:, None]) + common
-        along_b = along @ columns
-        with_h = -along_b - 2 * each * columns
-        noise = (along_b * columns).sum((-2, -1)) + (4 * each * b.square().sum(-1) + self.sd**2)[:, None]
+        total_spread = self._spread_by(b[:, :, None] * b[:, None]) + common
+        along_b = total_spread @ columns
+        with_h = -along_b - 2 * noise_of_entry * columns
+        noise = (along_b * columns).sum((-2, -1)) + (4 * noise_of_entry * b.square().sum(-1) + self.sd**2)[:, None]
         noise = noise - (with_h * (inverse @ with_h)).sum((-2, -1))
         squares = self.yy - ((2 * self.g[..., None] - sb) * columns).sum((-2, -1))
         left = squares - (with_h * m).sum((-2, -1)) - projected

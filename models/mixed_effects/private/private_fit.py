@@ -52,10 +52,10 @@ def private_fit(method: Population, options: Options, federation: Federation) ->
     columns = ScaledColumns.of(network, response, ranges)
     if len(columns.names) > MOST_COLUMNS:
         raise UserError(f"dp='site' is of at most {MOST_COLUMNS} columns, not {len(columns.names)}")
-    found = PrivateFit(columns, options.patient_rows, (), family != "gaussian")
+    private = PrivateFit(columns, options.patient_rows, (), family != "gaussian")
     plan = Plan.of("site", options.epsilon, options.delta, mechanisms(family))
     return replace(
-        found, sds=tuple(noise_sd(found.numbers, found.sensitivity, plan.multiplier(name)) for name in plan.parts)
+        private, sds=tuple(noise_sd(private.numbers, private.sensitivity, plan.multiplier(name)) for name in plan.parts)
     )
 
 

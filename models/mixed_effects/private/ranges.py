@@ -38,8 +38,8 @@ def read_ranges(text: str) -> dict[str, tuple[float, float]]:
     Raises:
         UserError: for a part that is no name with two numbers, the smaller one first.
     """
-    found = {}
-    for part in filter(None, (one.strip() for one in text.split(";"))):
+    ranges = {}
+    for part in filter(None, (text_of_range.strip() for text_of_range in text.split(";"))):
         name, *numbers = part.rsplit(None, 2)
         try:
             least, most = map(float, numbers)
@@ -47,8 +47,8 @@ def read_ranges(text: str) -> dict[str, tuple[float, float]]:
             least, most = 0.0, 0.0
         if not (abs(least) < 1e100 and abs(most) < 1e100 and least < most):
             raise UserError(f"ranges are written 'age 18 95; sbp 70 230', not {part[:60]!r}")
-        found[name.strip("`")] = (least, most)
-    return found
+        ranges[name.strip("`")] = (least, most)
+    return ranges
 
 
 def range_of(name: str, ranges: Ranges) -> Range:
@@ -62,12 +62,12 @@ def range_of(name: str, ranges: Ranges) -> Range:
     if name in ranges:
         return Range(*ranges[name])
     least, most, levels, sums = 1.0, 1.0, False, False
-    declared = {"".join(known.split()): ends for known, ends in ranges.items()}
+    declared = {"".join(declared_name.split()): ends for declared_name, ends in ranges.items()}
     for factor in _factors(name):
         bare = factor.strip().strip("`")
         if (key := "".join(bare.split())) in declared:
             low, high = declared[key]
-        elif re.fullmatch(r"(S\(|C\(.*,.*\bSum\b).*\[.*\]", factor):  # (the level left out is -1 in all columns)
+        elif re.fullmatch(r"(S\(|C\(.*,.*\bSum\b).*\[.*\]", factor):  # the level left out is -1 in all columns
             low, high, sums = -1.0, 1.0, True
         elif re.fullmatch(r".+\[.*\]", factor):
             low, high, levels = 0.0, 1.0, True
@@ -83,14 +83,14 @@ def range_of(name: str, ranges: Ranges) -> Range:
 
 def _factors(name: str) -> list[str]:
     """Of a product of columns; a colon inside brackets is none."""
-    found, depth = [""], 0
+    factors, depth = [""], 0
     for sign in name:
         depth += (sign in "[(") - (sign in "])")
         if sign == ":" and not depth:
-            found.append("")
+            factors.append("")
         else:
-            found[-1] += sign
-    return found
+            factors[-1] += sign
+    return factors
 
 
 def alone(names: Sequence[str], ranges: Ranges) -> dict[str, bool]:

@@ -44,10 +44,10 @@ def packed_products(rows: Tensor) -> Tensor:
 def unpacked_products(packed: Tensor, m: int) -> Tensor:
     """Undoes :func:`packed_products`, (S, m, m)."""
     up, across = torch.triu_indices(m, m)
-    entries, found = packed / weights(m).to(packed), packed.new_zeros(len(packed), m, m)
-    found[:, up, across] = entries
-    found[:, across, up] = entries
-    return found
+    entries, matrix = packed / weights(m).to(packed), packed.new_zeros(len(packed), m, m)
+    matrix[:, up, across] = entries
+    matrix[:, across, up] = entries
+    return matrix
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ def log_matching(nu: Tensor, variance: Tensor, noise: Tensor) -> Tensor:
         variance: s^2, (..., 1).
         noise: w_j, (..., J).
     """
-    seen = 2 * (nu * variance).square() / (2 * nu * variance.square() + noise)
-    return 0.5 * (seen.sum(-1) / nu.sum(-1)).log()
+    degrees = 2 * (nu * variance).square() / (2 * nu * variance.square() + noise)
+    return 0.5 * (degrees.sum(-1) / nu.sum(-1)).log()
 
 
 def log_constant(t: Tensor, nu: Tensor) -> Tensor:

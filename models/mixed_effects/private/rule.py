@@ -82,12 +82,12 @@ class NoisyProducts:
         for number in range(1, ROUNDS + 1):
             asked = Asked(self.method, state, moments)
             at_points = [request for request in carried(self.method, state) if request.at]
-            found = self.search.replies(asked, at_points, 1, counts.device)
-            sums = {name: value.sum(0) for name, value in found.items()} | {"counts": counts}
+            replies = self.search.replies(asked, at_points, 1, counts.device)
+            sums = {name: value.sum(0) for name, value in replies.items()} | {"counts": counts}
             state = self.search.update(state, sums, replace(context, rule_state=memory, round=number))
             if Phase(int(state["effects.phase"])) == Phase.DONE:
                 break
-        # (nothing more is asked: a search that has not arrived says so)
+        # Nothing more is asked: a search that has not arrived says so.
         return {**state, "effects.phase": state["effects.phase"].new_tensor(float(Phase.DONE))}
 
 
@@ -96,7 +96,7 @@ class NoisyRounds(NoisyProducts):
     """Noisy scores and information, round by round: each is searched, and the last one is the result."""
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
-        """The search of this round's messages, begun anew; clients know the next point as the server does."""
+        """The search of this round's messages, begun again; clients know the next point as the server does."""
         if int(context.reported) < context.num_clients:
             return skipped(old)
         if Phase(int(old["effects.phase"])) == Phase.DONE:

@@ -65,28 +65,28 @@ class WorkingMoments(NoisyMoments):
         """At covariances (M, q, q); the variance is 1."""
         spread = self.random @ covariance @ self.random.mT
         clean = self._clean(spread, variance)
-        found = self._weighted(clean, spread, spread.new_zeros(len(spread), self.c))
+        moments = self._weighted(clean, spread, spread.new_zeros(len(spread), self.c))
         for _ in range(STEPS - 1):
-            found = self._weighted(clean, spread, _solved(found.a, found.b) @ self.fixed.mT)
-        return Quadratic(found.a, found.b, found.yy, found.volume, torch.zeros_like(found.volume))
+            moments = self._weighted(clean, spread, _solved(moments.a, moments.b) @ self.fixed.mT)
+        return Quadratic(moments.a, moments.b, moments.yy, moments.volume, torch.zeros_like(moments.volume))
 
     def _apart(self, spread: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """d_j = b + E[u_j | h_j] - b_j, (M, J, c), zero before b is known; and P_j, (M, J, c, c)."""
-        s, one = self.latent.mean, torch.eye(self.c).to(self.g)
+        s, identity = self.latent.mean, torch.eye(self.c).to(self.g)
         ds = spread[:, None] @ s
-        clean = s @ ds + s + (self.sd**2 + LEAST) * one
+        clean = s @ ds + s + (self.sd**2 + LEAST) * identity
         left = spread[:, None] - ds @ torch.linalg.solve(clean, ds.mT)
         h = self.g - torch.einsum("jab,mb->mja", s, b)
         effect = (ds @ torch.linalg.solve(clean, h[..., None]))[..., 0]
-        known = (b != 0).any(-1)[:, None, None]
-        return torch.where(known, b[:, None] + effect - self.points, 0.0), left
+        has_estimate = (b != 0).any(-1)[:, None, None]
+        return torch.where(has_estimate, b[:, None] + effect - self.points, 0.0), left
 
     def _noise(self, spread: Tensor, b: Tensor) -> Tensor:
         """K, (M, J, c, c)."""
         apart, left = self._apart(spread, b)
         both = left + apart[..., :, None] * apart[..., None, :]
         noise = self.sd**2 * torch.eye(self.c).to(self.g)
-        # (what is common to clients is counted as each one's own)
+        # What is common to clients is counted as each one's own.
         return torch.einsum("jabcd,mjbd->mjac", self._errors, both) + noise
 
     @cached_property
@@ -117,12 +117,14 @@ def next_point(
     middle = middle.clamp(-LARGEST, LARGEST)
     h = scores - torch.einsum("jab,jb->ja", s, middle - point)
     both = s @ spread @ s + s + (noise + LEAST) * torch.eye(len(middle)).to(s)
-    found: Tensor = middle + torch.einsum("ab,jb->ja", spread, (s @ torch.linalg.solve(both, h[..., None]))[..., 0])
-    return found
+    point_next: Tensor = middle + torch.einsum(
+        "ab,jb->ja", spread, (s @ torch.linalg.solve(both, h[..., None]))[..., 0]
+    )
+    return point_next
 
 
 def longest(squares: float) -> float:
     """The largest norm of a row's part of a message, with |c|^2 <= ``squares``: |r| = p and w = p (1 - p) of some p."""
     p = torch.linspace(0, 1, 2001).double()
-    found = (p * (1 - p)).square() * squares**2 + p.square() * squares
-    return float((found.max() * (1 + 1e-6) + COUNTED**2).sqrt())
+    squared = (p * (1 - p)).square() * squares**2 + p.square() * squares
+    return float((squared.max() * (1 + 1e-6) + COUNTED**2).sqrt())

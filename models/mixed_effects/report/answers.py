@@ -38,8 +38,8 @@ class Answers(MixedModel):
 
     def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
         """See :func:`~hierfl.models.mixed_effects.model.effects.effects_of`."""
-        found = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
-        return effects_of(self, {**held(shared), **found}) if found else None
+        draws = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
+        return effects_of(self, {**held(shared), **draws}) if draws else None
 
     def client_summary(self, v: State) -> State:
         mean, spread = in_table_units(self.groupings["root"], v["b_mean"].squeeze(1), v["b_root"].squeeze(1))
@@ -51,11 +51,11 @@ class Answers(MixedModel):
     @property
     def coordinates(self) -> dict[str, list[str]]:
         """The random effects' names, and those of the table of effects."""
-        found = {"b_dim_0": list(self.network.random)}
+        labels = {"b_dim_0": list(self.network.random)}
         for level in self.inside:
-            found[f"{level.effects}_dim_0"] = ["new", *(f"group {k}" for k in range(1, level.size))]
-            found[f"{level.effects}_dim_1"] = list(level.grouping.names)
-        return found
+            labels[f"{level.effects}_dim_0"] = ["new", *(f"group {k}" for k in range(1, level.size))]
+            labels[f"{level.effects}_dim_1"] = list(level.grouping.names)
+        return labels
 
     @property
     def level_names(self) -> Sequence[Any]:

@@ -46,9 +46,9 @@ def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | No
         return None
     turn = _reported(method, estimates)
     if not len(turn):
-        return None  # (levels have thresholds alone)
-    found: Tensor = turn @ estimates["restricted_covariance"] @ turn.T
-    return found
+        return None  # levels have thresholds alone
+    covariance: Tensor = turn @ estimates["restricted_covariance"] @ turn.T
+    return covariance
 
 
 def _reported(method: MixedModel, estimates: State) -> Tensor:
@@ -61,8 +61,8 @@ def _reported(method: MixedModel, estimates: State) -> Tensor:
     def reported(at: Tensor) -> Tensor:
         return effects_of(method, {**every, **method.parts(at[None])})[1][0, own]
 
-    found: Tensor = torch.autograd.functional.jacobian(reported, estimates["restricted"])
-    return found
+    jacobian: Tensor = torch.autograd.functional.jacobian(reported, estimates["restricted"])
+    return jacobian
 
 
 def has_restricted(method: MixedModel, estimates: State) -> bool:
@@ -129,17 +129,17 @@ def f_in_eigenvectors(
         df_of: degrees of freedom (q,) of turned values, by their directions (q, q).
     """
     values, vectors = torch.linalg.eigh(covariance)
-    found = float(((vectors.T @ value).square() / values).mean())
-    each, q = df_of(vectors.T), len(value)
-    expected = float((each / (each - 2))[each > 2].nan_to_num(1.0).sum())
+    f_value = float(((vectors.T @ value).square() / values).mean())
+    degrees, q = df_of(vectors.T), len(value)
+    expected = float((degrees / (degrees - 2))[degrees > 2].nan_to_num(1.0).sum())
     if q == 1:
-        df = float(each[0])
-    elif bool(each.isinf().all()):
+        df = float(degrees[0])
+    elif bool(degrees.isinf().all()):
         df = float("inf")
     else:
         df = 2 * expected / (expected - q) if expected > q else 2.0
-    p = stats.f.sf(found, q, df) if np.isfinite(df) else stats.chi2.sf(q * found, q)
-    return found, df, float(p)
+    p = stats.f.sf(f_value, q, df) if np.isfinite(df) else stats.chi2.sf(q * f_value, q)
+    return f_value, df, float(p)
 
 
 def coefficient_tests(table: pd.DataFrame, method: MixedModel, estimates: State, level: float) -> None:
@@ -167,8 +167,8 @@ def restricted_satterthwaite(method: MixedModel, estimates: State) -> Tensor:
     every = {k: v[None] for k, v in estimates.items()}
     own = [name for name in effects_of(method, every)[0] if name in method.network.fixed]
     df = torch.full((len(method.network.fixed),), torch.inf, dtype=torch.float64)
-    found = contrasts_satterthwaite(method, estimates, torch.eye(len(own), dtype=torch.float64))
-    df[[method.network.fixed.index(name) for name in own]] = found  # (levels have thresholds, no intercept)
+    degrees = contrasts_satterthwaite(method, estimates, torch.eye(len(own), dtype=torch.float64))
+    df[[method.network.fixed.index(name) for name in own]] = degrees  # levels have thresholds, no intercept
     return df
 
 
@@ -181,8 +181,8 @@ def contrasts_satterthwaite(method: MixedModel, estimates: State, contrast: Tens
     changes = estimates["restricted_changes"]
     v = (turn @ estimates["restricted_covariance"] @ turn.T).diagonal()
     turn = turn[:, estimates["restricted"].shape[0] - changes.shape[-1] :]
-    each = (turn @ changes @ turn.T).diagonal(dim1=-2, dim2=-1)
-    return (2 * v.square() / each.square().sum(0)).cpu()
+    slopes = (turn @ changes @ turn.T).diagonal(dim1=-2, dim2=-1)
+    return (2 * v.square() / slopes.square().sum(0)).cpu()
 
 
 def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:

@@ -39,21 +39,21 @@ LONG = 10.0
 log = logging.getLogger("hierfl")
 
 
-def compared(one: Model, other: Model, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
+def compared(first: Model, other: Model, test: Test = "auto", replicates: int = REPLICATES) -> pd.DataFrame:
     """See :meth:`hierfl.models.mixed_effects.fitted_model.FittedMixedModel.compare`."""
     import pandas as pd
 
     if test not in get_args(Test):
         raise unknown("test", test, get_args(Test))
-    if any(_method(model).settings.population == "bayes" for model in (one, other)):
+    if any(_method(model).settings.population == "bayes" for model in (first, other)):
         raise UserError("a likelihood-ratio test compares estimates, not posteriors: az.compare compares those")
-    check_same_data(one[0], other[0])
-    check_same_columns(one[0], other[0])
-    small, large = sorted((one, other), key=_parameters)
+    check_same_data(first[0], other[0])
+    check_same_columns(first[0], other[0])
+    small, large = sorted((first, other), key=_parameters)
     if _parameters(small) == _parameters(large):
         raise UserError("the models have as many parameters each: neither is nested in the other")
     fixed = [set(_method(model).network.fixed) for model in (small, large)]
-    random = [{name for of in _method(m).groupings.values() for name in of.labels} for m in (small, large)]
+    random = [{name for grouping in _method(m).groupings.values() for name in grouping.labels} for m in (small, large)]
     own = [_own(m) for m in (small, large)]
     if not (fixed[0] <= fixed[1] and random[0] <= random[1] and own[0] <= own[1]):
         raise UserError("the smaller model's effects are not all among the larger one's: they are not nested")
@@ -96,7 +96,7 @@ def compared(one: Model, other: Model, test: Test = "auto", replicates: int = RE
 def _own(model: Model) -> set[tuple[str, str]]:
     """Effects of the formulas of own numbers; an intercept is the number that other models have."""
     own = _method(model).network.own
-    return {(level, name) for level, of in own.items() for name in of.names if name not in INTERCEPT}
+    return {(level, name) for level, grouping in own.items() for name in grouping.names if name not in INTERCEPT}
 
 
 def _chosen(test: Test, large: Model, more: list[str], means_only: bool) -> Test:
@@ -105,14 +105,14 @@ def _chosen(test: Test, large: Model, more: list[str], means_only: bool) -> Test
     Raises:
         UserError: for an F test of models that differ in more than coefficients, or of another response.
     """
-    known = not _method(large).likelihood.searches_beta
-    if test == "f" and not (means_only and known):
+    restricted = not _method(large).likelihood.searches_beta
+    if test == "f" and not (means_only and restricted):
         raise UserError("an F test is of models of a gaussian response with the same random effects")
     if test == "bootstrap" and _method(large).settings.one_round:
         raise UserError("test='bootstrap' fits again and again: of one_round it is test='likelihood-ratio'")
     if test != "auto":
         return test
-    if means_only and known:
+    if means_only and restricted:
         return "f"
     if means_only and _from_groups(large, more):
         return "bootstrap"
@@ -133,10 +133,10 @@ def _f_test(model: Model, names: list[str]) -> tuple[float, float, float, str]:
     turn = method.network.fixed_units.to_users(fixed, (len(fixed),), estimates["beta"])
     contrast = turn[[fixed.index(name) for name in names]]
     if method.settings.kenward_roger:
-        found, df, p = KenwardRoger.of(method, estimates).f_test(contrast @ estimates["beta"], contrast)
-        return found, float(len(names)), p, f"F({len(names)}, {df:.1f}), Kenward and Roger"
-    found, df, p = satterthwaite_f(method, estimates, contrast)
-    return found, float(len(names)), p, f"F({len(names)}, {df:.1f}), Satterthwaite"
+        f_value, df, p = KenwardRoger.of(method, estimates).f_test(contrast @ estimates["beta"], contrast)
+        return f_value, float(len(names)), p, f"F({len(names)}, {df:.1f}), Kenward and Roger"
+    f_value, df, p = satterthwaite_f(method, estimates, contrast)
+    return f_value, float(len(names)), p, f"F({len(names)}, {df:.1f}), Satterthwaite"
 
 
 def _of_chi_squared(ratio: float, df: int, more: int, same_means: bool) -> tuple[float, str]:
@@ -217,4 +217,4 @@ def _refitted(model: Model, population: str) -> Model:
     settings = {**vars(method.settings), "population": population, "draws": 0, "profile": 0.0}
     settings["kenward_roger"] = method.settings.kenward_roger and population == "reml"
     again = MixedEffects(method.network, **settings)
-    return fitted_quietly(again, model[0].fitted.federation), model[1]  # (of these clients it has been said)
+    return fitted_quietly(again, model[0].fitted.federation), model[1]  # of these clients it has been said

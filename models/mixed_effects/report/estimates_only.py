@@ -34,28 +34,30 @@ def at_nodes(
         owner: the client of each row, (n,); None for a new one.
         level: "client", "population" or "new".
     """
-    for of in method.above:
-        if of.smooth:  # (a curve of the population, too)
-            eta = eta + linear(columns.of(of.kind)[0][0], of_smooth(population[of.effects]))
+    for level_of_rows in method.above:
+        if level_of_rows.smooth:  # a curve of the population, too
+            eta = eta + linear(columns.of(level_of_rows.kind)[0][0], of_smooth(population[level_of_rows.effects]))
     if level == "population":
         return eta, eta.new_ones(1)
     mean, variance = eta[0], torch.zeros_like(eta[0])
-    for of in method.at_site:
-        z, group = columns.of(of.kind)
+    for level_of_rows in method.at_site:
+        z, group = columns.of(level_of_rows.kind)
         if owner is None:
-            root = of.root(population[of.name])[0].expand(len(mean), -1, -1)
+            root = level_of_rows.root(population[level_of_rows.name])[0].expand(len(mean), -1, -1)
         else:
             places = (owner,) if group is None else (owner, group[0].long())
-            mean = mean + linear(z[0], own[f"{of.effects}_mean"][places])
-            root = own[f"{of.effects}_root"][places]
+            mean = mean + linear(z[0], own[f"{level_of_rows.effects}_mean"][places])
+            root = own[f"{level_of_rows.effects}_root"][places]
         variance = variance + (z[0][:, None] @ root).squeeze(1).square().sum(-1)
-    for of in method.above:
-        if of.smooth:
+    for level_of_rows in method.above:
+        if level_of_rows.smooth:
             continue
-        z, group = columns.of(of.kind)
+        z, group = columns.of(level_of_rows.kind)
         assert group is not None
         index = group[0].long()
-        mean = mean + linear(z[0], population[of.effects][0][index]) * (index > 0)
-        variance = variance + (z[0] @ of.root(population[of.name])[0]).square().sum(-1) * (index == 0)
-    nodes, weights = (mean.new_tensor(found) for found in np.polynomial.hermite.hermgauss(NODES))
+        mean = mean + linear(z[0], population[level_of_rows.effects][0][index]) * (index > 0)
+        variance = variance + (z[0] @ level_of_rows.root(population[level_of_rows.name])[0]).square().sum(-1) * (
+            index == 0
+        )
+    nodes, weights = (mean.new_tensor(by_node) for by_node in np.polynomial.hermite.hermgauss(NODES))
     return mean + (2 * variance).sqrt() * nodes[:, None], weights / weights.sum()

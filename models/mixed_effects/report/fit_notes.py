@@ -55,11 +55,11 @@ def _of_residuals(rows: float, numbers: Mapping[str, Any]) -> str:
     if not rows:
         return "no rows are counted by their quantile residuals: sites with small cells send none"
     everyone = numbers.get("rows") or rows
-    of = f"{rows:,.0f} rows"
+    counted_rows = f"{rows:,.0f} rows"
     if rows < everyone:
-        of = f"{rows:,.0f} of {everyone:,.0f} rows (sites with small cells send none)"
+        counted_rows = f"{rows:,.0f} of {everyone:,.0f} rows (sites with small cells send none)"
     return (
-        f"quantile residuals of {of}, uniform where the model holds: chi-squared "
+        f"quantile residuals of {counted_rows}, uniform where the model holds: chi-squared "
         f"{numbers['residual_chi_squared']:.1f} on 9 df, p = {numbers['residual_p']:.2g}; effects were estimated from "
         "the same rows, so that p errs upwards"
     )

@@ -55,5 +55,5 @@ def _clients_at_a_time(method: MixedEffects) -> int:
     """As many as messages fit into memory."""
     if not any(level.crossed for level in method.above):
         return CLIENTS
-    each = sum(math.prod(shape) for shape in method.likelihood.form(most_points(method)).values())
-    return max(1, min(CLIENTS, NUMBERS // each))
+    numbers_each = sum(math.prod(shape) for shape in method.likelihood.form(most_points(method)).values())
+    return max(1, min(CLIENTS, NUMBERS // numbers_each))

@@ -37,12 +37,12 @@ def boundary_tests(method: MixedModel, estimates: Mapping[str, Tensor]) -> dict[
     if "boundary" not in estimates:
         return tests
     for (level, k), value in zip(deviations(method), estimates["boundary"].tolist(), strict=True):
-        of = method.groupings[level]
-        first = np.cumsum([0, *of.blocks])
-        size = of.blocks[int(np.searchsorted(first, k, side="right")) - 1]
+        grouping = method.groupings[level]
+        first = np.cumsum([0, *grouping.blocks])
+        size = grouping.blocks[int(np.searchsorted(first, k, side="right")) - 1]
         if value >= 0:
             below = float(stats.chi2.sf(value, size - 1)) if size > 1 else float(value <= 0)
-            tests[f"sd({of.labels[k]})"] = 0.5 * float(stats.chi2.sf(value, size)) + 0.5 * below
+            tests[f"sd({grouping.labels[k]})"] = 0.5 * float(stats.chi2.sf(value, size)) + 0.5 * below
     return tests
 
 
@@ -82,7 +82,7 @@ def _wald(label: str, value: float, step: float) -> float:
         return float(odds / (1 + odds))
     if label.partition(":")[0] in OWN:
         return value + step
-    with np.errstate(over="ignore"):  # (of a number of which next to nothing is known)
+    with np.errstate(over="ignore"):  # of a number of which next to nothing is known
         return float(value * np.exp(step / value)) if value > 0 else value + step
 
 
@@ -92,7 +92,7 @@ def belong(
     """Intervals that belong to their estimates. A correlation at its bound has no standard error, and one that is not
     defined no estimate.
     """
-    # (where a profile ends at zero, the likelihood there is high enough)
+    # Where a profile ends at zero, the likelihood there is high enough.
     profiled = "profile" in estimates and level == method.settings.profile
     tests = {} if profiled else boundary_tests(method, estimates)
     columns = ["estimate", "standard_error", "lower", "upper"]
@@ -104,7 +104,7 @@ def belong(
         if name.startswith("corr(") and (bound.end is not None or not bound.defined):
             row[1] = np.nan
         if name.startswith(("sd(", "corr(")) and bound.end is not None:
-            row[0] = bound.end  # (a climb ends near its bound)
+            row[0] = bound.end  # a climb ends near its bound
         if name not in method.network.fixed:
             row[2:] = belonging(name, row[2:], row[0], row[1], bound.end, tests.get(name, 0.0), level)
     table[columns] = numbers

@@ -67,12 +67,12 @@ class KenwardRoger:
         phi = torch.linalg.inv_ex(sums(zero)[:-1].unflatten(0, (p, p))).inverse
         slopes = slope[:-1].unflatten(0, (p, p)).permute(2, 0, 1)  # P
         q = 0.5 * bend[:-1].unflatten(0, (p, p)).permute(2, 3, 0, 1)  # Q
-        along = slopes @ phi
+        product = slopes @ phi
         information = 0.5 * (
-            -bend[-1] - 2 * torch.einsum("ab,ijba->ij", phi, q) + torch.einsum("iab,jba->ij", along, along)
+            -bend[-1] - 2 * torch.einsum("ab,ijba->ij", phi, q) + torch.einsum("iab,jba->ij", product, product)
         )
         spread = _inverse(information)
-        more = torch.einsum("ij,ijab->ab", spread, q) - torch.einsum("ij,iab,jbc->ac", spread, along, slopes)
+        more = torch.einsum("ij,ijab->ab", spread, q) - torch.einsum("ij,iab,jbc->ac", spread, product, slopes)
         return cls(phi, slopes, spread, phi + 2 * phi @ more @ phi)
 
     def degrees_of_freedom(self, contrasts: Tensor) -> Tensor:
@@ -82,8 +82,8 @@ class KenwardRoger:
         turn = contrasts @ self.phi
         v = (turn * contrasts).sum(1)
         g = torch.einsum("ra,iab,rb->ri", turn, self.slopes, turn)
-        found: Tensor = 2 * v.square() / ((g @ self.spread) * g).sum(1)
-        return found
+        degrees: Tensor = 2 * v.square() / ((g @ self.spread) * g).sum(1)
+        return degrees
 
     def f_test(self, away: Tensor, contrast: Tensor) -> tuple[float, float, float]:
         """F, its denominator's degrees of freedom, and p, of contrast (q, p) times beta (p,) being what is ``away``
@@ -91,13 +91,13 @@ class KenwardRoger:
         """
         q = len(contrast)
         theta = contrast.T @ torch.linalg.solve(contrast @ self.phi @ contrast.T, contrast)
-        each = theta @ self.phi @ self.slopes @ self.phi
-        trace = torch.einsum("iaa->i", each)
+        products = theta @ self.phi @ self.slopes @ self.phi
+        trace = torch.einsum("iaa->i", products)
         a_1 = float(trace @ self.spread @ trace)
-        a_2 = float((self.spread * torch.einsum("iab,jba->ij", each, each)).sum())
+        a_2 = float((self.spread * torch.einsum("iab,jba->ij", products, products)).sum())
         b = (a_1 + 6 * a_2) / (2 * q)
         g = ((q + 1) * a_1 - (q + 4) * a_2) / ((q + 2) * a_2) if a_2 > 0 else 0.0
-        c_1, c_2, c_3 = (of / (3 * q + 2 * (1 - g)) for of in (g, q - g, q + 2 - g))
+        c_1, c_2, c_3 = (numerator / (3 * q + 2 * (1 - g)) for numerator in (g, q - g, q + 2 - g))
         mean = 1 / (1 - a_2 / q)
         variance = (2 / q) * (1 + c_1 * b) / ((1 - c_2 * b) ** 2 * (1 - c_3 * b))
         rho = variance / (2 * mean**2)
@@ -124,32 +124,32 @@ def _in_variances(method: MixedModel, numbers: Tensor, first: Tensor, second: Te
     """Derivatives in L's entries and log s as derivatives in L L^T's entries and s^2."""
 
     def variances(at: Tensor) -> Tensor:
-        parts, found = method.parts(at), []
+        parts, parts_moved = method.parts(at), []
         for name in method.sizes:
             if name in method.covariances:
                 root = method.covariances[name].matrix(parts[name])
-                found.append(method.covariances[name].of_matrix(root @ root.T))
+                parts_moved.append(method.covariances[name].of_matrix(root @ root.T))
             else:
-                found.append((2 * parts[name]).exp().reshape(-1))
-        return torch.cat(found)
+                parts_moved.append((2 * parts[name]).exp().reshape(-1))
+        return torch.cat(parts_moved)
 
     slope, bend = _derivatives(variances, numbers)
     moved = slope.norm(dim=0)
     of_root = torch.cat([torch.full((size,), name in method.covariances) for name, size in method.sizes.items()])
-    known = of_root.to(moved.device) & (moved < ON_BOUND * variances(numbers).max().sqrt())
-    unit = torch.where(known | (moved == 0), 1.0, moved)
-    back = torch.linalg.pinv(torch.where(known, 0.0, slope / unit), rtol=ON_BOUND) / unit[:, None]
+    is_known = of_root.to(moved.device) & (moved < ON_BOUND * variances(numbers).max().sqrt())
+    unit = torch.where(is_known | (moved == 0), 1.0, moved)
+    back = torch.linalg.pinv(torch.where(is_known, 0.0, slope / unit), rtol=ON_BOUND) / unit[:, None]
     # L L^T bends along the bound, and A moves with it: its slope across the bound is in what moves nothing else
-    across, bent = (of[:, known][:, :, known].flatten(1) for of in (bend, second))
-    along, moves = (torch.where(known, 0.0, of / unit) for of in (slope, first))
-    every = torch.cat([moves, bent], 1) @ torch.linalg.pinv(torch.cat([along, across], 1), rtol=ON_BOUND)
+    across, bent = (derivative[:, is_known][:, :, is_known].flatten(1) for derivative in (bend, second))
+    slopes, moves = (torch.where(is_known, 0.0, derivative / unit) for derivative in (slope, first))
+    every = torch.cat([moves, bent], 1) @ torch.linalg.pinv(torch.cat([slopes, across], 1), rtol=ON_BOUND)
     return first @ back, back.T @ (second - torch.einsum("mc,cab->mab", every, bend)) @ back
 
 
 def _inverse(information: Tensor) -> Tensor:
     """In units of its diagonal; of what is taken for known nothing is left."""
     scale = information.diagonal().clamp_min(0).sqrt()
-    there = scale > 0
-    unit = torch.where(there, scale, 1.0)
-    found = torch.linalg.pinv(information / unit / unit[:, None], rtol=1e-10, hermitian=True)
-    return torch.where(there & there[:, None], found / unit / unit[:, None], 0.0)
+    positive = scale > 0
+    unit = torch.where(positive, scale, 1.0)
+    inverse = torch.linalg.pinv(information / unit / unit[:, None], rtol=1e-10, hermitian=True)
+    return torch.where(positive & positive[:, None], inverse / unit / unit[:, None], 0.0)

@@ -84,14 +84,17 @@ def residual_sds(run: Run, level: float) -> pd.DataFrame:
             f"clients have one residual deviation in this model: {DISPERSION}='~ (1 | site)' gives each its own"
         )
     table = pd.DataFrame({"client": list(federation.ids), "n": federation.sizes()})
-    draws, (of, tails) = run.shared["effects.draws"], (method.network.dispersion, [(1 - level) / 2, (1 + level) / 2])
-    assert of is not None
+    draws, (grouping, tails) = (
+        run.shared["effects.draws"],
+        (method.network.dispersion, [(1 - level) / 2, (1 + level) / 2]),
+    )
+    assert grouping is not None
     if len(draws):
         gamma = method.parts(draws)[RESIDUAL]
         b = run.personal["b_draws"].flatten(1, 2)
     else:
         gamma, b = short(run.shared)[RESIDUAL][None], run.personal["b_mean"][:, None]
-    base = (gamma @ of.to_users(gamma).T)[:, 0]  # (D,)
+    base = (gamma @ grouping.to_users(gamma).T)[:, 0]  # (D,)
     logs = base + b[..., -1] / method.network.scale  # (J, D)
     if len(draws):
         ends = torch.quantile(logs, logs.new_tensor(tails), dim=1)

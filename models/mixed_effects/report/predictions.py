@@ -80,7 +80,7 @@ def predicted(
                 eta = eta + _of_new(method, columns, population, run.options.seed)
             for above in method.above:
                 z, group = columns.of(above.kind)
-                if above.smooth:  # (a curve of the population, too)
+                if above.smooth:  # a curve of the population, too
                     eta = eta + linear(z[0], of_smooth(population[above.effects]))
                 if above.smooth or level == "population":
                     continue
@@ -96,23 +96,23 @@ def predicted(
 
 def _of_clients(method: MixedModel, columns: Columns, own: State, owner: Tensor) -> Tensor:
     """What rows' clients' effects add to eta, and those of groups inside them, (D, n)."""
-    found = columns.x.new_zeros(())
+    total = columns.x.new_zeros(())
     for level in method.at_site:
         z, group = columns.of(level.kind)
         effects = own[level.effects]
         rows = effects[owner] if group is None else effects[owner, :, group[0].long()]  # (n, D, q)
-        found = found + linear(z[0], rows.transpose(0, 1))
-    return found
+        total = total + linear(z[0], rows.transpose(0, 1))
+    return total
 
 
 def _of_new(method: MixedModel, columns: Columns, population: State, seed: int) -> Tensor:
     """The same of one client that is not known, with one group inside it, (D, n)."""
-    found = columns.x.new_zeros(())
+    total = columns.x.new_zeros(())
     for level in method.at_site:
         root, name = level.root(population[level.name]), f"new {level.name}"
         noise = normals(torch.Size(root.shape[:2]), seed, name, dtype=torch.float64)
-        found = found + linear(columns.of(level.kind)[0][0], (root @ noise[..., None]).squeeze(-1)[:, None])
-    return found
+        total = total + linear(columns.of(level.kind)[0][0], (root @ noise[..., None]).squeeze(-1)[:, None])
+    return total
 
 
 def _draws(method: MixedModel, run: Run, number: int) -> tuple[State, State]:
@@ -143,26 +143,26 @@ def _summary(
 
     values = {name: population[name][:, None] for name in method.response_family.starts}
     values |= {name: population[name] for name in (OWN_SPREAD,) if name in population}
-    here = columns.of_one
-    fn, family = method.response(eta, values, here), method.response_family
+    rows = columns.of_one
+    fn, family = method.response(eta, values, rows), method.response_family
     levels = family.level_names
     mean = family.mean_of(fn).expand_as(eta)
-    found: dict[str, Any] = {"mean": (weights[:, None] * mean).sum(0).numpy()}
+    table: dict[str, Any] = {"mean": (weights[:, None] * mean).sum(0).numpy()}
     if interval is not None:
         tails = eta.new_tensor([(1 - interval) / 2, (1 + interval) / 2])
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed % 2**63)
             drawn = fn.sample()
-        found["lower"], found["upper"] = torch.quantile(mean, tails, dim=0).numpy()
+        table["lower"], table["upper"] = torch.quantile(mean, tails, dim=0).numpy()
         if levels:
             ends = zip(tails, ("lower", "higher"), strict=True)
             bounds = [torch.quantile(drawn, tail, dim=0, interpolation=end) for tail, end in ends]
             for name, bound in zip(("response_lower", "response_upper"), bounds, strict=True):
-                found[name] = [levels[int(number) - 1] for number in bound]
+                table[name] = [levels[int(number) - 1] for number in bound]
         else:
             both = torch.quantile(drawn.expand_as(eta), tails, dim=0)
-            found["response_lower"], found["response_upper"] = both.numpy()
+            table["response_lower"], table["response_upper"] = both.numpy()
     if levels:
         of_levels = (weights[:, None, None] * family.level_probabilities(fn)).sum(0).T.numpy()
-        found |= {f"p({name})": probability for name, probability in zip(levels, of_levels, strict=True)}
-    return pd.DataFrame(found)
+        table |= {f"p({name})": probability for name, probability in zip(levels, of_levels, strict=True)}
+    return pd.DataFrame(table)

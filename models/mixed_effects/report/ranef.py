@@ -34,27 +34,27 @@ def random_effects(run: Run, level: str) -> pd.DataFrame:
     """See :meth:`hierfl.models.mixed_effects.fitted_model.FittedMixedModel.ranef`."""
     method, federation = run.fitted.method, run.fitted.federation
     assert isinstance(method, MixedModel)
-    named = {of.grouping.factor or "client": of for of in method.levels}
+    named = {grouping.grouping.factor or "client": grouping for grouping in method.levels}
     if (reader := federation.about.get("reader")) is not None and level == reader.places.levels.client:
         level = "client"
     if level not in named:
         raise unknown("level of random effects", level, named)
-    found, own = named[level], run.personal
-    of = found.grouping
-    if found.where == "server":
-        return _table({level: list(of.groups)}, of, *_of_server(run, found))
-    if not found.inside:
+    level_asked, own = named[level], run.personal
+    grouping = level_asked.grouping
+    if level_asked.where == "server":
+        return _table({level: list(grouping.groups)}, grouping, *_of_server(run, level_asked))
+    if not level_asked.inside:
         return _table(
             {"client": list(federation.ids), "n": federation.sizes()},
-            of,
-            *in_table_units(of, own["b_mean"], own["b_root"]),
+            grouping,
+            *in_table_units(grouping, own["b_mean"], own["b_root"]),
         )
-    mean, sd = in_table_units(of, own[f"{found.effects}_mean"], own[f"{found.effects}_root"])
-    places = federation.about["reader"].places.within.get(found.kind, {})
+    mean, sd = in_table_units(grouping, own[f"{level_asked.effects}_mean"], own[f"{level_asked.effects}_root"])
+    places = federation.about["reader"].places.within.get(level_asked.kind, {})
     where = [(j, name, k) for j, client in enumerate(federation.ids) for name, k in places.get(client, {}).items()]
     at = tuple(torch.tensor([place[i] for place in where]) for i in (0, 2))
     names = {"client": [federation.ids[j] for j, _, _ in where], level: [name for _, name, _ in where]}
-    return _table(names, of, mean[at], sd[at])
+    return _table(names, grouping, mean[at], sd[at])
 
 
 def _of_server(run: Run, level: Level) -> tuple[Tensor, Tensor]:
@@ -75,12 +75,12 @@ def _of_server(run: Run, level: Level) -> tuple[Tensor, Tensor]:
     return draws.mean(0), draws.std(0)
 
 
-def _table(whose: Mapping[str, Sequence[Any]], of: Grouping, mean: Tensor, sd: Tensor) -> pd.DataFrame:
+def _table(whose: Mapping[str, Sequence[Any]], grouping: Grouping, mean: Tensor, sd: Tensor) -> pd.DataFrame:
     """A row for each group and effect, effect after effect; groups in the order in which people count."""
     import pandas as pd
 
     parts, reach = [], float(stats.norm.ppf((1 + LEVEL) / 2))
-    for k, name in enumerate(of.names):
+    for k, name in enumerate(grouping.names):
         m, s = mean[:, k].cpu().numpy(), sd[:, k].cpu().numpy()
         columns = {**whose, "effect": name, "mean": m, "sd": s, "lower": m - reach * s, "upper": m + reach * s}
         parts.append(pd.DataFrame(columns))

@@ -24,17 +24,17 @@ BESIDE: Mapping[str, tuple[str, float]] = {
 ROUNDING = 1e-9
 
 
-def check_same_data(one: Run, other: Run) -> None:
+def check_same_data(first: Run, other: Run) -> None:
     """Refuses to compare fits of different data.
 
     Raises:
         UserError: in one line that says what differs: rows, clients, the response, weights and the like.
     """
-    if found := _difference(one, other):
-        raise UserError(f"the models are of different {found}: their likelihoods cannot be compared")
+    if difference := _difference(first, other):
+        raise UserError(f"the models are of different {difference}: their likelihoods cannot be compared")
 
 
-def check_same_columns(one: Run, other: Run) -> None:
+def check_same_columns(this: Run, other: Run) -> None:
     """Refuses two fits whose effects of one name are different columns: no names say that such models are nested.
 
     Args:
@@ -43,9 +43,9 @@ def check_same_columns(one: Run, other: Run) -> None:
     Raises:
         UserError: for an effect of two columns, such as I((x + 3) * n) and I(x + 3 * n), both called I(x + 3 * n).
     """
-    columns = [_effects(run) for run in (one, other)]
+    columns = [_effects(run) for run in (this, other)]
     for key in columns[0].keys() & columns[1].keys():
-        first, second = (_training(run, found[key]) for run, found in zip((one, other), columns, strict=True))
+        first, second = (_training(run, effects[key]) for run, effects in zip((this, other), columns, strict=True))
         if not torch.allclose(first, second, rtol=ROUNDING, atol=0.0):
             raise UserError(f"the models have different effects of one name, {key[1]!r}: no names say which is nested")
 
@@ -55,14 +55,14 @@ def _effects(run: Run) -> dict[tuple[str, str], Tensor]:
     design = _design(run)
     names = [("", name) for name in design.fixed]
     levels = {**design.groupings, **design.own}.items()
-    # (a client's effect on its own residuals has no column)
-    names += [(level, name) for level, of in levels for name in of.names if name != SPREAD]
+    # A client's effect on its own residuals has no column.
+    names += [(level, name) for level, grouping in levels for name in grouping.names if name != SPREAD]
     return dict(zip(names, run.fitted.federation.x.unbind(1), strict=False))
 
 
-def _difference(one: Run, other: Run) -> str:
+def _difference(this: Run, other: Run) -> str:
     """What differs; empty where nothing does."""
-    runs = one, other
+    runs = this, other
     first, second = (run.fitted.federation for run in runs)
     if NO_ROWS in first.about or NO_ROWS in second.about:
         raise UserError("compare needs the rows that were fitted: load_mixed_model(folder, df=table) has them")

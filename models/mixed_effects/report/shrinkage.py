@@ -65,9 +65,9 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
         z = design.split(batch.x).z
         z = z if batch.mask is None else z * batch.mask[..., None]
         root = method.covariance.matrix(loose["root"])
-        # (a coefficient at infinity has hardly any curvature left where Newton's method ends)
-        known = (triangle(root, factor).norm(dim=-1) < 1e-2 * width).all(-1) & (torch.linalg.matrix_rank(z) == q)
-        local[clients] = torch.where(known[:, None], u @ root.T @ turn.T, torch.nan) + population
+        # A coefficient at infinity has hardly any curvature left where Newton's method ends.
+        determined = (triangle(root, factor).norm(dim=-1) < 1e-2 * width).all(-1) & (torch.linalg.matrix_rank(z) == q)
+        local[clients] = torch.where(determined[:, None], u @ root.T @ turn.T, torch.nan) + population
         hierarchical[clients] = _posterior_means(fitted, clients, same)
     moved = _regions(fitted, width)
     local, hierarchical = local + moved, hierarchical + moved
@@ -111,15 +111,15 @@ def _regions(fitted: Fitted, like: Tensor) -> Tensor:
     method = fitted.method
     assert isinstance(method, MixedModel)
     random = method.network.random
-    found = like.new_zeros(fitted.federation.clients, method.covariance.q)
+    effects_of_regions = like.new_zeros(fitted.federation.clients, method.covariance.q)
     for level in method.above:
         effects = fitted.shared[f"effects.{level.effects}"] @ level.grouping.to_users(like).T
         homes = fitted.federation.about["reader"].places.homes
         own = effects[torch.tensor([homes.get(name, 0) for name in fitted.federation.ids])]
         for k, name in enumerate(level.grouping.names):
             if name in random:
-                found[:, random.index(name)] = own[:, k]
-    return found
+                effects_of_regions[:, random.index(name)] = own[:, k]
+    return effects_of_regions
 
 
 def _all_rows(fitted: Fitted) -> Batch:
@@ -139,9 +139,9 @@ def _combinations(fitted: Fitted) -> Tensor:
     p, q = len(design.fixed), len(design.random)  # type: ignore[attr-defined]
     x, z = inputs[:, :p], inputs[:, p : p + q]
     scale = z.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
-    found = torch.linalg.lstsq(z / scale, x, driver="gelsd").solution
-    gap = (z / scale @ found - x).norm(dim=0) / x.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
-    return torch.where(gap < 1e-8, found / scale[:, None], 0.0)
+    solution = torch.linalg.lstsq(z / scale, x, driver="gelsd").solution
+    gap = (z / scale @ solution - x).norm(dim=0) / x.norm(dim=0).clamp_min(torch.finfo(x.dtype).tiny)
+    return torch.where(gap < 1e-8, solution / scale[:, None], 0.0)
 
 
 @torch.no_grad()

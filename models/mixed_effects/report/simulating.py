@@ -52,27 +52,27 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
     values = {k: v.cpu() for k, v in short(run.shared).items()}
     x, y = places.inputs, places.like.clone()
     whole = method.network.split(x[None])
-    sizes = {of.kind: max(of.size, _most(whole, of) + 1) for of in method.levels}
+    sizes = {level.kind: max(level.size, _most(whole, level) + 1) for level in method.levels}
     above = {
-        of.kind: _effects(of, values, sizes[of.kind], key(seed, number, "regions"))
-        for of in method.above if not of.smooth
+        level.kind: _effects(level, values, sizes[level.kind], key(seed, number, "regions"))
+        for level in method.above if not level.smooth
     }  # fmt: skip
     for client, rows in places.clients:
         own = key(seed, number, client)
         columns = method.network.split(x[rows][None])
         eta = method.predictor(columns, values["beta"])[0]
-        for of in method.above:
-            if of.smooth:  # (the curve that was estimated)
-                eta = eta + linear(columns.of(of.kind)[0][0], of_smooth(values[of.effects]))
+        for level in method.above:
+            if level.smooth:  # the curve that was estimated
+                eta = eta + linear(columns.of(level.kind)[0][0], of_smooth(values[level.effects]))
         effects = {}
-        for of in method.at_site:
-            groups, name = (sizes[of.kind], "groups") if of.inside else (1, "client")
-            effects[of.kind] = _effects(of, values, groups, key(own, name))
+        for level in method.at_site:
+            groups, name = (sizes[level.kind], "groups") if level.inside else (1, "client")
+            effects[level.kind] = _effects(level, values, groups, key(own, name))
         for kind, drawn in {**effects, **above}.items():
             z, group = columns.of(kind)
             eta = eta + linear(z[0], drawn if group is None else drawn[group[0].long()])
-        here, spread = columns.of_one, method.spread(effects[CLIENT])
-        y[rows] = responses(method, eta, {**values, **spread}, here, key(own, "rows")).to(y)
+        rows_of_client, spread = columns.of_one, method.spread(effects[CLIENT])
+        y[rows] = responses(method, eta, {**values, **spread}, rows_of_client, key(own, "rows")).to(y)
     return y
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hierfl.inference.evaluation.fitted import Fitted
 
 #: the share of an effect's change along such a direction from which on it is at infinity, too
-ALONG = 1e-3
+MIN_SHARE_ALONG = 1e-3
 #: of the intervals
 LEVEL = 0.95
 
@@ -62,8 +62,8 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
     assert isinstance(method, MixedModel)
     bayes, infinite = method.settings.population == "bayes", None
     estimates = short(shared)
-    labels, here = effects_of(method, {k: v[None] for k, v in estimates.items()})
-    values, bounds = here[0], dict[str, Bound]()
+    labels, effects = effects_of(method, {k: v[None] for k, v in estimates.items()})
+    values, bounds = effects[0], dict[str, Bound]()
     drawn = _drawn(method, shared)
     table = pd.DataFrame({"effect": labels, "estimate": values.cpu().numpy()})
     for name in ("standard_error", "lower", "upper", "statistic", "df", "p"):
@@ -94,14 +94,14 @@ def standard_errors(method: MixedModel, estimates: State) -> tuple[Tensor, Tenso
     """(m,): from the curvature at the estimates; not a number where there is none. And which effects are at infinity,
     (m,): others have the errors that they have with those there.
     """
-    seen, inverse, infinite = seen_curvature(method, estimates)
-    variance = torch.where(infinite, torch.nan, ((seen @ inverse) * seen).sum(1))
+    jacobian, inverse, infinite = seen_curvature(method, estimates)
+    variance = torch.where(infinite, torch.nan, ((jacobian @ inverse) * jacobian).sum(1))
     own = coefficients_covariance(method, estimates)
     if own is not None:
         variance = torch.cat([own.diagonal(), variance[len(own) :]])
         variance = torch.where(infinite, torch.nan, variance)
-    found: Tensor = torch.where(variance > 0, variance, torch.nan).sqrt()
-    return found, infinite
+    errors: Tensor = torch.where(variance > 0, variance, torch.nan).sqrt()
+    return errors, infinite
 
 
 def seen_curvature(method: MixedModel, estimates: State) -> tuple[Tensor, Tensor, Tensor]:
@@ -118,9 +118,9 @@ def seen_curvature(method: MixedModel, estimates: State) -> tuple[Tensor, Tensor
         flat = torch.zeros_like(nothing, dtype=torch.bool)
         return nothing.new_full((len(nothing), 1), torch.nan), nothing.new_ones(1, 1), flat
     jacobian = torch.autograd.functional.jacobian(effects, numbers)
-    along, flat = directions(method, estimates)
-    moved, rest = jacobian @ along, along[:, ~flat]
-    infinite = moved[:, flat].norm(dim=1) > ALONG * moved.norm(dim=1)
+    free, flat = directions(method, estimates)
+    moved, rest = jacobian @ free, free[:, ~flat]
+    infinite = moved[:, flat].norm(dim=1) > MIN_SHARE_ALONG * moved.norm(dim=1)
     return jacobian @ rest, inverse_of(rest.mT @ estimates["curvature"] @ rest), infinite
 
 
@@ -136,10 +136,10 @@ def _profiled(table: pd.DataFrame, method: MixedModel, shared: Mapping[str, Tens
     rows = (~table["effect"].isin(method.network.fixed)).to_numpy()
     bounds = shared["effects.profile"].cpu().numpy()
     for k, name in enumerate(("lower", "upper")):
-        found = table[name].to_numpy().copy()
+        column = table[name].to_numpy().copy()
         ends = np.where(bounds[:, k] == UNKNOWN, np.nan, bounds[:, k])
-        found[rows] = np.where(ends == INFINITE, np.inf, ends)
-        table[name] = found
+        column[rows] = np.where(ends == INFINITE, np.inf, ends)
+        table[name] = column
 
 
 def _drawn(method: MixedModel, shared: Mapping[str, Tensor]) -> Tensor | None:
@@ -155,20 +155,22 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
     """See :func:`effects_table`."""
     parameters = method.parameters
     clients, rows, *inside = estimates["counts"].tolist()
-    found = {"parameters": float(parameters), "rows": rows, "groups": clients}
-    found |= {f"{level.kind}_groups": number for level, number in zip(method.inside, inside, strict=True)}
-    if (len(inside) > 1 or any(of.crossed for of in method.above)) and method.likelihood.searches_beta:
-        found["laplace"] = 1.0
+    numbers = {"parameters": float(parameters), "rows": rows, "groups": clients}
+    numbers |= {f"{level.kind}_groups": number for level, number in zip(method.inside, inside, strict=True)}
+    if (
+        len(inside) > 1 or any(level_above.crossed for level_above in method.above)
+    ) and method.likelihood.searches_beta:
+        numbers["laplace"] = 1.0
     for level in method.above:
         name = "smooth_effects" if level.smooth else "crossed_groups" if level.crossed else "outer_groups"
-        found[name] = found.get(name, 0.0) + float(level.groups)
+        numbers[name] = numbers.get(name, 0.0) + float(level.groups)
     if not bayes:
         height = float(estimates["height"])
-        found |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}
-        found |= {"bic": parameters * float(np.log(max(rows, 1))) - 2 * height}
-        found |= {"off_maximum": float(estimates["to_go"])}
+        numbers |= {"log_likelihood": height, "aic": 2 * parameters - 2 * height}
+        numbers |= {"bic": parameters * float(np.log(max(rows, 1))) - 2 * height}
+        numbers |= {"off_maximum": float(estimates["to_go"])}
     if method.settings.draws and method.k:
-        found["effective_points"] = float(estimates["worth"])
+        numbers["effective_points"] = float(estimates["worth"])
     if not method.settings.draws:
-        found["population_draws"] = 0.0
-    return found
+        numbers["population_draws"] = 0.0
+    return numbers

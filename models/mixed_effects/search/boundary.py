@@ -38,22 +38,22 @@ class Face:
         """Of a standard deviation by its number in :func:`deviations`."""
         level, k = deviations(method)[number]
         t = directions(method.groupings[level], estimates[level])[1][k]
-        roots = {name: of.matrix(estimates[name]) for name, of in method.covariances.items()}
+        roots = {name: covariance.matrix(estimates[name]) for name, covariance in method.covariances.items()}
         least = LEAST * (t @ roots[level]).norm()
         free, start = [], []
         lost = torch.zeros_like(least)
         for name, size in method.sizes.items():
-            value, one = estimates[name].reshape(size), torch.eye(size).to(t)
+            value, identity = estimates[name].reshape(size), torch.eye(size).to(t)
             if name in roots:
-                of = method.covariances[name]
+                covariance = method.covariances[name]
                 if name == level:
-                    one, value = _without(of, roots[name], t, least)
+                    identity, value = _without(covariance, roots[name], t, least)
                 else:
-                    value = of.of_matrix(_lifted(roots[name], range(of.q), least))
-                lost = lost + roots[name].square().sum() - of.matrix(one @ value).square().sum()
-            free.append(one)
+                    value = covariance.of_matrix(_lifted(roots[name], range(covariance.q), least))
+                lost = lost + roots[name].square().sum() - covariance.matrix(identity @ value).square().sum()
+            free.append(identity)
             start.append(value)
-        if "log_noise" in method.single:  # (what no effect takes up is the residual's)
+        if "log_noise" in method.single:  # what no effect takes up is the residual's
             at = list(method.sizes).index("log_noise")
             start[at] = 0.5 * ((2 * start[at]).exp() + lost.clamp_min(0)).log()
         return cls(torch.block_diag(*free), torch.cat(start))
@@ -61,7 +61,12 @@ class Face:
 
 def deviations(method: MixedModel) -> list[tuple[str, int]]:
     """Level and effect of each standard deviation that is learned, in the order of the table of effects."""
-    return [(level, k) for level, of in method.covariances.items() if level in method.sizes for k in range(of.q)]
+    return [
+        (level, k)
+        for level, covariance in method.covariances.items()
+        if level in method.sizes
+        for k in range(covariance.q)
+    ]
 
 
 def tested(method: MixedModel) -> bool:
@@ -80,15 +85,15 @@ def _without(covariance: Covariance, root: Tensor, t: Tensor, least: Tensor) -> 
         t: of length one, (q,).
         least: standard deviation of an effect that t has nothing of, to begin with.
     """
-    seen = (t.abs() > 1e-9).nonzero().flatten().tolist()
-    pivot = seen[-1]
+    involved = (t.abs() > 1e-9).nonzero().flatten().tolist()
+    pivot = involved[-1]
     rest = [i for i in range(covariance.q) if i != pivot]
     where = {cell: e for e, cell in enumerate(covariance.places)}
     kept = [(cell, e) for cell, e in where.items() if pivot not in cell]
     free = root.new_zeros(covariance.entries, len(kept))
     for column, ((i, c), e) in enumerate(kept):
         free[e, column] = 1.0
-        if i in seen:
+        if i in involved:
             free[where[pivot, c], column] = -t[i] / t[pivot]
     left = root - t[:, None] * (t @ root)
     first = torch.zeros_like(root)
@@ -97,7 +102,7 @@ def _without(covariance: Covariance, root: Tensor, t: Tensor, least: Tensor) -> 
         few = 1e-10 * (sigma.diagonal().max() + least.square())
         at = torch.tensor(rest)
         first[at[:, None], at] = torch.linalg.cholesky(sigma + few * torch.eye(len(rest)).to(sigma))
-        first = _lifted(first, [i for i in rest if i not in seen], least)
+        first = _lifted(first, [i for i in rest if i not in involved], least)
     return free, covariance.of_matrix(first)[torch.tensor([e for _, e in kept], dtype=torch.long)]
 
 

@@ -17,7 +17,7 @@ from hierfl.data.formula.grouping import Grouping
 
 from ..model.covariance import Covariance
 from ..model.equations import MixedModel
-from .climb import FLAT, eigen
+from .climb import MIN_CURVATURE_SHARE, eigen
 
 #: an estimate is at its bound where its distance from there is below this share of the distance's standard error; a
 #: climb to the bound ends at a share of 1e-5 and less
@@ -46,9 +46,9 @@ class Bound(NamedTuple):
     defined: bool = True
 
 
-def directions(of: Grouping, like: Tensor) -> tuple[Tensor, Tensor]:
+def directions(grouping: Grouping, like: Tensor) -> tuple[Tensor, Tensor]:
     """Rows (q, q) of length one: each effect in units that centre and scale the columns, and in the table's."""
-    turn = of.to_users(like)
+    turn = grouping.to_users(like)
     return torch.eye(len(turn)).to(turn), turn / turn.norm(dim=1, keepdim=True)
 
 
@@ -63,24 +63,24 @@ def at_bounds(method: MixedModel, estimates: Mapping[str, Tensor]) -> dict[str, 
     for level, covariance in method.covariances.items():
         if level not in method.sizes:
             continue
-        of, root = method.groupings[level], covariance.matrix(estimates[level])
+        grouping, root = method.groupings[level], covariance.matrix(estimates[level])
         inside, own = (
-            _close(method, estimates, level, rows) for rows in directions(of, estimates[level])
+            _close(method, estimates, level, rows) for rows in directions(grouping, estimates[level])
         )  # fmt: skip
         spread = (root.norm(dim=1) > FLAT_SHARE * method.network.scale).tolist()
-        for k, label in enumerate(of.labels):
-            if inside[k] and spread[k]:  # (its standard error is a thousand times as much: the likelihood is flat)
+        for k, label in enumerate(grouping.labels):
+            if inside[k] and spread[k]:  # its standard error is a thousand times as much: the likelihood is flat
                 bounds[f"sd({label})"], own[k] = Bound(NOT_IDENTIFIED), False
                 continue
             note = (SD_NOTE if own[k] else AT_MEANS) if inside[k] else ""
             bounds[f"sd({label})"] = Bound(note, 0.0 if own[k] else None)
-        rows = of.to_users(root) @ root
+        rows = grouping.to_users(root) @ root
         for pair, (i, k) in enumerate(covariance.pairs):
-            at, one = covariance.q + pair, float((rows[i] @ rows[k]).sign())
+            at, sign = covariance.q + pair, float((rows[i] @ rows[k]).sign())
             none, defined = inside[i] or inside[k], not (own[i] or own[k])
             note = NOT_IDENTIFIED if none else CORRELATION_NOTE if inside[at] else ""
-            end = one if defined and (none or own[at]) else None
-            bounds[f"corr({of.names[i]}, {of.labels[k]})"] = Bound(note, end, defined)
+            end = sign if defined and (none or own[at]) else None
+            bounds[f"corr({grouping.names[i]}, {grouping.labels[k]})"] = Bound(note, end, defined)
     return bounds
 
 
@@ -134,5 +134,9 @@ def errors_of(jacobian: Tensor, curvature: Tensor) -> Tensor:
         curvature: at the estimates, (k, k).
     """
     values, vectors, scale = eigen(curvature)
-    along = (jacobian / scale) @ vectors
-    return torch.where(values > FLAT, along.square() / values.clamp_min(FLAT), 0.0).sum(1).sqrt()
+    components = (jacobian / scale) @ vectors
+    return (
+        torch.where(values > MIN_CURVATURE_SHARE, components.square() / values.clamp_min(MIN_CURVATURE_SHARE), 0.0)
+        .sum(1)
+        .sqrt()
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from hierfl.inference.server.explored import NOWHERE
+from hierfl.inference.server.explored import NO_HEIGHT
 from hierfl.inference.state import State
 
 from ..model.arithmetic import IMPOSSIBLE
@@ -22,10 +22,10 @@ FIRST_RADIUS, LARGEST_RADIUS = 5.0, 1e3
 #: the longest step of a logarithm and the like
 LONGEST = 2.0
 #: curvature below this share of its diagonal is none
-FLAT = 1e-10
+MIN_CURVATURE_SHARE = 1e-10
 #: how far a point of which nothing is known is from a maximum: a number, since a server's memory
 #: holds nothing else
-FAR = 1e9
+INFINITE_LENGTH = 1e9
 #: a step that has lost less than this, relative to the height, has lost nothing but digits
 ROUNDING = 1e-12
 
@@ -41,7 +41,7 @@ class Climb:
         curvature: there, (k, k).
         radius: of the next step, ().
         next: where to look next, (k,).
-        to_go: the length of Newton's step from the best point, in standard errors, (); :data:`FAR` where the curvature
+        to_go: the length of Newton's step in standard errors, (); :data:`INFINITE_LENGTH` where the curvature
             is no maximum's.
         rounds: how many points were looked at, ().
         longest: how far a number goes in one step at most, (k,).
@@ -60,9 +60,10 @@ class Climb:
     @classmethod
     def begin(cls, at: Tensor, longest: Tensor) -> Climb:
         """Before anything is known."""
-        k, one = len(at), at.new_ones(())
+        k, unit = len(at), at.new_ones(())
         return cls(
-            at, one * NOWHERE, torch.zeros_like(at), at.new_zeros(k, k), one * FIRST_RADIUS, at, one * FAR, one * 0,
+            at, unit * NO_HEIGHT, torch.zeros_like(at), at.new_zeros(k, k), unit * FIRST_RADIUS, at,
+            unit * INFINITE_LENGTH, unit * 0,
             longest,
         )  # fmt: skip
 
@@ -82,18 +83,18 @@ class Climb:
 
         After a point of other steps than these, ``trusted`` to go up, which has, the radius is that of a beginning.
         """
-        found = bool((height > 0.5 * IMPOSSIBLE) & gradient.isfinite().all() & curvature.isfinite().all())
-        first = bool(self.height == NOWHERE)
+        finite = bool((height > 0.5 * IMPOSSIBLE) & gradient.isfinite().all() & curvature.isfinite().all())
+        first = bool(self.height == NO_HEIGHT)
         gained = height - self.height
         least = digits * (1 + self.height.abs())
-        kept = found and (first or bool(gained >= -least))
+        kept = finite and (first or bool(gained >= -least))
         radius = self.radius
         if trusted and kept:
             radius = torch.full_like(radius, FIRST_RADIUS)
         elif not first:
             step = self.next - self.best
             promised = self.gradient @ step - 0.5 * step @ self.curvature @ step
-            ratio = float(gained / promised) if found and bool(promised > least) else 1.0 if kept else -1.0
+            ratio = float(gained / promised) if finite and bool(promised > least) else 1.0 if kept else -1.0
             length = self._length(step, self.curvature)
             if not kept or ratio < 0.25:
                 radius = 0.25 * torch.minimum(radius, length)
@@ -112,8 +113,8 @@ class Climb:
     def _length(step: Tensor, curvature: Tensor) -> Tensor:
         """In standard errors."""
         values, vectors, scale = eigen(curvature)
-        along = vectors.mT @ (step * scale)
-        return (along.square() * values.abs()).sum().sqrt()
+        components = vectors.mT @ (step * scale)
+        return (components.square() * values.abs()).sum().sqrt()
 
     def arrived(self, tol: float) -> bool:
         """Whether Newton's step to go is shorter than ``tol`` standard errors, from a maximum."""
@@ -129,20 +130,20 @@ def eigen(curvature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def newton_step(g: Tensor, curvature: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
-    """The step (k,), and the length in standard errors of Newton's own; :data:`FAR` where there is no maximum near.
+    """The step (k,), and the length in standard errors of Newton's own, infinite where no maximum is near.
 
     Where it is flat, and the gradient is nothing, nothing moves.
     """
     if not len(g):
         return g, g.new_zeros(())
     values, vectors, scale = eigen(curvature)
-    along = vectors.mT @ (g / scale)
-    flat = values.abs() < FLAT
-    bent = torch.where(flat, FLAT, values.abs())
-    move = torch.where(flat & (along.abs() < FLAT), 0.0, along / bent)
+    components = vectors.mT @ (g / scale)
+    flat = values.abs() < MIN_CURVATURE_SHARE
+    bent = torch.where(flat, MIN_CURVATURE_SHARE, values.abs())
+    move = torch.where(flat & (components.abs() < MIN_CURVATURE_SHARE), 0.0, components / bent)
     length = (move.square() * bent).sum().sqrt()
     step = (vectors @ (move * (radius / length.maximum(radius)))) / scale
-    return step, torch.where((values > -FLAT).all(), length, FAR)
+    return step, torch.where((values > -MIN_CURVATURE_SHARE).all(), length, INFINITE_LENGTH)
 
 
 def spread(curvature: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from ..likelihood.protocol import Coefficients
 from ..likelihood.quadrature.region_nodes import RegionExpansion
 from ..model.covariance import Covariance
 from ..model.equations import MixedModel
-from .climb import FAR, LONGEST
+from .climb import INFINITE_LENGTH, LONGEST
 from .priors import Priors, log_normal
 
 #: maximum likelihood | restricted | what clients' posteriors are mixed over
@@ -77,7 +77,7 @@ class Surface:
     def longest(self, criterion: Criterion) -> Tensor:
         """How far each number, or coordinate, goes in a round, (k,)."""
         of_root = LONGEST if criterion == "mixing" else LONGEST * self.method.network.scale
-        far = {**dict.fromkeys(self.method.covariances, of_root), "beta": FAR * self.method.unit}
+        far = {**dict.fromkeys(self.method.covariances, of_root), "beta": INFINITE_LENGTH * self.method.unit}
         return torch.cat([torch.full((n,), far.get(k, LONGEST)).double() for k, n in self.method.sizes.items()] or [
             torch.zeros(0).double()
         ])  # fmt: skip
@@ -124,7 +124,7 @@ class Surface:
         sums: Mapping[str, Tensor],
         at: Tensor,
         criterion: Criterion,
-        known: RegionExpansion | None = None,
+        nodes: RegionExpansion | None = None,
         *,
         coordinates: bool = False,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,17 +134,17 @@ class Surface:
             sums: of a round.
             at: the numbers at which clients were, or their coordinates, (k,).
             criterion: which; "mixing" is a density of coordinates.
-            known: of regions, by which the nodes were placed.
+            nodes: of regions, by which the nodes were placed.
             coordinates: whether ``at`` is coordinates, as of "mixing" it always is.
         """
         mixing = criterion == "mixing"
         turned = coordinates or mixing
-        here = self.of_coordinates(at) if turned else at
+        start = self.of_coordinates(at) if turned else at
         coefficients = self.coefficients(criterion)
 
         def value(where: Tensor) -> Tensor:
-            step = (self.of_coordinates(where) if turned else where) - here
-            height = self.method.likelihood.height(sums, here, step, known, coefficients)
+            step = (self.of_coordinates(where) if turned else where) - start
+            height = self.method.likelihood.height(sums, start, step, nodes, coefficients)
             return height + self.log_prior(where) if mixing else height
 
         exact = self.method.likelihood.derivatives(sums, coefficients) if len(at) else None
@@ -156,7 +156,7 @@ class Surface:
             leaf = at.detach().clone().requires_grad_()
             height = value(leaf)
             (slope,) = torch.autograd.grad(height, leaf, create_graph=True)
-            bend = torch.stack([torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in slope])
+            bend = torch.stack([torch.autograd.grad(part, leaf, retain_graph=True)[0] for part in slope])
         return height.detach(), slope.detach(), -bend
 
     def _by_coordinates(
@@ -185,7 +185,7 @@ def upright(method: MixedModel, state: State) -> State:
     if not signs:
         return state
     sign = torch.cat([signs.get(k, state["slope"].new_ones(size)) for k, size in sizes.items()])
-    turned = {k: state[k] * of for k, of in signs.items()} | {"slope": state["slope"] * sign}
+    turned = {k: state[k] * signs_of_level for k, signs_of_level in signs.items()} | {"slope": state["slope"] * sign}
     turned["curvature"] = state["curvature"] * sign * sign[:, None]
     once = sign[:, None]
     by = {"cross_1": once, "cross_2": once[:, None] * once}

@@ -21,10 +21,10 @@ from torch import Tensor
 from ..model.covariance import Covariance
 from ..model.equations import MixedModel
 from ..model.levels import Level
-from .climb import FAR, LARGEST_RADIUS, Climb, newton_step
+from .climb import INFINITE_LENGTH, LARGEST_RADIUS, Climb, newton_step
 
 #: how many rounds have a next point of these; a climb that is nearer than so many standard errors has none
-ROUNDS, NEAR = 5, 0.2
+ROUNDS, MIN_TO_GO = 5, 0.2
 #: log s moves by so much at most in a step of EM
 LONGEST = 3.0
 #: x of a step of Newton's in x: at most, or it is none; and down along the diagonal, to where it is shortened
@@ -42,7 +42,7 @@ def early(method: MixedModel, climb: Climb, counts: Tensor) -> Climb:
         counts: clients, rows and groups inside, as they are broadcast.
     """
     number = int(climb.rounds)
-    if number > ROUNDS or bool(climb.to_go < NEAR) or not fits(method):
+    if number > ROUNDS or bool(climb.to_go < MIN_TO_GO) or not fits(method):
         return climb
     moments = has_moments(method)
     at = None if number == 1 and moments else log_point(method, climb)
@@ -77,12 +77,12 @@ def has_moments(method: MixedModel) -> bool:
 
 def em_point(method: MixedModel, climb: Climb, counts: Tensor) -> Tensor | None:
     """Numbers (k,) after a step of EM; None where moments are none, by what rounding has left of them."""
-    sizes, found = list(method.sizes.values()), list[Tensor]()
+    sizes, moved = list(method.sizes.values()), list[Tensor]()
     levels = {level.name: level for level in method.levels}
     parts = zip(method.sizes, climb.best.split(sizes), climb.gradient.split(sizes), strict=True)
     for name, own, slope in parts:
         if name not in levels:
-            found.append(own + 0.5 * (slope / counts[1]).clamp_min(-1).log1p().clamp(-LONGEST, LONGEST))
+            moved.append(own + 0.5 * (slope / counts[1]).clamp_min(-1).log1p().clamp(-LONGEST, LONGEST))
             continue
         covariance = levels[name].covariance
         root, lower = covariance.matrix(own), (covariance.matrix(own).mT @ covariance.matrix(slope)).tril()
@@ -90,8 +90,8 @@ def em_point(method: MixedModel, climb: Climb, counts: Tensor) -> Tensor | None:
         factor, failed = torch.linalg.cholesky_ex(moments)
         if bool(failed):
             return None
-        found.append(covariance.of_matrix(root @ factor))
-    return torch.cat(found)
+        moved.append(covariance.of_matrix(root @ factor))
+    return torch.cat(moved)
 
 
 def groups(method: MixedModel, level: Level, counts: Tensor) -> Tensor | int:
@@ -121,23 +121,23 @@ def log_point(method: MixedModel, climb: Climb) -> Tensor | None:
         torch.cat([own[k].new_full((n,), k not in method.covariances) for k, n in method.sizes.items()]),
     )
     up = (x - down.clamp(max=0.0)) * (1 - others)
-    if bool(to_go == FAR) or bool(up.abs().max() > LONGEST_NEWTON):
+    if bool(to_go == INFINITE_LENGTH) or bool(up.abs().max() > LONGEST_NEWTON):
         return None
     if int(climb.rounds) > 2 and independent(method) and bool(down.min() < TO_ZERO):
         return climb.next
     x = x * (FURTHEST_DOWN / down.min().clamp(max=FURTHEST_DOWN))
     x = x / (x.abs() * others / climb.longest).max().clamp_min(1.0)
-    found = []
+    parts = []
     for name, step in zip(method.sizes, x.split(sizes), strict=True):
         if name not in method.covariances:
-            found.append(own[name] + step)
+            parts.append(own[name] + step)
             continue
         covariance = method.covariances[name]
         change = covariance.matrix(step)
-        found.append(
+        parts.append(
             covariance.of_matrix(covariance.matrix(own[name]) @ (change.tril(-1) + change.diagonal().exp().diag()))
         )
-    return torch.cat(found)
+    return torch.cat(parts)
 
 
 def turn(covariance: Covariance, entries: Tensor) -> Tensor:

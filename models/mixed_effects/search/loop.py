@@ -104,4 +104,4 @@ def running(search: Search) -> SearchPhase | None:
         return None
     if search.phase == Boundaries.number and Boundaries(search).running:
         return Boundaries(search)
-    return {of.number: of for of in PHASES if of is not Boundaries}[search.phase](search)
+    return {phase.number: phase for phase in PHASES if phase is not Boundaries}[search.phase](search)

@@ -1,4 +1,4 @@
-"""Which explored points nobody is asked about: a scale so small beside the responses that sites would refuse it.
+"""Which explored points no one is asked about: a scale so small beside the responses that sites would refuse it.
 
 Where degrees of freedom are next to flat a proposal's long tails reach scales that have no mass. Sites refuse a scale
 that cuts their responses at a value; see :mod:`.ranges`. Such a point counts as one without a height. Where more than a

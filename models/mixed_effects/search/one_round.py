@@ -98,8 +98,8 @@ class CrossProducts:
         for number in range(1, ROUNDS + 1):
             asked = Asked(self.method, state, rows)
             at_points = [request for request in carried(self.method, state) if request.at]
-            found = self.search.replies(asked, at_points, len(gram), gram.device)
-            sums = {name: value.sum(0) for name, value in found.items()} | {"counts": total["counts"]}
+            replies = self.search.replies(asked, at_points, len(gram), gram.device)
+            sums = {name: value.sum(0) for name, value in replies.items()} | {"counts": total["counts"]}
             state = self.search.update(state, sums, replace(context, rule_state=memory, round=number))
             if Phase(int(state["effects.phase"])) == Phase.DONE:
                 break

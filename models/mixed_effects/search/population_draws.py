@@ -25,9 +25,9 @@ def draw_population(search: Search, many: Tensor, points: Tensor, log_weights: T
     method, surface, context = search.method, search.surface, search.context
     at = systematic(log_weights, method.settings.draws, key(context.seed, "population"))
     alone = Drawn(surface.of_coordinates(points[at]), surface.of_coordinates(points[at].mean(0)))
-    known, coefficients = search.likelihood.known(search.memory, before=False), surface.coefficients("mixing")
+    nodes, coefficients = search.likelihood.known(search.memory, before=False), surface.coefficients("mixing")
     numbers = surface.of_coordinates(points)
-    draws, middle = search.likelihood.drawn(many, numbers, at, alone, known, coefficients, context.normal)
+    draws, middle = search.likelihood.drawn(many, numbers, at, alone, nodes, coefficients, context.normal)
     if method.settings.population == "bayes":
         search.values.update(method.parts(middle))
     search.values["draws"] = draws

@@ -48,7 +48,7 @@ class Priors:
         """Means and standard deviations of the coefficients, (p,) each; None where their prior is flat."""
         s, d = self.method.settings, self.method.network
         if not self.bayes:
-            # (where they are not searched, the sums say where coefficients are; others may be at infinity)
+            # Where they are not searched, the sums say where coefficients are; others may be at infinity.
             wide = WIDE_BETA * self.method.unit
             flat = torch.full((len(d.fixed),), wide, dtype=torch.float64)
             return (torch.zeros_like(flat), flat) if self.method.likelihood.searches_beta else None
@@ -87,7 +87,7 @@ class Priors:
         if self.method.response_family.own_prior == "family_prior":
             return self._of_own(numbers)
         if (serial := getattr(self.method.response_family, "serial", None)) is not None:
-            # (rho is uniform, and the last of them)
+            # Rho is uniform, and the last of them.
             uniform: Tensor = serial.log_uniform(numbers[..., -1])
             return uniform + (self._residual(numbers[..., :-1]) if self.bayes else 0.0)
         if slopes := self.method.response_family.slopes:
@@ -104,11 +104,11 @@ class Priors:
         """Of log standard deviations of residuals (..., m): (...)."""
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
         spread = numbers.exp() * self.method.response_family.unit
-        found = log_density(*read("residual_prior", text), spread) + numbers
-        return found.sum(-1)
+        log_p = log_density(*read("residual_prior", text), spread) + numbers
+        return log_p.sum(-1)
 
     def _of_own(self, numbers: Tensor) -> Tensor:
         """Of numbers (..., m) that :attr:`.settings.Settings.family_prior` is of: (...)."""
-        kind, about = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
-        mean, sd = about if kind == "normal" else (0.0, torch.inf)
+        kind, parameters = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
+        mean, sd = parameters if kind == "normal" else (0.0, torch.inf)
         return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))

@@ -32,7 +32,7 @@ TRIES, NEAR, SHORT = 40, 1e-5, 1e-3
 #: a point whose height is so much below l* is gone back from
 TOO_LOW = 3.0
 #: a standard deviation below this share of the one that the search began at is zero
-NOTHING = 1e-3
+ZERO_SD_SHARE = 1e-3
 #: what stands for a bound that was not found, and for one without end: shared values are numbers
 UNKNOWN, INFINITE = -1e300, 1e300
 #: how much lower, in log sd, a search may begin whose first point is too low
@@ -79,7 +79,7 @@ class Profile:
     @classmethod
     def read(cls, state: State) -> Profile:
         """What :meth:`state` has written."""
-        state = {"profile.start": state["profile.best"], **state}  # (an earlier version had one for both)
+        state = {"profile.start": state["profile.best"], **state}  # an earlier version had one for both
         return cls(**{f.name: state[f"profile.{f.name}"] for f in fields(cls)})
 
     def state(self) -> State:
@@ -94,13 +94,13 @@ class Profile:
     def seen(self, method: MixedModel, height: Tensor, gradient: Tensor, curvature: Tensor) -> Profile:
         """With what is found at :attr:`next`."""
         effect, upper = divmod(int(self.number), 2)
-        found = bool(height > 0.5 * IMPOSSIBLE) and bool(gradient.isfinite().all() & curvature.isfinite().all())
-        if not found or bool(height < self.least - TOO_LOW):
+        finite = bool(height > 0.5 * IMPOSSIBLE) and bool(gradient.isfinite().all() & curvature.isfinite().all())
+        if not finite or bool(height < self.least - TOO_LOW):
             if int(self.tries) >= TRIES:
                 return self._ended(effect, upper, UNKNOWN)
             return self._on(self.good, 0.5 * (self.good + self.next))
         value, slope, bend = _with_derivatives(method, effect, self.next)
-        zero = profiled(method)[effect].startswith("sd(") and value < NOTHING * _value(method, effect, self.start)
+        zero = profiled(method)[effect].startswith("sd(") and value < ZERO_SD_SHARE * _value(method, effect, self.start)
         if not bool(slope.abs().any()):  # (held)
             return self._ended(effect, upper, value)
         if zero and not upper:
@@ -121,20 +121,20 @@ class Profile:
     def _step(self, height: Tensor, gradient: Tensor, curvature: Tensor, slope: Tensor, bend: Tensor) -> Tensor:
         """To the bound of the parabolas."""
         values, vectors, scale = eigen(curvature)
-        # (a parabola that bends up has no bound: there it is taken to bend down as much)
+        # A parabola that bends up has no bound: there it is taken to bend down as much.
         down = (vectors * values.abs()) @ vectors.mT * scale * scale[:, None]
         reach, step = torch.zeros_like(height), torch.zeros_like(gradient)
         for _ in range(3):
             values, vectors, scale = eigen(curvature - reach * bend)
             inverse = vectors / values.abs().clamp_min(1e-8) @ vectors.mT / scale / scale[:, None]
-            still, along = inverse @ gradient, inverse @ slope
+            still, direction = inverse @ gradient, inverse @ slope
             # height + gradient . step - step . down . step / 2 is l* at step = still + reach along
-            a = 0.5 * along @ down @ along
-            b = along @ (down @ still - gradient)
+            a = 0.5 * direction @ down @ direction
+            b = direction @ (down @ still - gradient)
             c = 0.5 * still @ down @ still - gradient @ still + self.least - height
             root = (b.square() - 4 * a * c).clamp_min(0).sqrt()
             reach = ((root - b) / (2 * a)).clamp_min(0) if bool(a > 0) else reach
-            step = still + reach * along
+            step = still + reach * direction
         return step
 
     def _on(self, good: Tensor, after: Tensor) -> Profile:

@@ -67,11 +67,11 @@ class Likelihoods:
         self, old: State, message: Mapping[str, Tensor], singles: Singles, rule: RobustRule | None, memory: State
     ) -> Judged:
         """See :class:`~hierfl.inference.server.robust.judged.Judging`: elsewhere nothing is known."""
-        there = singles.valid
+        present = singles.valid
         if self.says(old):
-            return single_sites.judged(self.method, old, message, there, rule, memory)
-        unknown = torch.full((len(there), 4), torch.nan, dtype=torch.float64)
-        return Judged(there.to(torch.float64), lambda: (unknown, None))
+            return single_sites.judged(self.method, old, message, present, rule, memory)
+        unknown = torch.full((len(present), 4), torch.nan, dtype=torch.float64)
+        return Judged(present.to(torch.float64), lambda: (unknown, None))
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """Each client's log likelihood as a function of the population: around a point, or at many; 1, n, groups."""

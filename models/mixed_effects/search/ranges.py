@@ -107,17 +107,17 @@ class SiteRanges:
     def asked(self, shared: State) -> list[Extent]:
         """Of points with derivatives, and of estimates."""
         method, rows = self.method, self._fixed
-        found = [self._point(rows, values) for values in self.near(shared)]
+        extents = [self._point(rows, values) for values in self.near(shared)]
         for level in method.above:
-            found.append(self._above(shared, level, shared[f"effects.{level.effects}"]))
-        return [*found, *(self._above(shared, *each) for each in self._asked(shared, EFFECTS))]
+            extents.append(self._above(shared, level, shared[f"effects.{level.effects}"]))
+        return [*extents, *(self._above(shared, *pair) for pair in self._asked(shared, EFFECTS))]
 
     def explored(self, shared: State) -> list[Extent]:
         """Of points that are explored, and of draws."""
-        found = [self._point(self._fixed, values) for values in self.far(shared)]
+        extents = [self._point(self._fixed, values) for values in self.far(shared)]
         if HEIGHTS in carried(self.method, shared):
-            found += [self._above(shared, *each) for each in self._asked(shared, MANY_EFFECTS)]
-        return found
+            extents += [self._above(shared, *pair) for pair in self._asked(shared, MANY_EFFECTS)]
+        return extents
 
     def near(self, shared: State) -> list[State]:
         """Points with derivatives, and the estimates, by their short names."""
@@ -171,10 +171,10 @@ class SiteRanges:
 
     def _asked(self, shared: State, names: Sequence[str]) -> list[tuple[Level, Tensor]]:
         """Effects of groups at which clients answer, by level, (..., q)."""
-        found, above = [shared[f"effects.{name}"] for name in names if f"effects.{name}" in shared], self.method.above
+        values, above = [shared[f"effects.{name}"] for name in names if f"effects.{name}" in shared], self.method.above
         if not all(level.crossed for level in above):
-            return [(level, each) for each in found for level in above]
-        return [pair for each in found for pair in by_level(self.method, each).items()]
+            return [(level, effects) for effects in values for level in above]
+        return [pair for effects in values for pair in by_level(self.method, effects).items()]
 
     def _point(self, rows: OwnRows, values: Mapping[str, Tensor]) -> Extent:
         width = self.method.response_family.width(values)
@@ -207,12 +207,12 @@ def broadcast_error(method: MixedModel, shared: State, inputs: Tensor) -> str:
         shared: as broadcast, finite and of the right form.
         inputs: the client's rows, (n, width).
     """
-    if float(shared["effects.phase"]) not in [float(known) for known in Phase]:
+    if float(shared["effects.phase"]) not in [float(phase) for phase in Phase]:
         return "its phase is none"
     ranges = SiteRanges(method, inputs)
     near, far = ranges.of_formulas(shared)
     if method.likelihood.searches_beta and method.response_family.name not in QUADRATIC:
         near, far = [*near, *ranges.asked(shared)], [*far, *ranges.explored(shared)]
-    if all(found.is_within(ASKED) for found in near) and all(found.is_within(EXPLORED) for found in far):
+    if all(extent.is_within(ASKED) for extent in near) and all(extent.is_within(EXPLORED) for extent in far):
         return ""
     return "its coefficients cut the rows at a value: no estimate is so large, unless covariates separate the outcomes"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hierfl.inference.server.explored import NOWHERE
+from hierfl.inference.server.explored import NO_HEIGHT
 
 from .climb import eigen, newton_step
 from .restricted_point import Point
@@ -44,20 +44,20 @@ class Restricted(RestrictedState):
     def seen(self, height: Tensor, gradient: Tensor, curvature: Tensor) -> Restricted:
         """With the log likelihood's height (), gradient (K,) and curvature (K, K) at :attr:`asked`."""
         basis = self.basis
-        here = Point.of(self.next, height, basis.T @ gradient, basis.T @ curvature @ basis, self.p)
+        point = Point.of(self.next, height, basis.T @ gradient, basis.T @ curvature @ basis, self.p)
         search = replace(self, points=self.points + 1)
-        if bool(self.height == NOWHERE):
-            return search._end() if here is None else search._at(here)._measure(0)
+        if bool(self.height == NO_HEIGHT):
+            return search._end() if point is None else search._at(point)._measure(0)
         if int(self.measured) < self.t:
-            return search._measured(here)
-        if here is None or bool(here.height < self.height - LEAST_FALL):
+            return search._measured(point)
+        if point is None or bool(point.height < self.height - LEAST_FALL):
             return search._halved()
-        return search._stepped(here)
+        return search._stepped(point)
 
-    def _at(self, here: Point) -> Restricted:
+    def _at(self, point: Point) -> Restricted:
         return replace(
-            self, best=here.at, height=here.height, penalty=here.penalty, gradient=here.gradient,
-            curvature=here.curvature, halvings=0 * self.halvings,
+            self, best=point.at, height=point.height, penalty=point.penalty, gradient=point.gradient,
+            curvature=point.curvature, halvings=0 * self.halvings,
         )  # fmt: skip
 
     def _measure(self, number: int) -> Restricted:
@@ -72,33 +72,35 @@ class Restricted(RestrictedState):
         search = replace(self, measured=self.measured.new_tensor(float(number)), next=point.moved(step))
         return replace(search, rounds=self.rounds + 1.0, fresh=0 * self.fresh) if number == 0 else search
 
-    def _measured(self, here: Point | None) -> Restricted:
+    def _measured(self, point: Point | None) -> Restricted:
         number = int(self.measured)
         fresh, turning = self.fresh.clone(), self.turning.clone()
-        if here is not None:
-            step = here.at[: self.t] - self.best[: self.t]
-            fresh[number] = (here.penalty - self.penalty - 0.5 * step @ self.bend @ step) / step[number]
-            turning[number] = (here.curvature - self.curvature)[self.t :, self.t :] / step[number]
+        if point is not None:
+            step = point.at[: self.t] - self.best[: self.t]
+            fresh[number] = (point.penalty - self.penalty - 0.5 * step @ self.bend @ step) / step[number]
+            turning[number] = (point.curvature - self.curvature)[self.t :, self.t :] / step[number]
         return replace(self, fresh=fresh, turning=turning)._measure(number + 1)
 
     def _learned(self) -> Restricted:
         """With the bend that takes the slopes of the last place to those of this one (Powell's symmetric Broyden)."""
         moved, missed = self.best[: self.t] - self.began, self.fresh - self.slope
-        along = eigen(self.highest.profile[1])[2].square() * moved
-        length = along @ moved
+        direction = eigen(self.highest.profile[1])[2].square() * moved
+        length = direction @ moved
         if not bool(length > 0):
             return self
-        once = (missed[:, None] * along + along[:, None] * missed) / length
-        return replace(self, bend=self.bend + once - (moved @ missed) / length.square() * along[:, None] * along)
+        once = (missed[:, None] * direction + direction[:, None] * missed) / length
+        return replace(
+            self, bend=self.bend + once - (moved @ missed) / length.square() * direction[:, None] * direction
+        )
 
-    def _stepped(self, here: Point) -> Restricted:
+    def _stepped(self, point: Point) -> Restricted:
         """What the penalty did beyond its slope is its bend along the step."""
-        step, bend = here.at[: self.t] - self.best[: self.t], self.bend
-        if self._length(here, step) > LEAST_STEP:
-            along = eigen(here.profile[1] - bend)[2].square() * step
-            missed = here.penalty - self.penalty - self.slope @ step - 0.5 * step @ bend @ step
-            bend = bend + 2 * missed / (along @ step).square() * along[:, None] * along
-        return replace(self, slope=self.slope + bend @ step, bend=bend)._at(here)._go_on()
+        step, bend = point.at[: self.t] - self.best[: self.t], self.bend
+        if self._length(point, step) > LEAST_STEP:
+            direction = eigen(point.profile[1] - bend)[2].square() * step
+            missed = point.penalty - self.penalty - self.slope @ step - 0.5 * step @ bend @ step
+            bend = bend + 2 * missed / (direction @ step).square() * direction[:, None] * direction
+        return replace(self, slope=self.slope + bend @ step, bend=bend)._at(point)._go_on()
 
     def _length(self, point: Point, step: Tensor) -> float:
         """Of a step (t,), in standard errors."""
@@ -107,7 +109,7 @@ class Restricted(RestrictedState):
 
     def _halved(self) -> Restricted:
         if self._far():
-            return replace(self, halvings=0 * self.halvings)._measure(0)  # (slopes of another place misled the step)
+            return replace(self, halvings=0 * self.halvings)._measure(0)  # slopes of another place misled the step
         if int(self.halvings) >= MAX_HALVINGS or int(self.points) >= MAX_POINTS:
             return self._end()
         return replace(self, next=0.5 * (self.best + self.next), halvings=self.halvings + 1)

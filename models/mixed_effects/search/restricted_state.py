@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from hierfl.inference.server.explored import NOWHERE
+from hierfl.inference.server.explored import NO_HEIGHT
 from hierfl.inference.state import State
 
 from .restricted_point import Point
@@ -69,7 +69,7 @@ class RestrictedState:
         k, t = basis.shape[1], _others(flat[:t]).shape[1]
         start = at.new_zeros(k)
         return cls(
-            at, basis, start, zero + NOWHERE, zero, at.new_zeros(k), at.new_zeros(k, k), at.new_zeros(t),
+            at, basis, start, zero + NO_HEIGHT, zero, at.new_zeros(k), at.new_zeros(k, k), at.new_zeros(t),
             at.new_zeros(t, t), at.new_zeros(t), at.new_zeros(t, k - t, k - t), zero, at.new_zeros(t), zero, start,
             zero, zero, zero,
         )  # fmt: skip

@@ -24,7 +24,7 @@ from hierfl.inference.state import State
 from ..likelihood import containment
 from ..model.equations import MixedModel
 from .boundary import deviations, tested
-from .climb import FAR
+from .climb import INFINITE_LENGTH
 from .profile import UNKNOWN, profiled
 from .requests import COUNTS, NOT_YET, Phase, most_points
 
@@ -36,7 +36,8 @@ def initial(method: MixedModel) -> State:
         "phase": torch.tensor(float(first_phase(method))), "at": torch.zeros(k),
         "points": torch.zeros(most_points(method), k), "draws": torch.zeros(s.draws, drawn(method)),
         "height": torch.tensor(0.0), "slope": torch.zeros(k), "curvature": torch.zeros(k, k),
-        "to_go": torch.tensor(FAR), "worth": torch.tensor(0.0), "counts": torch.zeros(COUNTS.reply(method)["counts"]),
+        "to_go": torch.tensor(INFINITE_LENGTH), "worth": torch.tensor(0.0),
+        "counts": torch.zeros(COUNTS.reply(method)["counts"]),
     }  # fmt: skip
     start |= method.likelihood.questions({}, start["at"].double(), start["points"].double())
     if s.profile:

@@ -33,11 +33,11 @@ def moves_of(own: Tensor, information: Tensor, at: Tensor | None, memory: State)
     far = torch.zeros_like(own[:, 0])
     for when in ("first", "last") if at is None else ("last",):
         if f"{when}.own" in memory:
-            held = (memory[f"{when}.information"].to(own), information)
-            step = torch.stack([_length(own - memory[f"{when}.own"].to(own), a) for a in held]).amin(0)
+            informations = (memory[f"{when}.information"].to(own), information)
+            step = torch.stack([_length(own - memory[f"{when}.own"].to(own), a) for a in informations]).amin(0)
             if at is not None:
                 way = (at - memory[f"{when}.at"].to(own)).expand_as(own)
-                step = step / (1 + CURVED * torch.stack([_length(way, a) for a in held]).amax(0))
+                step = step / (1 + CURVED * torch.stack([_length(way, a) for a in informations]).amax(0))
             far = far.maximum(step)
     now = {"own": own, "information": information} | ({} if at is None else {"at": at})
     for when in ("first", "last") if "first.own" not in memory else ("last",):

@@ -26,7 +26,7 @@ from ..model.equations import MixedModel
 #: a sum of squares below this share of the response's is no honest one
 IMPOSSIBLE = -1e-6
 #: a row with less than this share of the typical one's information is where its site's likelihood is flat
-FLAT = 0.3
+MIN_INFORMATION_SHARE = 0.3
 #: below this share a site's information determines a coefficient not at all
 DETERMINED = 0.99
 
@@ -77,9 +77,9 @@ def rows_of(
         height = message["crossed"][:, 0, 0] if "crossed" in message else message["height"]
         spread = -height / rows.clamp_min(1) if height.dim() == 1 else torch.full_like(rows, torch.nan)
         noise = torch.zeros_like(rows)
-    known = (information @ inverse).diagonal(dim1=-2, dim2=-1)
+    share_known = (information @ inverse).diagonal(dim1=-2, dim2=-1)
     places, between = _random(method, shared)
-    effects = torch.where(known[:, places] > DETERMINED, own[:, places], torch.nan)
+    effects = torch.where(share_known[:, places] > DETERMINED, own[:, places], torch.nan)
     variance = (inverse.diagonal(dim1=-2, dim2=-1)[:, places] - between).clamp_min(0)
     return Rows(own, spread, noise, effects, variance, square is not None)
 
@@ -101,26 +101,29 @@ def sure(information: Tensor, rows: Tensor) -> Tensor:
     """With the typical row's in the place of sites' that have far less: where clients have residual deviations of their
     own a site's likelihood is flat or bends upwards far from its own estimate, and says nothing of its information.
     """
-    each = information / rows.clamp_min(1)[:, None, None]
-    upright = torch.linalg.eigvalsh(each)[:, 0] > 0
-    factor, failed = torch.linalg.cholesky_ex(each[upright].mean(0))
+    per_row = information / rows.clamp_min(1)[:, None, None]
+    upright = torch.linalg.eigvalsh(per_row)[:, 0] > 0
+    factor, failed = torch.linalg.cholesky_ex(per_row[upright].mean(0))
     if not bool(upright.any()) or int(failed):
         return information
-    half = torch.linalg.solve_triangular(factor, each, upper=False)
+    half = torch.linalg.solve_triangular(factor, per_row, upper=False)
     least = torch.linalg.eigvalsh(torch.linalg.solve_triangular(factor, half.mT, upper=False))[:, 0]
-    return torch.where((least < FLAT)[:, None, None], each[upright].mean(0), each) * rows[:, None, None]
+    return (
+        torch.where((least < MIN_INFORMATION_SHARE)[:, None, None], per_row[upright].mean(0), per_row)
+        * rows[:, None, None]
+    )
 
 
-def spread_out(found: Rows, index: Tensor, least: float) -> Tensor:
+def spread_out(rows: Rows, index: Tensor, least: float) -> Tensor:
     """How far each site's spread of rows is from the others', in spreads, (I,); infinite where no rows have it.
 
     Zero where none can be further than ``least``.
     """
-    spread = found.spread[index]
+    spread = rows.spread[index]
     typical = middle(spread[:, None], spread.isfinite()[:, None])
     away = spread - typical
-    if found.gaussian:
-        away = away.clamp_min(LEAST_MEASURE) / (1 + found.noise[index] / LEAST_SPREAD[0] ** 2).sqrt()
+    if rows.gaussian:
+        away = away.clamp_min(LEAST_MEASURE) / (1 + rows.noise[index] / LEAST_SPREAD[0] ** 2).sqrt()
     else:
         away = away / typical.abs().clamp_min(1)
     if not bool(away.isfinite().any()):
@@ -129,21 +132,21 @@ def spread_out(found: Rows, index: Tensor, least: float) -> Tensor:
     if not np.nanmax(values) - np.nanmin(values) > least * LEAST_SPREAD[0] and not bool((spread == torch.inf).any()):
         return torch.zeros_like(spread)
     far = torch.from_numpy(np.nan_to_num(distances(values)[0, :, 0])).to(spread)
-    # (of other responses what is likelier than the others' rows is no lie)
-    return torch.where(spread == torch.inf, torch.inf, far.abs() if found.gaussian else far.clamp_min(0))
+    # Of other responses what is likelier than the others' rows is no lie.
+    return torch.where(spread == torch.inf, torch.inf, far.abs() if rows.gaussian else far.clamp_min(0))
 
 
-def effects_out(found: Rows, index: Tensor) -> Tensor:
+def effects_out(rows: Rows, index: Tensor) -> Tensor:
     """How far each site's own effects are from the others', in their spreads and its own noise, (I,)."""
-    values, count = found.effects[index].cpu().numpy(), len(index)
+    values, count = rows.effects[index].cpu().numpy(), len(index)
     if not values.size:
-        return torch.zeros_like(found.spread[index])
+        return torch.zeros_like(rows.spread[index])
     places = np.arange(count - 1)
     others = values[places + (places >= np.arange(count)[:, None])]  # (I, I - 1, m)
     centre = medians(others)
     squares = without_furthest((others - centre[:, None]) ** 2, count)
-    known = np.isfinite(squares)
-    wide = np.where(known, squares, 0).sum(1) / np.maximum(1, known.sum(1))
-    unit = np.sqrt(wide + found.variance[index].cpu().numpy())
+    finite = np.isfinite(squares)
+    wide = np.where(finite, squares, 0).sum(1) / np.maximum(1, finite.sum(1))
+    unit = np.sqrt(wide + rows.variance[index].cpu().numpy())
     far = np.abs(values - centre) / np.where(unit > 0, unit, 1)
-    return torch.from_numpy(np.nan_to_num(far).max(1)).to(found.spread)
+    return torch.from_numpy(np.nan_to_num(far).max(1)).to(rows.spread)

@@ -54,7 +54,7 @@ DIFFERENCES = 1e-4
 #: a site's information per row counts as no less than this share of the median
 LEAST_INFORMATION = 0.05
 #: estimates are compared where Newton's step is shorter, in standard errors
-NEAR = 1.0
+MAX_TO_GO = 1.0
 #: in units of the others', the distance of an estimate from which on a site counts less
 HARDEST = 2.5
 #: likewise in spreads of that of its rows: honest sites' standard deviations may differ by a factor of two
@@ -98,14 +98,14 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
         slope, curvature = given_effects(message["crossed"], shared["effects.crossed_at"], len(at))
     else:
         slope, curvature = message["slope"], message["curvature"]
-    if method.above and "crossed" not in message:  # (at nodes of each group: about the same at all of them)
+    if method.above and "crossed" not in message:  # at nodes of each group: about the same at all of them
         slope = slope.unflatten(1, (groups, -1)).sum(1).mean(1)
         curvature = curvature.unflatten(1, (groups, -1)).sum(1).mean(1)
     k = len(at)
     information = curvature[:, k - p : k, k - p : k]
     if method.network.spread:
         information = sure(information, rows)
-    if "crossed" in message:  # (differences leave terms of second order in their steps, below zero, too)
+    if "crossed" in message:  # differences leave terms of second order in their steps, below zero, too
         typical = information.diagonal(dim1=-2, dim2=-1).median(0).values.clamp_min(0)
         information = information + torch.diag(DIFFERENCES * typical)
     concave = method.response_family.concave
@@ -115,68 +115,68 @@ def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mappin
 def estimate(linear: Tensor, information: Tensor) -> Tensor:
     """A^-1 b, (..., p); not a number where A is not positive."""
     factor, failed = torch.linalg.cholesky_ex(information)
-    found = torch.cholesky_solve(linear[..., None], factor).squeeze(-1)
-    return torch.where((failed == 0)[..., None], found, torch.nan)
+    solution = torch.cholesky_solve(linear[..., None], factor).squeeze(-1)
+    return torch.where((failed == 0)[..., None], solution, torch.nan)
 
 
-def sized(found: Quadratics, there: Tensor) -> Tensor:
+def sized(quadratics: Quadratics, present: Tensor) -> Tensor:
     """Information per row beside the median site's, (R,): below zero where some of it is.
 
     Of the coefficient of which there is least: of an intercept that varies between sites a row of a small site says far
     more than one of a large site.
     """
-    each = found.information.diagonal(dim1=-2, dim2=-1) / found.rows.clamp_min(1)[:, None]
-    typical = middle(each, there[:, None].expand_as(each))
-    share = each / torch.where(typical > 0, typical, 1)
+    per_row = quadratics.information.diagonal(dim1=-2, dim2=-1) / quadratics.rows.clamp_min(1)[:, None]
+    typical = middle(per_row, present[:, None].expand_as(per_row))
+    share = per_row / torch.where(typical > 0, typical, 1)
     size = share.amin(1).clamp_min(LEAST_INFORMATION)
     return torch.where((share < NEGATIVE).any(1), -size, size)
 
 
-def off(found: Quadratics, weights: Tensor) -> tuple[Tensor, Tensor]:
+def off(quadratics: Quadratics, weights: Tensor) -> tuple[Tensor, Tensor]:
     """How far each site's own estimate is from what the others expect, (R,), and the estimates without it, (R, p)."""
     w = weights[:, None]
-    a, b = w[..., None] * found.information, w * found.linear
+    a, b = w[..., None] * quadratics.information, w * quadratics.linear
     rest, others = a.sum(0) - a, estimate(b.sum(0) - b, a.sum(0) - a)
-    own = found.information
-    residual = found.linear - (own @ others[..., None]).squeeze(-1)
-    sound = others.isfinite().all(1)
-    safe = torch.where(sound[:, None, None], rest, torch.eye(rest.shape[-1]).to(rest))
-    # (others may say nothing of a coefficient that this site alone knows)
+    own = quadratics.information
+    residual = quadratics.linear - (own @ others[..., None]).squeeze(-1)
+    finite = others.isfinite().all(1)
+    safe = torch.where(finite[:, None, None], rest, torch.eye(rest.shape[-1]).to(rest))
+    # Others may say nothing of a coefficient that this site alone knows.
     spread = own + own @ torch.linalg.pinv(safe, hermitian=True) @ own
     unit = spread.diagonal(dim1=-2, dim2=-1).abs().sqrt()
     unit = torch.where(unit > 0, unit, 1)
     inverse = torch.linalg.pinv(spread / (unit[:, :, None] * unit[:, None]), rtol=1e-9, hermitian=True)
-    z = torch.where(sound[:, None], residual / unit, 0)
+    z = torch.where(finite[:, None], residual / unit, 0)
     far = (z * (inverse @ z[..., None]).squeeze(-1)).sum(1).clamp_min(0) / max(1, z.shape[1])
-    return torch.where(sound, far.sqrt(), torch.nan), others
+    return torch.where(finite, far.sqrt(), torch.nan), others
 
 
 def outlying(
-    found: Quadratics, about: Rows | None, moves: Tensor, there: Tensor, most: int, *, estimates: bool
+    quadratics: Quadratics, rows: Rows | None, moves: Tensor, present: Tensor, most: int, *, estimates: bool
 ) -> list[tuple[int, int, float]]:
     """The sites that stand out, one after the other: place, what, and by how much.
 
     Args:
-        found: of the sites.
-        about: their rows, which are compared where estimates are; None elsewhere.
+        quadratics: of the sites.
+        rows: their rows, which are compared where estimates are; None elsewhere.
         moves: how far their own estimates have moved, (R,).
-        there: (R,), those that have sent something that counts.
+        present: (R,), those that have sent something that counts.
         most: how many there are at most.
         estimates: whether estimates and rows are compared, or information and moves alone.
     """
-    left, named = there.clone(), list[tuple[int, int, float]]()
+    left, named = present.clone(), list[tuple[int, int, float]]()
     while len(named) < most and int(left.sum()) > FEWEST - 1:
         index = left.nonzero().flatten()
         once, own = bound(len(index), 1), estimate_bound(len(index))
         looks: list[tuple[int, float, Callable[[], Tensor]]] = [
-            (INFORMATION, once, partial(_informed, found, left, index, once)),
+            (INFORMATION, once, partial(_informed, quadratics, left, index, once)),
             (MOVES, own, partial(beside_others, moves, index)),
         ]
-        if estimates and about is not None:
+        if estimates and rows is not None:
             looks += [
-                (ESTIMATE, own, partial(_estimated, found, left, index, own)),
-                (SPREAD, once, partial(spread_out, about, index, once)),
-                (EFFECTS, once, partial(effects_out, about, index)),
+                (ESTIMATE, own, partial(_estimated, quadratics, left, index, own)),
+                (SPREAD, once, partial(spread_out, rows, index, once)),
+                (EFFECTS, once, partial(effects_out, rows, index)),
             ]
         for what, most_of, values in looks:
             far = values()
@@ -190,24 +190,24 @@ def outlying(
     return named
 
 
-def _informed(found: Quadratics, left: Tensor, index: Tensor, least: float) -> Tensor:
+def _informed(quadratics: Quadratics, left: Tensor, index: Tensor, least: float) -> Tensor:
     """How far each site's information per row is from the others', in spreads, (I,); zero where none is beyond."""
-    size = sized(found, left)[index]
+    size = sized(quadratics, left)[index]
     if bool((size > 0).all()) and float(size.amax() / size.amin()) < np.exp(least * LEAST_SPREAD[0]):
         return torch.zeros_like(size)
     values = np.zeros((1, len(index), 3))
     values[0, :, 0] = size.abs().log().cpu().numpy()
     far = torch.from_numpy(np.nan_to_num(distances(values)[0, :, 0])).to(size)
-    return torch.where(size < 0, torch.inf, far) if found.concave else far
+    return torch.where(size < 0, torch.inf, far) if quadratics.concave else far
 
 
-def _estimated(found: Quadratics, left: Tensor, index: Tensor, least: float) -> Tensor:
+def _estimated(quadratics: Quadratics, left: Tensor, index: Tensor, least: float) -> Tensor:
     """How far each site's own estimate is from what the others expect, beside how far theirs are without it, (I,).
 
     Zero of sites that are not further than ``least`` from what the others expect: they cannot be beside theirs either.
     """
-    w = left.to(found.linear) * capped(found.rows) / found.rows.clamp_min(1)
-    far = off(found, w)[0][index].nan_to_num(0.0)
+    w = left.to(quadratics.linear) * capped(quadratics.rows) / quadratics.rows.clamp_min(1)
+    far = off(quadratics, w)[0][index].nan_to_num(0.0)
     ratio = torch.zeros_like(far)
     worst = far.topk(min(CANDIDATES, len(far)))
     for place in worst.indices[worst.values > least].tolist():
@@ -215,25 +215,25 @@ def _estimated(found: Quadratics, left: Tensor, index: Tensor, least: float) -> 
         rest = w.clone()
         rest[site] = 0
         others = index[index != site]
-        squares = off(found, rest)[0][others].square().cpu().numpy()
+        squares = off(quadratics, rest)[0][others].square().cpu().numpy()
         wide = np.sqrt(np.nanmean(without_furthest(squares[None], len(index)))) if np.isfinite(squares).any() else 0.0
         ratio[place] = far[place] / max(1.0, float(wide))
     return ratio
 
 
-def pulls(found: Quadratics, about: Rows, left: Tensor) -> Tensor:
+def pulls(quadratics: Quadratics, rows: Rows, left: Tensor) -> Tensor:
     """How much sites count that pull harder than honest ones do, (R,): a power of two, so that it seldom changes."""
     index = left.nonzero().flatten()
-    share = torch.ones_like(found.rows)
+    share = torch.ones_like(quadratics.rows)
     if len(index) >= FEWEST:
-        far = _estimated(found, left, index, HARDEST) / HARDEST
-        far = far.maximum(spread_out(about, index, WIDEST) / WIDEST)
+        far = _estimated(quadratics, left, index, HARDEST) / HARDEST
+        far = far.maximum(spread_out(rows, index, WIDEST) / WIDEST)
         share[index] = torch.exp2(-far.clamp(1, 2.0**50).log2().ceil())
     return share
 
 
 def judged(
-    method: MixedModel, shared: Mapping[str, Tensor], message: Mapping[str, Tensor], there: Tensor,
+    method: MixedModel, shared: Mapping[str, Tensor], message: Mapping[str, Tensor], present: Tensor,
     rule: RobustRule | None, memory: State,
 ) -> Judged:  # fmt: skip
     """See :class:`~hierfl.inference.server.robust.judged.Judging`.
@@ -242,37 +242,36 @@ def judged(
         method: whose coefficients.
         shared: as broadcast, for a round of a climb.
         message: around its point, {key: (R, *shape)}.
-        there: (R,), who has sent something that counts.
+        present: (R,), who has sent something that counts.
         rule: see there.
         memory: with a rule: who is left out, "out", rounds since then, "rounds", and :func:`~.single_moves.moves_of`.
     """
-    found, most = quadratics(method, shared, message), int(there.sum())
-    moves = torch.zeros_like(found.rows)
-    # (far from the estimates, and with other variances, sites differ by more than they do)
-    near, count = bool(shared["effects.to_go"] < NEAR), (most - 1) // 2
-    about = rows_of(method, shared, message, *found[:4]) if near or rule is not None else None
-    left = there.clone()
-    if rule is not None and about is not None:
-        out = memory.get("out", torch.zeros_like(there)).to(there.device)
+    own_quadratics, most = quadratics(method, shared, message), int(present.sum())
+    moves = torch.zeros_like(own_quadratics.rows)
+    # Far from the estimates, and with other variances, sites differ by more than they do.
+    near, count = bool(shared["effects.to_go"] < MAX_TO_GO), (most - 1) // 2
+    rows = rows_of(method, shared, message, *own_quadratics[:4]) if near or rule is not None else None
+    left = present.clone()
+    if rule is not None and rows is not None:
+        out = memory.get("out", torch.zeros_like(present)).to(present.device)
         left &= ~out
-        count = rule.most(most) - int((out & there).sum())
-        at = None if found.square is not None else shared["effects.at"][-found.linear.shape[1] :]
-        moves = moves_of(about.own, found.information, at, memory)
+        count = rule.most(most) - int((out & present).sum())
+        at = None if own_quadratics.square is not None else shared["effects.at"][-own_quadratics.linear.shape[1] :]
+        moves = moves_of(rows.own, own_quadratics.information, at, memory)
         rounds = memory.get("rounds", torch.zeros(()))
         near = near or bool(rounds >= LATE)
-    named = outlying(found, about, moves, left, count, estimates=near)
+    named = outlying(own_quadratics, rows, moves, left, count, estimates=near)
     for row, _, _ in named:
         left[row] = False
-    if rule is not None:
-        # (whoever else stands out later, no more are left out than the rule says)
-        memory.update({"out": out | (there & ~left), "rounds": torch.zeros(()) if named else rounds + 1})
-    cap = capped(found.rows) / found.rows.clamp_min(1)
+    if rule is not None:  # later, too, no more sites are left out than the rule says
+        memory.update({"out": out | (present & ~left), "rounds": torch.zeros(()) if named else rounds + 1})
+    cap = capped(own_quadratics.rows) / own_quadratics.rows.clamp_min(1)
     weights = (
-        torch.where(left, cap * pulls(found, about, left) if near and about is not None else cap, 0)
+        torch.where(left, cap * pulls(own_quadratics, rows, left) if near and rows is not None else cap, 0)
         if rule is not None
-        else there.to(found.linear)
+        else present.to(own_quadratics.linear)
     )
-    return Judged(weights, partial(_measured, method, found, there, left), named)
+    return Judged(weights, partial(_measured, method, own_quadratics, present, left), named)
 
 
 def _measured(method: MixedModel, found: Quadratics, there: Tensor, left: Tensor) -> tuple[Tensor, Without]:
@@ -283,7 +282,7 @@ def _measured(method: MixedModel, found: Quadratics, there: Tensor, left: Tensor
     whole, total = a.sum(0), b.sum(0)
     beside = estimate(total - b + found.linear, whole - a + found.information)
     moved, unit = beside - others, whole.diagonal().clamp_min(0)
-    influence = (moved.square() * unit).mean(1).sqrt()  # (in standard errors)
+    influence = (moved.square() * unit).mean(1).sqrt()  # in standard errors
     measured = torch.stack([sized(found, left).abs(), _cosines(found.information, whole - a, unit), influence, far], 1)
     spread = torch.linalg.inv_ex(whole).inverse
     users = method.network.fixed_units.to_users(method.network.fixed, (len(unit),), total)
@@ -297,5 +296,5 @@ def _measured(method: MixedModel, found: Quadratics, there: Tensor, left: Tensor
 def _cosines(own: Tensor, others: Tensor, unit: Tensor) -> Tensor:
     """Between sites' information and the others', (R,), in units of all sites' diagonal."""
     scale = torch.where(unit > 0, unit, 1).rsqrt()
-    one, two = ((v * scale[:, None] * scale).flatten(1) for v in (own, others))
-    return torch.nn.functional.cosine_similarity(one, two, dim=1)
+    first, two = ((v * scale[:, None] * scale).flatten(1) for v in (own, others))
+    return torch.nn.functional.cosine_similarity(first, two, dim=1)

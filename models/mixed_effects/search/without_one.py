@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 #: an eigenvalue of the others' information, over all sites' diagonal, below which they know nothing of a direction
-NOTHING = 1e-9
+MIN_EIGENVALUE = 1e-9
 #: a part in such directions, over the coefficient's size, that is none
 NO_PART = 1e-6
 
@@ -29,7 +29,7 @@ def known_alone(
     """
     scale = torch.where(unit > 0, unit, 1).rsqrt()
     values, vectors = torch.linalg.eigh((information * scale[:, None] * scale).nan_to_num(0.0))
-    empty = values < NOTHING
+    empty = values < MIN_EIGENVALUE
     inverse = torch.where(empty, 0.0, 1 / torch.where(empty, 1.0, values))
     least = (vectors * inverse[:, None]) @ (vectors.mT @ (scale * linear)[..., None])
     nowhere = turn @ (scale[:, None] * vectors * empty[:, None])

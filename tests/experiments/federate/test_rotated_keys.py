@@ -111,7 +111,7 @@ def test_a_site_that_was_revoked_takes_no_part(
     stopped_in_round_3(place)
     text = place.study.read_text()
     place.study.write_text(text.replace('    "east",\n', ""))
-    with pytest.raises(UserError, match="keys.east is of nobody on the roster: take the line out"):
+    with pytest.raises(UserError, match="keys.east is of no client on the roster: take the line out"):
         Study.read(place.study)
     place.parties.put_into(place.study)
     for name in NAMES[:2]:

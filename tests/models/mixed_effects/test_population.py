@@ -17,7 +17,7 @@ from hierfl.inference.server.explored import Explored, log_proposal, systematic
 from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.model.covariance import Covariance
 from hierfl.models.mixed_effects.model.prior_text import log_density, read
-from hierfl.models.mixed_effects.search.climb import FAR, Climb, newton_step
+from hierfl.models.mixed_effects.search.climb import INFINITE_LENGTH, Climb, newton_step
 from hierfl.models.mixed_effects.search.priors import Priors
 from hierfl.rng import generator
 
@@ -116,7 +116,7 @@ def test_a_climb_ends_at_the_maximum_and_never_goes_down() -> None:
         return -((1 - v[0]).square() + 20 * (v[1] - v[0].square()).square() + 1).log() - 0.1 * (v[2] ** 2 - 1).square()
 
     for start in ([-1.5, 2.0, 0.1], [0.0, 0.0, 3.0], [30.0, -40.0, 0.01]):
-        climb = Climb.begin(torch.tensor(start).double(), torch.full((3,), FAR).double())
+        climb = Climb.begin(torch.tensor(start).double(), torch.full((3,), INFINITE_LENGTH).double())
         heights = []
         for _ in range(80):
             at = climb.next
@@ -140,7 +140,7 @@ def test_newtons_step_on_a_quadratic_is_the_whole_way() -> None:
     assert float(length) == pytest.approx(math.sqrt(float(g @ torch.linalg.solve(a @ a.T + torch.eye(4), g))), rel=1e-8)
     short, _ = newton_step(g * units, c, torch.tensor(0.1, dtype=torch.float64))
     assert float((short @ c @ short).sqrt()) == pytest.approx(0.1, rel=1e-9)
-    assert newton_step(g * units, -c, torch.tensor(1.0).double())[1] == FAR
+    assert newton_step(g * units, -c, torch.tensor(1.0).double())[1] == INFINITE_LENGTH
 
 
 def test_exploring_finds_the_moments_of_what_it_explores() -> None:

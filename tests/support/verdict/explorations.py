@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hierfl.inference.server.explored import Explored
-from hierfl.models.any_model.rule import WIDER
+from hierfl.models.any_model.rule import SECOND_PROPOSAL_FACTOR
 from hierfl.models.any_model.verdict import Verdict, verdict
 
 Density = Callable[[Tensor], Tensor]
@@ -34,7 +34,7 @@ def explore(
     explored = Explored.begin(numbers, each, rounds, like)
     centre, root, found = torch.zeros(numbers).double(), sd * torch.eye(numbers).double(), Verdict()
     while True:
-        wider = WIDER ** min(1.0, 4 / numbers) if explored.done == 1 else 1.0
+        wider = SECOND_PROPOSAL_FACTOR ** min(1.0, 4 / numbers) if explored.done == 1 else 1.0
         explored = explored.drawn(centre, wider * root, 0, explored.done)
         draws = inner[min(explored.done, len(inner)) - 1]
         normal = torch.randn(4, each, generator=generator, dtype=torch.float64)

@@ -18,22 +18,24 @@ def without_double_bars(tokens: Sequence[Token]) -> list[Token]:
     Raises:
         Refused: for effects that cannot be.
     """
-    found, opened, k = list(tokens), list[int](), 0
-    while k < len(found):
-        if found[k] == sign("("):
+    rewritten, opened, k = list(tokens), list[int](), 0
+    while k < len(rewritten):
+        if rewritten[k] == sign("("):
             opened.append(k)
-        elif found[k] == sign(")") and opened:
+        elif rewritten[k] == sign(")") and opened:
             opened.pop()
         elif (
-            found[k : k + 2] == [sign("|")] * 2 and opened and not (opened[-1] and found[opened[-1] - 1].kind == "name")
+            rewritten[k : k + 2] == [sign("|")] * 2
+            and opened
+            and not (opened[-1] and rewritten[opened[-1] - 1].kind == "name")
         ):
             first = opened.pop()
-            end = next((i for i in range(k, len(found)) if found[i] == sign(")")), len(found) - 1)
-            new = _apart(found[first + 1 : k], found[k + 2 : end])
-            found[first : end + 1] = new
+            end = next((i for i in range(k, len(rewritten)) if rewritten[i] == sign(")")), len(rewritten) - 1)
+            new = _apart(rewritten[first + 1 : k], rewritten[k + 2 : end])
+            rewritten[first : end + 1] = new
             k = first + len(new) - 1
         k += 1
-    return found
+    return rewritten
 
 
 def _apart(effects: Sequence[Token], path: Sequence[Token]) -> list[Token]:

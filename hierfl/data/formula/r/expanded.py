@@ -24,76 +24,76 @@ class Effects:
         Raises:
             Refused: for what R would not read, and for a subtraction that takes nothing away.
         """
-        intercept, found = True, list[Effect]()
+        intercept, effects = True, list[Effect]()
         while True:
             minus = self._signs()
-            here, after = self.tokens[self.place], self.tokens[min(self.place + 1, len(self.tokens) - 1)]
-            if here.text in ("0", "1") and (after.kind == "end" or after in (sign("+"), sign("-"))):
+            token, after = self.tokens[self.place], self.tokens[min(self.place + 1, len(self.tokens) - 1)]
+            if token.text in ("0", "1") and (after.kind == "end" or after in (sign("+"), sign("-"))):
                 self.place += 1
-                intercept = (here.text == "1") != minus
+                intercept = (token.text == "1") != minus
             elif minus:
-                found = without(found, self._product())
+                effects = without(effects, self._product())
             else:
-                found = joined(found, self._product())
+                effects = joined(effects, self._product())
             if self.tokens[self.place].kind == "end":
-                return intercept, found
+                return intercept, effects
             if self.tokens[self.place] not in (sign("+"), sign("-")):
                 raise Refused(UNREAD)
 
     def _signs(self) -> bool:
         """Whether those that are next make a minus: ``x + -1`` is ``x - 1``."""
         minus = False
-        while found := self._take("+", "-"):
-            minus ^= found == "-"
+        while taken := self._take("+", "-"):
+            minus ^= taken == "-"
         return minus
 
     def _take(self, *signs: str) -> str:
-        here = self.tokens[self.place]
-        if here.kind != "sign" or here.text not in signs:
+        token = self.tokens[self.place]
+        if token.kind != "sign" or token.text not in signs:
             return ""
         self.place += 1
-        return here.text
+        return token.text
 
     def _sum(self) -> list[Effect]:
-        found = self._product()
+        effects = self._product()
         while taken := self._take("+", "-"):
-            found = (joined if taken == "+" else without)(found, self._product())
-        return found
+            effects = (joined if taken == "+" else without)(effects, self._product())
+        return effects
 
     def _product(self) -> list[Effect]:
-        found = self._interaction()
+        effects = self._interaction()
         while kind := self._take("*", "/"):
             more = self._interaction()
-            whole = [tuple(part for one in found for part in one)] if kind == "/" else found
-            found = joined(found, [*(more if kind == "*" else []), *_crossed(whole, more)])
-        return found
+            whole = [tuple(part for effect in effects for part in effect)] if kind == "/" else effects
+            effects = joined(effects, [*(more if kind == "*" else []), *_crossed(whole, more)])
+        return effects
 
     def _interaction(self) -> list[Effect]:
-        found = self._power()
+        effects = self._power()
         while self._take(":"):
-            found = _crossed(found, self._power())
-        return found
+            effects = _crossed(effects, self._power())
+        return effects
 
     def _power(self) -> list[Effect]:
-        found = self._part()
+        effects = self._part()
         if not self._take("**"):
-            return found
+            return effects
         exponent = self.tokens[self.place]
         self.place += 1
-        if not exponent.text.isdigit() or not 1 <= int(exponent.text) <= MAX_EXPONENT or len(found) < 2:
+        if not exponent.text.isdigit() or not 1 <= int(exponent.text) <= MAX_EXPONENT or len(effects) < 2:
             raise Refused(UNREAD)
         whole = list[Effect]()
         for size in range(1, int(exponent.text) + 1):
-            for chosen in combinations(found, size):
-                whole = joined(whole, [tuple(dict.fromkeys(part for one in chosen for part in one))])
+            for chosen in combinations(effects, size):
+                whole = joined(whole, [tuple(dict.fromkeys(part for effect in chosen for part in effect))])
         return whole
 
     def _part(self) -> list[Effect]:
         if self._take("("):
-            found = self._sum()
+            effects = self._sum()
             if not self._take(")"):
                 raise Refused(UNREAD)
-            return found
+            return effects
         first = self.place
         if self.tokens[first].kind in ("name", "quoted"):
             self.place += 1
@@ -113,18 +113,18 @@ class Effects:
 
 def _crossed(some: Sequence[Effect], others: Sequence[Effect]) -> list[Effect]:
     """Their interactions."""
-    return joined([], [tuple(dict.fromkeys((*one, *other))) for one in some for other in others])
+    return joined([], [tuple(dict.fromkeys((*effect, *other))) for effect in some for other in others])
 
 
 def joined(some: Sequence[Effect], others: Sequence[Effect]) -> list[Effect]:
     """Each once; the parts of an interaction have no order."""
-    found = list(some)
-    for one in others:
-        if frozenset(one) not in map(frozenset, found):
-            found.append(one)
-    if len(found) > MAX_EFFECTS:
+    effects = list(some)
+    for effect in others:
+        if frozenset(effect) not in map(frozenset, effects):
+            effects.append(effect)
+    if len(effects) > MAX_EFFECTS:
         raise Refused(f"it makes more than {MAX_EFFECTS} effects")
-    return found
+    return effects
 
 
 def without(some: Sequence[Effect], others: Sequence[Effect]) -> list[Effect]:
@@ -133,8 +133,8 @@ def without(some: Sequence[Effect], others: Sequence[Effect]) -> list[Effect]:
     Raises:
         Refused: where that takes nothing away.
     """
-    left = [one for one in some if frozenset(one) not in map(frozenset, others)]
+    left = [effect for effect in some if frozenset(effect) not in map(frozenset, others)]
     if len(left) == len(some):
-        what = " and ".join(":".join("".join(token.text for token in part) for part in one) for one in others)
+        what = " and ".join(":".join("".join(token.text for token in part) for part in effect) for effect in others)
         raise Refused(f"'-' takes {what} away, which is not among the effects before it")
     return left

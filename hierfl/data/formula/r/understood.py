@@ -52,27 +52,27 @@ def understood(tokens: Sequence[Token]) -> Understood:
     Raises:
         Refused: for effects left of a double bar that cannot be taken apart, and for a "-" that takes nothing away.
     """
-    found = _splines(_relevelled(_categories(_words(tokens))))
-    found, share = _response(found)
-    return Understood(without_minus(without_double_bars(found)), share)
+    rewritten = _splines(_relevelled(_categories(_words(tokens))))
+    rewritten, share = _response(rewritten)
+    return Understood(without_minus(without_double_bars(rewritten)), share)
 
 
 def _words(tokens: Sequence[Token]) -> list[Token]:
     """Single ones."""
-    found = _first_powers([sign("**") if token == sign("^") else token for token in tokens])
-    for k, token in enumerate(found[:-1]):
-        if token.kind == "name" and token.text in _FLAGS and found[k + 1] != sign("("):
-            found[k] = Token("name", _FLAGS[token.text])
-    return found
+    words = _first_powers([sign("**") if token == sign("^") else token for token in tokens])
+    for k, token in enumerate(words[:-1]):
+        if token.kind == "name" and token.text in _FLAGS and words[k + 1] != sign("("):
+            words[k] = Token("name", _FLAGS[token.text])
+    return words
 
 
 def _first_powers(tokens: list[Token]) -> list[Token]:
     """Without the exponent of ``(x + z)**1``, which formulae has not."""
-    one = [sign(")"), sign("**"), Token("number", "1")]
+    first_power = [sign(")"), sign("**"), Token("number", "1")]
     kept, k = list[Token](), 0
     while k < len(tokens):
         kept.append(tokens[k])
-        k += 3 if tokens[k : k + 3] == one and tokens[k + 3 : k + 4] != [sign("**")] else 1
+        k += 3 if tokens[k : k + 3] == first_power and tokens[k + 3 : k + 4] != [sign("**")] else 1
     return kept
 
 
@@ -83,50 +83,50 @@ def _is_call(tokens: Sequence[Token], place: int, *names: str) -> bool:
 
 def _categories(tokens: list[Token]) -> list[Token]:
     """``factor(g, c(...))`` has levels at its second place."""
-    found = list[Token]()
+    rewritten = list[Token]()
     for k, token in enumerate(tokens):
         if k < len(tokens) - 1 and _is_call(tokens, k, *CATEGORIES):
             token = Token("name", "C")
         elif k > 3 and _is_call(tokens, k, "c") and _is_call(tokens, k - 4, *CATEGORIES) and tokens[k - 1] == sign(","):
-            found += [Token("name", "levels"), sign("=")]
-        found.append(token)
-    return found
+            rewritten += [Token("name", "levels"), sign("=")]
+        rewritten.append(token)
+    return rewritten
 
 
 def _relevelled(tokens: list[Token]) -> list[Token]:
     """Of a plain column, which may be in ``factor(...)`` again: whatever is in T(...) is a category."""
-    found, k = list[Token](), 0
+    rewritten, k = list[Token](), 0
     while k < len(tokens):
         if k < len(tokens) - 1 and _is_call(tokens, k, "relevel"):
             inside = _is_call(tokens, k + 2, "C") and tokens[k + 5 : k + 6] == [sign(")")]
             column = tokens[k + 4] if inside else tokens[k + 2]
             after = k + (6 if inside else 3)
             if column.kind in _NAMES and tokens[after] == sign(","):
-                found += [Token("name", "T"), sign("("), column]
+                rewritten += [Token("name", "T"), sign("("), column]
                 k = after
                 continue
-        found.append(tokens[k])
+        rewritten.append(tokens[k])
         k += 1
-    return found
+    return rewritten
 
 
 def _splines(tokens: list[Token]) -> list[Token]:
     """Knots that are said, and bounds."""
-    found, k = list[Token](), 0
+    rewritten, k = list[Token](), 0
     while k < len(tokens):
         if tokens[k] == Token("name", "Boundary.knots") and (numbers := _two_numbers(tokens, k + 1)):
             low, high = numbers
             bounds = [Token("name", "lower_bound"), sign("="), *low, sign(",")]
-            found += [*bounds, Token("name", "upper_bound"), sign("="), *high]
+            rewritten += [*bounds, Token("name", "upper_bound"), sign("="), *high]
             k += 6 + len(low) + len(high)
             continue
         if k < len(tokens) - 1 and _is_call(tokens, k, "ns"):
             inside = tokens[k : closing(tokens, k + 1)]
-            found.append(Token("name", "cr") if Token("name", "knots") in inside else tokens[k])
+            rewritten.append(Token("name", "cr") if Token("name", "knots") in inside else tokens[k])
         else:
-            found.append(tokens[k])
+            rewritten.append(tokens[k])
         k += 1
-    return found
+    return rewritten
 
 
 def _two_numbers(tokens: Sequence[Token], place: int) -> tuple[list[Token], list[Token]] | None:
@@ -158,7 +158,7 @@ def _response(tokens: list[Token]) -> tuple[list[Token], str]:
     won, lost = left[2:comma], left[comma + 1 : -1]
     if lost[1:] == [sign("-"), *won] and lost[0].kind in (*_NAMES, "number") and not _is_loose(won):
         return [*_trials(won, lost[:1]), *rest], ""
-    # (True + True is True, and True + 0 + True is 2)
+    # True + True is True, and True + 0 + True is 2.
     both = [*_whole(won), sign("+"), Token("number", "0"), sign("+"), *_whole(lost)]
     return [*_trials(won, both), *rest], ""
 

@@ -66,7 +66,7 @@ class Carrying:
     # -- asking -------------------------------------------------------------------------------------------------
 
     def asked(
-        self, about: Mapping[str, Any], tensors: State, own: Mapping[int, Mapping[str, Any]], most: int
+        self, question: Mapping[str, Any], tensors: State, own: Mapping[int, Mapping[str, Any]], most: int
     ) -> Answers:
         """What sites answer, without those that have other keys; who comes late is greeted first.
 
@@ -75,29 +75,29 @@ class Carrying:
             own: what the header says to each that is asked.
         """
         self.state.save(self.folder)
-        found = self._asked_once(about, tensors, own, most)
+        answers = self._asked_once(question, tensors, own, most)
         late = [place for place in own if self.questions.ids[place] in self.questions.unprepared]
         if late and self.greet is not None:
-            heard = {place: own[place] for place in self.greet(late)}
-            found |= self._asked_once(about, tensors, heard, most) if heard else {}
-        told = {self.questions.ids[place] for place in found} - set(self.state.told)
-        if self.state.fixed and told and about["kind"] != KEYS:
-            self.state.told = sorted({*self.state.told, *told})
-        return {place: found[place] for place in sorted(found)}
+            greeted = {place: own[place] for place in self.greet(late)}
+            answers |= self._asked_once(question, tensors, greeted, most) if greeted else {}
+        newly_told = {self.questions.ids[place] for place in answers} - set(self.state.told)
+        if self.state.fixed and newly_told and question["kind"] != KEYS:
+            self.state.told = sorted({*self.state.told, *newly_told})
+        return {place: answers[place] for place in sorted(answers)}
 
     def _asked_once(
-        self, about: Mapping[str, Any], tensors: State, own: Mapping[int, Mapping[str, Any]], most: int
+        self, question: Mapping[str, Any], tensors: State, own: Mapping[int, Mapping[str, Any]], most: int
     ) -> Answers:
-        self._rekeyed, found = False, {}
-        for place, (head, held) in self.questions.asked(about, tensors, sorted(own), most, own).items():
+        self._rekeyed, answers = False, {}
+        for place, (head, tensors_of_site) in self.questions.asked(question, tensors, sorted(own), most, own).items():
             name = self.questions.ids[place]
             if "rekey" not in head and name not in self.questions.unprepared:
-                found[place] = head, held
+                answers[place] = head, tensors_of_site
             elif is_number(head.get("rekey")):
                 log.info("%s has other keys: new ones are made", name)
                 self.state.stale = self._rekeyed = True
                 self.state.floor = max(self.state.floor, head["rekey"])
-        return found
+        return answers
 
     def begins_anew(self) -> bool:
         """Whether a site had other keys when it was asked last: what is asked next is asked under new ones."""
@@ -127,10 +127,10 @@ class Carrying:
         if self.state.stale or not self.state.epoch:
             self._begin()
         for _ in range(2):
-            about = {"kind": KEYS, "round": 0, "masks": {"epoch": self.state.epoch, "slots": self._count}}
+            question = {"kind": KEYS, "round": 0, "masks": {"epoch": self.state.epoch, "slots": self._count}}
             lacking: Lacking = {place: {} for name, place in self.places.items() if name not in self.state.keys}
             epoch = Epoch(self.state.study, self.state.roster, self.state.epoch, self._count)
-            for place, (head, _) in self.asked(about, {}, lacking, 0).items() if lacking else ():
+            for place, (head, _) in self.asked(question, {}, lacking, 0).items() if lacking else ():
                 name = self.questions.ids[place]
                 try:
                     self.state.keys[name] = SiteKeys.read(head.get("keys"), epoch, self.cards[name]).text
@@ -185,13 +185,13 @@ class Carrying:
         lacking: Lacking = {self.places[name]: {} for name in state.keys if name not in state.dealt}
         most = self._count * len(self.places) * PACKET_BYTES
         packets = self.packets()
-        for place, (_, held) in self.asked({"kind": SHARES, "round": 0, "masks": masks}, {}, lacking, most).items():
-            name, found = self.questions.ids[place], held.get("packets")
+        for place, (_, tensors) in self.asked({"kind": SHARES, "round": 0, "masks": masks}, {}, lacking, most).items():
+            name, dealt = self.questions.ids[place], tensors.get("packets")
             shape = (self._count, len(self.recipients(name)), PACKET_BYTES)
-            if found is None or found.dtype != torch.uint8 or tuple(found.shape) != shape:
+            if dealt is None or dealt.dtype != torch.uint8 or tuple(dealt.shape) != shape:
                 self.questions.refuse(place, SHARES, Unreadable("its packets are none"))
                 continue
-            packets[name] = found.cpu()
+            packets[name] = dealt.cpu()
         write_tensors(self.folder / PACKETS_FILE, table.digest, packets)
         state.dealt = sorted(packets)
         state.save(self.folder)

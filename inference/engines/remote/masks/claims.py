@@ -49,7 +49,7 @@ class FileClaims:
         self.path, self._end = path, 0
         self._held: dict[str, str] = {}
         data = path.read_bytes() if path.is_file() else b""
-        whole = data[: data.rfind(b"\n") + 1]  # (nothing has followed from half a line of a killed process)
+        whole = data[: data.rfind(b"\n") + 1]  # nothing has followed from half a line of a killed process
         try:
             for line in whole.splitlines():
                 what, value = json.loads(line)

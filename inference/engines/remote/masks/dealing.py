@@ -15,7 +15,7 @@ from .streams import derived
 KEY, SEED = 0, 1
 #: bytes of a packet: a share of either secret, encrypted for one site
 PACKET_BYTES = 2 * SHARE_BYTES + 16
-#: (a key encrypts one packet: it needs no other)
+#: A key encrypts one packet: it needs no other.
 _NONCE = bytes(12)
 
 
@@ -36,30 +36,30 @@ def own_shares(ring: Keyring, slot: int, everyone: Sequence[str], least: int) ->
     Raises:
         Refused: where the secrets are gone.
     """
-    held, points = ring.slot(slot), range(1, len(everyone) + 1)
-    found = [
-        share(bytes.fromhex(secret), points, least, derived(bytes.fromhex(held.deal), f"polynomial of the {use}"))
-        for use, secret in (("key", held.key), ("seed", held.seed))
+    own_slot, points = ring.slot(slot), range(1, len(everyone) + 1)
+    shares_of_both = [
+        share(bytes.fromhex(secret), points, least, derived(bytes.fromhex(own_slot.deal), f"polynomial of the {use}"))
+        for use, secret in (("key", own_slot.key), ("seed", own_slot.seed))
     ]
-    return list(zip(*found, strict=True))
+    return list(zip(*shares_of_both, strict=True))
 
 
 def _packet_key(ring: Keyring, sender: str, recipient: str, slot: int) -> bytes:
     own = ring.identity.name
     other = recipient if sender == own else sender
-    assert ring.table is not None  # (as of the callers)
+    assert ring.table is not None  # as of the callers
     return derived(ring.secret_with(other, "seal"), "packet", ring.table.digest, sender, recipient, slot)
 
 
 def packets(ring: Keyring, slot: int, everyone: Sequence[str], least: int) -> list[bytes]:
     """What a site deals to the others of its group who have keys, in order of their names."""
-    assert ring.table is not None  # (as of the callers)
-    own, found = ring.identity.name, []
+    assert ring.table is not None  # as of the callers
+    own, sealed = ring.identity.name, []
     for name, (key, seed) in zip(everyone, own_shares(ring, slot, everyone, least), strict=True):
         if name != own and name in ring.table.keys:
             cipher = ChaCha20Poly1305(_packet_key(ring, own, name, slot))
-            found.append(cipher.encrypt(_NONCE, key + seed, None))
-    return found
+            sealed.append(cipher.encrypt(_NONCE, key + seed, None))
+    return sealed
 
 
 def opened(ring: Keyring, packet: bytes, sender: str, slot: int, which: int) -> bytes:

@@ -158,16 +158,16 @@ class Keyring:
             other: its name, which is in the table.
             use: "pair", "seal", or the number of a slot.
         """
-        assert self.table is not None  # (as of the callers)
-        if (found := self._agreed.get((other, use))) is not None:
-            return found
+        assert self.table is not None  # as of the callers
+        if (agreed_secret := self._agreed.get((other, use))) is not None:
+            return agreed_secret
         keys = self.table.keys[other]
         if use in ("pair", "seal"):
             private, public = (self._pair, keys.pair) if use == "pair" else (self._seal, keys.seal)
         else:
             private, public = bytes.fromhex(self.slot(int(use)).key), keys.slots[int(use)]
         secret = agreed(X25519PrivateKey.from_private_bytes(private), public)
-        if use in ("pair", "seal"):  # (those of a slot are needed once)
+        if use in ("pair", "seal"):  # those of a slot are needed once
             self._agreed[other, use] = secret
         return secret
 
@@ -179,7 +179,7 @@ class Keyring:
 
     def save(self) -> None:
         """On the disk, for this user alone."""
-        held: dict[str, Any] = {
+        entries: dict[str, Any] = {
             "study": self.study, "roster": self.roster, "number": self.number, "count": self.count,
             "pair": self._pair.hex(), "seal": self._seal.hex(), "text": self._text,
             "slots": {str(number): asdict(slot) for number, slot in self.slots.items()},
@@ -187,22 +187,22 @@ class Keyring:
         }  # fmt: skip
         make_folder(self.path.parent)
         self.path.parent.chmod(0o700)
-        write_whole(self.path, json.dumps(held).encode(), mode=0o600)
+        write_whole(self.path, json.dumps(entries).encode(), mode=0o600)
 
     def _load(self) -> None:
         try:
-            held = json.loads(self.path.read_text("utf-8"))
-            if held["study"] != self.study:
+            entries = json.loads(self.path.read_text("utf-8"))
+            if entries["study"] != self.study:
                 raise UserError(f"{self.path} belongs to another study; a study needs a folder of its own")
-            self.number, self.count = int(held["number"]), int(held["count"])
-            if held["roster"] != self.roster:  # (its secrets are of no use; its number is past)
+            self.number, self.count = int(entries["number"]), int(entries["count"])
+            if entries["roster"] != self.roster:  # its secrets are of no use; its number is past
                 self.count = -1
                 return
-            self._pair, self._seal = bytes.fromhex(held["pair"]), bytes.fromhex(held["seal"])
-            self._text = str(held["text"])
-            self.slots = {int(number): Slot(**slot) for number, slot in held["slots"].items()}
-            if held["table"] is not None:
-                self.table = KeyTable.read(held["table"], self.epoch, self.cards)
+            self._pair, self._seal = bytes.fromhex(entries["pair"]), bytes.fromhex(entries["seal"])
+            self._text = str(entries["text"])
+            self.slots = {int(number): Slot(**slot) for number, slot in entries["slots"].items()}
+            if entries["table"] is not None:
+                self.table = KeyTable.read(entries["table"], self.epoch, self.cards)
         except (Unreadable, KeyError, TypeError, ValueError) as error:
             if isinstance(error, UserError) and not isinstance(error, Unreadable):
                 raise

@@ -67,12 +67,12 @@ class Layout:
         Args:
             total: (size,), uint64.
         """
-        at, found = len(COUNTS), State()
+        at, sums = len(COUNTS), State()
         for name in sorted(self.form):
             shape, dtype = self.form[name]
             point = FixedPoint.of(dtype)
             size = point.words * torch.Size(shape).numel()
             digits = unpacked(point, total[at : at + size]).reshape(point.limbs, *shape)
-            found[name], at = point.decode(digits, self.sites), at + size
+            sums[name], at = point.decode(digits, self.sites), at + size
         counts = map(int, total[: len(COUNTS)].view(np.int64))
-        return {name: found[name] for name in self.form}, dict(zip(COUNTS, counts, strict=True))
+        return {name: sums[name] for name in self.form}, dict(zip(COUNTS, counts, strict=True))

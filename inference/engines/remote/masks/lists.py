@@ -38,10 +38,10 @@ class Listed:
 
     def told_to(self, name: str) -> str:
         """What survivors say to one member, in order of their names, as it is carried."""
-        found = self.survived
+        survived = self.survived
         rows = [
-            self.told[sender][found.members.index(name) - (sender < name)].numpy().tobytes()
-            for sender in found.survivors if sender != name
+            self.told[sender][survived.members.index(name) - (sender < name)].numpy().tobytes()
+            for sender in survived.survivors if sender != name
         ]  # fmt: skip
         return base64.b64encode(b"".join(rows)).decode()
 
@@ -66,7 +66,7 @@ class Lists:
         """Shares for the sums: {group: {whose secret: {who gives it: 66 bytes}}}."""
         signatures: dict[int, dict[str, str]] = {group: {} for group in self.listed}
 
-        def sign(group: int, name: str, head: Mapping[str, Any], held: State) -> None:
+        def sign(group: int, name: str, head: Mapping[str, Any], tensors: State) -> None:
             if is_number(few := head.get("too_few")):
                 self._few[group][name] = few
                 return
@@ -74,12 +74,12 @@ class Lists:
             signatures[group][name] = str(head["signature"])
 
         self._asked(SIGN, self.listed, signatures, sign, lambda group, name: {"told": self.listed[group].told_to(name)})
-        signed = {g: found for g, found in self.listed.items() if len(signatures[g]) >= self.least[g]}
+        signed = {g: listed for g, listed in self.listed.items() if len(signatures[g]) >= self.least[g]}
         shares: dict[int, dict[str, dict[str, bytes]]] = {group: {} for group in signed}
         given: dict[int, dict[str, str]] = {group: {} for group in signed}
 
-        def take(group: int, name: str, head: Mapping[str, Any], held: State) -> None:
-            whose, data = sorted_names(head.get("of")), held.get("shares")
+        def take(group: int, name: str, head: Mapping[str, Any], tensors: State) -> None:
+            whose, data = sorted_names(head.get("of")), tensors.get("shares")
             if data is None or data.dtype != torch.uint8 or tuple(data.shape) != (len(whose), SHARE_BYTES):
                 raise Unreadable("its shares are none")
             for other, row in zip(whose, data.cpu().numpy(), strict=True):
@@ -91,7 +91,7 @@ class Lists:
             return {"signatures": chosen, "packets": self._packets_for(name, signed[group].survived)}
 
         self._asked(OPEN, signed, given, take, more)
-        return {group: found for group, found in shares.items() if len(given[group]) >= self.least[group]}
+        return {group: listed for group, listed in shares.items() if len(given[group]) >= self.least[group]}
 
     @property
     def too_few(self) -> dict[int, int]:
@@ -107,31 +107,35 @@ class Lists:
     ) -> None:  # fmt: skip
         """Asks survivors; where too few of them answer, the other members of their groups, too."""
         carrying = self.carrying
-        groups = {name: group for group, found in listed.items() for name in found.survived.members}
+        groups = {name: group for group, listed_group in listed.items() for name in listed_group.survived.members}
         for survivors in (True, False):
             own: dict[int, dict[str, Any]] = {}
             for name, group in groups.items():
-                found = listed[group].survived
-                if (name in found.survivors) == survivors and len(done[group]) < self.least[group]:
+                listed_group = listed[group].survived
+                if (name in listed_group.survivors) == survivors and len(done[group]) < self.least[group]:
                     if group in self.too_few:
-                        continue  # (too few are left to sign)
-                    masks = {"epoch": carrying.state.epoch, "table": carrying.table.digest, "list": found.as_json()}
+                        continue  # too few are left to sign
+                    masks = {
+                        "epoch": carrying.state.epoch,
+                        "table": carrying.table.digest,
+                        "list": listed_group.as_json(),
+                    }
                     masks |= {"group": group} if self.grouped else {}
                     own[carrying.places[name]] = {"masks": {**masks, **carrying.untold(name), **more(group, name)}}
             most = SHARE_BYTES * max(map(len, carrying.groups))
             answers = carrying.asked({"kind": kind, "round": self.number}, {}, own, most) if own else {}
-            for place, (head, held) in answers.items():
+            for place, (head, tensors) in answers.items():
                 name = carrying.questions.ids[place]
                 try:
-                    take(groups[name], name, head, held)
+                    take(groups[name], name, head, tensors)
                 except Unreadable as error:
                     carrying.questions.refuse(place, kind, error)
 
     def _packets_for(self, name: str, survived: SurvivorList) -> str:
         """Packets of shares that the other members have dealt to a site, in order of names, as they are carried."""
-        held = self.carrying.packets()
+        packets = self.carrying.packets()
         rows = [
-            held[sender][survived.slot, self.carrying.recipients(sender).index(name)].numpy().tobytes()
+            packets[sender][survived.slot, self.carrying.recipients(sender).index(name)].numpy().tobytes()
             for sender in survived.members if sender != name
         ]  # fmt: skip
         return base64.b64encode(b"".join(rows)).decode()

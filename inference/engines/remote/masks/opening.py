@@ -50,24 +50,24 @@ class Opening:
             Unreadable: for one that this site does not sign, whatever it has answered.
             Refused: for one of another question than it has answered, or of too few.
         """
-        found, table = SurvivorList.read(masks.get("list")), self.ring.table
-        assert table is not None  # (as of the caller)
-        if found.table != table.digest:
+        survived, table = SurvivorList.read(masks.get("list")), self.ring.table
+        assert table is not None  # as of the caller
+        if survived.table != table.digest:
             raise Unreadable("its list of survivors is of other keys")
-        if not set(found.members) <= set(self.everyone) & table.keys.keys() or self._name not in found.members:
+        if not set(survived.members) <= set(self.everyone) & table.keys.keys() or self._name not in survived.members:
             raise Unreadable("its list of survivors names others")
         least = max(threshold(len(self.everyone)), fewest(len(self.everyone), self.quorum))
-        answered = self.ring.slot(found.slot).question
-        if not answered and self._name in found.survivors:
+        answered = self.ring.slot(survived.slot).question
+        if not answered and self._name in survived.survivors:
             raise Refused("its list names this site, which has not answered", "answered")
-        said = found.as_json()
-        if any(answered[name] != said[name] for name in ("context", "broadcast", "own", "members") if answered):
+        entries = survived.as_json()
+        if any(answered[name] != entries[name] for name in ("context", "broadcast", "own", "members") if answered):
             raise Refused("its list is of another question than this site has answered", "answered")
-        if len(found.survivors) < least or not reports_enough(
-            answered.get("reporting", []), found.survivors, self._needed(answered)
+        if len(survived.survivors) < least or not reports_enough(
+            answered.get("reporting", []), survived.survivors, self._needed(answered)
         ):
             raise Refused("its list names too few survivors", "policy")
-        return found
+        return survived
 
     def _needed(self, answered: Mapping[str, Any]) -> int:
         """How many messages the sum of a question has at least."""
@@ -82,36 +82,36 @@ class Opening:
         Raises:
             Unreadable, Refused: as :meth:`sign`.
         """
-        found = self._listed(masks)
-        there = self._there(found, masks)
-        answered = self.ring.slot(found.slot).question
-        if not answered or not answered["reporting"]:  # (it knows of no message, or nobody is to send one)
+        survived = self._listed(masks)
+        present = self._there(survived, masks)
+        answered = self.ring.slot(survived.slot).question
+        if not answered or not answered["reporting"]:  # it knows of no message, or no one is to send one
             return None
-        there |= {self._name} if answered["there"] and self._name in found.survivors else set()
-        messages = len(there & set(answered["reporting"]))
+        present |= {self._name} if answered["there"] and self._name in survived.survivors else set()
+        messages = len(present & set(answered["reporting"]))
         return None if messages >= self._needed(answered) else messages
 
-    def _there(self, found: SurvivorList, masks: Mapping[str, Any]) -> set[str]:
+    def _there(self, survived: SurvivorList, masks: Mapping[str, Any]) -> set[str]:
         """Which of the other survivors have said that their message is there.
 
         Raises:
             Refused: where one of them has said nothing of this question. It may answer another one yet, with the mask
                 of its own of which this list would give shares.
         """
-        others = [name for name in found.survivors if name != self._name]
+        others = [name for name in survived.survivors if name != self._name]
         packets = _packets(masks.get("told"), len(others), TOLD_BYTES)
-        said = {
-            name: is_there(self.ring, found.context, name, packet)
+        answers = {
+            name: is_there(self.ring, survived.context, name, packet)
             for name, packet in zip(others, packets, strict=True)
         }  # fmt: skip
-        if silent := [name for name, there in said.items() if there is None]:
+        if silent := [name for name, present in answers.items() if present is None]:
             raise Refused(f"its list names {', '.join(silent)}: not known to have answered", "answered")
-        return {name for name, there in said.items() if there}
+        return {name for name, present in answers.items() if present}
 
-    def _agree(self, found: SurvivorList) -> None:
+    def _agree(self, survived: SurvivorList) -> None:
         """This list, and no other one of this question, ever."""
-        self.claims.claim(f"list {digest_of('list', found.table, found.slot)}", found.digest)
-        self.ring.note(found.slot, signed=found.digest)
+        self.claims.claim(f"list {digest_of('list', survived.table, survived.slot)}", survived.digest)
+        self.ring.note(survived.slot, signed=survived.digest)
 
     def sign(self, masks: Mapping[str, Any]) -> bytes:
         """A signature of the list of survivors, 64 bytes.
@@ -124,10 +124,10 @@ class Opening:
             Refused: for another list than this site has signed, of another question than it has answered, or with a
                 survivor that has not answered.
         """
-        found = self._listed(masks)
-        self._there(found, masks)
-        self._agree(found)
-        return found.signature(self.ring.identity)
+        survived = self._listed(masks)
+        self._there(survived, masks)
+        self._agree(survived)
+        return survived.signature(self.ring.identity)
 
     def open(self, masks: Mapping[str, Any]) -> dict[str, bytes]:
         """Shares: of a survivor's own mask, and of the pairwise masks of a member that is none.
@@ -143,19 +143,19 @@ class Opening:
             Refused: where the same broadcast was summed over others; or as :meth:`sign`, but for survivors that have
                 not answered: of those who have signed at least one site has seen that all did.
         """
-        found = self._listed(masks)
-        signers = found.signers(masks.get("signatures"), {name: self.cards[name] for name in found.members})
+        survived = self._listed(masks)
+        signers = survived.signers(masks.get("signatures"), {name: self.cards[name] for name in survived.members})
         if len(signers) < threshold(len(self.everyone)):
             raise Unreadable(f"{len(signers)} sites have signed its list of survivors: too few")
-        others = [other for other in found.members if other != self._name]
-        held = _packets(masks.get("packets"), len(others), PACKET_BYTES)
-        self._agree(found)
-        self.claims.claim(f"sum {found.broadcast}", found.opens)
-        which = {other: SEED if other in found.survivors else KEY for other in found.members}
-        own = own_shares(self.ring, found.slot, self.everyone, threshold(len(self.everyone)))
+        others = [other for other in survived.members if other != self._name]
+        packets = _packets(masks.get("packets"), len(others), PACKET_BYTES)
+        self._agree(survived)
+        self.claims.claim(f"sum {survived.broadcast}", survived.opens)
+        which = {other: SEED if other in survived.survivors else KEY for other in survived.members}
+        own = own_shares(self.ring, survived.slot, self.everyone, threshold(len(self.everyone)))
         given = {self._name: own[self.everyone.index(self._name)][which[self._name]]}
-        for other, packet in zip(others, held, strict=True):
-            given[other] = opened(self.ring, packet, other, found.slot, which[other])
+        for other, packet in zip(others, packets, strict=True):
+            given[other] = opened(self.ring, packet, other, survived.slot, which[other])
         if lost := sum(not data for data in given.values()):
             log.warning("%d packets of shares are not by whom they should be: theirs are not given", lost)
         return {other: data for other, data in sorted(given.items()) if data}

@@ -51,9 +51,9 @@ class Past:
         if not self.path.is_file():
             return
         try:
-            held = json.loads(self.path.read_text("utf-8"))
-            if held["study"] == study:
-                self.rounds = {int(number): str(digest) for number, digest in held["rounds"].items()}
+            entries = json.loads(self.path.read_text("utf-8"))
+            if entries["study"] == study:
+                self.rounds = {int(number): str(digest) for number, digest in entries["rounds"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{self.path} is damaged: take it from a backup made today, or leave the study") from error
 
@@ -69,9 +69,9 @@ class Past:
         number, digest = int(head["round"]), round_digest(head, tensors)
         if self.rounds.get(number) == digest:
             return
-        self.rounds = {n: held for n, held in self.rounds.items() if n < number} | {number: digest}
+        self.rounds = {n: earlier for n, earlier in self.rounds.items() if n < number} | {number: digest}
         make_folder(self.path.parent)
-        rounds = {str(n): held for n, held in sorted(self.rounds.items())}
+        rounds = {str(n): earlier for n, earlier in sorted(self.rounds.items())}
         write_whole(self.path, json.dumps({"study": self.study, "rounds": rounds}).encode(), mode=0o600)
 
     def before(self, head: Mapping[str, Any]) -> str:
@@ -93,10 +93,10 @@ class Past:
         if basis and head["kind"] != "prepare" and masks.get("basis") != basis:
             raise Refused("other sites began with other sums than this one", "answered")
         past = masks.get("past")
-        said = past.split() if isinstance(past, str) else []
-        if not isinstance(past, str) or len(said) != _last(head):
+        digests = past.split() if isinstance(past, str) else []
+        if not isinstance(past, str) or len(digests) != _last(head):
             raise Unreadable("it does not say which rounds were before")
-        if any(said[number - 1] != digest for number, digest in self.rounds.items() if number <= len(said)):
+        if any(digests[number - 1] != digest for number, digest in self.rounds.items() if number <= len(digests)):
             raise Refused("this site has answered another round than all others", "answered")
 
 

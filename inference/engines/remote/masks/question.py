@@ -121,7 +121,7 @@ class Question:
             if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
                 raise Unreadable("its list of who adds, or trains, is none")
         common = {name: value for name, value in head.items() if name not in ("masks", "client", *own[client])}
-        about = {name: value for name, value in masks.items() if name not in ("keys", "own")}
+        entries = {name: value for name, value in masks.items() if name not in ("keys", "own")}
         values = tensors_digest(tensors)
         return cls(
             masks["epoch"], masks["table"], mode, slot, group, members,
@@ -129,7 +129,7 @@ class Question:
                 name for name in members
                 if all(names is None or name in names for names in (adding, training))
             ),
-            digest_of("question", roster, common, about, own, list(members), values),
+            digest_of("question", roster, common, entries, own, list(members), values),
             digest_of("broadcast", roster, head["kind"], [head.get(name) for name in _WHICH[head["kind"]]], values),
             digest_of("own", _without_rounds(own), adding, training), str(head["kind"]),
         )  # fmt: skip
@@ -182,7 +182,7 @@ def needed(kind: str, everyone: int, quorum: int) -> int:
 
 
 def reports_enough(reporting: Sequence[str], survivors: Sequence[str], messages: int) -> bool:
-    """Whether enough of those who are to report are among survivors; where nobody is to, nothing is hidden."""
+    """Whether enough of those who are to report are among survivors; where no one is to, nothing is hidden."""
     return not reporting or len(set(reporting) & set(survivors)) >= messages
 
 
@@ -205,10 +205,10 @@ def own_of(own: object, members: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def _without_rounds(own: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """The same with ``counted`` as rounds before the latest: of a search that has converged two rounds ask the same."""
-    last = max((said["counted"] for said in own.values() if is_number(said.get("counted"))), default=0)
+    last = max((entries["counted"] for entries in own.values() if is_number(entries.get("counted"))), default=0)
     return {
-        name: {**said, "counted": last - said["counted"]} if is_number(said.get("counted")) else dict(said)
-        for name, said in own.items()
+        name: {**entries, "counted": last - entries["counted"]} if is_number(entries.get("counted")) else dict(entries)
+        for name, entries in own.items()
     }  # fmt: skip
 
 
@@ -243,12 +243,12 @@ def asked_of(head: Mapping[str, Any]) -> list[object] | None:
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     """Of names, forms and bytes of tensors of any device, 64 hexadecimal digits."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
-        found.update(canonical([name, str(value.dtype), list(value.shape)]))
+        digest.update(canonical([name, str(value.dtype), list(value.shape)]))
         flat = value.detach().cpu().contiguous().flatten()
-        found.update(flat.view(torch.uint8).numpy().tobytes() if len(flat) else b"")
-    return found.hexdigest()
+        digest.update(flat.view(torch.uint8).numpy().tobytes() if len(flat) else b"")
+    return digest.hexdigest()
 
 
 def basis_of(totals: Mapping[str, Tensor]) -> str:

@@ -49,16 +49,18 @@ class Recovery:
         Raises:
             Unreadable: where shares are missing, or do not fit what their site has signed.
         """
-        found, context = self.survived, self.survived.context
-        for name in found.members:
+        survived, context = self.survived, self.survived.context
+        for name in survived.members:
             keys, given = self.table.keys[name], shares.get(name, {})
-            if name in found.survivors:
-                seed = self._secret(name, given, commitment, keys.commitments[found.slot])
+            if name in survived.survivors:
+                seed = self._secret(name, given, commitment, keys.commitments[survived.slot])
                 add_stream(total, self_key(seed, context, name), words, minus=True)
                 continue
-            private = X25519PrivateKey.from_private_bytes(self._secret(name, given, _public, keys.slots[found.slot]))
-            pairs = ((other, agreed(private, self.table.keys[other].slots[found.slot])) for other in found.survivors)
-            add_pairs(total, name, pairs, context, words)  # (the other ends of masks that survivors have added)
+            private = X25519PrivateKey.from_private_bytes(self._secret(name, given, _public, keys.slots[survived.slot]))
+            pairs = (
+                (other, agreed(private, self.table.keys[other].slots[survived.slot])) for other in survived.survivors
+            )
+            add_pairs(total, name, pairs, context, words)  # the other ends of masks that survivors have added
         return total
 
     def _secret(self, name: str, given: Mapping[str, bytes], public: Callable[[bytes], bytes], signed: bytes) -> bytes:

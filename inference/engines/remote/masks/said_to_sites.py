@@ -24,31 +24,31 @@ from .streams import add_stream, derived
 
 #: bytes of a packet
 TOLD_BYTES = 1 + 16
-#: (a key encrypts one packet, and a question has one answer: it needs no other)
+#: A key encrypts one packet, and a question has one answer: it needs no other.
 _NONCE = bytes(12)
 
 
 def _key(ring: Keyring, sender: str, recipient: str, context: str) -> bytes:
-    assert ring.table is not None  # (as of the callers)
+    assert ring.table is not None  # as of the callers
     secret = ring.secret_with(recipient if sender == ring.identity.name else sender, "seal")
     return derived(secret, "told", ring.table.digest, sender, recipient, context)
 
 
-def told(ring: Keyring, context: str, members: Sequence[str], there: bool) -> Tensor:
+def told(ring: Keyring, context: str, members: Sequence[str], reported: bool) -> Tensor:
     """Packets for the other members, in order of their names; the same ones whenever they are made.
 
     Args:
         ring: the site's secrets.
         context: digest of the question.
         members: names whose masks cancel, ascending.
-        there: whether the site's message is in its answer.
+        reported: whether the site's message is in its answer.
 
     Returns:
         (members - 1, :data:`TOLD_BYTES`), uint8.
     """
     own = ring.identity.name
     rows = [
-        ChaCha20Poly1305(_key(ring, own, other, context)).encrypt(_NONCE, bytes([there]), None)
+        ChaCha20Poly1305(_key(ring, own, other, context)).encrypt(_NONCE, bytes([reported]), None)
         for other in members if other != own
     ]  # fmt: skip
     return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).reshape(-1, TOLD_BYTES)
@@ -73,7 +73,7 @@ def is_there(ring: Keyring, context: str, sender: str, packet: bytes) -> bool | 
 
 
 def spoilt(row: np.ndarray, ring: Keyring, context: str, layout: Layout) -> np.ndarray:
-    """What a site adds to a sum of all where it has no message: its counts, and random numbers that nobody else knows.
+    """What a site adds to a sum of all where it has no message: its counts, and random numbers that no one else knows.
 
     Args:
         row: (size,), uint64: its counts, and zeros.

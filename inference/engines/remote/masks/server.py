@@ -28,7 +28,7 @@ from .streams import digest_of
 
 log = logging.getLogger("hierfl")
 #: how often a question is asked under other keys, where a site has lost its own
-TRIES = 3
+MAX_TRIES = 3
 #: whose answers are in a sum, and the sum, (n,), uint64; or how many messages would be in one that sites do not open
 Opened = tuple[list[str], np.ndarray | int]
 #: what a masked answer holds: its integers; and with shares what it says to other sites
@@ -49,7 +49,7 @@ class MaskedSums:
         quorum: the fewest survivors, and the fewest that are to report, of which a sum is opened.
         groups: into how many groups the roster is divided; 0 for none.
         slots: how many questions keys and shares are dealt for at once.
-        greet: tells clients what all have agreed on, and returns those that have heard; None where nobody needs it.
+        greet: tells clients what all have agreed on, and returns those that have heard; None where no one needs it.
 
     Attributes:
         basis: digest of the sums over all sites with which these begin; empty where there are none.
@@ -76,21 +76,21 @@ class MaskedSums:
         """Says who tells clients what all have agreed on, once that is known: ``greet``, and ``basis``, its digest."""
         self.carrying.greet, self.basis = greet, basis
 
-    def ask(self, about: Mapping[str, Any], tensors: State, form: StateForm, own: Own | None = None) -> Total | None:
+    def ask(self, question: Mapping[str, Any], tensors: State, form: StateForm, own: Own | None = None) -> Total | None:
         """The sum of what all sites answer; None where it cannot be opened: too few have answered.
 
         Args:
-            about: the request's header, with "kind" and "round".
+            question: the request's header, with "kind" and "round".
             tensors: what goes with it.
             form: of the sum.
             own: what the header says of single clients; all sites see it, since their sum depends on it.
         """
         asked = Asked(
-            self, about, tensors, form, own or {}, grouped=bool(self.groups) and self._mode(about) == "shares"
+            self, question, tensors, form, own or {}, grouped=bool(self.groups) and self._mode(question) == "shares"
         )
-        found = self._found(asked)
-        sums = [opened for opened in found if opened is not None]
-        if len(sums) < len(found):
+        parts = self._found(asked)
+        sums = [opened for opened in parts if opened is not None]
+        if len(sums) < len(parts):
             return None
         survivors, rows = [name for names, _ in sums for name in names], [row for _, row in sums]
         if any(isinstance(row, int) for row in rows):
@@ -99,20 +99,20 @@ class MaskedSums:
         return asked.total(survivors, asked.layout.words.added(row for row in rows if not isinstance(row, int)))
 
     def ask_groups(
-        self, about: Mapping[str, Any], tensors: State, form: StateForm, own: Own | None = None
+        self, question: Mapping[str, Any], tensors: State, form: StateForm, own: Own | None = None
     ) -> list[Total | None]:  # fmt: skip
         """The same for each group on its own, of rounds and scores; the one of all where there are no groups."""
-        asked = Asked(self, about, tensors, form, own or {}, grouped=bool(self.groups))
+        asked = Asked(self, question, tensors, form, own or {}, grouped=bool(self.groups))
         return [None if opened is None else asked.total(*opened) for opened in self._found(asked)]
 
-    def _mode(self, about: Mapping[str, Any]) -> Mode:
-        return self.mode if about["kind"] in OVER_SURVIVORS else "whole"
+    def _mode(self, question: Mapping[str, Any]) -> Mode:
+        return self.mode if question["kind"] in OVER_SURVIVORS else "whole"
 
     def _found(self, asked: Asked) -> list[Opened | None]:
-        for _ in range(TRIES):
-            found = asked.whole() if asked.mode == "whole" else asked.over_survivors()
-            if found is not None:
-                return found
+        for _ in range(MAX_TRIES):
+            parts = asked.whole() if asked.mode == "whole" else asked.over_survivors()
+            if parts is not None:
+                return parts
         kind, number = asked.about["kind"], asked.about["round"]
         log.warning("no sum (%s, round %d): sites have lost their keys again and again", kind, number)
         return [None] * len(asked.parts)
@@ -128,39 +128,39 @@ class Asked:
     """
 
     def __init__(
-        self, sums: MaskedSums, about: Mapping[str, Any], tensors: State, form: StateForm, own: Own, *, grouped: bool
+        self, sums: MaskedSums, question: Mapping[str, Any], tensors: State, form: StateForm, own: Own, *, grouped: bool
     ) -> None:  # fmt: skip
-        self.sums, self.about, self.tensors, self.grouped = sums, dict(about), tensors, grouped
-        self.mode: Mode = sums.mode if about["kind"] in OVER_SURVIVORS else "whole"
+        self.sums, self.about, self.tensors, self.grouped = sums, dict(question), tensors, grouped
+        self.mode: Mode = sums.mode if question["kind"] in OVER_SURVIVORS else "whole"
         self.parts = sums.groups if grouped else [sums.everyone]
         self.layout = Layout(form, len(sums.everyone))
         self._values = tensors_digest(tensors)
-        sums.past.note(about, tensors)
+        sums.past.note(question, tensors)
         self.places = {name: place for place, name in enumerate(sums.questions.ids)}
         counted = sums.questions.counted
         self.own = {name: {"counted": int(counted[place]), **own.get(place, {})} for name, place in self.places.items()}
 
     def _questions(self, members: Sequence[Sequence[str]], slot: int) -> list[Question]:
         """What each part is asked, as its sites understand it."""
-        found, carrying = [], self.sums.carrying
+        questions, carrying = [], self.sums.carrying
         head = {**self.about, "handshake": self.sums.questions.handshake.table()}
         if self.sums.questions.restarts:
             head["restart"] = self.sums.questions.restarts
         for number, part in enumerate(self.parts):
             name = members[number][0]
             masks = self._masks(number, members[number], slot)
-            said = {**head, **self.own[name], "client": name, "masks": masks}
-            found.append(Question.read(said, self.tensors, name, part, carrying.state.roster))
-        return found
+            request = {**head, **self.own[name], "client": name, "masks": masks}
+            questions.append(Question.read(request, self.tensors, name, part, carrying.state.roster))
+        return questions
 
     def _masks(self, number: int, members: Sequence[str], slot: int) -> dict[str, Any]:
         table = self.sums.carrying.table
-        found: dict[str, Any] = {"epoch": table.epoch.number, "table": table.digest, "mode": self.mode}
-        found |= {"group": number} if self.grouped else {}
-        found |= {"slot": slot, "members": list(members)} if self.mode == "shares" else {}
-        found |= {} if self.about["kind"] == "prepare" else {"basis": self.sums.basis}
-        found["past"] = self.sums.past.before(self.about)
-        return {**found, "own": own_entries({name: self.own[name] for name in members})}
+        entries: dict[str, Any] = {"epoch": table.epoch.number, "table": table.digest, "mode": self.mode}
+        entries |= {"group": number} if self.grouped else {}
+        entries |= {"slot": slot, "members": list(members)} if self.mode == "shares" else {}
+        entries |= {} if self.about["kind"] == "prepare" else {"basis": self.sums.basis}
+        entries["past"] = self.sums.past.before(self.about)
+        return {**entries, "own": own_entries({name: self.own[name] for name in members})}
 
     def _rows(self, members: Sequence[Sequence[str]], slot: int, more: Sequence[str] = ()) -> dict[str, Answer]:
         """Masked answers by name; who has other keys is noted.
@@ -180,23 +180,23 @@ class Asked:
                     own[self.places[name]] = {**self.own[name], "masks": masks}
         others = {name: len(part) - 1 for part in members for name in part}
         most = 8 * self.layout.size + TOLD_BYTES * (max(others.values()) if self.mode == "shares" else 0)
-        found: dict[str, Answer] = {}
-        for place, (head, held) in carrying.asked(self.about, self.tensors, own, most).items():
+        answers: dict[str, Answer] = {}
+        for place, (head, tensors) in carrying.asked(self.about, self.tensors, own, most).items():
             name = self.sums.questions.ids[place]
             try:
-                row = held.get("masked")
+                row = tensors.get("masked")
                 if head.get("masked") is not True or row is None:
                     raise Unreadable("it is not masked")
                 form: StateForm = {"masked": ((self.layout.size,), torch.int64)}
                 if self.mode == "shares":
                     form["told"] = (others.get(name, 0), TOLD_BYTES), torch.uint8
-                if {key: (tuple(value.shape), value.dtype) for key, value in held.items()} != form:
+                if {key: (tuple(value.shape), value.dtype) for key, value in tensors.items()} != form:
                     raise Unreadable("it is of another form")
-                told = held["told"].cpu() if self.mode == "shares" else None
-                found[name] = row.cpu().numpy().view(np.uint64), told
+                packets = tensors["told"].cpu() if self.mode == "shares" else None
+                answers[name] = row.cpu().numpy().view(np.uint64), packets
             except Unreadable as error:
                 self.sums.questions.refuse(place, self.about["kind"], error)
-        return found
+        return answers
 
     def total(self, survivors: Sequence[str], row: np.ndarray | int) -> Total | None:
         """What a sum says; None where its counts cannot be.
@@ -275,8 +275,8 @@ class Asked:
             summed = {
                 n: as_tensor(self.layout.words.added(rows[name][0] for name in names)) for n, names in opening.items()
             }
-            said = {f"told/{name}": told for name, (_, told) in rows.items() if told is not None}
-            write_tensors(path, digest, {**summed, **said})
+            packets_by_name = {f"told/{name}": packets for name, (_, packets) in rows.items() if packets is not None}
+            write_tensors(path, digest, {**summed, **packets_by_name})
             state.question["survivors"] = opening
             state.save(self.sums.folder)
         totals: list[Opened | None] = [None] * len(self.parts)

@@ -64,13 +64,13 @@ class ServerState:
         if not path.is_file():
             return cls(study, roster)
         try:
-            found = cls(**json.loads(path.read_text("utf-8")))
+            state = cls(**json.loads(path.read_text("utf-8")))
         except (TypeError, ValueError) as error:
             raise UserError(f"{path} is damaged: move it away; the sites make new keys") from error
-        if found.study != study:
+        if state.study != study:
             raise UserError(f"{path} belongs to another study; a study needs a folder of its own")
-        # (sites are at that epoch of the roster before: there can be no other keys of it)
-        return found if found.roster == roster else cls(study, roster, found.epoch, floor=found.epoch, stale=True)
+        # Sites are at that epoch of the roster before: there can be no other keys of it.
+        return state if state.roster == roster else cls(study, roster, state.epoch, floor=state.epoch, stale=True)
 
     def begin(self) -> None:
         """A later epoch: other keys, and nothing that was made with those before."""

@@ -40,25 +40,25 @@ def share(secret: bytes, points: Sequence[int], least: int, key: bytes) -> list[
 
 def values_at(points: Sequence[int], constant: int, coefficients: Sequence[int], prime: int = PRIME) -> list[int]:
     """Of the polynomial ``constant + coefficients[0] x + coefficients[1] x^2 + ...`` modulo a prime."""
-    found = []
+    values = []
     for point in points:
         value = 0
-        for coefficient in reversed((constant, *coefficients)):  # (reduced once: points are small)
+        for coefficient in reversed((constant, *coefficients)):  # reduced once: points are small
             value = value * point + coefficient
-        found.append(value % prime)
-    return found
+        values.append(value % prime)
+    return values
 
 
 def weights_of(points: Sequence[int], prime: int = PRIME) -> list[int]:
     """With what shares at these points are multiplied, so that they add up to the secret."""
-    found = []
-    for one in points:
+    weights = []
+    for point in points:
         above, below = 1, 1
         for other in points:
-            if other != one:
-                above, below = above * other % prime, below * (other - one) % prime
-        found.append(above * pow(below, -1, prime) % prime)
-    return found
+            if other != point:
+                above, below = above * other % prime, below * (other - point) % prime
+        weights.append(above * pow(below, -1, prime) % prime)
+    return weights
 
 
 def combine(shares: Mapping[int, bytes], weights: Sequence[int], size: int) -> bytes:

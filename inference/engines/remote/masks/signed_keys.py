@@ -62,8 +62,8 @@ class SiteKeys:
         return b"".join((self.pair, self.seal, *self.slots, *self.commitments))
 
     def _to_sign(self, epoch: Epoch, name: str) -> bytes:
-        about = [epoch.study, epoch.roster, epoch.number, epoch.slots, name]
-        return _TAG + canonical(about) + b"\n" + self._body()
+        identity = [epoch.study, epoch.roster, epoch.number, epoch.slots, name]
+        return _TAG + canonical(identity) + b"\n" + self._body()
 
     def signed(self, epoch: Epoch, identity: Identity) -> SiteKeys:
         """The same with the signature of its site."""
@@ -91,10 +91,10 @@ class SiteKeys:
             raise Unreadable(f"the keys of {card.name} are none")
         parts = [data[at : at + KEY_BYTES] for at in range(0, wanted, KEY_BYTES)]
         slots = tuple(parts[2 : 2 + epoch.slots])
-        found = cls(parts[0], parts[1], slots, tuple(parts[2 + epoch.slots :]), data[wanted:])
-        if not card.has_signed(found.signature, found._to_sign(epoch, card.name)):
+        keys = cls(parts[0], parts[1], slots, tuple(parts[2 + epoch.slots :]), data[wanted:])
+        if not card.has_signed(keys.signature, keys._to_sign(epoch, card.name)):
             raise Unreadable(f"the keys are not signed by {card.name} ({card.fingerprint})")
-        return found
+        return keys
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class KeyTable:
         """
         if not isinstance(texts, Mapping) or not texts.keys() <= cards.keys() or not texts.keys() >= set(least):
             raise Unreadable("its keys are not those of the roster")
-        found = {name: SiteKeys.read(texts[name], epoch, cards[name]) for name in sorted(texts)}
-        public = [key for keys in found.values() for key in (keys.pair, keys.seal, *keys.slots)]
+        keys_of_sites = {name: SiteKeys.read(texts[name], epoch, cards[name]) for name in sorted(texts)}
+        public = [key for keys in keys_of_sites.values() for key in (keys.pair, keys.seal, *keys.slots)]
         if len(set(public)) < len(public):
             raise Unreadable("a key occurs twice")
-        return cls(epoch, found)
+        return cls(epoch, keys_of_sites)

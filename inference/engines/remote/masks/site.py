@@ -101,13 +101,13 @@ class MaskedSite:
         self.desk = Desk(identity.name, self.handshake, torch.device("cpu"), LARGEST_HEADER + LARGEST)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # (before it is there)
+        if name == "inner":  # before it is there
             raise AttributeError(name)
         return getattr(self.inner, name)
 
     @property
     def patient(self) -> bool:
-        """Whether an error of the disk is raised, for whoever asks to try again; else it is answered as a failure."""
+        """Whether an error of the disk is raised, so that the caller can ask again; else it is a failure."""
         return self.desk.patient
 
     @patient.setter
@@ -175,8 +175,8 @@ class MaskedSite:
         made = [packets(self.ring, slot, everyone, threshold(len(everyone))) for slot in range(self.ring.count)]
         data = b"".join(packet for row in made for packet in row)
         shape = (self.ring.count, len(made[0]), PACKET_BYTES)
-        found = torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(shape)
-        return self.desk.says({"round": head.get("round"), "epoch": self.ring.number}, {"packets": found})
+        packets_tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(shape)
+        return self.desk.says({"round": head.get("round"), "epoch": self.ring.number}, {"packets": packets_tensor})
 
     def _dealt_among(self) -> list[str]:
         """Among whom shares are dealt: the site's group.
@@ -185,7 +185,7 @@ class MaskedSite:
             Unreadable: where too few of it have keys.
         """
         everyone = next((group for group in self.groups if self.identity.name in group), self.everyone)
-        assert self.ring.table is not None  # (as of the callers)
+        assert self.ring.table is not None  # as of the callers
         if len(self.ring.table.keys.keys() & set(everyone)) < threshold(len(everyone)):
             raise Unreadable("too few sites have keys")
         return everyone
@@ -200,7 +200,7 @@ class MaskedSite:
             return self._other_keys(head)
         everyone, members = self._group(masks), masks.get("members")
         if isinstance(members, list) and self.identity.name not in members:
-            return self._other_keys(head)  # (it has dealt no shares in this epoch: a later one has it again)
+            return self._other_keys(head)  # it has dealt no shares in this epoch: a later one has it again
         question = Question.read(head, tensors, self.identity.name, everyone, self.ring.roster)
         self._check(question, head["kind"], everyone)
         self.past.check(head, masks, self.inner.basis)
@@ -217,22 +217,22 @@ class MaskedSite:
         self.past.note(head, tensors)
         layout = Layout(part.form, len(self.everyone))
         row = layout.row(part)
-        there = bool(row[COUNTS.index("reported")])
-        if question.mode == "whole" and self.identity.name in question.reporting and not there:
+        reported = bool(row[COUNTS.index("reported")])
+        if question.mode == "whole" and self.identity.name in question.reporting and not reported:
             row = spoilt(row, self.ring, question.context, layout)
         self._mask(row, question, layout.words)
         answer = {"masked": torch.from_numpy(row.view("<i8"))}
         if question.mode == "shares":
-            answer |= {"told": told(self.ring, question.context, question.members, there)}
+            answer |= {"told": told(self.ring, question.context, question.members, reported)}
         covered = b"".join(value.numpy().tobytes() for value in answer.values())
         self.claims.claim(f"mask {question.context}", hashlib.sha256(covered).hexdigest())
         if question.mode == "shares":
-            self.ring.note(question.slot, question={**question.answered(), "there": there})
+            self.ring.note(question.slot, question={**question.answered(), "there": reported})
         return self.desk.says({"round": head.get("round"), "masked": True}, answer)
 
     def _check(self, question: Question, kind: str, everyone: list[str]) -> None:
         """Refuses a question whose sum would not hide each of those in it."""
-        assert self.ring.table is not None  # (as of the caller)
+        assert self.ring.table is not None  # as of the caller
         wanted = self.mode if kind in OVER_SURVIVORS else "whole"
         if question.mode != wanted or (question.group is not None) > (kind in OVER_SURVIVORS):
             raise Refused(f"sums of this kind are masked in mode {wanted}", "policy")
@@ -252,7 +252,7 @@ class MaskedSite:
         slot = self.ring.slot(question.slot)
         if slot.survivors and not slot.question:
             raise Refused("the sum of this question was closed without this site", "answered")
-        assert self.ring.table is not None  # (as of the callers)
+        assert self.ring.table is not None  # as of the callers
         self.claims.claim(f"slot {digest_of('slot', self.ring.table.digest, question.slot)}", question.context)
         self.ring.forget(question.slot)
 

@@ -31,7 +31,7 @@ def digest_of(*parts: Any) -> str:
     return hashlib.sha256(canonical(list(parts))).hexdigest()
 
 
-def derived(secret: bytes, purpose: str, *about: Any) -> bytes:
+def derived(secret: bytes, purpose: str, *identity: Any) -> bytes:
     """A key, 32 bytes, of a secret for one purpose.
 
     Args:
@@ -39,7 +39,7 @@ def derived(secret: bytes, purpose: str, *about: Any) -> bytes:
         purpose: a word; no two uses have one.
         about: json values.
     """
-    info = f"hierfl mask {purpose} 1\n".encode() + canonical(list(about))
+    info = f"hierfl mask {purpose} 1\n".encode() + canonical(list(identity))
     return HKDF(SHA256(), 32, None, info).derive(secret)
 
 
@@ -47,7 +47,7 @@ def agreed(private: X25519PrivateKey, public: bytes) -> bytes:
     """The secret, 32 bytes, that two sites have in common.
 
     Raises:
-        Unreadable: for a public key of which everybody knows the secret.
+        Unreadable: for a public key of which everyone knows the secret.
     """
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
@@ -55,7 +55,7 @@ def agreed(private: X25519PrivateKey, public: bytes) -> bytes:
         raise Unreadable("a public key is none") from error
 
 
-def pair_key(secret: bytes, context: str, one: str, other: str) -> bytes:
+def pair_key(secret: bytes, context: str, site: str, other: str) -> bytes:
     """Of the mask that two sites have in common in one question.
 
     Args:
@@ -63,7 +63,7 @@ def pair_key(secret: bytes, context: str, one: str, other: str) -> bytes:
         context: digest of all that is common to the question.
         one, other: their names, in either order.
     """
-    return derived(secret, "pair", context, *sorted((one, other)))
+    return derived(secret, "pair", context, *sorted((site, other)))
 
 
 def self_key(seed: bytes, context: str, name: str) -> bytes:

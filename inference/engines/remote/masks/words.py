@@ -85,12 +85,12 @@ def packed(point: FixedPoint, digits: torch.Tensor) -> np.ndarray:
     if point.limbs == 1:
         return made[0].view(np.uint64).copy()
     out = np.zeros((made.shape[1], point.words), np.uint64)
-    for k, digit in enumerate(carried(made)):  # (the last one has the sign)
+    for k, digit in enumerate(carried(made)):  # the last one has the sign
         word, bit = divmod(DIGIT * k, WORD)
-        held = digit.view(np.uint64)
-        out[:, word] |= held << np.uint64(bit)
+        digit_bits = digit.view(np.uint64)
+        out[:, word] |= digit_bits << np.uint64(bit)
         if bit + DIGIT > WORD and word + 1 < point.words:
-            out[:, word + 1] |= held >> np.uint64(WORD - bit)
+            out[:, word + 1] |= digit_bits >> np.uint64(WORD - bit)
     return out.reshape(-1)
 
 
@@ -103,7 +103,7 @@ def unpacked(point: FixedPoint, row: np.ndarray) -> torch.Tensor:
     for k in range(point.limbs + 1):
         word, bit = divmod(DIGIT * k, WORD)
         digit = words[:, word] >> np.uint64(bit)
-        if k == point.limbs:  # (with the sign)
+        if k == point.limbs:  # with the sign
             digits.append(words[:, word].view(np.int64) >> bit)
             continue
         if bit + DIGIT > WORD:

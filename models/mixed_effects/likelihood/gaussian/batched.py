@@ -28,8 +28,8 @@ class Batched:
 
     def factor(self) -> Tensor:
         """F, (..., R, q, q)."""
-        one = torch.eye(self.q, dtype=self.root.dtype, device=self.root.device)
-        return torch.linalg.cholesky_ex(one + self.root.mT @ self.gram[..., : self.q, : self.q] @ self.root).L
+        identity = torch.eye(self.q, dtype=self.root.dtype, device=self.root.device)
+        return torch.linalg.cholesky_ex(identity + self.root.mT @ self.gram[..., : self.q, : self.q] @ self.root).L
 
     def half(self, factor: Tensor) -> Tensor:
         """w, (..., R, q, m - q)."""

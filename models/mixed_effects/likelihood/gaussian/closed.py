@@ -35,9 +35,9 @@ def eliminated(covariance: Covariance, gram: Any, entries: Sequence[Any], log_s:
         entries: of L, one after the other: numbers with derivatives, or tensors (M, 1) of many points.
         log_s: likewise; None for 0.
     """
-    known = [*entries, *([] if log_s is None else [log_s])]
-    # (one effect takes no longer entry by entry)
-    if covariance.q > 1 and isinstance(gram, Tensor) and all(isinstance(one, Taylor) for one in known):
+    numbers = [*entries, *([] if log_s is None else [log_s])]
+    # One effect takes no longer entry by entry.
+    if covariance.q > 1 and isinstance(gram, Tensor) and all(isinstance(number, Taylor) for number in numbers):
         root = Taylor.stack(entries)
         return differentiated(covariance, gram, root if log_s is None else root * (log_s * -1.0).exp())
     return eliminate(Entrywise(covariance, gram, entries, log_s))
@@ -57,16 +57,16 @@ def without_inside(
     volumes = []
     for level in reversed(inside):
         m = gram.shape[-2] - level.q
-        known, own = [one for one in (*entries[level.name], log_s) if one is not None], None
-        if isinstance(gram, Tensor) and all(isinstance(one, Taylor) for one in known):
-            # (of the many groups of the innermost level derivatives in its own numbers alone are held)
-            own = Taylor.variables(torch.stack([one.value for one in known]))
-        numbers = own or known
+        given, own = [number for number in (*entries[level.name], log_s) if number is not None], None
+        if isinstance(gram, Tensor) and all(isinstance(number, Taylor) for number in given):
+            # Of the many groups of the innermost level derivatives in its own numbers alone are held.
+            own = Taylor.variables(torch.stack([number.value for number in given]))
+        numbers = own or given
         count = len(entries[level.name])
         of_level, of_noise = numbers[:count], numbers[count] if len(numbers) > count else None
         both = eliminated(level.covariance, gram, of_level, of_noise)
-        left, volume = (summed(one, level.size) for one in both)
-        left, volume = (one.among(known) if own else one for one in (left, volume))
+        left, volume = (summed(number, level.size) for number in both)
+        left, volume = (number.among(given) if own else number for number in (left, volume))
         gram = at_rows(left, places(m, gram.device))
         volumes.append(volume)
     return gram, volumes
@@ -76,15 +76,15 @@ def differentiated(covariance: Covariance, gram: Tensor, entries: Taylor) -> tup
     """See :func:`eliminated`; of R's entries (r,)."""
     q, k = covariance.q, len(entries.slope)
     r, r_1, r_2 = (covariance.matrix(part) for part in (entries.value, entries.slope, entries.bend))
-    along, across = r_1 @ r.T, r_1[:, None] @ r_1.mT
-    sigma_1, twice = along + along.mT, r_2 @ r.T + across
+    product, across = r_1 @ r.T, r_1[:, None] @ r_1.mT
+    sigma_1, twice = product + product.mT, r_2 @ r.T + across
     sigma = torch.cat([sigma_1, (twice + twice.mT).flatten(0, 1)]).flatten(1)  # (k + k^2, q^2)
     g = gram.permute(2, 0, 1)
-    one = torch.eye(q).to(g)
-    factor = torch.linalg.cholesky_ex(one + r.T @ g[:, :q, :q] @ r).L
+    identity = torch.eye(q).to(g)
+    factor = torch.linalg.cholesky_ex(identity + r.T @ g[:, :q, :q] @ r).L
     w = torch.linalg.solve_triangular(factor, r.T @ g[:, :q, q:], upper=False)
-    # (solved, not subtracted: of many rows little is left)
-    n, u = torch.linalg.solve_ex(one + g[:, :q, :q] @ (r @ r.T), g[:, :q]).result.split([q, g.shape[-1] - q], 2)
+    # Solved, not subtracted: of many rows little is left.
+    n, u = torch.linalg.solve_ex(identity + g[:, :q, :q] @ (r @ r.T), g[:, :q]).result.split([q, g.shape[-1] - q], 2)
     up, over = upper(g.shape[-1] - q, gram.device)
     value = g[:, up + q, over + q] - (w[..., up] * w[..., over]).sum(1)
     pairs = (u[:, :, None, up] * u[:, None, :, over]).flatten(1, 2)  # (S, q^2, c)

@@ -73,13 +73,13 @@ def entries_of(method: MixedModel, like: Any, numbers: Sequence[Any]) -> tuple[d
     """Each level's L's entries, learned or held, and log s; None where it is known, or G has it."""
     if method.settings.prior == "fixed":
         beside = like.value if isinstance(like, Taylor) else like
-        found: dict[str, Sequence[Any]] = {k: list(v.to(beside)) for k, v in method.first_roots().items()}
-        return found, numbers[0] if len(numbers) and not method.network.own else None
-    first, found = 0, {}
+        by_level: dict[str, Sequence[Any]] = {k: list(v.to(beside)) for k, v in method.first_roots().items()}
+        return by_level, numbers[0] if len(numbers) and not method.network.own else None
+    first, by_level = 0, {}
     for name, covariance in method.covariances.items():
-        found[name] = numbers[first : first + covariance.entries]
+        by_level[name] = numbers[first : first + covariance.entries]
         first += covariance.entries
-    return found, numbers[first] if len(numbers) > first and not method.network.own else None
+    return by_level, numbers[first] if len(numbers) > first and not method.network.own else None
 
 
 def polynomial(method: MixedModel, gram: Any, rows: Tensor, numbers: Tensor) -> dict[str, Tensor]:
@@ -108,14 +108,14 @@ def expanded(method: MixedModel, gram: Any, rows: Any, numbers: Tensor) -> dict[
     fine = torch.stack([sound(v).flatten(0, -2).all(0) for v in both]).all(0)
     value, slope, bend = (torch.where(fine, v, 0.0) for v in both)
     value[-1] = torch.where(fine, value[-1], -2 * IMPOSSIBLE)
-    found = {"cross": value.movedim(-1, 0), "cross_1": slope.movedim(-1, 0), "cross_2": bend.movedim(-1, 0)}
-    return {name: in_groups(method, each, rows, -1) for name, each in found.items()}
+    terms = {"cross": value.movedim(-1, 0), "cross_1": slope.movedim(-1, 0), "cross_2": bend.movedim(-1, 0)}
+    return {name: in_groups(method, value_of_part, rows, -1) for name, value_of_part in terms.items()}
 
 
-def passes(method: MixedModel, gram: Any, rows: Tensor, each: int) -> list[tuple[Any, Tensor]]:
+def passes(method: MixedModel, gram: Any, rows: Tensor, copies: int) -> list[tuple[Any, Tensor]]:
     """Clients in parts whose numbers fit into memory, ``each`` for every one of G's."""
     groups = groups_of(method)
-    size = max(1, NUMBERS_PER_PASS // (each * gram.shape[0] ** 2 * groups))
+    size = max(1, NUMBERS_PER_PASS // (copies * gram.shape[0] ** 2 * groups))
     if size >= rows.shape[-1]:
         return [(gram, rows)]
     if isinstance(gram, SerialSums):
@@ -150,10 +150,10 @@ def in_groups(method: MixedModel, values: Tensor, rows: Tensor, dim: int) -> Ten
 def at_points(method: MixedModel, gram: Any, rows: Tensor, points: Tensor) -> Tensor:
     """Each client's packed numbers at points (M, k): (S, M, c); the others as for :func:`polynomial`."""
     inside = gram.shape[0] ** 2 * sum(level.size for level in method.inside)
-    if isinstance(gram, SerialSums):  # (which has a G at each point)
+    if isinstance(gram, SerialSums):  # which has a G at each point
         inside = gram.shape[0] ** 2 * groups_of(method)
-    each = max(packed_size(columns_of(method) - method.covariance.q - 1), inside)
-    size = max(1, NUMBERS_PER_PASS // (each * rows.shape[-1]))
+    numbers_each = max(packed_size(columns_of(method) - method.covariance.q - 1), inside)
+    size = max(1, NUMBERS_PER_PASS // (numbers_each * rows.shape[-1]))
     parts = []
     for some in points.split(size):
         parts.append(of_points(method, gram, rows, some))
@@ -166,5 +166,5 @@ def of_points(method: MixedModel, gram: Tensor, rows: Any, points: Tensor) -> Te
     cross, volume = cross.expand(len(points), *cross.shape[-2:]), volume.expand(len(points), volume.shape[-1])
     fine = (sound(cross).all(-2) & sound(volume)).unsqueeze(-2)
     volume = torch.where(fine, volume.unsqueeze(-2), -2 * IMPOSSIBLE)
-    found = torch.cat([torch.where(fine, cross, 0.0), volume], -2)
-    return in_groups(method, found.permute(2, 0, 1), rows, -1)
+    packed_numbers = torch.cat([torch.where(fine, cross, 0.0), volume], -2)
+    return in_groups(method, packed_numbers.permute(2, 0, 1), rows, -1)

@@ -44,8 +44,8 @@ def root_of_all(level: Level, root: Tensor) -> Tensor:
     """
     if not level.crossed:
         return root
-    one = torch.eye(level.groups, dtype=root.dtype, device=root.device)
-    return (one[:, None, :, None] * root[..., None, :, None, :]).flatten(-2).flatten(-3, -2)
+    identity = torch.eye(level.groups, dtype=root.dtype, device=root.device)
+    return (identity[:, None, :, None] * root[..., None, :, None, :]).flatten(-2).flatten(-3, -2)
 
 
 def matrices(levels: Sequence[Level]) -> int:

@@ -50,16 +50,16 @@ def gaussian_effects(
         shared: of the population, {name: (D, *shape)}.
         z: standard normals by level, (D, S, q) and (D, groups S, q).
     """
-    number, each = len(shared["beta"]), gram.shape.numel()
-    own = method.inside or not isinstance(gram, Tensor)  # (a matrix for each draw)
-    size = max(1, NUMBERS_PER_PASS // each) if own else number
-    found: list[tuple[Effects, Effects | None]] = []
+    number, numbers_each = len(shared["beta"]), gram.shape.numel()
+    own = method.inside or not isinstance(gram, Tensor)  # a matrix for each draw
+    size = max(1, NUMBERS_PER_PASS // numbers_each) if own else number
+    parts: list[tuple[Effects, Effects | None]] = []
     for first in range(0, number, size):
         some = slice(first, first + size)
         part, z_part = {k: v[some] for k, v in shared.items()}, {k: v[some] for k, v in z.items()}
-        found.append(effects_at(method, at_population(gram, part), rows, part, z_part))
-    clients = joined([one for one, _ in found])
-    return clients, joined([inner for _, inner in found if inner is not None]) if method.inside else None
+        parts.append(effects_at(method, at_population(gram, part), rows, part, z_part))
+    clients = joined([own_effects for own_effects, _ in parts])
+    return clients, joined([inner for _, inner in parts if inner is not None]) if method.inside else None
 
 
 def joined(parts: Sequence[Effects]) -> Effects:
@@ -80,15 +80,15 @@ def effects_at(
     left = of_clients(method, last, shared, log_s)
     root = method.covariance.matrix(shared["root"])
     factor, v = whitened(method.covariance, left, entries(shared, "root"), log_s, others, shape)
-    found = _drawn(root, factor, v, z["root"])
+    drawn = _drawn(root, factor, v, z["root"])
     if not method.inside:
-        return found, None
+        return drawn, None
     (level,) = method.inside
-    own = [*(found.draws[..., k] for k in range(root.shape[-1])), *others]
+    own = [*(drawn.draws[..., k] for k in range(root.shape[-1])), *others]
     inner_shape = (shape[0], shape[1] * level.size)
-    of_groups = [one.expand(shape).repeat(1, level.size) for one in own]
+    of_groups = [number.expand(shape).repeat(1, level.size) for number in own]
     factor, v = whitened(level.covariance, last, entries(shared, level.name), log_s, of_groups, inner_shape)
-    return found, _drawn(level.root(shared[level.name]), factor, v, z[level.name])
+    return drawn, _drawn(level.root(shared[level.name]), factor, v, z[level.name])
 
 
 def of_clients(method: MixedModel, last: Tensor, shared: State, log_s: Tensor | None) -> Tensor:
@@ -103,11 +103,11 @@ def _drawn(root: Tensor, factor: list[list[Tensor]], v: list[Tensor], z: Tensor)
     """Entry by entry, as :func:`.cross_products.packed` is: of many draws and clients an order of magnitude faster."""
     q = len(v)
     u, moved = back(factor, v), back(factor, [v[a] + z[..., a] for a in range(q)])
-    means, draws = (torch.stack(turned(root, one), -1) for one in (u, moved))
+    means, draws = (torch.stack(turned(root, column), -1) for column in (u, moved))
     # L (F F^T)^-1 L^T of F^-1 L^T, column by column
     columns = [forward(factor, [root[:, i, a, None] for a in range(q)]) for i in range(q)]
     within = [
-        [sum_of([a * c for a, c in zip(one, other, strict=True)]).mean(0) for other in columns] for one in columns
+        [sum_of([a * c for a, c in zip(column, other, strict=True)]).mean(0) for other in columns] for column in columns
     ]
     groups = means.shape[1]
     return Effects(means, torch.stack([torch.stack([e.expand(groups) for e in row], -1) for row in within], -2), draws)
@@ -126,21 +126,21 @@ def entries(shared: Mapping[str, Tensor], level: str) -> Sequence[Tensor]:
 
 
 def _log_s(shared: Mapping[str, Tensor]) -> Tensor | None:
-    found = shared.get("log_noise")
-    return None if found is None else found[:, None]
+    log_noise = shared.get("log_noise")
+    return None if log_noise is None else log_noise[:, None]
 
 
 def coefficients(method: MixedModel, rows: Tensor, shared: Mapping[str, Tensor]) -> list[Tensor]:
     """Of the columns [Z_out X]: their clients' region's effects, (D, S) each, or those of all groups that cross them,
     (D, 1) each; and beta, (D, 1) each.
     """
-    beta = [one[:, None] for one in shared["beta"].unbind(-1)]
+    beta = [coefficient[:, None] for coefficient in shared["beta"].unbind(-1)]
     above = [
-        [one[:, None] for one in shared[level.effects][:, 1:].flatten(1).unbind(-1)] if level.crossed
+        [coefficient[:, None] for coefficient in shared[level.effects][:, 1:].flatten(1).unbind(-1)] if level.crossed
         else shared[level.effects][:, rows[:, 0, 2].long()].unbind(-1)
         for level in method.above
     ]  # fmt: skip
-    return [*(one for effects in above for one in effects), *beta]
+    return [*(coefficient for effects in above for coefficient in effects), *beta]
 
 
 def whitened(
@@ -159,8 +159,8 @@ def whitened(
     """
     level = Entrywise(covariance, gram, entries, log_s)
     factor, v = level.factor(), []
-    for one in level.half(factor):
-        gap = one[..., -1, :] - sum_of([one[..., k, :] * other for k, other in enumerate(others)])
+    for column in level.half(factor):
+        gap = column[..., -1, :] - sum_of([column[..., k, :] * other for k, other in enumerate(others)])
         v.append((gap * level.inverse).expand(shape))
     return [[entry.expand(shape) for entry in row] for row in factor], v
 
@@ -192,14 +192,14 @@ def gaussian_groups(
     # at b, and one step along each of its numbers: the mean is a linear function of b
     points = torch.cat([b[None], b + torch.eye(q).to(b)[:, None]])
     at = {k: value[None].expand(1 + q, *value.shape) for k, value in shared.items()}
-    own = [*points.unbind(-1), *(one.expand(1 + q, len(b)) for one in coefficients(method, rows, at))]
-    of_groups = [one.repeat(1, level.size) for one in own]
+    own = [*points.unbind(-1), *(number.expand(1 + q, len(b)) for number in coefficients(method, rows, at))]
+    of_groups = [number.repeat(1, level.size) for number in own]
     shape, root = (1 + q, len(b) * level.size), level.root(at[level.name])
     factor, v = whitened(
         level.covariance, at_population(gram, at), entries(at, level.name), _log_s(at), of_groups, shape
     )
-    found = _drawn(root, factor, v, b.new_zeros(*shape, level.q))
+    drawn = _drawn(root, factor, v, b.new_zeros(*shape, level.q))
     size = (level.size, len(b))
-    means, within = found.means.unflatten(1, size).transpose(1, 2), found.within.unflatten(0, size).transpose(0, 1)
+    means, within = drawn.means.unflatten(1, size).transpose(1, 2), drawn.within.unflatten(0, size).transpose(0, 1)
     follow = (means[1:] - means[0]).movedim(0, -1) @ b_root[:, None]  # (S, G, q_in, q)
     return means[0], within + follow @ follow.mT

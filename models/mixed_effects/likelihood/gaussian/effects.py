@@ -26,11 +26,11 @@ def conditional_of(method: MixedModel, gram: Any, rows: Tensor, shared: State) -
     root = method.covariance.matrix(shared["root"])
     u, factor = gaussian_mode(method, gram, rows, shared)
     b, lower = u @ root.mT, triangle(root, factor)
-    found = {"b_mean": b.unsqueeze(1), "b_root": lower.unsqueeze(1)}
+    moments_of = {"b_mean": b.unsqueeze(1), "b_root": lower.unsqueeze(1)}
     if method.inside:
         mean, covariance = gaussian_groups(method, gram, rows, shared, b, lower)
-        found |= {"c_mean": mean.unsqueeze(1), "c_root": cholesky(covariance).unsqueeze(1)}
-    return found
+        moments_of |= {"c_mean": mean.unsqueeze(1), "c_root": cholesky(covariance).unsqueeze(1)}
+    return moments_of
 
 
 def joint(method: MixedModel, chunk: ClientChunk, gram: Any, draws: State, phase: object) -> State:
@@ -53,9 +53,9 @@ def joint_of(
         size = torch.Size((level.size, level.q))
         z[level.name] = noise.normal("v", None, size).squeeze(2).transpose(1, 2).flatten(1, 2)
     clients, inner = drawn(z)
-    found = kept("b", *moments(clients), clients.draws)
+    values = kept("b", *moments(clients), clients.draws)
     if inner is not None:
         of_groups = (method.inside[0].size, len(chunk.clients))
         mean, covariance = (v.unflatten(0, of_groups).transpose(0, 1) for v in moments(inner))
-        found |= kept("c", mean, covariance, inner.draws.unflatten(1, of_groups).transpose(1, 2))
-    return found
+        values |= kept("c", mean, covariance, inner.draws.unflatten(1, of_groups).transpose(1, 2))
+    return values

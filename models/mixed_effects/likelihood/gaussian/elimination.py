@@ -41,10 +41,10 @@ class Elimination(Protocol):
         ...
 
 
-def eliminate(one: Elimination) -> tuple[Any, Any]:
+def eliminate(elimination: Elimination) -> tuple[Any, Any]:
     """What is left of G, its upper triangle row by row, and what log |V| gains."""
-    factor = one.factor()
-    return one.left(one.half(factor)), one.log_volume(factor)
+    factor = elimination.factor()
+    return elimination.left(elimination.half(factor)), elimination.log_volume(factor)
 
 
 @functools.lru_cache(maxsize=64)

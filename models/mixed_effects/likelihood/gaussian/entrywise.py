@@ -78,7 +78,7 @@ class Entrywise:
         """What is left, times s^2, (..., c, S)."""
         q, gram = self.covariance.q, self.gram
         up, across = upper(gram.shape[-2] - q, gram.device)
-        less = sum_of([at_rows(one, up) * at_rows(one, across) for one in half])
+        less = sum_of([at_rows(row, up) * at_rows(row, across) for row in half])
         at = up + q, across + q
         whole = gram[at] if isinstance(gram, Taylor) else gram[..., at[0], at[1], :]
         return whole - less * over_rows(self.inverse)
@@ -128,24 +128,24 @@ def sum_of(parts: Sequence[Any]) -> Any:
 
 def forward(factor: list[list[Tensor]], b: Sequence[Tensor]) -> list[Tensor]:
     """F^-1 b, entry by entry."""
-    found: list[Tensor] = []
+    solution: list[Tensor] = []
     for a, row in enumerate(factor):
         rest = b[a]
         for c in range(a):
-            rest = rest - row[c] * found[c]
-        found.append(rest / row[a])
-    return found
+            rest = rest - row[c] * solution[c]
+        solution.append(rest / row[a])
+    return solution
 
 
 def back(factor: Sequence[Sequence[Any]], v: Sequence[Any]) -> list[Any]:
     """F^-T v, entry by entry; entries are Tensors, or of F also what has derivatives beside its value."""
-    q, found = len(v), dict[int, Any]()
+    q, solution = len(v), dict[int, Any]()
     for a in reversed(range(q)):
         rest = v[a]
         for c in range(a + 1, q):
-            rest = rest - factor[c][a] * found[c]
-        found[a] = rest / factor[a][a]
-    return [found[a] for a in range(q)]
+            rest = rest - factor[c][a] * solution[c]
+        solution[a] = rest / factor[a][a]
+    return [solution[a] for a in range(q)]
 
 
 def turned(root: Tensor, u: Sequence[Tensor]) -> list[Tensor]:

@@ -59,12 +59,12 @@ class GivenSpread:
         """l_j - t^2 / 2 at points (M, k) and nodes t (K, M, S): (K, M, S)."""
         gram, (n, log_w, *rest) = self.products.at(self.method.parts(numbers)[GAMMA])
         e, columns = self.omega(numbers)[:, None] * t, numbers[:, : -self.p].T[..., None].unbind()
-        found = []
-        for each in e:
-            counts: Any = [n, log_w - 2 * n * each, *rest]
-            cross, volume = packed(self.method, self.over(gram, each), counts, columns)
-            found.append(-0.5 * (volume + self._square(cross, numbers)))
-        return torch.stack(found) - 0.5 * t.square()
+        parts = []
+        for log_spread in e:
+            counts: Any = [n, log_w - 2 * n * log_spread, *rest]
+            cross, volume = packed(self.method, self.over(gram, log_spread), counts, columns)
+            parts.append(-0.5 * (volume + self._square(cross, numbers)))
+        return torch.stack(parts) - 0.5 * t.square()
 
     def _square(self, cross: Tensor, numbers: Tensor) -> Tensor:
         """(y - X beta)^T V^-1 (y - X beta), (M, S), of its coefficients (M, c, S)."""
@@ -103,8 +103,8 @@ class GivenSpread:
         slopes = torch.cat([volume.slope + by, of_beta])
         upper = torch.cat([volume.bend + twice, mixed], 1)
         bends = torch.cat([upper, torch.cat([mixed.transpose(0, 1), within], 1)])
-        found = [-0.5 * v.unflatten(-1, t.shape) for v in (volume.value + square, slopes, bends)]
-        return Taylor(found[0] - 0.5 * t.square(), found[1], found[2])
+        parts = [-0.5 * v.unflatten(-1, t.shape) for v in (volume.value + square, slopes, bends)]
+        return Taylor(parts[0] - 0.5 * t.square(), parts[1], parts[2])
 
 
 def tiled(x: Taylor, groups: int, nodes: int, s: int) -> Taylor:

@@ -89,9 +89,9 @@ class Gaussian(Likelihood):
 
     def counts(self, chunk: ClientChunk) -> Tensor:
         """From the sums of products."""
-        found = [torch.ones_like(chunk.n), chunk.n]
-        found += [chunk.values["rows"].squeeze(1)[:, 3] for _ in self.method.inside]
-        return torch.stack([one.to(torch.float64) for one in found], 1)
+        counts = [torch.ones_like(chunk.n), chunk.n]
+        counts += [chunk.values["rows"].squeeze(1)[:, 3] for _ in self.method.inside]
+        return torch.stack([column.to(torch.float64) for column in counts], 1)
 
     def around(self, rows: Rows, shared: Mapping[str, Tensor]) -> State:
         """See :func:`.cross_products.polynomial`."""
@@ -138,12 +138,12 @@ class Gaussian(Likelihood):
         return beta, a, height
 
     def height(
-        self, sums: Mapping[str, Tensor], here: Tensor, step: Tensor, known: None, coefficients: Coefficients
+        self, sums: Mapping[str, Tensor], start: Tensor, step: Tensor, nodes: None, coefficients: Coefficients
     ) -> Tensor:
         """Of the sums' Taylor polynomials."""
         c = sums["cross"] + step @ sums["cross_1"]
         c = c + 0.5 * torch.einsum("a,abc,b->c", step, sums["cross_2"], step)
-        return self.beta(c, here + step, coefficients)[2]
+        return self.beta(c, start + step, coefficients)[2]
 
     def derivatives(
         self, sums: Mapping[str, Tensor], coefficients: Coefficients
@@ -153,21 +153,21 @@ class Gaussian(Likelihood):
             return None
         return quadratic(sums, len(self.method.network.fixed), coefficients.integrated)
 
-    def heights(self, many: Tensor, numbers: Tensor, known: None, coefficients: Coefficients) -> Tensor:
+    def heights(self, many: Tensor, numbers: Tensor, nodes: None, coefficients: Coefficients) -> Tensor:
         """Of the sums at each point."""
         return self.beta(many, numbers, coefficients)[2]
 
-    def estimated(self, sums: Mapping[str, Tensor], numbers: Tensor, known: None, coefficients: Coefficients) -> State:
+    def estimated(self, sums: Mapping[str, Tensor], numbers: Tensor, nodes: None, coefficients: Coefficients) -> State:
         """Coefficients, the sums themselves, and effects of groups of clients."""
         beta = self.beta(sums["cross"], numbers, coefficients)[0]
-        found = {"beta": beta} | {name: sums[name] for name in self.kept_sums}
+        values = {"beta": beta} | {name: sums[name] for name in self.kept_sums}
         if self.method.above:
             every = region_draws(self.method, sums["cross"][None], numbers[None], beta[None], None)
-            found |= {name: effects[0] for name, effects in every.items()}
-        return found
+            values |= {name: effects[0] for name, effects in every.items()}
+        return values
 
     def drawn(
-        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: None, coefficients: Coefficients,
+        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, nodes: None, coefficients: Coefficients,
         normals: Normals,
     ) -> Drawn:  # fmt: skip
         """Coefficients are drawn given the numbers, and effects of groups of clients given all."""

@@ -77,27 +77,27 @@ class OwnSpreads(Quadrature):
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
         """Height, slope and curvature."""
-        numbers, found = shared["effects.at"], []
+        numbers, parts = shared["effects.at"], []
         for part in parts_of(rows):
             products, jacobian = self.products(part.batch())
             given = GivenSpread(self.method, products)
             t, log_weight = nodes_around(given, numbers[None], nodes_of(self.method))
-            found.append(derivatives(given, numbers, t[:, 0], log_weight[:, 0]))
-            found[-1]["height"] = found[-1]["height"] - jacobian
-        return within({name: torch.cat([part[name] for part in found]) for name in found[0]})
+            parts.append(derivatives(given, numbers, t[:, 0], log_weight[:, 0]))
+            parts[-1]["height"] = parts[-1]["height"] - jacobian
+        return within({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
     def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:
         """Heights alone."""
-        points, found = shared["effects.points"], []
+        points, parts = shared["effects.points"], []
         for part in parts_of(rows):
             products, jacobian = self.products(part.batch())
             given, nodes = GivenSpread(self.method, products), nodes_of(self.method)
-            each = []
+            of_part = []
             for some in points.split(given.points(nodes)):
                 t, log_weight = nodes_around(given, some, nodes)
-                each.append((given.heights(some, t) + log_weight).logsumexp(0).mT - jacobian[:, None])
-            found.append(torch.cat(each, 1))
-        heights = torch.cat(found)
+                of_part.append((given.heights(some, t) + log_weight).logsumexp(0).mT - jacobian[:, None])
+            parts.append(torch.cat(of_part, 1))
+        heights = torch.cat(parts)
         return torch.where(sound(heights), heights, IMPOSSIBLE)
 
     def products(self, batch: Batch) -> tuple[Products, Tensor]:
@@ -118,11 +118,11 @@ class OwnSpreads(Quadrature):
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
         """Moments of the mixture over t."""
-        found = []
+        parts = []
         for part in parts_of(chunk):
             given = GivenSpread(self.method, self.products(part.batch())[0])
-            found.append(self._mixed(given, shared))
-        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+            parts.append(self._mixed(given, shared))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _mixed(self, given: GivenSpread, shared: State) -> State:
         """Means and roots of covariances of the effects, {name: (S, 1, *shape)}."""
@@ -142,48 +142,48 @@ class OwnSpreads(Quadrature):
                 square = root @ root.mT + mean[..., None] * mean[..., None, :]
                 first[name] = first.get(name, 0.0) + own_share * mean
                 second[name] = second.get(name, 0.0) + own_share[..., None] * square
-        found = {f"{name}_mean": mean for name, mean in first.items()}
+        values = {f"{name}_mean": mean for name, mean in first.items()}
         for name, mean in first.items():
-            found[f"{name}_root"] = cholesky(second[name] - mean[..., None] * mean[..., None, :])
-        return found
+            values[f"{name}_root"] = cholesky(second[name] - mean[..., None] * mean[..., None, :])
+        return values
 
     def joint(self, chunk: ClientChunk, draws: State, phase: object) -> State:
         """Draws of t, and of the others given t."""
-        found = []
+        parts = []
         for part in parts_of(chunk):
             given = GivenSpread(self.method, self.products(part.batch())[0])
 
             def drawn(z: Mapping[str, Tensor], given: GivenSpread = given) -> tuple[Effects, Effects | None]:
                 return self._drawn(given, draws, z)
 
-            found.append(joint_of(self.method, part, draws, phase, drawn))
-        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+            parts.append(joint_of(self.method, part, draws, phase, drawn))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _drawn(
         self, given: GivenSpread, draws: State, z: Mapping[str, Tensor]
     ) -> tuple[Effects, Effects | None]:  # fmt: skip
         """Effects at draws, some at a time."""
-        size, found = given.points(nodes_of(self.method)), list[tuple[Effects, Effects | None]]()
+        size, parts = given.points(nodes_of(self.method)), list[tuple[Effects, Effects | None]]()
         numbers, rows = self.method.numbers(draws), given.products.rows.mT.unsqueeze(1)
         for first in range(0, len(numbers), size):
             some = {k: v[first : first + size] for k, v in draws.items()}
             own = {k: v[first : first + size] for k, v in z.items()}
-            here = numbers[first : first + size]
-            e = given.omega(here)[:, None] * drawn_spreads(given, here, own["root"][..., -1])
+            some_numbers = numbers[first : first + size]
+            e = given.omega(some_numbers)[:, None] * drawn_spreads(given, some_numbers, own["root"][..., -1])
             gram, _ = given.products.at(some[GAMMA])
             clients, inner = effects_at(self.method, given.over(gram, e), rows, without_gamma(some), own)
             for values in (clients.means, clients.draws):
                 values[..., -1] = e * self.method.network.scale
             clients.within[:, -1], clients.within[:, :, -1] = 0.0, 0.0
-            found.append((clients, inner))
-        groups = [of_groups for _, of_groups in found if of_groups is not None]
-        return joined([one for one, _ in found]), joined(groups) if groups else None
+            parts.append((clients, inner))
+        groups = [of_groups for _, of_groups in parts if of_groups is not None]
+        return joined([own_effects for own_effects, _ in parts]), joined(groups) if groups else None
 
 
-def within(found: State) -> State:
+def within(values: State) -> State:
     """Numbers that can be sent."""
-    fine = torch.stack([sound(v).reshape(len(v), -1).all(1) for v in found.values()]).all(0)
+    fine = torch.stack([sound(v).reshape(len(v), -1).all(1) for v in values.values()]).all(0)
     return {
         k: torch.where(fine.view(-1, *[1] * (v.dim() - 1)), v, IMPOSSIBLE if k == "height" else 0.0)
-        for k, v in found.items()
+        for k, v in values.items()
     }

@@ -55,16 +55,16 @@ def region_draws(
     root, cross, _ = _read(method, packed, numbers)
     number, z = len(cross), {level: cross.new_zeros(len(cross), level.size, level.q) for level in method.above}
     if noise is not None:
-        z = {level: noise(level.effects, one) for level, one in z.items()}
-    known = torch.cat([one[:, 1:].reshape(number, matrices(method.above), -1) for one in z.values()], -1)
-    u = Batched(root, cross).effects(beta[:, None, :, None], known).squeeze(-1)
+        z = {level: noise(level.effects, normal) for level, normal in z.items()}
+    normals = torch.cat([normal[:, 1:].reshape(number, matrices(method.above), -1) for normal in z.values()], -1)
+    u = Batched(root, cross).effects(beta[:, None, :, None], normals).squeeze(-1)
     u = u if len(z) == 1 else u.flatten(1)
-    found = {next(iter(z)): u.reshape(number, -1, method.above[0].q)} if len(z) == 1 else by_level(method, u)
+    by_region = {next(iter(z)): u.reshape(number, -1, method.above[0].q)} if len(z) == 1 else by_level(method, u)
     return {
         level.effects: (
-            root_of(method, level, numbers).unsqueeze(-3) @ torch.cat([z[level][:, :1], of], 1)[..., None]
+            root_of(method, level, numbers).unsqueeze(-3) @ torch.cat([z[level][:, :1], effects], 1)[..., None]
         ).squeeze(-1)
-        for level, of in found.items()
+        for level, effects in by_region.items()
     }
 
 

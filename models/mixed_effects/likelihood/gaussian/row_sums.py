@@ -42,7 +42,7 @@ class RowSums:
         if bool((chunk.values["rows"][..., 0] > 0).all()):
             return chunk
         parts = [row_sums(self.method, chunk.part(first, last).batch()) for first, last in buckets(chunk.sizes)]
-        gram, rows = (torch.cat(found).unsqueeze(1) for found in zip(*parts, strict=True))
+        gram, rows = (torch.cat(part_sums).unsqueeze(1) for part_sums in zip(*parts, strict=True))
         return chunk.put({"gram": gram, "rows": rows})
 
 
@@ -91,13 +91,13 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     number = times_of(columns, batch)
     log_w = precisions(columns, batch).log() if columns.known is None else -2 * columns.known.log()
     nothing = batch.y.new_zeros(len(batch.y))
-    region = nothing if columns.outer is None else columns.outer.amax(-1)  # (where groups cross clients, no matter)
+    region = nothing if columns.outer is None else columns.outer.amax(-1)  # where groups cross clients, no matter
     groups = list[Tensor]()
     for level in method.inside:
         group = columns.of(level.kind)[1]
         assert group is not None
-        there = batch.y.new_zeros(len(batch.y), level.size).scatter_(1, group.long(), 1.0)
-        groups.append(there[:, 1:].sum(1))  # (rows that fill up have number 0)
+        present = batch.y.new_zeros(len(batch.y), level.size).scatter_(1, group.long(), 1.0)
+        groups.append(present[:, 1:].sum(1))  # rows that fill up have number 0
     return torch.stack([number.sum(-1), (number * log_w).sum(-1), region, *(groups or [nothing])], -1)
 
 
@@ -116,5 +116,5 @@ def times_of(columns: Columns, batch: Batch) -> Tensor:
 
 def clients_last(gram: Tensor) -> Tensor:
     """G (m, m, S) of (S, 1, m, m), or (m, m, groups S) of (S, 1, groups, m, m)."""
-    found = gram.squeeze(1).movedim(0, -1)
-    return (found if found.dim() == 3 else found.permute(1, 2, 0, 3).flatten(2)).contiguous()
+    turned = gram.squeeze(1).movedim(0, -1)
+    return (turned if turned.dim() == 3 else turned.permute(1, 2, 0, 3).flatten(2)).contiguous()

@@ -77,13 +77,13 @@ class Products(NamedTuple):
         """G (P, m, m, S), or (P, m, m, groups S) group by group, of weights (P, S, n) of the rows."""
         m = round(self.entries.shape[-1] ** 0.5)
         if self.group is None:
-            found = weights.transpose(0, 1) @ self.entries  # (S, P, m^2)
-            return found.permute(1, 2, 0).unflatten(1, (m, m))
+            sums = weights.transpose(0, 1) @ self.entries  # (S, P, m^2)
+            return sums.permute(1, 2, 0).unflatten(1, (m, m))
         (index, size), (p, s, _) = self.group, weights.shape
         place = (index + size * torch.arange(s, device=index.device)[:, None]).flatten()
         rows = (weights[..., None] * self.entries).flatten(1, 2)  # (P, S n, m^2)
-        found = rows.new_zeros(p, s * size, m * m).index_add_(1, place, rows).unflatten(1, (s, size))
-        return found.permute(0, 3, 2, 1).flatten(2).unflatten(1, (m, m))
+        sums = rows.new_zeros(p, s * size, m * m).index_add_(1, place, rows).unflatten(1, (s, size))
+        return sums.permute(0, 3, 2, 1).flatten(2).unflatten(1, (m, m))
 
     def at(self, gamma: Tensor) -> tuple[Tensor, list[Tensor]]:
         """G and [n, sum log W, ...] at points (M, c): (M, m, m, S), and (S,) or (M, S) each."""
@@ -110,8 +110,8 @@ class Products(NamedTuple):
     def points(self) -> int:
         """How many go at a time."""
         sums = self.entries[:, 0].numel()
-        each = self.weight.numel() + sums if self.group is None else self.entries.numel() + sums * self.group[1]
-        return max(1, NUMBERS_PER_PASS // each)
+        numbers_each = self.weight.numel() + sums if self.group is None else self.entries.numel() + sums * self.group[1]
+        return max(1, NUMBERS_PER_PASS // numbers_each)
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,10 @@ class RowVariances(Gaussian):
 
     def counts(self, chunk: ClientChunk) -> Tensor:
         """One pass over the rows where there are groups inside."""
-        found = [torch.ones_like(chunk.n), chunk.n]
+        counts = [torch.ones_like(chunk.n), chunk.n]
         for _ in self.method.inside:
-            found.append(torch.cat([counts_of(self.method, part.batch())[:, 3] for part in parts_of(chunk)]))
-        return torch.stack([one.to(torch.float64) for one in found], 1)
+            counts.append(torch.cat([counts_of(self.method, part.batch())[:, 3] for part in parts_of(chunk)]))
+        return torch.stack([column.to(torch.float64) for column in counts], 1)
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:  # type: ignore[override]
         """See :func:`.cross_products.polynomial`."""
@@ -154,23 +154,23 @@ class RowVariances(Gaussian):
         names = list(self.method.sizes)
         first = sum(self.method.sizes[name] for name in names[: names.index(GAMMA)])
         gamma = self.method.parts(numbers)[GAMMA]
-        found = []
+        parts = []
         for part in parts_of(rows):
             gram, counts = Products.of(self.method, part.batch()).around(gamma, first, len(numbers))
-            found.append(expanded(self.method, gram, counts, numbers))
-        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+            parts.append(expanded(self.method, gram, counts, numbers))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:  # type: ignore[override]
         """See :func:`.cross_products.at_points`."""
-        points, found = shared["effects.points"], []
+        points, parts = shared["effects.points"], []
         for part in parts_of(rows):
             products = Products.of(self.method, part.batch())
-            each = [
+            of_part = [
                 of_points(self.method, *products.at(self.method.parts(some)[GAMMA]), some)
                 for some in points.split(products.points)
             ]
-            found.append(torch.cat(each, 1))
-        return torch.cat(found)
+            parts.append(torch.cat(of_part, 1))
+        return torch.cat(parts)
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
         """From sums of products at these values."""
@@ -183,37 +183,37 @@ class RowVariances(Gaussian):
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
         """Their exact moments."""
-        found = [
+        parts = [
             conditional_of(self.method, *self.sums_at(part.batch(), shared), without_gamma(shared))
             for part in parts_of(chunk)
         ]
-        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def joint(self, chunk: ClientChunk, draws: State, phase: object) -> State:
         """Moments are the mixture's own."""
-        found = []
+        parts = []
         for part in parts_of(chunk):
             products = Products.of(self.method, part.batch())
 
             def drawn(z: Mapping[str, Tensor], products: Products = products) -> tuple[Effects, Effects | None]:
                 return self._drawn(products, draws, z)
 
-            found.append(joint_of(self.method, part, draws, phase, drawn))
-        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+            parts.append(joint_of(self.method, part, draws, phase, drawn))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _drawn(
         self, products: Products, draws: State, z: Mapping[str, Tensor]
     ) -> tuple[Effects, Effects | None]:  # fmt: skip
         """Effects at draws, some at a time: each has sums of its own."""
-        size, found = products.points, list[tuple[Effects, Effects | None]]()
+        size, parts = products.points, list[tuple[Effects, Effects | None]]()
         rows = products.rows.mT.unsqueeze(1)
         for first in range(0, len(draws["beta"]), size):
             some = {k: v[first : first + size] for k, v in draws.items()}
             gram, _ = products.at(some[GAMMA])
             own = {k: v[first : first + size] for k, v in z.items()}
-            found.append(effects_at(self.method, gram, rows, without_gamma(some), own))
-        inner = [of_groups for _, of_groups in found if of_groups is not None]
-        return joined([one for one, _ in found]), joined(inner) if inner else None
+            parts.append(effects_at(self.method, gram, rows, without_gamma(some), own))
+        inner = [of_groups for _, of_groups in parts if of_groups is not None]
+        return joined([own_effects for own_effects, _ in parts]), joined(inner) if inner else None
 
 
 def without_gamma(shared: State) -> State:

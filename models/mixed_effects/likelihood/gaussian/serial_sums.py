@@ -63,7 +63,7 @@ class SerialSums:
         assert serial is not None
         e, columns = whitened_rows(method, batch)  # (S, n, m)
         number, n, m = e.shape
-        there = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
+        present = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
         client = torch.arange(number, device=e.device)[:, None].expand(number, n)
         unit, groups = client, 1
         for level in method.inside:
@@ -71,10 +71,10 @@ class SerialSums:
             assert group is not None
             unit, groups = client + number * group.long(), level.size
         assert columns.series is not None
-        own = torch.stack([client.to(e), columns.series], -1)[there]
+        own = torch.stack([client.to(e), columns.series], -1)[present]
         series = torch.unique(own, dim=0, return_inverse=True)[1]
-        e, unit = e[there], unit[there]
-        time = torch.zeros_like(e[:, 0]) if columns.time is None else columns.time[there]
+        e, unit = e[present], unit[present]
+        time = torch.zeros_like(e[:, 0]) if columns.time is None else columns.time[present]
         order = time.argsort(stable=True)
         order = order[series[order].argsort(stable=True)]
         e, unit, series, time = e[order], unit[order], series[order], time[order]
@@ -82,12 +82,12 @@ class SerialSums:
             return cls._of_groups(serial, e, unit, series, number * groups)
         after = torch.nonzero(series[1:] == series[:-1]).squeeze(-1) + 1
         now, before = e[after], e[after - 1]
-        found = _by_place(
+        by_place = _by_place(
             unit[after], time[after] - time[after - 1], _outer(now - before), _outer(now) + _outer(before),
             number * groups,
         )  # fmt: skip
         base = e.new_zeros(number * groups, m, m).index_add_(0, unit, _outer(e))
-        return cls(serial, base.movedim(0, -1).contiguous(), *found)
+        return cls(serial, base.movedim(0, -1).contiguous(), *by_place)
 
     @classmethod
     def _of_groups(cls, serial: Serial, e: Tensor, unit: Tensor, series: Tensor, units: int) -> SerialSums:
@@ -96,8 +96,8 @@ class SerialSums:
         mean = e.new_zeros(number, m).index_add_(0, series, e) / size[:, None]
         within = e.new_zeros(number, m, m).index_add_(0, series, _outer(e - mean[series]))
         of_series = torch.zeros(number, dtype=torch.long, device=e.device).scatter_(0, series, unit)
-        found = _by_place(of_series, size, within, size[:, None, None] * _outer(mean), units)
-        return cls(serial, e.new_zeros(m, m, units), *found)
+        by_place = _by_place(of_series, size, within, size[:, None, None] * _outer(mean), units)
+        return cls(serial, e.new_zeros(m, m, units), *by_place)
 
     def given(self, z: Any) -> tuple[Any, Any]:
         """G and log |C| of each unit: with derivatives, (m, m, U) and (U,), or at M points z (M, 1), (M, m, m, U)."""
@@ -106,7 +106,7 @@ class SerialSums:
             z = z.clamp(-most, most)
             apart, pairs, volume = self._weights(self._correlations(z[..., None]))
             return self._sum(apart, pairs) + self.base, volume.sum(-1)
-        if abs(float(z.value)) > most:  # (where nothing changes any more)
+        if abs(float(z.value)) > most:  # where nothing changes any more
             fixed = self.given(z.value.clamp(-most, most)[None, None])
             grams, volumes = ((v[0], 0 * v[0], 0 * v[0]) for v in fixed)
             return _through(z, *grams), _through(z, *volumes)
@@ -124,29 +124,29 @@ class SerialSums:
         """The same (U, K) at z (), and their first and second derivatives."""
         most = self.serial.most
         (own,) = Taylor.variables(z.clamp(-most, most)[None])
-        found = self._around(own)
+        orders = self._around(own)
         if abs(float(z)) <= most:
-            return found
-        apart, pairs, volume = found[0]  # (beyond that nothing changes any more)
-        return [found[0], *[(0 * apart, 0 * pairs, 0 * volume)] * 2]
+            return orders
+        apart, pairs, volume = orders[0]  # beyond that nothing changes any more
+        return [orders[0], *[(0 * apart, 0 * pairs, 0 * volume)] * 2]
 
     def _around(self, z: Taylor) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Of D and P, and log |C|'s parts, by how often they are derived."""
-        return list(zip(*(_derivatives(one) for one in self._weights(self._correlations(z))), strict=True))
+        return list(zip(*(_derivatives(weight) for weight in self._weights(self._correlations(z))), strict=True))
 
     def _correlations(self, z: Any) -> Any:
         """phi at each distance, or rho at each size."""
         value = z.value if isinstance(z, Taylor) else z
         if self.serial.kind != "cs":
-            found = self.serial.phi(value, self.place)
+            orders = self.serial.phi(value, self.place)
         else:
             share, least = value.sigmoid(), self.serial.least
             rest = (1 - least) * share * (1 - share)
             all_places = torch.ones_like(self.place)
             value_slope_bend = least + (1 - least) * share, rest, rest * (1 - 2 * share)
             a, b, c = (v * all_places for v in value_slope_bend)
-            found = a, b, c
-        return _through(z, *found) if isinstance(z, Taylor) else found[0]
+            orders = a, b, c
+        return _through(z, *orders) if isinstance(z, Taylor) else orders[0]
 
     def _weights(self, phi: Any) -> tuple[Any, Any, Any]:
         """Of D and P, and log |C|'s parts."""
@@ -169,8 +169,8 @@ class SerialSums:
         def parts(x: Tensor, dim: int) -> list[Tensor]:
             return [part.flatten(dim, dim + 1) for part in x.unflatten(dim, (groups, -1)).split(size, dim + 1)]
 
-        each = [parts(self.base, 2), parts(self.apart, 2), parts(self.pairs, 2), parts(self.place, 0)]
-        return [SerialSums(self.serial, *some) for some in zip(*each, parts(self.count, 0), strict=True)]
+        split_parts = [parts(self.base, 2), parts(self.apart, 2), parts(self.pairs, 2), parts(self.place, 0)]
+        return [SerialSums(self.serial, *some) for some in zip(*split_parts, parts(self.count, 0), strict=True)]
 
 
 def at_population(gram: Any, shared: Any) -> Tensor:
@@ -196,17 +196,17 @@ def _by_place(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sums of matrices (N, m, m) over those of one unit and place, the places, and how many they are."""
     kinds, index = torch.unique(torch.stack([unit.to(place), place], -1), dim=0, return_inverse=True)
-    of = kinds[:, 0].long()
-    first = torch.searchsorted(of, of)  # (kinds are in order, unit by unit)
-    rank, m = torch.arange(len(of), device=of.device) - first, apart.shape[-1]
+    unit_of_kind = kinds[:, 0].long()
+    first = torch.searchsorted(unit_of_kind, unit_of_kind)  # kinds are in order, unit by unit
+    rank, m = torch.arange(len(unit_of_kind), device=unit_of_kind.device) - first, apart.shape[-1]
     most = int(rank.max()) + 1 if len(rank) else 1
     sums = []
-    for each in (apart, pairs):
-        total = each.new_zeros(len(of), m, m).index_add_(0, index, each)
-        whole = each.new_zeros(units, most, m, m)
-        whole[of, rank] = total
+    for matrices in (apart, pairs):
+        total = matrices.new_zeros(len(unit_of_kind), m, m).index_add_(0, index, matrices)
+        whole = matrices.new_zeros(units, most, m, m)
+        whole[unit_of_kind, rank] = total
         sums.append(whole.permute(2, 3, 0, 1).contiguous())
     where, count = place.new_ones(units, most), place.new_zeros(units, most)
-    where[of, rank] = kinds[:, 1]
-    count[of, rank] = torch.bincount(index, minlength=len(of)).to(place)
+    where[unit_of_kind, rank] = kinds[:, 1]
+    count[unit_of_kind, rank] = torch.bincount(index, minlength=len(unit_of_kind)).to(place)
     return sums[0], sums[1], where, count

@@ -83,14 +83,14 @@ def drawn_spreads(given: GivenSpread, numbers: Tensor, z: Tensor) -> Tensor:
     logs = given.heights(numbers, middle + sd * away[:, None, None])
     density = (logs - logs.amax(0)).exp()
     between = 0.5 * (density[1:] + density[:-1])
-    # (of a cubic through four points)
+    # Of a cubic through four points.
     around = density[:-3] + density[3:] - density[1:-2] - density[2:-1]
     between[1:-1] = (between[1:-1] - around / 24).clamp_min(0)
     total = torch.cat([torch.zeros_like(between[:1]), between.cumsum(0)])
     wanted = torch.special.ndtr(z) * total[-1]
     cell = (total[1:-1] < wanted).sum(0, keepdim=True)  # the one in which it is
     low, mass = total.gather(0, cell)[0], between.gather(0, cell)[0].clamp_min(1e-300)
-    # (inside a cell the density is taken for linear)
+    # Inside a cell the density is taken for linear.
     left, right = density.gather(0, cell)[0], density.gather(0, cell + 1)[0]
     left, slope = (2 * v / (left + right).clamp_min(1e-300) for v in (left, right - left))
     part = ((wanted - low) / mass).clamp(0, 1)

@@ -33,8 +33,8 @@ class Taylor:
     def variables(cls, at: Tensor) -> list[Taylor]:
         """The k numbers (k,) themselves."""
         k = len(at)
-        one, nothing = torch.eye(k, dtype=at.dtype, device=at.device), at.new_zeros(k, k)
-        return [cls(value, slope, nothing) for value, slope in zip(at.unbind(), one.unbind(), strict=True)]
+        identity, nothing = torch.eye(k, dtype=at.dtype, device=at.device), at.new_zeros(k, k)
+        return [cls(value, slope, nothing) for value, slope in zip(at.unbind(), identity.unbind(), strict=True)]
 
     @classmethod
     def stack(cls, parts: Sequence[Taylor]) -> Taylor:
@@ -81,14 +81,14 @@ class Taylor:
         Args:
             variables: the k in terms of the others, numbers ().
         """
-        turn = torch.stack([one.slope for one in variables])  # (k, K)
+        turn = torch.stack([variable.slope for variable in variables])  # (k, K)
         slope = torch.einsum("aA,a...->A...", turn, self.slope)
         return Taylor(self.value, slope, torch.einsum("aA,bB,ab...->AB...", turn, turn, self.bend))
 
     def __add__(self, other: Taylor | Tensor | float) -> Taylor:
         if isinstance(other, Taylor):
-            one, two = together(self, other)
-            return Taylor(one.value + two.value, one.slope + two.slope, one.bend + two.bend)
+            first, two = together(self, other)
+            return Taylor(first.value + two.value, first.slope + two.slope, first.bend + two.bend)
         value = self.value + other
         return Taylor(value, *self.expand(value.shape).derivatives)
 
@@ -101,14 +101,14 @@ class Taylor:
 
     def __mul__(self, other: Taylor | Tensor | float) -> Taylor:
         if isinstance(other, Taylor):
-            one, two = together(self, other)
-            a, b = one.value, two.value
-            cross = one.slope[:, None] * two.slope
-            bend = (a * two.bend).add_(b * one.bend).add_(cross).add_(cross.transpose(0, 1))
-            return Taylor(a * b, (a * two.slope).add_(b * one.slope), bend)
+            first, two = together(self, other)
+            a, b = first.value, two.value
+            cross = first.slope[:, None] * two.slope
+            bend = (a * two.bend).add_(b * first.bend).add_(cross).add_(cross.transpose(0, 1))
+            return Taylor(a * b, (a * two.slope).add_(b * first.slope), bend)
         if isinstance(other, Tensor):
-            one = self.expand(broadcast_shapes(self.shape, other.shape))
-            return Taylor(one.value * other, one.slope * other, one.bend * other)
+            first = self.expand(broadcast_shapes(self.shape, other.shape))
+            return Taylor(first.value * other, first.slope * other, first.bend * other)
         return Taylor(self.value * other, self.slope * other, self.bend * other)
 
     __rmul__ = __mul__
@@ -145,9 +145,9 @@ class Taylor:
         return self.through(value, value, value)
 
 
-def together(one: Taylor, other: Taylor) -> tuple[Taylor, Taylor]:
+def together(first: Taylor, other: Taylor) -> tuple[Taylor, Taylor]:
     """Both with as many dimensions: derivatives come first, and do not broadcast by themselves."""
-    if one.value.dim() == other.value.dim():
-        return one, other
-    shape = broadcast_shapes(one.shape, other.shape)
-    return one.expand(shape), other.expand(shape)
+    if first.value.dim() == other.value.dim():
+        return first, other
+    shape = broadcast_shapes(first.shape, other.shape)
+    return first.expand(shape), other.expand(shape)

@@ -60,8 +60,8 @@ class Arrow:
 
     def covariances(self) -> tuple[Tensor, Tensor]:
         """Of H^-1: the blocks of the first part, (..., g, q, q), and all of the rest, (..., R, R)."""
-        one = torch.eye(self.dense.shape[-1]).to(self.dense)
-        root = torch.linalg.solve_triangular(self.dense, one.expand_as(self.dense), upper=False).mT  # F_R^-T
+        identity = torch.eye(self.dense.shape[-1]).to(self.dense)
+        root = torch.linalg.solve_triangular(self.dense, identity.expand_as(self.dense), upper=False).mT  # F_R^-T
         follow = upper_solve(self.small, (self.half.flatten(-3, -2) @ root).unflatten(-2, self.half.shape[-3:-1]))
         own = upper_solve(self.small, _eye(self.small).expand_as(self.small))
         return own @ own.mT + follow @ follow.mT, root @ root.mT

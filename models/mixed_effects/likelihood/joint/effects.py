@@ -35,7 +35,7 @@ def residual(method: MixedModel, blocks: Blocks, values: Mapping[str, Tensor]) -
         else values[level.effects][:, blocks.rows[:, 2].long()]
         for level in method.above
     ]  # fmt: skip
-    return torch.cat([*(-one for one in above), -beta, torch.ones_like(beta[..., :1])], -1)[..., None]
+    return torch.cat([*(-effects for effects in above), -beta, torch.ones_like(beta[..., :1])], -1)[..., None]
 
 
 def drawn(
@@ -48,7 +48,7 @@ def drawn(
     turned = layout.along_rest(rest.mT, [root.mT for k, root in enumerate(at.roots) if k != layout.eliminated])
     both = torch.cat([-turned.mT, a.expand(*a.shape[:-1], columns)], -2)  # (D, S, R + m, c)
     if blocks.across.dim() == 4:
-        flat = blocks.across.flatten(1, 2) @ both.permute(1, 2, 0, 3).flatten(2)  # (all points at once)
+        flat = blocks.across.flatten(1, 2) @ both.permute(1, 2, 0, 3).flatten(2)  # all points at once
         flat = flat.unflatten(-1, (-1, columns)).permute(2, 0, 1, 3)
     else:
         flat = blocks.across.flatten(-3, -2) @ both
@@ -99,8 +99,8 @@ def conditional_of(method: MixedModel, blocks: Blocks, at: Reduced, values: Stat
     nothing = torch.zeros_like(at.small[..., :1]), torch.zeros_like(at.dense[..., :1])
     mean = of_levels(layout, drawn(layout, blocks, at, residual(method, blocks, values), nothing), values)
     covariance = covariances_of(layout, arrow_of(layout, blocks, at), values)
-    found = {f"{name}_mean": value[0] for name, value in mean.items()}
-    return {**found, **{f"{name}_root": cholesky(value[0]) for name, value in covariance.items()}}
+    values_of = {f"{name}_mean": value[0] for name, value in mean.items()}
+    return {**values_of, **{f"{name}_root": cholesky(value[0]) for name, value in covariance.items()}}
 
 
 class Joint(NamedTuple):
@@ -133,7 +133,7 @@ def joint_of(method: MixedModel, chunk: ClientChunk, draws: State, phase: object
         blocks, at = source.reduced(some)
         a = residual(method, blocks, some)
         noise = layout.split(z[first : first + step])
-        normal, rest = (torch.stack([torch.zeros_like(one), one], -1) for one in noise)
+        normal, rest = (torch.stack([torch.zeros_like(draw), draw], -1) for draw in noise)
         first_u, rest_u = drawn(layout, blocks, at, a, (normal, rest))
         means.append(of_levels(layout, (first_u[..., :1], rest_u[..., :1]), some))
         every.append(of_levels(layout, (first_u[..., 1:], rest_u[..., 1:]), some))

@@ -45,10 +45,10 @@ class Jet:
         return Jet({order: turn(part) for order, part in self.parts.items()})
 
     def __add__(self, other: Jet) -> Jet:
-        found = dict(self.parts)
+        parts = dict(self.parts)
         for order, part in other.parts.items():
-            found[order] = found[order] + part if order in found else part
-        return Jet(found)
+            parts[order] = parts[order] + part if order in parts else part
+        return Jet(parts)
 
     def __sub__(self, other: Jet) -> Jet:
         return self + other.linear(torch.neg)
@@ -59,18 +59,18 @@ class Jet:
         return {a for order in self.parts for a in order}
 
 
-def bilinear(of: Callable[[Tensor, Tensor], Tensor], one: Jet, other: Jet) -> Jet:
+def bilinear(function: Callable[[Tensor, Tensor], Tensor], first: Jet, other: Jet) -> Jet:
     """What is bilinear in both."""
-    found: dict[Order, Tensor] = {}
-    for (i, a), (j, b) in itertools.product(one.parts.items(), other.parts.items()):
+    parts: dict[Order, Tensor] = {}
+    for (i, a), (j, b) in itertools.product(first.parts.items(), other.parts.items()):
         if len(i) + len(j) > 2:
             continue
         order = tuple(sorted((*i, *j)))
-        term = of(a, b)
+        term = function(a, b)
         if len(i) == len(j) == 1 and i == j:
             term = term * 2
-        found[order] = found[order] + term if order in found else term
-    return Jet(found)
+        parts[order] = parts[order] + term if order in parts else term
+    return Jet(parts)
 
 
 def orders(numbers: Sequence[int]) -> list[Order]:
@@ -80,31 +80,31 @@ def orders(numbers: Sequence[int]) -> list[Order]:
 
 def solved(h: Jet, solve: Callable[[Tensor], Tensor], right: Jet) -> Jet:
     """H^-1 B, by what solves with H itself."""
-    found: dict[Order, Tensor] = {(): solve(right.value)}
+    parts: dict[Order, Tensor] = {(): solve(right.value)}
     for order in orders(sorted(h.numbers | right.numbers)):
         rest = right.parts.get(order, torch.zeros_like(right.value))
         for part, left in _splits(order):
-            if part in h.parts and left in found:
-                rest = rest - h.parts[part] @ found[left]
-        found[order] = solve(rest)
-    return Jet(found)
+            if part in h.parts and left in parts:
+                rest = rest - h.parts[part] @ parts[left]
+        parts[order] = solve(rest)
+    return Jet(parts)
 
 
 def log_determinant(h: Jet, solve: Callable[[Tensor], Tensor], value: Tensor) -> Jet:
     """log |H|, (...), of H (..., m, m) and its value."""
     numbers = sorted(h.numbers)
     moved = {a: solve(h.parts[(a,)]) for a in numbers if (a,) in h.parts}
-    found: dict[Order, Tensor] = {(): value}
+    parts: dict[Order, Tensor] = {(): value}
     for a, part in moved.items():
-        found[(a,)] = part.diagonal(dim1=-2, dim2=-1).sum(-1)
+        parts[(a,)] = part.diagonal(dim1=-2, dim2=-1).sum(-1)
     for a, b in itertools.combinations_with_replacement(numbers, 2):
         total = torch.zeros_like(value)
         if (a, b) in h.parts:
             total = total + solve(h.parts[a, b]).diagonal(dim1=-2, dim2=-1).sum(-1)
         if a in moved and b in moved:
             total = total - (moved[a] * moved[b].mT).sum((-1, -2))
-        found[a, b] = total
-    return Jet(found)
+        parts[a, b] = total
+    return Jet(parts)
 
 
 def _splits(order: Order) -> list[tuple[Order, Order]]:

@@ -22,21 +22,21 @@ EXACT = 100_000
 
 def normals_of(layout: Layout, chunk: ClientChunk, phase: object, number: int) -> Tensor:
     """Standard normals of each client by its own key, (D, S, all effects)."""
-    noise, found = chunk.noise(phase, number), []
+    noise, parts = chunk.noise(phase, number), []
     for k, part in enumerate(layout.parts):
         size = torch.Size((part.groups, part.level.q))
-        found.append(noise.normal("u" if not k else "v" if k == 1 else f"v {k}", None, size).squeeze(2))
-    return layout.joined(found)
+        parts.append(noise.normal("u" if not k else "v" if k == 1 else f"v {k}", None, size).squeeze(2))
+    return layout.joined(parts)
 
 
 def of_levels(layout: Layout, u: tuple[Tensor, Tensor], values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Effects L u by name, (D, S, q) of clients and (D, S, groups, q) inside, of u (..., g, q, 1) and (..., R, 1)."""
-    found = {}
+    by_name = {}
     every = layout.of_parts(layout.together(u[0].squeeze(-1), u[1].squeeze(-1)))
-    for part, one in zip(layout.parts, every, strict=True):
-        effects = one @ part.level.root(values[part.level.name])[:, None].mT
-        found[part.level.effects] = effects if part.level.inside else effects.squeeze(-2)
-    return found
+    for part, of_level in zip(layout.parts, every, strict=True):
+        effects = of_level @ part.level.root(values[part.level.name])[:, None].mT
+        by_name[part.level.effects] = effects if part.level.inside else effects.squeeze(-2)
+    return by_name
 
 
 def mixed(
@@ -45,8 +45,8 @@ def mixed(
     """What is kept of draws (D, S, ...), of their means given the population, and of their covariances given it."""
     out: State = {}
     for name in means[0]:
-        mean, every = (torch.cat([one[name] for one in parts]) for parts in (means, drawn))
-        within = torch.cat([one[name] for one in covariances]).mean(0) if covariances else 0.0
+        mean, every = (torch.cat([values[name] for values in parts]) for parts in (means, drawn))
+        within = torch.cat([values[name] for values in covariances]).mean(0) if covariances else 0.0
         if not covariances:
             away = every - mean
             within = torch.einsum("d...i,d...j->...ij", away, away) / len(away)
@@ -59,7 +59,7 @@ def mixed(
 def covariances_of(layout: Layout, arrow: Arrow, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Of each group's effects by themselves, (D, S, q, q) and (D, S, groups, q, q)."""
     first, rest = arrow.covariances()
-    found, at = {}, 0
+    by_name, at = {}, 0
     for k, part in enumerate(layout.parts):
         if k == layout.eliminated:
             own = first
@@ -69,8 +69,8 @@ def covariances_of(layout: Layout, arrow: Arrow, values: Mapping[str, Tensor]) -
             own, at = square.diagonal(dim1=-4, dim2=-2).movedim(-1, -3), last
         root = part.level.root(values[part.level.name])[:, None, None]
         spread = root @ own @ root.mT
-        found[part.level.effects] = spread if part.level.inside else spread.squeeze(-3)
-    return found
+        by_name[part.level.effects] = spread if part.level.inside else spread.squeeze(-3)
+    return by_name
 
 
 def precision_root(method: MixedModel, dense: Tensor) -> Tensor:
@@ -80,6 +80,6 @@ def precision_root(method: MixedModel, dense: Tensor) -> Tensor:
         method: whose.
         dense: the root of the precision of the rest, the clients' own first, (..., R, R).
     """
-    one = torch.eye(dense.shape[-1])[:, : method.covariance.q].to(dense).expand(*dense.shape[:-1], -1)
-    covariance = torch.cholesky_solve(one, dense)[..., : method.covariance.q, :]
+    identity = torch.eye(dense.shape[-1])[:, : method.covariance.q].to(dense).expand(*dense.shape[:-1], -1)
+    covariance = torch.cholesky_solve(identity, dense)[..., : method.covariance.q, :]
     return torch.linalg.cholesky_ex(torch.linalg.inv(covariance)).L

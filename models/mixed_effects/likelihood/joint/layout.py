@@ -61,13 +61,13 @@ class Layout:
         """
         parts = tuple(Part(level, level.size if level.inside else 1) for level in method.at_site)
         eliminated = max(range(1, len(parts)), key=lambda k: parts[k].size)
-        found = cls(parts, eliminated)
-        if (dense := sum(part.size for part in found.rest)) > MOST_DENSE:
+        layout = cls(parts, eliminated)
+        if (dense := sum(part.size for part in layout.rest)) > MOST_DENSE:
             raise UserError(
                 f"a client has {dense:,} random effects beside those of {parts[eliminated].level.grouping.factor!r}: "
                 f"crossed or nested factors have at most {MOST_DENSE:,} such effects in one client"
             )
-        return found
+        return layout
 
     @property
     def first(self) -> Part:
@@ -91,8 +91,8 @@ class Layout:
 
     def of_parts(self, v: Tensor) -> list[Tensor]:
         """Each level's (..., groups, q), of v (..., all)."""
-        found = v.split([part.size for part in self.parts], -1)
-        return [one.unflatten(-1, (part.groups, -1)) for one, part in zip(found, self.parts, strict=True)]
+        pieces = v.split([part.size for part in self.parts], -1)
+        return [piece.unflatten(-1, (part.groups, -1)) for piece, part in zip(pieces, self.parts, strict=True)]
 
     def joined(self, parts: list[Tensor]) -> Tensor:
         """v, of each level's."""
@@ -106,24 +106,24 @@ class Layout:
 
     def together(self, first: Tensor, rest: Tensor) -> Tensor:
         """The reverse of :meth:`split`."""
-        found = list(rest.split([part.size for part in self.rest], -1))
-        found.insert(self.eliminated, first.flatten(-2))
-        return torch.cat(found, -1)
+        pieces = list(rest.split([part.size for part in self.rest], -1))
+        pieces.insert(self.eliminated, first.flatten(-2))
+        return torch.cat(pieces, -1)
 
     def columns(self, columns: Columns) -> list[tuple[Tensor, Tensor]]:
         """Of each level: columns of its effects (S, n, q), and each row's group (S, n), 0 of the client."""
-        found = []
+        of_levels = []
         for part in self.parts:
             z, group = columns.of(part.level.kind)
-            found.append((z, torch.zeros_like(z[..., 0]) if group is None else group))
-        return found
+            of_levels.append((z, torch.zeros_like(z[..., 0]) if group is None else group))
+        return of_levels
 
     def along_rest(self, x: Tensor, roots: list[Tensor]) -> Tensor:
         """x Lambda: matrices (..., r, R), columns of the rest, times each level's L (..., q, q), by part in order."""
-        found = []
-        for one, part, root in zip(x.split([part.size for part in self.rest], -1), self.rest, roots, strict=True):
+        products = []
+        for piece, part, root in zip(x.split([part.size for part in self.rest], -1), self.rest, roots, strict=True):
             if part.level.q == 1:
-                found.append(one * root)
+                products.append(piece * root)
             else:
-                found.append((one.unflatten(-1, (part.groups, -1)) @ root.unsqueeze(-3)).flatten(-2))
-        return torch.cat(found, -1)
+                products.append((piece.unflatten(-1, (part.groups, -1)) @ root.unsqueeze(-3)).flatten(-2))
+        return torch.cat(products, -1)

@@ -30,11 +30,11 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
         with pyro.validation_enabled(False):
             problem = JointProblem.of_levels(method, part.batch(), shared)
             mode, factors = problem.mode(part.values["u_mode"].squeeze(1))
-        arrow, values = Arrow(*(one[None] for one in factors)), {k: v[None] for k, v in shared.items()}
+        arrow, values = Arrow(*(factor[None] for factor in factors)), {k: v[None] for k, v in shared.items()}
         mean, covariance = of_levels(layout, _sides(layout, mode[None]), values), covariances_of(layout, arrow, values)
-        found = {f"{name}_mean": value[0] for name, value in mean.items()}
-        found |= {f"{name}_root": cholesky(value[0]) for name, value in covariance.items()}
-        parts.append({**found, "u_mode": mode})
+        values_of = {f"{name}_mean": value[0] for name, value in mean.items()}
+        values_of |= {f"{name}_root": cholesky(value[0]) for name, value in covariance.items()}
+        parts.append({**values_of, "u_mode": mode})
     return {k: torch.cat([part[k] for part in parts]).unsqueeze(1) for k in parts[0]}
 
 
@@ -48,11 +48,11 @@ def marginal(method: MixedModel, batch: Batch, shared: State, start: Tensor) -> 
 def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
     """Effects at draws of the population {name: (D, *shape)}; moments are the mixture's own."""
     layout, number = Layout.of(method), len(draws["beta"])
-    found = list[State]()
+    states = list[State]()
     for part in parts_of(chunk):
         batch, z = part.batch(), normals_of(layout, part, phase, number)
-        each = len(part.clients) * max(layout.numbers, batch.width)
-        size = max(1, NUMBERS_PER_PASS // (4 * each))
+        numbers_each = len(part.clients) * max(layout.numbers, batch.width)
+        size = max(1, NUMBERS_PER_PASS // (4 * numbers_each))
         means, covariances, drawn = list[dict[str, Tensor]](), list[dict[str, Tensor]](), list[dict[str, Tensor]]()
         for first in range(0, number, size):
             some = {k: v[first : first + size] for k, v in draws.items()}
@@ -65,8 +65,8 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
             if layout.numbers <= EXACT:
                 covariances.append(covariances_of(layout, arrow, some))
             drawn.append(of_levels(layout, (at[0] + moved[0], at[1] + moved[1]), some))
-        found.append(mixed(means, covariances, drawn))
-    return {k: torch.cat([one[k] for one in found]) for k in found[0]}
+        states.append(mixed(means, covariances, drawn))
+    return {k: torch.cat([state[k] for state in states]) for k in states[0]}
 
 
 def _sides(layout: Layout, u: Tensor) -> tuple[Tensor, Tensor]:

@@ -55,17 +55,17 @@ def polynomial_of(
     """The same of blocks that may be functions of the numbers, too; arguments as of :func:`jets`."""
     cross, volume = jets(method, blocks, rows, log_w, numbers)
     k, m = len(numbers), cross.value.shape[-1]
-    up, along = torch.triu_indices(m, m)
-    packed = {order: torch.cat([_of(cross, order)[..., up, along], _of(volume, order)[..., None]], -1)
+    up, across = torch.triu_indices(m, m)
+    packed = {order: torch.cat([_of(cross, order)[..., up, across], _of(volume, order)[..., None]], -1)
               for order in [(), *orders(range(k))]}  # fmt: skip
     slope = torch.stack([packed[(a,)] for a in range(k)], 1)
     bend = torch.stack([torch.stack([packed[min(a, b), max(a, b)] for b in range(k)], 1) for a in range(k)], 1)
     fine = sound(packed[()]).all(1) & sound(slope).flatten(1).all(1) & sound(bend).flatten(1).all(1)
     value = torch.where(fine[:, None], packed[()], 0.0)
     value[:, -1] = torch.where(fine, value[:, -1], -2 * IMPOSSIBLE)
-    found = {"cross": value, "cross_1": torch.where(fine[:, None, None], slope, 0.0)}
-    found["cross_2"] = torch.where(fine[:, None, None, None], bend, 0.0)
-    return {name: in_groups(method, each, rows.mT, -1) for name, each in found.items()}
+    parts = {"cross": value, "cross_1": torch.where(fine[:, None, None], slope, 0.0)}
+    parts["cross_2"] = torch.where(fine[:, None, None, None], bend, 0.0)
+    return {name: in_groups(method, value_of_part, rows.mT, -1) for name, value_of_part in parts.items()}
 
 
 def _of(jet: Jet, order: tuple[int, ...]) -> Tensor:
@@ -95,7 +95,7 @@ def jets(
         volume += Jet({(): 2 * numbers[log_s] * rows[:, 0], (log_s,): 2 * rows[:, 0]})
     own, others = roots[layout.eliminated], [root for k, root in enumerate(roots) if k != layout.eliminated]
     # K_g, and P_g
-    g_own = bilinear(lambda one, other: one.mT @ other, own, bilinear(torch.matmul, diagonal, own))
+    g_own = bilinear(lambda matrix, other: matrix.mT @ other, own, bilinear(torch.matmul, diagonal, own))
     eye = torch.eye(own.value.shape[-1]).to(numbers)
     small = bilinear(torch.mul, inverse, g_own) + Jet.constant(eye)
     lower = torch.linalg.cholesky_ex(small.value).L
@@ -103,54 +103,56 @@ def jets(
         small, lambda right: torch.cholesky_solve(right, lower), 2 * lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     )
     right = Jet({order: part.mT.expand_as(small.value) for order, part in own.parts.items()})
-    p = bilinear(torch.matmul, own, solved(small, lambda one: torch.cholesky_solve(one, lower), right))
+    p = bilinear(torch.matmul, own, solved(small, lambda matrix: torch.cholesky_solve(matrix, lower), right))
     p = bilinear(torch.mul, bilinear(torch.mul, inverse, inverse), p)
     # S
     left = bilinear(torch.mul, inverse, gram)
     left -= bilinear(
-        lambda one, other: one.flatten(1, 2).mT @ other.flatten(1, 2), across, bilinear(torch.matmul, p, across)
+        lambda matrix, other: matrix.flatten(1, 2).mT @ other.flatten(1, 2), across, bilinear(torch.matmul, p, across)
     )
     # H and B
     dense = layout.dense
-    z = _along(layout, left.linear(lambda one: one[:, :, :dense]), others)
-    zz = _along(layout, z.linear(lambda one: one[:, :dense].mT), others)
+    z = _along(layout, left.linear(lambda matrix: matrix[:, :, :dense]), others)
+    zz = _along(layout, z.linear(lambda matrix: matrix[:, :dense].mT), others)
     h = zz + Jet.constant(torch.eye(dense).to(numbers))
-    b = z.linear(lambda one: one[:, dense:].mT)
+    b = z.linear(lambda matrix: matrix[:, dense:].mT)
     factor = torch.linalg.cholesky_ex(h.value).L
 
     def solve(right: Tensor) -> Tensor:
         return torch.cholesky_solve(right, factor)
 
-    less = bilinear(lambda one, other: one.mT @ other, b, solved(h, solve, b))
+    less = bilinear(lambda matrix, other: matrix.mT @ other, b, solved(h, solve, b))
     of_dense = log_determinant(h, solve, 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1))
-    cross = left.linear(lambda one: one[:, dense:, dense:]) - less
-    return cross, volume + of_small.linear(lambda one: one.sum(-1)) + of_dense
+    cross = left.linear(lambda matrix: matrix[:, dense:, dense:]) - less
+    return cross, volume + of_small.linear(lambda matrix: matrix.sum(-1)) + of_dense
 
 
 def _along(layout: Layout, x: Jet, roots: list[Jet]) -> Jet:
     """x Lambda, level by level."""
-    found, first = dict[tuple[int, ...], Tensor](), 0
+    parts, first = dict[tuple[int, ...], Tensor](), 0
     for part, root in zip(layout.rest, roots, strict=True):
         last = first + part.size
 
-        def turned(one: Tensor, other: Tensor, of: slice = slice(first, last), q: int = part.level.q) -> Tensor:
-            return (one[..., of].unflatten(-1, (-1, q)) @ other).flatten(-2)
+        def turned(
+            value_of_order: Tensor, other: Tensor, columns_of_part: slice = slice(first, last), q: int = part.level.q
+        ) -> Tensor:
+            return (value_of_order[..., columns_of_part].unflatten(-1, (-1, q)) @ other).flatten(-2)
 
         for order, value in bilinear(turned, x, root).parts.items():
-            if order not in found:
-                found[order] = value.new_zeros(*value.shape[:-1], layout.dense)
-            found[order][..., first:last] = value
+            if order not in parts:
+                parts[order] = value.new_zeros(*value.shape[:-1], layout.dense)
+            parts[order][..., first:last] = value
         first = last
-    return Jet(found)
+    return Jet(parts)
 
 
 def _roots(method: MixedModel, layout: Layout, numbers: Tensor) -> tuple[list[Jet], int | None]:
     """L of each level, learned or held, and which number is log s; None where it is known."""
-    first, found = 0, {}
-    held = method.settings.prior == "fixed"
+    first, roots = 0, {}
+    fixed = method.settings.prior == "fixed"
     for name, covariance in method.covariances.items():
-        if held:
-            found[name] = Jet.constant(covariance.matrix(method.first_roots()[name].to(numbers)))
+        if fixed:
+            roots[name] = Jet.constant(covariance.matrix(method.first_roots()[name].to(numbers)))
             continue
         value = covariance.matrix(numbers[first : first + covariance.entries])
         parts: dict[tuple[int, ...], Tensor] = {(): value}
@@ -158,29 +160,29 @@ def _roots(method: MixedModel, layout: Layout, numbers: Tensor) -> tuple[list[Je
             slope = torch.zeros_like(value)
             slope[i, k] = 1.0
             parts[(first + e,)] = slope
-        found[name] = Jet(parts)
+        roots[name] = Jet(parts)
         first += covariance.entries
-    known = len(numbers) == first or bool(method.network.own) or "log_noise" not in method.sizes
-    return [found[part.level.name] for part in layout.parts], None if known else first
+    is_known = len(numbers) == first or bool(method.network.own) or "log_noise" not in method.sizes
+    return [roots[part.level.name] for part in layout.parts], None if is_known else first
 
 
 def at_points(method: MixedModel, blocks: Blocks, points: Tensor) -> Tensor:
     """Each client's packed numbers at points (M, k): (S, M, c)."""
     clients = []
     for part in passes(blocks, 1):
-        found, schur = [], Schur.of(part.across)
+        parts, schur = [], Schur.of(part.across)
         for some in points.split(step_of(part)):
-            found.append(packed_points(Reduced.of(method, part, schur, values_of(method, some))))
-        clients.append(torch.cat(found).transpose(0, 1))
+            parts.append(packed_points(Reduced.of(method, part, schur, values_of(method, some))))
+        clients.append(torch.cat(parts).transpose(0, 1))
     return in_groups(method, torch.cat(clients), blocks.rows.mT, -1)
 
 
 def packed_points(at: Reduced) -> Tensor:
     """Packed numbers at points, (M, S, c)."""
     m = at.yy.shape[-1]
-    up, along = torch.triu_indices(m, m)
+    up, across = torch.triu_indices(m, m)
     half = torch.linalg.solve_triangular(at.dense, at.right, upper=False)
-    cross = (at.yy - half.mT @ half)[..., up, along]
+    cross = (at.yy - half.mT @ half)[..., up, across]
     volume = at.volume
     fine = (sound(cross).all(-1) & sound(volume))[..., None]
     volume = torch.where(fine, volume[..., None], -2 * IMPOSSIBLE)
@@ -189,8 +191,11 @@ def packed_points(at: Reduced) -> Tensor:
 
 def values_of(method: MixedModel, points: Tensor) -> dict[str, Tensor]:
     """Each level's entries of L (M, r), and log s (M,), learned or held, at points (M, k)."""
-    held = {name: entries.expand(len(points), -1) for name, entries in method.first_roots().items()}
-    return {**{name: one.to(points) for name, one in held.items()}, **method.parts(points[:, : method.k])}
+    fixed = {name: entries.expand(len(points), -1) for name, entries in method.first_roots().items()}
+    return {
+        **{name: entries_of_level.to(points) for name, entries_of_level in fixed.items()},
+        **method.parts(points[:, : method.k]),
+    }
 
 
 @dataclass(frozen=True)
@@ -227,7 +232,7 @@ class Reduced:
         inverse = own.new_ones(1, 1) if log_s is None else (-2 * log_s)[:, None].exp()
         t = inverse[..., None, None]
         small = root_of(_eye(own) + own.mT @ blocks.diagonal @ own * t[..., None])
-        follow = lower_solve(small, own.mT.expand_as(small)) * t[..., None]  # (P is its square)
+        follow = lower_solve(small, own.mT.expand_as(small)) * t[..., None]  # P is its square
         left = blocks.gram * t - schur(follow.mT @ follow)
         dense = layout.dense
         z = layout.along_rest(left[..., :dense], others)
@@ -254,6 +259,6 @@ def step_of(blocks: Blocks) -> int:
 
 def passes(blocks: Blocks, copies: int) -> list[Blocks]:
     """Clients in parts whose numbers, so often, fit into memory."""
-    each = copies * (blocks.across[0].numel() + blocks.gram[0].numel())
-    size = max(1, NUMBERS_PER_PASS // each)
+    numbers_each = copies * (blocks.across[0].numel() + blocks.gram[0].numel())
+    size = max(1, NUMBERS_PER_PASS // numbers_each)
     return [blocks.some(first, first + size) for first in range(0, len(blocks.rows), size)]

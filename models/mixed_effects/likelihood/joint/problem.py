@@ -51,11 +51,22 @@ class JointProblem(Problem):
                 continue
             assert group is not None
             fixed = fixed + linear(z, shared["w"] if "w" in shared else of_groups(shared[level.effects], group))
-        each = []
+        columns_of_levels = []
         for part, (z, group) in zip(layout.parts, layout.columns(columns), strict=True):
             root = part.level.root(shared[part.level.name])
-            each.append((z @ (root.squeeze(-3) if root.dim() > 2 else root), group))
-        return cls(method, batch.y, batch.mask, columns, values, fixed, each[0][0], None, layout, tuple(each))
+            columns_of_levels.append((z @ (root.squeeze(-3) if root.dim() > 2 else root), group))
+        return cls(
+            method,
+            batch.y,
+            batch.mask,
+            columns,
+            values,
+            fixed,
+            columns_of_levels[0][0],
+            None,
+            layout,
+            tuple(columns_of_levels),
+        )
 
     def along(self, unknown: Tensor) -> Tensor:
         """What random effects add to eta, (..., S, n) of all unknowns."""

@@ -36,11 +36,11 @@ class Schur:
         clients, groups, q, m = across.shape
         if q > 1 or across.device.type != "cpu" or clients == 0:
             return cls(across)
-        each = (across[..., 0, :] != 0).sum(-1)
-        if float(each.square().sum()) > SPARSE * clients * groups * m * m:
+        nonzero = (across[..., 0, :] != 0).sum(-1)
+        if float(nonzero.square().sum()) > SPARSE * clients * groups * m * m:
             return cls(across)
-        found = [_products(one[:, 0]) for one in across]
-        return cls(across, tuple(one for one, _ in found), tuple(pairs for _, pairs in found))
+        maps = [_products(matrix[:, 0]) for matrix in across]
+        return cls(across, tuple(matrix for matrix, _ in maps), tuple(pairs for _, pairs in maps))
 
     def __call__(self, p: Tensor) -> Tensor:
         """(D, S, m, m), of P (D, S, g, q, q)."""
@@ -48,13 +48,13 @@ class Schur:
         if not self.maps:
             flat = self.across.flatten(1, 2)
             right = p * self.across if p.shape[-1] == 1 else p @ self.across
-            beside = right.flatten(2, 3).permute(1, 2, 0, 3).flatten(2)  # (all points at once)
+            beside = right.flatten(2, 3).permute(1, 2, 0, 3).flatten(2)  # all points at once
             return (flat.mT @ beside).unflatten(-1, (len(p), m)).permute(2, 0, 1, 3)
         total = p.new_zeros(*p.shape[:2], m, m)
-        for k, (of, (up, along)) in enumerate(zip(self.maps, self.pairs, strict=True)):
-            sums = torch.from_numpy(of @ p[:, k, :, 0, 0].T.contiguous().numpy()).T
-            total[:, k, up, along] = sums
-            total[:, k, along, up] = sums
+        for k, (product_map, (up, across)) in enumerate(zip(self.maps, self.pairs, strict=True)):
+            sums = torch.from_numpy(product_map @ p[:, k, :, 0, 0].T.contiguous().numpy()).T
+            total[:, k, up, across] = sums
+            total[:, k, across, up] = sums
         return total
 
 
@@ -64,12 +64,12 @@ def _products(e: Tensor) -> tuple[Any, tuple[Tensor, Tensor]]:
     counts = torch.bincount(group, minlength=len(e))
     first = counts.cumsum(0) - counts
     times = counts[group]
-    one = torch.arange(len(group)).repeat_interleave(times)
-    step = torch.arange(len(one)) - (times.cumsum(0) - times).repeat_interleave(times)
-    other = first[group[one]] + step
-    kept = column[one] <= column[other]
-    one, other = one[kept], other[kept]
-    values = e[group[one], column[one]] * e[group[other], column[other]]
-    place, pair = torch.unique(column[one] * e.shape[1] + column[other], return_inverse=True)
-    found = sparse.csr_matrix((values.numpy(), (pair.numpy(), group[one].numpy())), shape=(len(place), len(e)))
-    return found, (place // e.shape[1], place % e.shape[1])
+    entry = torch.arange(len(group)).repeat_interleave(times)
+    step = torch.arange(len(entry)) - (times.cumsum(0) - times).repeat_interleave(times)
+    other = first[group[entry]] + step
+    kept = column[entry] <= column[other]
+    entry, other = entry[kept], other[kept]
+    values = e[group[entry], column[entry]] * e[group[other], column[other]]
+    place, pair = torch.unique(column[entry] * e.shape[1] + column[other], return_inverse=True)
+    pair_map = sparse.csr_matrix((values.numpy(), (pair.numpy(), group[entry].numpy())), shape=(len(place), len(e)))
+    return pair_map, (place // e.shape[1], place % e.shape[1])

@@ -85,8 +85,8 @@ def row_sums(method: MixedModel, batch: Batch) -> State:
     away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
     above = [columns_above(level, columns) for level in method.above]
     more = torch.cat([*above, columns.x, away[..., None]], -1)
-    found = products(layout, layout.columns(columns), times_of(columns, batch) * precisions(columns, batch), more)
-    return dict(zip(Blocks._fields, (*found, counts_of(method, batch)), strict=True))
+    blocks = products(layout, layout.columns(columns), times_of(columns, batch) * precisions(columns, batch), more)
+    return dict(zip(Blocks._fields, (*blocks, counts_of(method, batch)), strict=True))
 
 
 def blocks_of(chunk: ClientChunk) -> Blocks:

@@ -68,14 +68,14 @@ class AtPoints:
         """How many go at a time."""
         layout, (clients, n, m) = Layout.of(self.method), self.rows.more.shape
         wide = layout.dense + m
-        each = n * wide * max(part.level.q for part in layout.parts) + wide * (wide + 2 * layout.first.size)
-        return max(1, NUMBERS_PER_PASS // (clients * each))
+        numbers_each = n * wide * max(part.level.q for part in layout.parts) + wide * (wide + 2 * layout.first.size)
+        return max(1, NUMBERS_PER_PASS // (clients * numbers_each))
 
     def blocks(self, values: Mapping[str, Tensor]) -> tuple[Blocks, Tensor]:
         """Of D points {name: (D, *shape)}, and log |W|, (D, S)."""
         weight, log_w = self.rows.weights.at(values)
-        found = products(Layout.of(self.method), self.rows.columns, weight, self.rows.more)
-        return Blocks(*found, self.rows.counts), log_w
+        sums = products(Layout.of(self.method), self.rows.columns, weight, self.rows.more)
+        return Blocks(*sums, self.rows.counts), log_w
 
     def reduced(self, values: State) -> tuple[Blocks, Reduced]:
         """Of the same points, with what is left of them."""
@@ -120,22 +120,22 @@ class WeightedGaussian(JointGaussian):
 
     def counts(self, chunk: ClientChunk) -> Tensor:
         """One pass over the rows."""
-        found = torch.cat([counts_of(self.method, part.batch()) for part in _parts(chunk)])
-        return torch.cat([torch.ones_like(found[:, :1]), chunk.n.to(found)[:, None], found[:, 3:]], 1)
+        counts = torch.cat([counts_of(self.method, part.batch()) for part in _parts(chunk)])
+        return torch.cat([torch.ones_like(counts[:, :1]), chunk.n.to(counts)[:, None], counts[:, 3:]], 1)
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:  # type: ignore[override]
         """See :func:`.packed.polynomial`."""
-        numbers, found = shared["effects.at"], list[State]()
+        numbers, parts = shared["effects.at"], list[State]()
         names = list(self.method.sizes)
-        of = GAMMA if self.method.network.own else SERIAL
-        first = sum(self.method.sizes[name] for name in names[: names.index(of)])
+        kind = GAMMA if self.method.network.own else SERIAL
+        first = sum(self.method.sizes[name] for name in names[: names.index(kind)])
         for part in _parts(rows):
             own = WeightedRows.of(self.method, part.batch())
             weight, log_w = own.weights.around(self.method.parts(numbers), first)
             every = products(Layout.of(self.method), own.columns, torch.stack(list(weight.parts.values())), own.more)
-            blocks = [Jet(dict(zip(weight.parts, one.unbind(), strict=True))) for one in every]
-            found.append(polynomial_of(self.method, blocks, own.counts, log_w, numbers))
-        return {name: torch.cat([part[name] for part in found]) for name in found[0]}
+            blocks = [Jet(dict(zip(weight.parts, part_of_block.unbind(), strict=True))) for part_of_block in every]
+            parts.append(polynomial_of(self.method, blocks, own.counts, log_w, numbers))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:  # type: ignore[override]
         """See :func:`.packed.at_points`."""
@@ -162,15 +162,15 @@ class WeightedGaussian(JointGaussian):
 
     def joint(self, chunk: ClientChunk, draws: State, phase: object) -> State:
         """Moments are the mixture's own."""
-        found = []
+        states = []
         for part in _parts(chunk):
             at = AtPoints(self.method, WeightedRows.of(self.method, part.batch()))
-            found.append(joint_of(self.method, part, draws, phase, Joint(at.points, at.reduced)))
-        return {k: torch.cat([one[k] for one in found]) for k in found[0]}
+            states.append(joint_of(self.method, part, draws, phase, Joint(at.points, at.reduced)))
+        return {k: torch.cat([state[k] for state in states]) for k in states[0]}
 
-    def _in_groups(self, found: Tensor, chunk: ClientChunk) -> Tensor:
+    def _in_groups(self, values: Tensor, chunk: ClientChunk) -> Tensor:
         rows = torch.cat([counts_of(self.method, part.batch()) for part in _parts(chunk)])
-        return in_groups(self.method, found, rows.mT, -1)
+        return in_groups(self.method, values, rows.mT, -1)
 
 
 def _without_gamma(method: MixedModel, values: State) -> State:

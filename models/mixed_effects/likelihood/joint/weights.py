@@ -101,21 +101,21 @@ class OfSeries:
         parts = self.sums.derivatives(values[SERIAL])
         every = list[Order]([(), (first,), (first, first)])
         weights = [
-            self._of_rows(apart, pairs, one) for (apart, pairs, _), one in zip(parts, (1.0, 0.0, 0.0), strict=True)
+            self._of_rows(apart, pairs, unit) for (apart, pairs, _), unit in zip(parts, (1.0, 0.0, 0.0), strict=True)
         ]
         return (
             Jet(dict(zip(every, weights, strict=True))),
             Jet({order: -volume.sum(-1) for order, (_, _, volume) in zip(every, parts, strict=True)}),
         )
 
-    def _of_rows(self, apart: Tensor, pairs: Tensor, one: float = 1.0) -> Tensor:
+    def _of_rows(self, apart: Tensor, pairs: Tensor, unit: float = 1.0) -> Tensor:
         """Weights (..., S, 2 n) of those of D and P, (..., S, n); what does not depend on z has the derivative 0."""
-        there = self.sums.count > 0
+        present = self.sums.count > 0
         if self.sums.serial.kind == "cs":
-            return torch.cat([apart, pairs * there], -1)
-        pairs = pairs * there
+            return torch.cat([apart, pairs * present], -1)
+        pairs = pairs * present
         after = torch.nn.functional.pad(pairs[..., 1:], (0, 1))
-        return torch.cat([one + pairs + after, apart * there], -1)
+        return torch.cat([unit + pairs + after, apart * present], -1)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _in_series(
     time = torch.zeros_like(series) if columns.time is None else columns.time
     order = time.argsort(dim=-1, stable=True)
     order = order.gather(-1, series.gather(-1, order).argsort(dim=-1, stable=True))
-    series, time, mask = (one.gather(-1, order) for one in (series, time, mask))
+    series, time, mask = (row_values.gather(-1, order) for row_values in (series, time, mask))
     before = torch.nn.functional.pad((series[:, 1:] == series[:, :-1]) & mask[:, 1:], (1, 0))
     if serial.kind == "cs":
         number = (~before).cumsum(-1) - 1  # of each row's series

@@ -23,8 +23,8 @@ from .integral import expansion, heights_at, passes
 from .likelihood import Quadrature
 from .nodes import REGION_NODES
 from .region_nodes import (
+    MAX_NODE_MOVES,
     MOVED_NODES,
-    TRIES,
     RegionExpansion,
     drawn_regions,
     log_integrals,
@@ -72,9 +72,9 @@ class AtNodes(Quadrature):
         values = {**held(shared), **method.parts(shared["effects.at"])}
         nodes = shared["effects.nodes"][(counted[2] - 1).long()]  # (S, K, q)
         at_nodes = repeated(rows, nodes.shape[1]).put({"w": nodes.flatten(0, 1).unsqueeze(1)})
-        found = expansion(method, at_nodes, [*method.sizes, "w"], values)
-        each = {k: v.unflatten(0, nodes.shape[:2]) for k, v in found.items()}  # (S, K, *shape)
-        return {k: in_groups(method, v, counted, 1) for k, v in each.items()}
+        terms = expansion(method, at_nodes, [*method.sizes, "w"], values)
+        by_node = {k: v.unflatten(0, nodes.shape[:2]) for k, v in terms.items()}  # (S, K, *shape)
+        return {k: in_groups(method, v, counted, 1) for k, v in by_node.items()}
 
     def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:
         """At the nodes of each point."""
@@ -90,46 +90,51 @@ class AtNodes(Quadrature):
     # -- what the server makes of sums --------------------------------------------------------------------------------
 
     def height(
-        self, sums: Mapping[str, Tensor], here: Tensor, step: Tensor, known: RegionExpansion, coefficients: Coefficients
+        self,
+        sums: Mapping[str, Tensor],
+        start: Tensor,
+        step: Tensor,
+        nodes: RegionExpansion,
+        coefficients: Coefficients,
     ) -> Tensor:
         """By quadrature of parabolas."""
-        return moved_heights(self.method, sums, known, here, step)
+        return moved_heights(self.method, sums, nodes, start, step)
 
-    def heights(self, many: Tensor, numbers: Tensor, known: RegionExpansion, coefficients: Coefficients) -> Tensor:
+    def heights(self, many: Tensor, numbers: Tensor, nodes: RegionExpansion, coefficients: Coefficients) -> Tensor:
         """By quadrature."""
-        u, factor = known.nodes(self.method, numbers)
+        u, factor = nodes.nodes(self.method, numbers)
         return log_integrals(many.unflatten(-1, u.shape[1:3]), u, factor)
 
     def estimated(
-        self, sums: Mapping[str, Tensor], numbers: Tensor, known: RegionExpansion, coefficients: Coefficients
+        self, sums: Mapping[str, Tensor], numbers: Tensor, nodes: RegionExpansion, coefficients: Coefficients
     ) -> State:
         """Effects of groups of clients."""
-        return {self.level.effects: drawn_regions(self.method, sums["height"][None], known, numbers[None], None)[0]}
+        return {self.level.effects: drawn_regions(self.method, sums["height"][None], nodes, numbers[None], None)[0]}
 
     def drawn(
-        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: RegionExpansion,
+        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, nodes: RegionExpansion,
         coefficients: Coefficients, normals: Normals,
     ) -> Drawn:  # fmt: skip
         """Effects of groups of clients are drawn given the numbers."""
         draws, middle = drawn
-        w = drawn_regions(self.method, many[at], known, draws, partial(normals, self.level.effects))
+        w = drawn_regions(self.method, many[at], nodes, draws, partial(normals, self.level.effects))
         return Drawn(torch.cat([draws, w.flatten(1)], -1), torch.cat([middle, w.mean(0).flatten()]))
 
     # -- nodes ------------------------------------------------------------------------------------------------------
 
     def questions(self, memory: Mapping[str, Tensor], at: Tensor, points: Tensor) -> State:
         """The nodes."""
-        known = self.known(memory, before=False)
-        return {"nodes": known.effects(self.method, at), "many_nodes": known.effects(self.method, points)}
+        expansion = self.known(memory, before=False)
+        return {"nodes": expansion.effects(self.method, at), "many_nodes": expansion.effects(self.method, points)}
 
     def moved(self, state: State, total: State, memory: State) -> bool:
         """Whether the nodes have to move."""
         before = self.known(memory, before=False)
-        known = RegionExpansion.of(self.method, total, state["at"], state["nodes"])
+        expansion = RegionExpansion.of(self.method, total, state["at"], state["nodes"])
         memory.update({f"before.{k}": v for k, v in before.state().items()})
-        memory.update(known.state())
+        memory.update(expansion.state())
         tries = memory.get("tries", torch.zeros(()).double())
-        moved = not known.near(self.method, before, state["at"]) and int(tries) < TRIES
+        moved = not expansion.near(self.method, before, state["at"]) and int(tries) < MAX_NODE_MOVES
         memory["tries"] = tries + 1 if moved else 0 * tries
         return moved
 

@@ -55,25 +55,31 @@ def cells_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tensor
         points: shared values, {name: (M, *shape)}.
         w: effects of the groups that have names, (M, I q).
     """
-    # (0 of a group that has none)
-    effects = {level: torch.nn.functional.pad(of, (0, 0, 1, 0)) for level, of in by_level(method, w).items()}
+    # 0 of a group that has none.
+    effects = {
+        level: torch.nn.functional.pad(effects_of_level, (0, 0, 1, 0))
+        for level, effects_of_level in by_level(method, w).items()
+    }
     parts = []
     for part in passes(method, chunk, 1):
         batch = part.batch()
         columns = shared_columns(method, method.network.split(batch.x))
         inside = Layout.of(method).numbers + batch.width * w.shape[-1] if method.inside else 0
-        each = len(part.clients) * max(batch.width * nodes_per_row(method), w.shape[-1] ** 2, inside)
-        size, found = max(1, EXAMPLES_PER_PASS // each), []
+        numbers_each = len(part.clients) * max(batch.width * nodes_per_row(method), w.shape[-1] ** 2, inside)
+        size, pieces = max(1, EXAMPLES_PER_PASS // numbers_each), []
         for first in range(0, len(w), size):
             some = {k: v[first : first + size, None, None] for k, v in points.items()}
-            some |= {level.effects: of[first : first + size, None, None] for level, of in effects.items()}
+            some |= {
+                level.effects: effects_of_level[first : first + size, None, None]
+                for level, effects_of_level in effects.items()
+            }
             start = part.values["u_mode"].squeeze(1)
             with pyro.validation_enabled(False):
                 if method.inside:
-                    found.append(_of_levels(JointProblem.of_levels(method, batch, some), columns, start))
+                    pieces.append(_of_levels(JointProblem.of_levels(method, batch, some), columns, start))
                 else:
-                    found.append(_cells(Problem.of(method, batch, some), columns, start))
-        parts.append(torch.cat(found).transpose(0, 1))
+                    pieces.append(_cells(Problem.of(method, batch, some), columns, start))
+        parts.append(torch.cat(pieces).transpose(0, 1))
     return torch.cat(parts)
 
 
@@ -88,8 +94,8 @@ def _of_levels(problem: JointProblem, columns: Tensor, start: Tensor) -> Tensor:
         own_sums(zl, group, part.groups, weighted) for part, (zl, group) in zip(layout.parts, problem.each, strict=True)
     ]  # A^T W Z, level by level
     first = across.pop(layout.eliminated)
-    one, other = Arrow(*factors).forward(first, torch.cat([of.flatten(-3, -2) for of in across], -2))
-    half = torch.cat([one.flatten(-3, -2), other], -2)
+    own_half, other = Arrow(*factors).forward(first, torch.cat([block.flatten(-3, -2) for block in across], -2))
+    half = torch.cat([own_half.flatten(-3, -2), other], -2)
     return _sent(problem, problem.laplace(mode, factors), slope, weight, columns, half.mT @ half)
 
 
@@ -111,9 +117,9 @@ def _cells(problem: Problem, columns: Tensor, start: Tensor) -> Tensor:
     share = logs.softmax(0)[..., None]
     slope, weight = problem.slope_and_weight(u, safe=False)
     weight = (share * weight).sum(0)
-    each = over_rows(slope, columns)  # Z^T s at each node, (K, M, S, I q)
-    first = (share * each).sum(0)
-    gap = (share.sqrt() * (each - first)).movedim(0, -2)
+    slopes = over_rows(slope, columns)  # Z^T s at each node, (K, M, S, I q)
+    first = (share * slopes).sum(0)
+    gap = (share.sqrt() * (slopes - first)).movedim(0, -2)
     less = gap.mT @ gap
     return _packed(height, first, _blocks(problem.method.above, columns, weight) - less)
 
@@ -126,22 +132,22 @@ def _sent(problem: Problem, height: Tensor, slope: Tensor, weight: Tensor, colum
 
 def _packed(height: Tensor, first: Tensor, bend: Tensor) -> Tensor:
     up, over = torch.triu_indices(bend.shape[-1], bend.shape[-1], device=bend.device)
-    found = torch.cat([height[..., None], first, bend[..., up, over]], -1)
-    fine, nowhere = sound(found).all(-1, keepdim=True), torch.zeros_like(found)
+    cells = torch.cat([height[..., None], first, bend[..., up, over]], -1)
+    fine, nowhere = sound(cells).all(-1, keepdim=True), torch.zeros_like(cells)
     nowhere[..., 0] = IMPOSSIBLE
-    return torch.where(fine, found, nowhere)
+    return torch.where(fine, cells, nowhere)
 
 
 def _blocks(levels: Sequence[Level], columns: Tensor, weight: Tensor) -> Tensor:
     """Z^T W Z, (M, S, I q, I q): of one factor zero but for blocks of q, since a row is of one group."""
-    if len(levels) > 1 or levels[0].smooth:  # (of a curve a row has all)
+    if len(levels) > 1 or levels[0].smooth:  # of a curve a row has all
         return (columns.mT * weight[..., None, :]) @ columns
     (level,) = levels
     apart = columns.unflatten(-1, (level.groups, level.q))  # (S, n, I, q)
     products = (apart[..., :, None] * apart[..., None, :]).flatten(-3)  # (S, n, I q q)
     block = over_rows(weight, products).unflatten(-1, (level.groups, level.q, level.q))
-    one = torch.eye(level.groups, dtype=block.dtype, device=block.device)
-    return (one[:, None, :, None] * block[..., :, :, None, :]).flatten(-2).flatten(-3, -2)
+    identity = torch.eye(level.groups, dtype=block.dtype, device=block.device)
+    return (identity[:, None, :, None] * block[..., :, :, None, :]).flatten(-2).flatten(-3, -2)
 
 
 def over_rows(values: Tensor, columns: Tensor) -> Tensor:

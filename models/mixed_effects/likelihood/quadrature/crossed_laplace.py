@@ -38,15 +38,15 @@ from .newton import damping
 from .stencil import derivatives, size, stencil
 
 #: the maximum is where it was expected, in standard deviations of an effect
-NEAR = 1e-5
+SETTLED_SDS = 1e-5
 #: at the stencil's other points that is not asked for where asking again has not brought it nearer than this share
 SAME = 0.25
 #: how far it was before it was asked for
-FAR = 1e9
+UNKNOWN_DISTANCE = 1e9
 #: beyond so many standard deviations a step of Newton's says nothing of the height at its end
 LOST = 5.0
 #: how often clients are asked about the same point
-TRIES = 30
+MAX_EFFECT_MOVES = 30
 #: to which heights at different points can be compared, relative to them
 DIGITS = 1e-8
 
@@ -81,13 +81,13 @@ def reached(method: MixedModel, many: Tensor, numbers: Tensor, w: Tensor) -> Rea
     m = w.shape[-1]
     height, slope, upper = many.split([1, m, m * (m + 1) // 2], -1)
     bend, root = symmetric(upper, m), root_above(method, numbers)
-    one = torch.eye(m, dtype=root.dtype, device=root.device)
-    factor, failed = torch.linalg.cholesky_ex(one + root.mT @ bend @ root)
-    if bool(failed.any()):  # (far from a maximum l_j bends both ways)
+    identity = torch.eye(m, dtype=root.dtype, device=root.device)
+    factor, failed = torch.linalg.cholesky_ex(identity + root.mT @ bend @ root)
+    if bool(failed.any()):  # far from a maximum l_j bends both ways
         values, vectors = torch.linalg.eigh(bend)
         safe = (vectors * values.clamp_min(0).unsqueeze(-2)) @ vectors.mT
         bend = torch.where((failed > 0)[..., None, None], safe, bend)
-        factor = torch.linalg.cholesky_ex(one + root.mT @ bend @ root).L
+        factor = torch.linalg.cholesky_ex(identity + root.mT @ bend @ root).L
     ahead = slope + (bend @ w[..., None]).squeeze(-1)
     u = torch.cholesky_solve(root.mT @ ahead[..., None], factor).squeeze(-1)
     new = (root @ u[..., None]).squeeze(-1)
@@ -98,9 +98,9 @@ def reached(method: MixedModel, many: Tensor, numbers: Tensor, w: Tensor) -> Rea
     return Reached(top, u, new, factor, far)
 
 
-def _where_reached(found: Reached) -> Tensor:
+def _where_reached(maximum: Reached) -> Tensor:
     """Heights, impossible where the maximum over the effects is far from where clients were."""
-    return torch.where(found.far <= LOST, found.height, IMPOSSIBLE)
+    return torch.where(maximum.far <= LOST, maximum.height, IMPOSSIBLE)
 
 
 @dataclass(frozen=True)
@@ -153,40 +153,40 @@ class CrossedLaplace(Quadrature):
     # -- what the server makes of sums --------------------------------------------------------------------------------
 
     def height(
-        self, sums: Mapping[str, Tensor], here: Tensor, step: Tensor, known: Expected, coefficients: Coefficients
+        self, sums: Mapping[str, Tensor], start: Tensor, step: Tensor, expected: Expected, coefficients: Coefficients
     ) -> Tensor:
         """Of a parabola through the stencil's points."""
         with torch.no_grad():
-            points = here.detach() + stencil(len(here))
-            found = reached(self.method, sums["crossed"], points, known.near(points))
-            height, slope, bend = derivatives(_where_reached(found), len(here))
+            points = start.detach() + stencil(len(start))
+            maximum = reached(self.method, sums["crossed"], points, expected.near(points))
+            height, slope, bend = derivatives(_where_reached(maximum), len(start))
         return height + step @ slope + 0.5 * step @ bend @ step
 
-    def heights(self, many: Tensor, numbers: Tensor, known: Expected, coefficients: Coefficients) -> Tensor:
+    def heights(self, many: Tensor, numbers: Tensor, expected: Expected, coefficients: Coefficients) -> Tensor:
         """By Laplace's approximation at each point."""
-        return _where_reached(reached(self.method, many, numbers, known.effects(numbers)))
+        return _where_reached(reached(self.method, many, numbers, expected.effects(numbers)))
 
     def estimated(
-        self, sums: Mapping[str, Tensor], numbers: Tensor, known: Expected, coefficients: Coefficients
+        self, sums: Mapping[str, Tensor], numbers: Tensor, expected: Expected, coefficients: Coefficients
     ) -> State:
         """Effects at their maximum; zero of a group that is not known."""
-        w = reached(self.method, sums["crossed"][0], numbers, known.near(numbers)).w
+        w = reached(self.method, sums["crossed"][0], numbers, expected.near(numbers)).w
         every = by_level(self.method, w).items()
-        return {level.effects: torch.nn.functional.pad(of, (0, 0, 1, 0)) for level, of in every}
+        return {level.effects: torch.nn.functional.pad(effects, (0, 0, 1, 0)) for level, effects in every}
 
     def drawn(
-        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: Expected,
+        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, expected: Expected,
         coefficients: Coefficients, normals: Normals,
     ) -> Drawn:  # fmt: skip
         """Effects are drawn given the numbers, from the normal density around their maximum."""
         draws, middle = drawn
         levels = self.method.above
         z = [normals(level.effects, draws.new_zeros(len(at), level.size, level.q)) for level in levels]
-        found = reached(self.method, many, points, known.effects(points))
-        noise = torch.cat([one[:, 1:].flatten(1) for one in z], -1)
-        u = found.u[at] + torch.linalg.solve_triangular(found.factor.mT[at], noise[..., None], upper=True).squeeze(-1)
-        for one, (level, of) in zip(z, by_level(self.method, u).items(), strict=True):
-            w = torch.cat([one[:, :1], of], 1) @ root_of(self.method, level, points)[at].mT
+        maxima = reached(self.method, many, points, expected.effects(points))
+        noise = torch.cat([normals_of_level[:, 1:].flatten(1) for normals_of_level in z], -1)
+        u = maxima.u[at] + torch.linalg.solve_triangular(maxima.factor.mT[at], noise[..., None], upper=True).squeeze(-1)
+        for normals_of_level, (level, effects) in zip(z, by_level(self.method, u).items(), strict=True):
+            w = torch.cat([normals_of_level[:, :1], effects], 1) @ root_of(self.method, level, points)[at].mT
             draws, middle = torch.cat([draws, w.flatten(1)], -1), torch.cat([middle, w.mean(0).flatten()])
         return Drawn(draws, middle)
 
@@ -194,25 +194,25 @@ class CrossedLaplace(Quadrature):
 
     def questions(self, memory: Mapping[str, Tensor], at: Tensor, points: Tensor) -> State:
         """The effects at which clients answer."""
-        known = self.known(memory, before=False)
-        return {"crossed_at": known.near(at + stencil(len(at))), "crossed_points": known.effects(points)}
+        expected = self.known(memory, before=False)
+        return {"crossed_at": expected.near(at + stencil(len(at))), "crossed_points": expected.effects(points)}
 
     def moved(self, state: State, total: State, memory: State) -> bool:
         """Whether the maximum was not where it was expected."""
         before, at = self.known(memory, before=False), state["at"]
-        found = reached(self.method, total["crossed"], at + stencil(len(at)), state["crossed_at"])
-        step = found.w - state["crossed_at"]
+        maximum = reached(self.method, total["crossed"], at + stencil(len(at)), state["crossed_at"])
+        step = maximum.w - state["crossed_at"]
         w = state["crossed_at"] + damping(step.abs().amax(-1, keepdim=True)) * step
         middle, slope, bend = derivatives(w, len(at))
         memory.update({f"before.{k}": v for k, v in before.state().items()})
         memory.update(Expected(at, middle, slope, bend).state())
         tries = memory.get("tries", torch.zeros(()).double())
-        far, last = found.far.amax(), memory.get("far", torch.full((), FAR).double())
-        # (terms of third order in the stencil's steps stay as they are, and hardly matter: see stencil)
-        settled = bool(found.far[0] < NEAR) and bool((far < NEAR) | (far > SAME * last))
-        again = not settled and int(tries) < TRIES
+        far, last = maximum.far.amax(), memory.get("far", torch.full((), UNKNOWN_DISTANCE).double())
+        # Terms of third order in the stencil's steps stay as they are, and hardly matter: see stencil.
+        settled = bool(maximum.far[0] < SETTLED_SDS) and bool((far < SETTLED_SDS) | (far > SAME * last))
+        again = not settled and int(tries) < MAX_EFFECT_MOVES
         memory["tries"] = tries + 1 if again else 0 * tries
-        memory["far"] = far if again else torch.full_like(last, FAR)
+        memory["far"] = far if again else torch.full_like(last, UNKNOWN_DISTANCE)
         return again
 
     def known(self, memory: Mapping[str, Tensor], *, before: bool) -> Expected:

@@ -48,9 +48,9 @@ def expanded(problem: Problem, names: Sequence[str], root: Tensor, mode: Tensor)
     q, nodes = len(u), nodes_of(problem.method)
     v, log_weight = rule(nodes, q, mode)
     at = [own + far for own, far in zip(u, back(factor, list(v.mT[..., None].unbind())), strict=True)]
-    found = heights_at_nodes(problem, numbers, at) + log_weight[:, None]
-    most = found.value.amax(0)
-    weights = (found - most).exp()
+    log_terms = heights_at_nodes(problem, numbers, at) + log_weight[:, None]
+    most = log_terms.value.amax(0)
+    weights = (log_terms - most).exp()
     total = Taylor(weights.value.sum(0), weights.slope.sum(1), weights.bend.sum(2)).log() + most
     return total - sum_of([row[-1].log() for row in factor]) - 0.5 * q * math.log(2 * math.pi)
 
@@ -103,8 +103,8 @@ def around_mode(problem: Problem, numbers: Numbers, mode: Tensor) -> tuple[list[
     s, q = mode.shape
     slope, weights = row_derivatives(problem, mode)
     g, a = (z.mT @ slope[..., None]).squeeze(-1), (z * weights[0][..., None]).mT @ c  # (S, q), [A B] (S, q, m)
-    sigma, along = root @ root.mT, lower @ root.mT
-    sigma_1 = along + along.mT  # (k, q, q)
+    sigma, product = root @ root.mT, lower @ root.mT
+    sigma_1 = product + product.mT  # (k, q, q)
     across = lower[:, None] @ lower.mT
     sigma_2 = across + across.mT  # (k, k, q, q)
     step = torch.linalg.inv_ex(torch.eye(q).to(z) + sigma @ a[..., :q]).inverse
@@ -130,7 +130,7 @@ def around_mode(problem: Problem, numbers: Numbers, mode: Tensor) -> tuple[list[
     )  # fmt: skip
     level = Entrywise(problem.method.covariance, of_a, numbers.entries, None)
     u = [sum_of([of_g[i] * entry for i, entry in column]) for column in level.lower]
-    exact = [Taylor(at, one.slope, one.bend) for at, one in zip(mode.unbind(-1), u, strict=True)]
+    exact = [Taylor(at, number.slope, number.bend) for at, number in zip(mode.unbind(-1), u, strict=True)]
     return exact, level.factor()
 
 
@@ -140,28 +140,28 @@ def row_derivatives(problem: Problem, mode: Tensor) -> tuple[Tensor, list[Tensor
     with torch.enable_grad():
         eta = problem.eta(mode).detach().requires_grad_()
         slope, weight = family.slope_and_weight(eta, problem.y, values, columns)
-        found = [weight]
+        orders = [weight]
         for _ in range(2):
             made = torch.autograd.grad(
-                found[-1].sum(), eta, create_graph=True, allow_unused=True, materialize_grads=True
+                orders[-1].sum(), eta, create_graph=True, allow_unused=True, materialize_grads=True
             )
-            found.append(made[0])
-    return problem.counted(slope.detach()), [problem.counted(one.detach()) for one in found]
+            orders.append(made[0])
+    return problem.counted(slope.detach()), [problem.counted(order.detach()) for order in orders]
 
 
 def heights_at_nodes(problem: Problem, numbers: Numbers, u: Sequence[Taylor]) -> Taylor:
     """log p(D_j | u) + log N(u | 0, I) but for its constant, (K, S), of nodes u (K, S) each."""
-    c, at = torch.cat([problem.columns.z, problem.columns.x], -1), torch.stack([one.value for one in u], -1)
-    b, prior = numbers.of_root(u), sum_of([one * one for one in u]) * -0.5
+    c, at = torch.cat([problem.columns.z, problem.columns.x], -1), torch.stack([number.value for number in u], -1)
+    b, prior = numbers.of_root(u), sum_of([number * number for number in u]) * -0.5
     s = len(c)
     values, slopes, bends = [], [], []
     for k, node in enumerate(at):
         values.append(problem.heights(node))
         slope, weight = problem.slope_and_weight(node, safe=False)
         g, h = (c.mT @ slope[..., None]).squeeze(-1), (c * weight[..., None]).mT @ c
-        b_1 = torch.stack([one.slope[:, k] for one in b], 1).permute(2, 1, 0)  # (S, q, k)
+        b_1 = torch.stack([number.slope[:, k] for number in b], 1).permute(2, 1, 0)  # (S, q, k)
         d_1 = torch.cat([b_1, numbers.beta.expand(s, -1, -1)], 1)
         slopes.append((d_1.mT @ g[..., None]).squeeze(-1).mT)
-        of_b = sum_of([one.bend[:, :, k] * g[:, i] for i, one in enumerate(b)])
+        of_b = sum_of([number.bend[:, :, k] * g[:, i] for i, number in enumerate(b)])
         bends.append(of_b - (d_1.mT @ h @ d_1).permute(1, 2, 0))
     return Taylor(torch.stack(values), torch.stack(slopes, 1) + prior.slope, torch.stack(bends, 2) + prior.bend)

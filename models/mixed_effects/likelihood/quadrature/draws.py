@@ -26,14 +26,14 @@ from .newton import NEAR_PROPOSALS, NEWTON_TOLERANCE, Factors, Problem
 from .nodes import nodes_of
 
 #: of a Metropolis chain, the share of proposals that are the prior's, and how much wider the others are
-FROM_PRIOR, WIDER = 0.1, 1.1
+FROM_PRIOR, PROPOSAL_FACTOR = 0.1, 1.1
 #: draws x examples that are held at a time
 EXAMPLES_PER_PASS, EXAMPLES_IN_CACHE = 2_000_000, 65_536
 
 
 def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     """Effects at the mode, with the curvature's covariance, {name: (S, 1, *shape)}."""
-    found, q = list[State](), method.covariance.q
+    states, q = list[State](), method.covariance.q
     root = method.covariance.matrix(shared["root"])
     for part in parts_of(chunk):
         mode, factors = Problem.of(method, part.batch(), shared).mode(part.values["u_mode"].squeeze(1))
@@ -42,18 +42,18 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
             inner = level.root(shared[level.name])
             _, factor_g, m = factors
             # of v_g: its own curvature's, and what it follows u by
-            one = torch.eye(inner.shape[-1]).to(inner).expand_as(factor_g)
+            identity = torch.eye(inner.shape[-1]).to(inner).expand_as(factor_g)
             follow = torch.linalg.solve_triangular(factors[0].unsqueeze(-3), m.mT, upper=False)
-            spread = torch.cholesky_solve(one, factor_g) + follow.mT @ follow
+            spread = torch.cholesky_solve(identity, factor_g) + follow.mT @ follow
             v = mode[:, q:].unflatten(-1, (level.size, -1))
             values |= {"c_mean": v @ inner.mT, "c_root": cholesky(inner @ spread @ inner.mT)}
-        found.append({k: v.unsqueeze(1) for k, v in values.items()})
-    return {k: torch.cat([part[k] for part in found]) for k in found[0]}
+        states.append({k: v.unsqueeze(1) for k, v in values.items()})
+    return {k: torch.cat([part[k] for part in states]) for k in states[0]}
 
 
 def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
     """Effects at draws of the population {name: (D, *shape)}, with the draws' moments."""
-    found = list[tuple[Tensor, Tensor | None]]()
+    parts = list[tuple[Tensor, Tensor | None]]()
     number, q = len(draws["beta"]), method.covariance.q
     for part in parts_of(chunk):
         batch = part.batch()
@@ -62,7 +62,7 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
             .normal("u", None, torch.Size((method.response_family.chain_steps + 1, q + 2)))
             .squeeze(2)
         )
-        # (noise of groups inside is by pass; else numbers that stay in a processor's cache are quicker)
+        # Noise of groups inside is by pass; else numbers that stay in a processor's cache are quicker.
         most = EXAMPLES_PER_PASS if method.inside or batch.y.device.type != "cpu" else EXAMPLES_IN_CACHE
         size = max(1, most // (batch.width * len(part.clients) * _nodes(method)))
         tolerance = NEWTON_TOLERANCE if method.inside else NEAR_PROPOSALS
@@ -78,11 +78,11 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
                     inner_pieces.append(_groups(problem, problem.groups, part, (phase, first), u, mode, factors, some))
             root = method.covariance.matrix(some["root"].squeeze(1))  # (D, 1, q, q)
             pieces.append((root @ u[..., None]).squeeze(-1))
-        found.append((torch.cat(pieces), torch.cat(inner_pieces) if inner_pieces else None))
-    b = torch.cat([own for own, _ in found], 1)
+        parts.append((torch.cat(pieces), torch.cat(inner_pieces) if inner_pieces else None))
+    b = torch.cat([own for own, _ in parts], 1)
     values = kept("b", *sample_moments(b), b)
     if method.inside:
-        c = torch.cat([inner for _, inner in found if inner is not None], 1)
+        c = torch.cat([inner for _, inner in parts if inner is not None], 1)
         values |= kept("c", *sample_moments(c), c)
     return values
 
@@ -114,7 +114,7 @@ def metropolis(heights: Callable[[Tensor], Tensor], mode: Tensor, factor: Tensor
         noise: standard normals (..., steps + 1, q + 2): of each proposal, of its kind, of its acceptance.
     """
     q = mode.shape[-1]
-    wide = factor / WIDER
+    wide = factor / PROPOSAL_FACTOR
     volume = wide.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     def log_proposal(u: Tensor) -> Tensor:

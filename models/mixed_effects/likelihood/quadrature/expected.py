@@ -49,16 +49,16 @@ class Expected:
 
     def near(self, numbers: Tensor) -> Tensor:
         """At numbers (..., k), (..., m)."""
-        along, bent = self._terms(numbers)
-        return (self.w + along + bent).clamp(-LARGEST, LARGEST)
+        linear, bent = self._terms(numbers)
+        return (self.w + linear + bent).clamp(-LARGEST, LARGEST)
 
     def effects(self, numbers: Tensor) -> Tensor:
         """The same at numbers that may be far away: the last term is bounded by the one before."""
-        along, bent = self._terms(numbers)
-        most = LARGEST_BEND * along.abs()
-        return (self.w + along + bent.clamp(-most, most)).clamp(-LARGEST, LARGEST)
+        linear, bent = self._terms(numbers)
+        most = LARGEST_BEND * linear.abs()
+        return (self.w + linear + bent.clamp(-most, most)).clamp(-LARGEST, LARGEST)
 
     def _terms(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         step = numbers - self.at
-        along = step @ self.slope.mT
-        return along, 0.5 * torch.einsum("...a,mab,...b->...m", step, self.bend, step)
+        linear = step @ self.slope.mT
+        return linear, 0.5 * torch.einsum("...a,mab,...b->...m", step, self.bend, step)

@@ -57,9 +57,9 @@ class Groups:
     def around(self, slope: Tensor, weight: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """F_g (..., S, G, q_in, q_in), and the slope in v (..., S, G, q_in)."""
         b = self.zl
-        one = torch.eye(b.shape[-1], dtype=v.dtype, device=v.device)
+        identity = torch.eye(b.shape[-1], dtype=v.dtype, device=v.device)
         bend = self.summed(b[..., :, None] * (weight[..., None] * b)[..., None, :], 2)
-        return root_of(one + bend), self.summed(b * slope[..., None], 1) - v
+        return root_of(identity + bend), self.summed(b * slope[..., None], 1) - v
 
     def inner(self, slope: Tensor, weight: Tensor, v: Tensor, zl: Tensor) -> Inner:
         """What a joint step has of the groups, of the client's Z L (..., S, n, q)."""

@@ -69,8 +69,8 @@ def _closed_form(method: MixedModel, part: ClientChunk, names: Sequence[str], sh
     with torch.no_grad(), pyro.validation_enabled(False):
         problem = Problem.of(method, part.batch(), {k: v[None, None] for k, v in shared.items()})
         mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
-        found = expanded(problem, names, method.covariance.matrix(shared["root"]), mode)
-    return {"height": found.value, "slope": found.slope.mT, "curvature": -found.bend.permute(2, 0, 1)}
+        taylor = expanded(problem, names, method.covariance.matrix(shared["root"]), mode)
+    return {"height": taylor.value, "slope": taylor.slope.mT, "curvature": -taylor.bend.permute(2, 0, 1)}
 
 
 def _by_autograd(method: MixedModel, part: ClientChunk, names: Sequence[str], shared: Mapping[str, Tensor]) -> State:
@@ -82,21 +82,21 @@ def _by_autograd(method: MixedModel, part: ClientChunk, names: Sequence[str], sh
         height = log_marginals(problem, *problem.differentiable(mode))
         slope = along(height.sum(), list(leaves.values()), again=True)
         bend = [along(slope[:, a].sum(), list(leaves.values()), again=False) for a in range(slope.shape[1])]
-    found = {"height": height, "slope": slope, "curvature": -torch.stack(bend, 1)}
-    return {k: v.detach() for k, v in found.items()}
+    derivatives = {"height": height, "slope": slope, "curvature": -torch.stack(bend, 1)}
+    return {k: v.detach() for k, v in derivatives.items()}
 
 
 def _leaf(part: ClientChunk, name: str, shared: Mapping[str, Tensor]) -> Tensor:
     """A value as each client's own, (S, 1, *shape)."""
-    found = part.values[name] if name in part.values else shared[name].expand(len(part.clients), 1, *shared[name].shape)
-    return found.detach().clone().requires_grad_()
+    value = part.values[name] if name in part.values else shared[name].expand(len(part.clients), 1, *shared[name].shape)
+    return value.detach().clone().requires_grad_()
 
 
 def along(value: Tensor, leaves: Sequence[Tensor], *, again: bool) -> Tensor:
     """The gradient in leaves (S, 1, *shape), one after the other: (S, k)."""
-    found = torch.autograd.grad(value, leaves, create_graph=again, retain_graph=True, allow_unused=True)
+    slopes = torch.autograd.grad(value, leaves, create_graph=again, retain_graph=True, allow_unused=True)
     return torch.cat(
-        [(torch.zeros_like(x) if g is None else g).flatten(1) for g, x in zip(found, leaves, strict=True)], 1
+        [(torch.zeros_like(x) if g is None else g).flatten(1) for g, x in zip(slopes, leaves, strict=True)], 1
     )
 
 
@@ -111,16 +111,16 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
     tolerance = NEAR_NODES if nodes_of(method) >= ENOUGH and not method.inside else NEWTON_TOLERANCE
     for part in passes(method, chunk, 1):
         batch = part.batch()
-        each = max(batch.width * nodes_per_row(method), numbers_of(method)) * len(part.clients)
-        size, found = max(1, EXAMPLES_PER_PASS // each), []
+        numbers_each = max(batch.width * nodes_per_row(method), numbers_of(method)) * len(part.clients)
+        size, pieces = max(1, EXAMPLES_PER_PASS // numbers_each), []
         for first in range(0, number, size):
             some = {k: v[first : first + size, None, None] for k, v in points.items()}
             if method.above:
                 some["w"] = part.values["many"][:, 0, first : first + size].transpose(0, 1).unsqueeze(-2)
             with pyro.validation_enabled(False):
                 problem = problem_of(method, batch, some)
-                found.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1), tolerance)))
-        parts.append(torch.cat(found).mT)
+                pieces.append(log_marginals(problem, *problem.mode(part.values["u_mode"].squeeze(1), tolerance)))
+        parts.append(torch.cat(pieces).mT)
     heights = torch.cat(parts)
     return torch.where(sound(heights), heights, IMPOSSIBLE)
 

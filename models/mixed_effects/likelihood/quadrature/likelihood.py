@@ -82,11 +82,11 @@ class Quadrature(Likelihood):
 
     def counts(self, chunk: ClientChunk) -> Tensor:
         """One pass over the rows where there are groups inside."""
-        found = [torch.ones_like(chunk.n), chunk.n]
+        counts = [torch.ones_like(chunk.n), chunk.n]
         if self.method.inside:
             rows = torch.cat([counts_of(self.method, part.batch()) for part in passes(self.method, chunk, 1)])
-            found += rows[:, 3:].unbind(1)
-        return torch.stack([one.to(torch.float64) for one in found], 1)
+            counts += rows[:, 3:].unbind(1)
+        return torch.stack([column.to(torch.float64) for column in counts], 1)
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
         """Height, slope and curvature."""
@@ -106,7 +106,7 @@ class Quadrature(Likelihood):
     # -- what the server makes of sums --------------------------------------------------------------------------------
 
     def height(
-        self, sums: Mapping[str, Tensor], here: Tensor, step: Tensor, known: Any, coefficients: Coefficients
+        self, sums: Mapping[str, Tensor], start: Tensor, step: Tensor, nodes: Any, coefficients: Coefficients
     ) -> Tensor:
         """Of a parabola."""
         return sums["height"] + step @ sums["slope"] - 0.5 * step @ sums["curvature"] @ step
@@ -119,12 +119,12 @@ class Quadrature(Likelihood):
             return None
         return sums["height"], sums["slope"], 0.5 * (sums["curvature"] + sums["curvature"].mT)
 
-    def heights(self, many: Tensor, numbers: Tensor, known: Any, coefficients: Coefficients) -> Tensor:
+    def heights(self, many: Tensor, numbers: Tensor, nodes: Any, coefficients: Coefficients) -> Tensor:
         """As they were sent."""
         return many
 
     def drawn(
-        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, known: Any, coefficients: Coefficients,
+        self, many: Tensor, points: Tensor, at: Tensor, drawn: Drawn, nodes: Any, coefficients: Coefficients,
         normals: Normals,
     ) -> Drawn:  # fmt: skip
         """The numbers are all that there is."""

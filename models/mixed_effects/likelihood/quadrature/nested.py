@@ -26,9 +26,9 @@ def marginal_heights(problem: Problem, u: Tensor, mode: Tensor, factors: Factors
     """
     groups = problem.groups
     if groups is None:
-        # (node by node: what stays in a processor's cache is quicker)
+        # Node by node: what stays in a processor's cache is quicker.
         apart = u.dim() > problem.fixed.dim() and u.device.type == "cpu" and not torch.is_grad_enabled()
-        return torch.stack([problem.heights(one) for one in u]) if apart else problem.heights(u)
+        return torch.stack([problem.heights(point) for point in u]) if apart else problem.heights(u)
     v, factor = followed(problem, groups, u, mode, factors)
     of_groups = integral(lambda at: group_heights(problem, groups, u, at), v, factor, nodes_of(problem.method))
     return of_groups.sum(-1) - 0.5 * u.square().sum(-1)

@@ -116,9 +116,9 @@ class Problem:
 
     def slope_and_weight(self, u: Tensor, *, safe: bool) -> tuple[Tensor, Tensor]:
         """Of the rows' log densities in eta, (..., S, n): a safe weight is of a concave function that touches in u."""
-        family, about = self.method.response_family, (self.eta(u), self.y, self.values, self.columns)
-        slope, weight = family.slope_and_weight(*about)
-        weight = family.safe_weight(*about) if safe else weight
+        family, arguments = self.method.response_family, (self.eta(u), self.y, self.values, self.columns)
+        slope, weight = family.slope_and_weight(*arguments)
+        weight = family.safe_weight(*arguments) if safe else weight
         return self.counted(slope), self.counted(weight)
 
     def counted(self, terms: Tensor) -> Tensor:
@@ -134,9 +134,9 @@ class Problem:
         """Newton's step, and F (..., S, q, q); with groups F_g, and M_g (..., S, G, q_in, q), too."""
         slope, weight = self.slope_and_weight(unknown, safe=safe)
         (u, v), a = self.parts(unknown), self.zl
-        one = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
+        identity = torch.eye(u.shape[-1], dtype=u.dtype, device=u.device)
         inner = None if self.groups is None or v is None else self.groups.inner(slope, weight, v, a)
-        bend = one + (a * weight[..., None]).mT @ a
+        bend = identity + (a * weight[..., None]).mT @ a
         factor = root_of(bend if inner is None else bend - inner.bend)
         ahead = (a * slope[..., None]).sum(-2) - u
         ahead = ahead if inner is None else ahead - inner.ahead
@@ -161,14 +161,14 @@ class Problem:
         for _ in range(NEWTON_STEPS):
             far = self.far(move)
             u = torch.where(moving[..., None], u + damping(far)[..., None] * move, u)
-            moving = moving & (far >= tolerance)  # (not where it is not a number)
+            moving = moving & (far >= tolerance)  # not where it is not a number
             # a GPU takes steps that change nothing rather than being waited for at each
             if u.device.type == "cpu" and not moving.any():
                 break
-            move, there = self.step(u)
+            move, ahead = self.step(u)
             factors = tuple(
                 torch.where(moving.view(*moving.shape, *[1] * (new.dim() - moving.dim())), new, old)
-                for new, old in zip(there, factors, strict=True)
+                for new, old in zip(ahead, factors, strict=True)
             )
         return u, factors
 

@@ -54,9 +54,9 @@ def integral(heights: Callable[[Tensor], Tensor], mode: Tensor, factor: Tensor, 
         nodes: along each number of u.
     """
     far, log_weight = away(factor, nodes, mode)
-    found = heights(mode + far.movedim(-1, 0))
-    log_weight = log_weight.view(-1, *[1] * (found.dim() - 1))
-    return (found + log_weight).logsumexp(0) - (log_volume(factor) + 0.5 * factor.shape[-1] * np.log(2 * np.pi))
+    values = heights(mode + far.movedim(-1, 0))
+    log_weight = log_weight.view(-1, *[1] * (values.dim() - 1))
+    return (values + log_weight).logsumexp(0) - (log_volume(factor) + 0.5 * factor.shape[-1] * np.log(2 * np.pi))
 
 
 def weighted(heights: Tensor, u: Tensor, nodes: int) -> Tensor:

@@ -26,11 +26,11 @@ from .nodes import REGION_NODES, away, integral_at, weighted
 
 #: nodes stay where they are while the mode is so near to the middle one, in standard deviations, and the logarithm of
 #: the standard deviation to what it was
-NEAR = 0.3
+MAX_NODE_CHANGE = 0.3
 #: a height by nodes around one point and by those around another differ by this, relative to it
 MOVED_NODES = 1e-6
 #: how often clients are asked about the same point for the nodes' sake
-TRIES = 10
+MAX_NODE_MOVES = 10
 
 
 def node_count(method: MixedModel) -> int:
@@ -88,8 +88,8 @@ class RegionExpansion:
         bend = (vectors * values.clamp_min(0).unsqueeze(-2)) @ vectors.mT
         step = (numbers - self.at)[..., None, :, None]
         ahead = (self.slope + (bend @ self.w[..., None]).squeeze(-1))[..., None] - self.across @ step
-        one = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
-        factor = torch.linalg.cholesky_ex(one + root.mT @ bend @ root).L
+        identity = torch.eye(root.shape[-1], dtype=root.dtype, device=root.device)
+        factor = torch.linalg.cholesky_ex(identity + root.mT @ bend @ root).L
         u = torch.cholesky_solve(root.mT @ ahead, factor).squeeze(-1)
         return u, factor
 
@@ -109,7 +109,7 @@ class RegionExpansion:
         (u, factor), (u_2, factor_2) = self.around(method, numbers), other.around(method, numbers)
         far = (factor.mT @ (u_2 - u)[..., None]).norm(dim=-2).max()
         wider = (torch.linalg.solve_triangular(factor, factor_2, upper=False).diagonal(dim1=-2, dim2=-1)).log().abs()
-        return bool(far < NEAR) and bool(wider.max() < NEAR)
+        return bool(far < MAX_NODE_CHANGE) and bool(wider.max() < MAX_NODE_CHANGE)
 
 
 def log_integrals(heights: Tensor, u: Tensor, factor: Tensor) -> Tensor:
@@ -118,19 +118,19 @@ def log_integrals(heights: Tensor, u: Tensor, factor: Tensor) -> Tensor:
 
 
 def moved_heights(
-    method: MixedModel, sums: Mapping[str, Tensor], known: RegionExpansion, here: Tensor, step: Tensor
+    method: MixedModel, sums: Mapping[str, Tensor], expansion: RegionExpansion, start: Tensor, step: Tensor
 ) -> Tensor:
     """log p(D | theta) a step from where clients were, (), nodes of u held: parabolas in theta and w = L u.
 
     Args:
         method: whose.
         sums: height (R K,), slope (R K, k + q) and curvature of a round.
-        known: from which the nodes were.
-        here: where clients were, (k,).
+        expansion: from which the nodes were.
+        start: where clients were, (k,).
         step: (k,).
     """
-    u, factor = known.nodes(method, here)
-    moved = u @ (outer_root(method, here + step) - outer_root(method, here)).mT
+    u, factor = expansion.nodes(method, start)
+    moved = u @ (outer_root(method, start + step) - outer_root(method, start)).mT
     d = torch.cat([step.expand(*moved.shape[:-1], len(step)), moved], -1).flatten(0, 1)
     bend = (d[:, None] @ sums["curvature"] @ d[..., None]).flatten()
     heights = sums["height"] + (sums["slope"] * d).sum(-1) - 0.5 * bend
@@ -138,7 +138,7 @@ def moved_heights(
 
 
 def drawn_regions(
-    method: MixedModel, heights: Tensor, known: RegionExpansion, numbers: Tensor,
+    method: MixedModel, heights: Tensor, expansion: RegionExpansion, numbers: Tensor,
     noise: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:  # fmt: skip
     """The regions' effects given the population, (D, R + 1, q): their means, or normal draws with the integrand's mean
@@ -147,11 +147,11 @@ def drawn_regions(
     Args:
         method: whose.
         heights: at the nodes, (D, R K).
-        known: from which the nodes were.
+        expansion: from which the nodes were.
         numbers: of the population, (D, k).
         noise: standard normals of the shape of what it is given; None for means.
     """
-    u, _ = known.nodes(method, numbers)
+    u, _ = expansion.nodes(method, numbers)
     weights = weighted(heights.unflatten(-1, u.shape[1:3]), u, REGION_NODES[u.shape[-1]]).softmax(-1)[..., None]
     mean = (weights * u).sum(-2)
     z = mean.new_zeros(len(mean), method.above[0].size, mean.shape[-1])

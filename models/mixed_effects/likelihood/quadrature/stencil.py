@@ -21,10 +21,10 @@ def size(k: int) -> int:
 
 def stencil(k: int) -> Tensor:
     """Steps from the middle, which is the first, (T, k)."""
-    one = STEP * torch.eye(k, dtype=torch.float64)
+    single = STEP * torch.eye(k, dtype=torch.float64)
     first, second = torch.triu_indices(k, k, 1)
-    both = one[first] + one[second]
-    return torch.cat([0 * one[:1] if k else one.new_zeros(1, 0), one, -one, both, -both])
+    both = single[first] + single[second]
+    return torch.cat([0 * single[:1] if k else single.new_zeros(1, 0), single, -single, both, -both])
 
 
 def derivatives(values: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -32,8 +32,8 @@ def derivatives(values: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     middle, up, down, both, neither = values.split([1, k, k, k * (k - 1) // 2, k * (k - 1) // 2])
     slope = (up - down) / (2 * STEP)
     bend = values.new_zeros(k, k, *values.shape[1:])
-    each = torch.arange(k)
-    bend[each, each] = (up + down - 2 * middle) / STEP**2
+    places = torch.arange(k)
+    bend[places, places] = (up + down - 2 * middle) / STEP**2
     first, second = torch.triu_indices(k, k, 1)
     alone = up + down
     across = (both + neither - alone[first] - alone[second] + 2 * middle) / (2 * STEP**2)

@@ -2,7 +2,7 @@
 
     begin()  ->  ask()  ->  clients, and their sum  ->  tell(sums)  ->  ask()  ...  until done
 
-A phase object is made anew in every round.
+A phase object is made again in every round.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from hierfl.inference.server.explored import NOWHERE
+from hierfl.inference.server.explored import NO_HEIGHT
 from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
@@ -69,8 +69,8 @@ class Boundaries(SearchPhase):
     def tell(self, sums: State) -> None:
         """With derivatives of the criterion."""
         search, climb, free = self.search, self.climb, self.face.free
-        criterion, known = search.criterion, search.known
-        height, slope, bend = search.surface.expansion(sums, free @ climb.next, criterion, known)
+        criterion, nodes = search.criterion, search.known
+        height, slope, bend = search.surface.expansion(sums, free @ climb.next, criterion, nodes)
         climb = climb.seen(height, free.mT @ slope, free.mT @ bend @ free, search.digits)
         self._keep(climb)
         below, near = 2 * (search.values["height"] - search.constant - climb.height), climb.arrived(NEAR)
@@ -78,23 +78,23 @@ class Boundaries(SearchPhase):
         enough = near or bool(least > ENOUGH)
         if enough or int(climb.rounds) >= TRIES:
             number = int(search.memory[f"{MEMORY}number"])
-            found = search.values["boundary"].clone()
+            statistics = search.values["boundary"].clone()
             statistic = least if enough else below
-            found[number] = NOT_FOUND if bool(climb.height == NOWHERE) else statistic.clamp_min(0)
-            search.values["boundary"] = found
+            statistics[number] = NOT_FOUND if bool(climb.height == NO_HEIGHT) else statistic.clamp_min(0)
+            search.values["boundary"] = statistics
             self._on(number + 1)
         self.done = not self.running
 
     def _on(self, number: int) -> None:
         """To the next standard deviation that is not at zero."""
         search, method = self.search, self.search.method
-        found, bounds = search.values["boundary"].clone(), at_bounds(method, search.values)
+        statistics, bounds = search.values["boundary"].clone(), at_bounds(method, search.values)
         labels = [f"sd({method.groupings[level].labels[k]})" for level, k in deviations(method)]
         while number < len(labels) and bounds[labels[number]].end is not None:
-            found[number] = 0.0
+            statistics[number] = 0.0
             number += 1
         search.memory[f"{MEMORY}number"] = torch.tensor(float(number))
-        search.values["boundary"] = found
+        search.values["boundary"] = statistics
         if number < len(labels):
             face, longest = self.face, search.surface.longest("ml")
             reach = torch.where(face.free != 0, longest[:, None] / face.free.abs(), torch.inf)

@@ -1,6 +1,6 @@
 """Many points of the density p(theta | all data) around its mode, many a round; at the end draws of the population.
 
-Rounds end once the weighted points are worth :data:`WORTH` independent draws; see
+Rounds end once the weighted points are worth :data:`MIN_EFFECTIVE_POINTS` independent draws; see
 :mod:`hierfl.inference.server.explored`. Those rounds have room for one point with derivatives, too:
 :class:`.boundaries.Boundaries` has it.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hierfl.inference.server.explored import NOWHERE, Explored
+from hierfl.inference.server.explored import NO_HEIGHT, Explored
 from hierfl.inference.state import State
 from hierfl.rng import key
 
@@ -23,7 +23,7 @@ from .base import SearchPhase
 from .boundaries import Boundaries
 
 #: points in all, at most; and how many independent draws they shall be worth
-MOST_POINTS, WORTH = 4096, 500
+MOST_POINTS, MIN_EFFECTIVE_POINTS = 4096, 500
 #: a server's memory has each round's sums by this name and the round's number
 PACKED = "packed."
 
@@ -56,8 +56,8 @@ class Explore(SearchPhase):
             draw_population(search, cross[None], cross.new_zeros(1, 0), cross.new_zeros(1))
             self.done = True
             return
-        mode, each = Climb.read(search.memory), len(search.values["points"])
-        explored = Explored.begin(method.k, each, -(-MOST_POINTS // each), mode.best)
+        mode, points_of_round = Climb.read(search.memory), len(search.values["points"])
+        explored = Explored.begin(method.k, points_of_round, -(-MOST_POINTS // points_of_round), mode.best)
         explored = explored.drawn(mode.best, spread(mode.curvature), self.light, self.seed)
         search.memory.update(explored.state())
         if Boundaries.wanted(method):
@@ -77,13 +77,13 @@ class Explore(SearchPhase):
             Boundaries(search).tell(sums)
         if search.likelihood.keeps_points:
             memory[f"{PACKED}{explored.done:04d}"] = many
-        known, coefficients = search.likelihood.known(memory, before=False), search.surface.coefficients("mixing")
+        nodes, coefficients = search.likelihood.known(memory, before=False), search.surface.coefficients("mixing")
         numbers, narrow = self._points(explored)
-        heights = search.likelihood.heights(many, numbers, known, coefficients)
-        heights = torch.where(narrow, NOWHERE, heights)
+        heights = search.likelihood.heights(many, numbers, nodes, coefficients)
+        heights = torch.where(narrow, NO_HEIGHT, heights)
         explored = explored.seen(heights + search.surface.log_prior(explored.asked))
         worth = explored.effective(self.light)
-        self.done = worth >= WORTH or explored.done == len(explored.centres)
+        self.done = worth >= MIN_EFFECTIVE_POINTS or explored.done == len(explored.centres)
         if self.done:
             self._draw(explored, worth)
         else:

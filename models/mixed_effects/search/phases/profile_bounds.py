@@ -40,9 +40,9 @@ class ProfileBounds(SearchPhase):
     def tell(self, sums: State) -> None:
         """With derivatives of the criterion by coordinates."""
         search, profile = self.search, Profile.read(self.search.memory)
-        criterion, known = search.criterion, search.known
-        found = search.surface.expansion(sums, profile.next, criterion, known, coordinates=True)
-        profile = profile.seen(search.method, *found)
+        criterion, nodes = search.criterion, search.known
+        expansion = search.surface.expansion(sums, profile.next, criterion, nodes, coordinates=True)
+        profile = profile.seen(search.method, *expansion)
         search.memory.update(profile.state())
         search.values["profile"] = profile.bounds
         self.done = profile.done

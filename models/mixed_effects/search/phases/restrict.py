@@ -68,18 +68,18 @@ def estimates(surface: Surface, search: Restricted, curvature: Tensor) -> State:
     basis, numbers = search.basis, search.found
     p = len(surface.method.network.fixed)
     of_coefficients = basis[-p:, search.t :]
-    along = numbers.new_zeros(len(numbers) - p, p, p)  # (nothing along directions that have no end)
-    along[: search.t] = of_coefficients @ changes(search.highest, search.bend, search.turning) @ of_coefficients.T
-    found = {
+    changed = numbers.new_zeros(len(numbers) - p, p, p)  # nothing along directions that have no end
+    changed[: search.t] = of_coefficients @ changes(search.highest, search.bend, search.turning) @ of_coefficients.T
+    values = {
         "restricted": numbers, "restricted_covariance": basis @ covariance(search.highest) @ basis.T,
-        "restricted_changes": along,
+        "restricted_changes": changed,
     }  # fmt: skip
     if surface.method.settings.population != "reml":
-        return found
+        return values
     constant = 0.5 * search.p * math.log(2 * math.pi) + surface.reml_constant
     rest = torch.eye(len(numbers)).to(numbers) - basis @ basis.T
     curvature = basis @ search.curvature @ basis.T + rest @ curvature @ rest
     return {
-        **found, **surface.method.parts(numbers), "curvature": curvature, "slope": basis @ search.gradient,
+        **values, **surface.method.parts(numbers), "curvature": curvature, "slope": basis @ search.gradient,
         "height": search.height + constant,
     }  # fmt: skip

@@ -36,14 +36,14 @@ class ToEstimates(SearchPhase):
     def tell(self, sums: State) -> None:
         """With derivatives of the log likelihood, or of a gaussian response's quadratic."""
         search, surface, climb = self.search, self.search.surface, self.climb
-        at, known = climb.next, search.known
+        at, nodes = climb.next, search.known
         climb = climb.seen(
-            *surface.expansion(sums, at, search.criterion, known), search.digits, trusted=trusted(search.method, climb)
+            *surface.expansion(sums, at, search.criterion, nodes), search.digits, trusted=trusted(search.method, climb)
         )
         if torch.equal(climb.best, at):
-            found = {**search.method.parts(climb.best), "height": climb.height + search.constant}
+            values = {**search.method.parts(climb.best), "height": climb.height + search.constant}
             coefficients = surface.coefficients(search.criterion)
-            search.values.update(found | search.likelihood.estimated(sums, climb.best, known, coefficients))
+            search.values.update(values | search.likelihood.estimated(sums, climb.best, nodes, coefficients))
             climb = early(search.method, climb, search.values["counts"])
         search.values.update({"slope": climb.gradient, "curvature": climb.curvature, "to_go": climb.to_go})
         search.memory.update(climb.state())

@@ -43,7 +43,7 @@ class ToMode(SearchPhase):
     def tell(self, sums: State) -> None:
         """With derivatives of the log density."""
         search, climb = self.search, self.climb
-        found = search.surface.expansion(sums, climb.next, "mixing", search.known)
-        climb = climb.seen(*found, search.digits)
+        expansion = search.surface.expansion(sums, climb.next, "mixing", search.known)
+        climb = climb.seen(*expansion, search.digits)
         search.memory.update(climb.state())
         self.done = climb.arrived(MODE_TOLERANCE) or int(climb.rounds) >= MODE_ROUNDS

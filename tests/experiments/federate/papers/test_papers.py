@@ -190,7 +190,7 @@ def test_commands(kept: Kept, hierfl: Call, monkeypatch: pytest.MonkeyPatch, tmp
     code, text, _ = hierfl("federate", "withdraw", kept.home.folder, "--study", "small", "--by", "Dr North")
     assert code == 0
     assert "answers have left, of rounds 1 to 2" in text
-    assert "effects: searched anew" in text
+    assert "effects: searched again" in text
     assert "the budget of these rows is not given back" in text
     assert text.splitlines()[-1].startswith("The study has ended.")
     assert gate_of(kept.home, kept.folder, Ledger()).ended  # (nobody asks any more: its process does not wait)
