@@ -31,10 +31,10 @@ VEM = {"head_epochs": 6, "base_epochs": 1, "particles": 1, "sigma_0": 0.1}
 #: method, head, and the settings among which one is chosen
 METHODS: dict[str, tuple[str, str, list[dict[str, Any]]]] = {
     "fedavg": ("FedAvg", "linear", [{"lr": lr, "epochs": 1} for lr in (0.01, 0.03)]),
-    "local": ("Local", "linear", [{"lr": lr, "epochs": 1} for lr in (0.003, 0.01)]),
+    "local": ("Local", "linear", [{"lr": lr, "epochs": 1} for lr in (0.003, 0.01, 0.03)]),
     "fedavg-lora": ("FedAvg", LORA, [{"lr": lr, "epochs": 1} for lr in (0.01, 0.03)]),
-    "fedper-lora": ("FedPer", LORA, [{"lr": lr, "epochs": 1} for lr in (0.003, 0.01)]),
-    "pfedvem-lora": ("PFedVEM", LORA, [{**VEM, "head_lr": lr} for lr in (1e-3, 3e-3)]),
+    "fedper-lora": ("FedPer", LORA, [{"lr": lr, "epochs": 1} for lr in (0.003, 0.01, 0.03)]),
+    "pfedvem-lora": ("PFedVEM", LORA, [{**VEM, "head_lr": lr} for lr in (1e-4, 3e-4, 1e-3, 3e-3)]),
 }
 
 

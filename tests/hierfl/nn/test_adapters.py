@@ -115,7 +115,7 @@ def test_clients_do_not_depend_on_who_shares_their_plate(federation: Federation,
         torch.testing.assert_close(value, runs[1].personal[key], rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("head", ["lora:2:3", "lora-fixed:2", "frozen"])
+@pytest.mark.parametrize("head", ["lora:2:3", "frozen"])
 def test_a_folder_predicts_without_the_file(head: str, federation: Federation, path: str, tmp_path) -> None:
     net = architecture("mlp:6,5", federation, head=head, weights=path)
     run = fit(
