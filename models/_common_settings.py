@@ -18,13 +18,13 @@ def server_step() -> Any:
     return setting(1.0, meaning, above=0, at_most=1)
 
 
-def server_momentum(of: str = "the server's steps") -> Any:
+def server_momentum(what: str = "the server's steps") -> Any:
     """``server_momentum`` of a server that takes a mean (FedAvgM; Hsu, Qi and Brown, 2019)."""
-    about = f"momentum of {of} from round to round (FedAvgM); 0: none"
-    return setting(0.0, about, at_least=0, below=1, newer=True)
+    meaning = f"momentum of {what} from round to round (FedAvgM); 0: none"
+    return setting(0.0, meaning, at_least=0, below=1, newer=True)
 
 
-def lr_decay(of: str = "lr") -> Any:
+def lr_decay(what: str = "lr") -> Any:
     """``lr_decay``: a schedule of the clients' step size over rounds, which needs no number of rounds."""
-    about = f"factor of {of} from each round to the next; 1: the same in all rounds"
-    return setting(1.0, about, above=0, at_most=1, newer=True)
+    meaning = f"factor of {what} from each round to the next; 1: the same in all rounds"
+    return setting(1.0, meaning, above=0, at_most=1, newer=True)

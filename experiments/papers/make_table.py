@@ -111,10 +111,10 @@ def make_table(
     if not collect:
         problems += [words for words in strange if words not in problems]
     rows, claims = rows_of(made, runs, root), differences(made, runs)
-    kinds = labels([*(p.data for p in runs), *(p.method for p in runs)])
+    shown_names = labels([*(p.data for p in runs), *(p.method for p in runs)])
 
     def called(rows_kept: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return labelled(rows_kept, kinds)
+        return labelled(rows_kept, shown_names)
 
     # all that there is, whatever part was asked for
     write(made, called(rows), called(claims), out, called(lines(runs)))

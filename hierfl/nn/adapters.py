@@ -110,14 +110,14 @@ class LowRankHead(LinearHead):
             matrices: A by the base network's names; None for those that are held, or the surrounding handler's.
         """
         pieces = w[..., : self.adapters_d].split([rows * rank for rows, rank in self.sizes.values()], -1)
-        found = {}
+        merged_weights = {}
         for (key, size), piece in zip(self.sizes.items(), pieces, strict=True):
             own, name = self.rest.module.get_parameter(key).detach(), a_name(key)
-            known = self.held if matrices is None or name in self.held else matrices
-            a = known[name].to(piece) if name in known else pyro.param(f"{self.name}.{name}")
+            base_matrices = self.held if matrices is None or name in self.held else matrices
+            a = base_matrices[name].to(piece) if name in base_matrices else pyro.param(f"{self.name}.{name}")
             change = piece.unflatten(-1, size) @ a
-            found[key] = own.to(change) + change.unflatten(-1, own.shape[1:])
-        return found
+            merged_weights[key] = own.to(change) + change.unflatten(-1, own.shape[1:])
+        return merged_weights
 
     def reads(self, w: Tensor, z: Tensor) -> Tensor:
         """What the last layer reads, (..., S, n, features), under the client's adapters."""
@@ -269,5 +269,5 @@ def low_rank(
     rest.whole.check({key: later.get_parameter(key).detach() for key in rest.shapes}, inner)
     base = Network(before, event=1 if draws else None)
     base.output_names = ()  # A is what the head reads
-    held = {} if trained else {a_name(key): a for key, a in matrices.items()}
-    return base, LowRankHead(features.shape[1], outputs, rest=rest, event=event, rank=rank, held=held)
+    frozen_weights = {} if trained else {a_name(key): a for key, a in matrices.items()}
+    return base, LowRankHead(features.shape[1], outputs, rest=rest, event=event, rank=rank, held=frozen_weights)

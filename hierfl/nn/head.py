@@ -62,8 +62,8 @@ class LinearHead:
         """Outputs (..., S, n, outputs) of the last layer alone, for w (..., d) and features z (S, n, features)."""
         cut = self.rows * self.features
         weight = w[..., :cut].unflatten(-1, (self.rows, self.features))
-        found = networks_output(lambda: client_linear(z, weight, w[..., cut:] if self.bias else None), z.device)
-        return found @ orthonormal_contrasts(self.outputs).to(found) if self.contrasts else found
+        outputs = networks_output(lambda: client_linear(z, weight, w[..., cut:] if self.bias else None), z.device)
+        return outputs @ orthonormal_contrasts(self.outputs).to(outputs) if self.contrasts else outputs
 
     def design(self, z: Tensor) -> Tensor:
         """Features (S, n, features) with a column of ones for the bias, where there is one: (S, n, p)."""

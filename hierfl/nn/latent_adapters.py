@@ -8,6 +8,7 @@ is the network as it was given, but for little noise. The layers after z are ada
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +35,9 @@ class Moments(nn.Module):
         with torch.no_grad():
             self.layer.weight.zero_()
             self.layer.weight[:width].flatten(1).copy_(torch.eye(width))
-            self.layer.bias[:width].zero_()
-            self.layer.bias[width:].fill_(LOG_VARIANCE)
+            bias = cast("Tensor", self.layer.bias)
+            bias[:width].zero_()
+            bias[width:].fill_(LOG_VARIANCE)
 
     def forward(self, x: Tensor) -> Tensor:
         """Of x (n, *event)."""

@@ -92,8 +92,8 @@ class LabelConfusion(TorchDistribution):
         whether = torch.rand(*shape, 1, 1).to(like) < like[0]
         which = torch.rand(*shape, c, 1).to(like) < like[1]
         drawn = torch.distributions.Dirichlet(self.alpha.double().expand(*shape, c, c)).sample()
-        found = torch.where(whether & which, drawn, torch.eye(c).to(like))
-        return found.flatten(-2).to(self.numbers)
+        draws = torch.where(whether & which, drawn, torch.eye(c).to(like))
+        return draws.flatten(-2).to(self.numbers)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Log probabilities of which rows are e_y, and log densities of the others, (*batch,)."""
@@ -205,8 +205,8 @@ class Given:
         """What EM on the population's numbers needs of each client, (S, 1) each."""
         c = self.alpha.shape[-1]
         a, b = self.numbers[2], self.numbers[3]
-        seen = (self.n > 0).double()
-        row = self.whether[:, None] * self.which * seen  # responsibilities
+        counted = (self.n > 0).double()
+        row = self.whether[:, None] * self.which * counted  # responsibilities
         counts = self.alpha - concentrations(self.numbers, c)
         own = counts.diagonal(dim1=-2, dim2=-1)
         psi, whole = torch.digamma, a + (c - 1) * b
@@ -214,11 +214,11 @@ class Given:
         off = b * (psi(counts.clamp_min(0) + b) - psi(b))
         up_b = off.sum(-1) - off.diagonal(dim1=-2, dim2=-1)
         down = psi(self.n + whole) - psi(whole)
-        found = {
-            "clients": self.whether, "labels": row.sum(-1), "seen": self.whether * seen.sum(-1),
+        totals = {
+            "clients": self.whether, "labels": row.sum(-1), "seen": self.whether * counted.sum(-1),
             "up_a": (row * up_a).sum(-1), "up_b": (row * up_b).sum(-1), "down": (row * down).sum(-1),
         }  # fmt: skip
-        return {key: value.clamp_min(0)[:, None] for key, value in found.items()}
+        return {key: value.clamp_min(0)[:, None] for key, value in totals.items()}
 
 
 def given_densities(numbers: Tensor, log_d: Tensor, y: Tensor, mask: Tensor | None, sweeps: int) -> Given:
@@ -233,17 +233,17 @@ def given_densities(numbers: Tensor, log_d: Tensor, y: Tensor, mask: Tensor | No
     """
     numbers, log_d = numbers.double(), log_d.double()
     rows, _, c = log_d.shape
-    here = torch.ones_like(log_d[..., 0]) if mask is None else mask.double()
+    weight = torch.ones_like(log_d[..., 0]) if mask is None else mask.double()
     at = y.long()[..., None].expand(log_d.shape)  # (S, n, C)
 
     def by_label(value: Tensor) -> Tensor:  # (..., S, n, C) to (..., S, C, C)
-        found = value.new_zeros((*value.shape[:-2], c, c))
-        return found.scatter_add_(-2, at.expand(value.shape), value * here[..., None])
+        posterior = value.new_zeros((*value.shape[:-2], c, c))
+        return posterior.scatter_add_(-2, at.expand(value.shape), value * weight[..., None])
 
-    n = log_d.new_zeros((rows, c)).scatter_add_(1, y.long(), here)
-    said = by_label(log_d)
+    n = log_d.new_zeros((rows, c)).scatter_add_(1, y.long(), weight)
+    log_p = by_label(log_d)
     eye = torch.eye(c).to(log_d)
-    best = torch.nn.functional.one_hot(said.argmax(-1), c).double() * n[..., None]
+    best = torch.nn.functional.one_hot(log_p.argmax(-1), c).double() * n[..., None]
     counts = torch.stack([by_label(log_d.softmax(-1)), eye * n[..., None], best])  # (starts, S, C, C)
     prior = concentrations(numbers, c)
     bound = counts.new_zeros(counts.shape[:-1])
@@ -253,13 +253,13 @@ def given_densities(numbers: Tensor, log_d: Tensor, y: Tensor, mask: Tensor | No
         joint = log_d + log_b.gather(-2, at.expand(len(counts), *at.shape))
         total = joint.logsumexp(-1, keepdim=True)
         divergence = dirichlet_divergence(alpha, prior, log_b)
-        bound = _sum_by_label(total.squeeze(-1) * here, y, c) - divergence
+        bound = _sum_by_label(total.squeeze(-1) * weight, y, c) - divergence
         counts, before = by_label((joint - total).exp()), counts
     first = bound.argmax(0, keepdim=True)
     evidence = bound.gather(0, first)[0]
     counts = before.gather(0, first[..., None].expand(1, *counts.shape[1:]))[0]
     share, some = numbers[0], numbers[1]
-    same = said.diagonal(dim1=-2, dim2=-1)
+    same = log_p.diagonal(dim1=-2, dim2=-1)
     evidence = torch.where(n > 0, evidence, same)
     moved, kept = some.log() + evidence, torch.log1p(-some) + same
     which = (moved - kept).sigmoid()
@@ -269,8 +269,8 @@ def given_densities(numbers: Tensor, log_d: Tensor, y: Tensor, mask: Tensor | No
 
 def _sum_by_label(value: Tensor, y: Tensor, c: int) -> Tensor:
     """(..., S, n) to (..., S, C)."""
-    found = value.new_zeros((*value.shape[:-1], c))
-    return found.scatter_add_(-1, y.long().expand(value.shape), value)
+    sums = value.new_zeros((*value.shape[:-1], c))
+    return sums.scatter_add_(-1, y.long().expand(value.shape), value)
 
 
 def dirichlet_divergence(q: Tensor, p: Tensor, log_b: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ from ..checks import check_whole
 from .fitted import Fitted
 from .inputs import client_row
 from .response import over_draws, predictions, response
+
+if TYPE_CHECKING:
+    from hierfl.nn.adapters import Before
 
 #: inputs on which the module and the model are compared, and by how much they may differ, relative to the largest
 INPUTS, TOLERANCE = 3, 1e-4
@@ -165,7 +168,7 @@ def _spied(base: Network, called: _Called) -> Network:
 def _spied_head(head: LinearHead, called: _Called) -> LinearHead:
     kind: Any = type(head)
 
-    class SpiedHead(kind):  # type: ignore[misc]
+    class SpiedHead(kind):
         def __call__(self, w: Tensor, z: Tensor) -> Tensor:
             called.heads.append(w)
             return super().__call__(w, z)
@@ -194,7 +197,7 @@ def _made(
     scale = {torch.uint8: 255.0, torch.int64: 0.0}.get(federation.x.dtype, 1.0)
     values = [{key: value[k % len(value)] for key, value in by_draw.items()} for k in range(number)]
     bases = [
-        merged(network.base.module, head_layer, w[k % len(w)], own)
+        merged(cast("Before", network.base.module), head_layer, w[k % len(w)], own)
         if isinstance(head_layer, LowRankHead)
         else _loaded(network.base.module, own, w.dtype)
         for k, own in enumerate(values)

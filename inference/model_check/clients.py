@@ -48,5 +48,5 @@ def _form(method: Method, federation: Federation, shared: State, personal: State
     assert isinstance(design, Design)
     columns = design.family, design.fixed, design.random, design.extras, design.levels, design.blocks
     forms = [tuple(sorted(form_of_state(values).items())) for values in (shared, personal)]
-    here = str(federation.device), str(federation.dtype)
-    return type(method), repr(method.settings), repr(columns), *here, *forms
+    form = str(federation.device), str(federation.dtype)
+    return type(method), repr(method.settings), repr(columns), *form, *forms

@@ -48,7 +48,7 @@ def check_weighted(method: Method, federation: Federation, options: Options, val
     if any(map(is_statistic, values)):
         raise UserError("batch norm counts every row once, and weights say otherwise: use a network without it")
     steps = [*method.local(), *method.schedule().final_steps]
-    strange = [step for step in steps if not _of_likelihood(step)]
+    strange: list[object] = [step for step in steps if not _of_likelihood(step)]
     strange += [rule for rule in method.exchange().values() if type(rule) not in RULES]
     if method.conditions or method.latent or strange:
         why = f" (its {type(strange[0]).__name__})" if strange else ""

@@ -12,7 +12,7 @@ from hierfl.inference.local.without_fold import SwitchedOn, WithoutFold
 
 from .heads import Heads
 from .rho_nodes import DrawsOfNodes, at_nodes
-from .turns import Anew, InTurns
+from .turns import Restart, InTurns
 
 
 def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
@@ -30,7 +30,7 @@ def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
         if isinstance(part, Heads):
             away = "w_j_away" if method.settings.points > 1 else ""
             newton = part.step(final)
-            own = [Anew(newton, "heads.again", "mu", away, "w")]
+            own = [Restart(newton, "heads.restart", "mu", away, "w")]
             own += [DrawsOfNodes(newton) if final else at_nodes(newton)] if method.nodes else []
         for step in own:
             step = SwitchedOn(step, f"parts.{name}") if name in method.auto else step

@@ -63,8 +63,8 @@ class Confusion:
     def personal(self, like: Tensor) -> State:
         """The identity, and nothing learned."""
         identity = torch.eye(self.classes).to(like).flatten()
-        one = like.new_ones(1)
-        return {"b_j_mean": identity, "b_j_draws": identity.expand(1, 1, -1), "confused": 0 * one, "trust": one}
+        unit = like.new_ones(1)
+        return {"b_j_mean": identity, "b_j_draws": identity.expand(1, 1, -1), "confused": 0 * unit, "trust": unit}
 
     def prior(self) -> LabelConfusion:
         """p(B_j)."""
@@ -76,13 +76,13 @@ class Confusion:
 
     def rules(self, others: Mapping[str, AggregationRule]) -> dict[str, AggregationRule]:
         """How the population is learned, and what others become where flagged clients count less."""
-        found: dict[str, AggregationRule] = {"confusion": ConfusionPopulation("confusion", self.classes)}
+        rules: dict[str, AggregationRule] = {"confusion": ConfusionPopulation("confusion", self.classes)}
         for name, rule in others.items():
             if type(rule) is SampleWeighted:
-                found[name] = TrustWeighted(rule.server_lr, rule.momentum, rule.rounds)
+                rules[name] = TrustWeighted(rule.server_lr, rule.momentum, rule.rounds)
             if type(rule) is HeadSpreads:
-                found[name] = TrustedSpreads(rule.name, rule.latent, rule.rho_scale)
-        return found
+                rules[name] = TrustedSpreads(**vars(rule))
+        return rules
 
     def step(self, final: bool = False) -> Meanings:
         """The posteriors of B_j."""
@@ -113,12 +113,12 @@ class Meanings:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Computes the posteriors of all rows."""
-        found: dict[str, list[Tensor]] = {}
+        values: dict[str, list[Tensor]] = {}
         with torch.no_grad():
             for first, last in buckets(chunk.sizes, max(1, HELD // self.part.classes)):
                 for key, value in self._rows(chunk.part(first, last)).items():
-                    found.setdefault(key, []).append(value.to(chunk.n.dtype).unsqueeze(1))
-        return chunk.put({key: torch.cat(parts) for key, parts in found.items()})
+                    values.setdefault(key, []).append(value.to(chunk.n.dtype).unsqueeze(1))
+        return chunk.put({key: torch.cat(parts) for key, parts in values.items()})
 
     def _rows(self, chunk: ClientChunk) -> State:
         bare, batch, c = self.part.bare, chunk.batch(), self.part.classes
@@ -180,15 +180,15 @@ class ConfusionPopulation:
         """One step of EM."""
         kept, share = context.rule_state, context.reported / context.num_clients
         for key, value in total.items():
-            said = value.double() / context.reported
-            kept[key] = said if key not in kept else kept[key] + share * (said - kept[key])
-        clients, labels, seen, up_a, up_b, down = (
+            means = value.double() / context.reported
+            kept[key] = means if key not in kept else kept[key] + share * (means - kept[key])
+        clients, labels, clients_seen, up_a, up_b, down = (
             kept[key] * context.num_clients for key in ("clients", "labels", "seen", "up_a", "up_b", "down")
         )
         numbers = old[f"{self.name}.numbers"]
         _, _, a, b = numbers.double().split(1)
         chance = (clients + PRIOR) / (context.num_clients + 1)
-        some = (labels + MU) / (seen + 1)
+        some = (labels + MU) / (clients_seen + 1)
         off = A / max(1, self.classes - 1)
         a = moved(a, up_a, down, A)
         b = moved(b, up_b, down * (self.classes - 1), off)

@@ -47,7 +47,7 @@ class HeadSpreads:
     Where heads are ``judged`` a client also sends its gain, its bound on the log marginal likelihood less its log
     likelihood at w_j = w: rho = 0 has no heads, and is a spread like any other. Where the sum is below zero rho is too
     wide: so wide that posteriors do not settle, and steps of scoring lead nowhere. It begins again at a tenth, and
-    clients' posteriors at w (NAME.again (1,) is 1 in that round).
+    clients' posteriors at w (NAME.restart (1,) is 1 in that round).
 
     Args:
         name: NAME.
@@ -108,7 +108,7 @@ class HeadSpreads:
             kept |= {
                 f"log_rho/{k}": torch.where(wide, zero, kept[f"log_rho/{k}"]) for k in ("step", "whole", "log_factor")
             }
-            values |= {"log_rho": torch.where(wide, narrower, moved), "again": wide}
+            values |= {"log_rho": torch.where(wide, narrower, moved), "restart": wide}
         return {k: values[k.removeprefix(f"{self.name}.")].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
 
 
@@ -175,7 +175,7 @@ class Heads:
         """log rho and its information, and whether posteriors begin again."""
         log_rho = torch.full((int(self.blocks.max()) + 1,), self.sigma_0, dtype=torch.float64).log()
         return {"heads.log_rho": log_rho, "heads.information": torch.eye(len(log_rho), dtype=torch.float64),
-                "heads.again": torch.zeros(1, dtype=torch.float64)}  # fmt: skip
+                "heads.restart": torch.zeros(1, dtype=torch.float64)}  # fmt: skip
 
     def personal(self, w: Tensor, kept: int = 1) -> State:
         """A posterior at w, of no width, and so many draws of it."""

@@ -77,21 +77,21 @@ class RhoNodes:
             return dict(old)
         log_rho = old[f"{NODES}.log_rho"].double()
         share = context.num_clients / context.reported
-        said = {k: (v.double() * share).clamp(-LARGEST, LARGEST) for k, v in total.items()}
+        sums = {k: (v.double() * share).clamp(-LARGEST, LARGEST) for k, v in total.items()}
         penalty = (2 * log_rho).exp() / self.rho_scale**2
-        height = said["gain"].squeeze(-1) + (log_rho - penalty / 2).sum(-1)
+        height = sums["gain"].squeeze(-1) + (log_rho - penalty / 2).sum(-1)
         z, base = (v.to(log_rho.device) for v in design(log_rho.shape[-1]))
         weight = (height[1:] + base + 0.5 * z.square().sum(-1)).log_softmax(-1)
-        information = said["information"][0] + torch.diag(1 + 2 * penalty[0])
+        information = sums["information"][0] + torch.diag(1 + 2 * penalty[0])
         context.rule_state.setdefault("tries", log_rho.new_zeros(1))
-        score = said["score"][0] + 1 - penalty[0]
+        score = sums["score"][0] + 1 - penalty[0]
         centre = scored("log_rho", log_rho[0], score, information, log_rho.new_ones(()), context)
         root = torch.linalg.cholesky(torch.linalg.inv(definite(information)))
-        found = {
+        values = {
             f"{NODES}.log_rho": torch.cat([centre[None], centre + z @ root.mT]),
             f"{NODES}.log_weight": torch.cat([weight.new_full((1,), LEAST), weight]),
         }
-        return {k: found[k].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
+        return {k: values[k].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
 
 
 def at_nodes(step: GaussianHead) -> AtNodes:
@@ -128,8 +128,8 @@ class DrawsOfNodes:
         for number in at.unique().tolist():
             spread = {f"{POPULATION}.log_rho": chunk.shared[f"{NODES}.log_rho"][number]}
             own = {name: chunk.values[f"{name}_{NODES}"][:, :, number] for name in self.step.posterior}
-            there = replace(chunk, shared={**chunk.shared, **spread}, values={**chunk.values, **own})
-            found = self.step.run(there, phase).values[self.step.drawn]
-            drawn = found if drawn is None else torch.where((at == number)[:, None], found, drawn)
+            at_node = replace(chunk, shared={**chunk.shared, **spread}, values={**chunk.values, **own})
+            values = self.step.run(at_node, phase).values[self.step.drawn]
+            drawn = values if drawn is None else torch.where((at == number)[:, None], values, drawn)
         assert drawn is not None
         return chunk.put({self.step.drawn: drawn})

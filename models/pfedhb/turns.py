@@ -61,7 +61,7 @@ class InTurns:
 
 
 @dataclass(frozen=True)
-class Anew:
+class Restart:
     """A step on posteriors that first go back to where they began, in rounds in which the server says so.
 
     Args:
@@ -84,9 +84,9 @@ class Anew:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """The rows after the step."""
-        anew, mean = chunk.shared[self.switch] > 0, chunk.values[self.mean]
-        begun = {self.mean: torch.where(anew, chunk.shared[self.centre].expand_as(mean), mean)}
+        restart, mean = chunk.shared[self.switch] > 0, chunk.values[self.mean]
+        begun = {self.mean: torch.where(restart, chunk.shared[self.centre].expand_as(mean), mean)}
         if self.away:
             away = chunk.values[self.away]
-            begun[self.away] = torch.where(anew, torch.zeros_like(away), away)
+            begun[self.away] = torch.where(restart, torch.zeros_like(away), away)
         return self.step.run(chunk.put(begun), phase)

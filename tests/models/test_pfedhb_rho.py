@@ -29,7 +29,7 @@ def test_a_spread_at_which_heads_say_less_than_none_begins_again_at_a_tenth() ->
     eye = torch.eye(2, dtype=torch.float64)
     old = {
         "heads.log_rho": torch.tensor([5.0, 2.0]).double().log(), "heads.information": eye,
-        "heads.anew": torch.zeros(1).double(),
+        "heads.restart": torch.zeros(1).double(),
     }  # fmt: skip
     state: dict[str, torch.Tensor] = {}
     found = []
@@ -44,8 +44,8 @@ def test_a_spread_at_which_heads_say_less_than_none_begins_again_at_a_tenth() ->
             shared=old,
         )
         found.append(rule.update(old, said, context))
-    anew = [bool(new["heads.anew"]) for new in found]
-    assert anew == [False, True, False, False]  # (a posterior settles first, and again)
+    restarts = [bool(new["heads.restart"]) for new in found]
+    assert restarts == [False, True, False, False]  # (a posterior settles first, and again)
     torch.testing.assert_close(found[1]["heads.log_rho"], old["heads.log_rho"] - math.log(10))
     torch.testing.assert_close(found[3]["heads.log_rho"], old["heads.log_rho"], rtol=0, atol=0.01)
 

@@ -55,10 +55,10 @@ def fitted(folder: Path, name: str, settings: dict[str, Any], seed: int, split: 
     last = run.metrics[run.metrics["split"] == split].iloc[-1]
     wanted = [f"pm_{draws}{key}" for draws in ("", "draws_") for key in ("nll", "accuracy", "ece")]
     numbers = {key: float(last[key]) for key in wanted if last.get(key) is not None}
-    found = {key: round(value, 4) for key, value in numbers.items() if np.isfinite(value)}
-    found["cpu_seconds"] = round(time.process_time() - began, 1)
-    print(name, settings, seed, found, flush=True)
-    return found
+    outcome = {key: round(value, 4) for key, value in numbers.items() if np.isfinite(value)}
+    outcome["cpu_seconds"] = round(time.process_time() - began, 1)
+    print(name, settings, seed, outcome, flush=True)
+    return outcome
 
 
 def nll(row: dict[str, Any]) -> float:

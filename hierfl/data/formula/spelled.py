@@ -36,12 +36,13 @@ def spelled(df: pd.DataFrame, terms: Formula, levels: Levels, spellings: Spellin
     for name in spellings.columns:
         if name not in df.columns:
             raise no_column(name, df.columns, "spellings names a column that is not used,")
-    chosen, renamed = texts(terms), {}
+    chosen = texts(terms)
+    renamed: dict[str, pd.Series] = {}
     for name in dict.fromkeys([levels.client, levels.outer, *sorted(terms.predictors), *sorted(terms.response or ())]):
         if name in df.columns and name not in levels.inner_columns:
             column = df[name]
-            found = joined(column, spellings[name], chosen)
-            renamed |= {} if found is column else {name: found}
+            spelled_alike = joined(column, spellings[name], chosen)
+            renamed |= {} if spelled_alike is column else {name: spelled_alike}
     df = df.assign(**renamed) if renamed else df
     for name in levels.inner_columns:
         if name in df.columns:

@@ -30,16 +30,16 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"no file of weights {path}")
     try:
-        found = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
+        tensors = load_file(path) if path.suffix == ".safetensors" else torch.load(path, "cpu", weights_only=True)
     except Exception as error:  # readers of torch and of safetensors raise errors of many kinds
         raise UserError(f"{path} is no file of weights: a .safetensors, or a state_dict of tensors alone") from error
-    if not isinstance(found, Mapping) or not all(
-        isinstance(v, Tensor) and isinstance(k, str) for k, v in found.items()
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(v, Tensor) and isinstance(k, str) for k, v in tensors.items()
     ):
         raise UserError(
             f"{path} holds no state_dict, {{name: tensor}}: torch.save(module.state_dict(), path) writes one"
         )
-    return dict(found)
+    return dict(tensors)
 
 
 #: a file's name, or its tensors
@@ -57,23 +57,23 @@ def load_weights(module: nn.Module, path: Weights, spec: str) -> None:
     Raises:
         UserError: where names or shapes are those of another network.
     """
-    found, own = path if isinstance(path, Mapping) else read_weights(path), module.state_dict()
+    tensors, own = path if isinstance(path, Mapping) else read_weights(path), module.state_dict()
     path = "the file" if isinstance(path, Mapping) else path
     wanted = {key for key in own if not key.endswith(COUNTER)}
-    missing = sorted(wanted - found.keys())
-    more = sorted({key for key in found if key not in own and not key.endswith(COUNTER)})
+    missing = sorted(wanted - tensors.keys())
+    more = sorted({key for key in tensors if key not in own and not key.endswith(COUNTER)})
     if missing or len({key.rpartition(".")[0] for key in more}) > 1:
         what = f"lacks {missing[0]!r}" if missing else f"has {more[0]!r}"
         if not missing and any(key.endswith("running_mean") for key in more):
             what = f"has batch norm, whose statistics {spec},affine-norm keeps"
         raise UserError(f"{path} is of another network than {spec}: it {what}")
     for key in sorted(wanted):
-        if found[key].shape != own[key].shape:
-            shapes = f"{tuple(found[key].shape)}, not {tuple(own[key].shape)}"
+        if tensors[key].shape != own[key].shape:
+            shapes = f"{tuple(tensors[key].shape)}, not {tuple(own[key].shape)}"
             raise UserError(f"{path} is of another network than {spec}: its {key!r} has shape {shapes}")
-        if not found[key].isfinite().all():
+        if not tensors[key].isfinite().all():
             raise UserError(f"{path} has numbers in {key!r} that are not finite")
-    module.load_state_dict({key: found.get(key, value) for key, value in own.items()})
+    module.load_state_dict({key: tensors.get(key, value) for key, value in own.items()})
 
 
 def with_weights(module: nn.Module, path: Weights | None, norm: str, spec: str) -> nn.Module:

@@ -172,8 +172,8 @@ class Surface:
             prior = self.log_prior(leaf) if mixing else height.new_zeros(())
             (first,) = torch.autograd.grad(slope @ numbers + prior, leaf, create_graph=True)
             bend, turn = (
-                torch.stack([torch.autograd.grad(one, leaf, retain_graph=True)[0] for one in of])
-                for of in (first, numbers)
+                torch.stack([torch.autograd.grad(unit, leaf, retain_graph=True)[0] for unit in covariance])
+                for covariance in (first, numbers)
             )
         return height + prior.detach(), first.detach(), turn.mT @ curvature @ turn - bend
 

@@ -51,8 +51,8 @@ class Likelihoods:
     @cached_property
     def _form(self) -> Form:
         shapes = [shape for request in REQUESTS for shape in request.reply(self.method).items()]
-        found = {name: Field(shape, torch.float64, impossible=-IMPOSSIBLE) for name, shape in shapes}
-        return found | {"counts": replace(found["counts"], rows=lambda counts: counts[:, 1])}
+        form = {name: Field(shape, torch.float64, impossible=-IMPOSSIBLE) for name, shape in shapes}
+        return form | {"counts": replace(form["counts"], rows=lambda counts: counts[:, 1])}
 
     @property
     def estimated(self) -> Sequence[str]:
