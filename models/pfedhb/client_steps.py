@@ -12,7 +12,7 @@ from hierfl.inference.local.without_fold import SwitchedOn, WithoutFold
 
 from .heads import Heads
 from .rho_nodes import DrawsOfNodes, at_nodes
-from .turns import Restart, InTurns
+from .turns import InTurns, Restart
 
 
 def client_steps(method: Any, final: bool = False) -> list[LocalStep]:

@@ -18,14 +18,14 @@ from hierfl.nn.networks.build import architecture
 from ...methods import Loaded
 from ..leaving_page import NETWORKS
 
-MADE_AGAIN = "made again in each round from those who take part: what this site has sent fades with further rounds"
-UNLESS = f"{MADE_AGAIN}; a part that no other site has stays as it is"
+RENEWED = "made again in each round from those who take part: what this site has sent fades with further rounds"
+UNLESS = f"{RENEWED}; a part that no other site has stays as it is"
 #: what becomes of a message under each rule once its site has left, by the rule's class
 FADES = {
-    "SampleWeighted": MADE_AGAIN, "SampleWeightedMeanOf": MADE_AGAIN, "UniformMean": MADE_AGAIN, "PrecisionWeightedMean": MADE_AGAIN,
-    "GibbsDraw": MADE_AGAIN, "PooledResponseSd": MADE_AGAIN, "EstimatedTotal": MADE_AGAIN, "HeadPopulation": MADE_AGAIN, "HeadSpreads": MADE_AGAIN,
-    "LabelSharePopulation": MADE_AGAIN, "ConfusionPopulation": MADE_AGAIN, "TrustWeighted": MADE_AGAIN, "TrustedSpreads": MADE_AGAIN,
-    "Gradient": MADE_AGAIN,
+    "SampleWeighted": RENEWED, "SampleWeightedMeanOf": RENEWED, "UniformMean": RENEWED, "PrecisionWeightedMean": RENEWED,
+    "GibbsDraw": RENEWED, "PooledResponseSd": RENEWED, "EstimatedTotal": RENEWED, "HeadPopulation": RENEWED, "HeadSpreads": RENEWED,
+    "LabelSharePopulation": RENEWED, "ConfusionPopulation": RENEWED, "TrustWeighted": RENEWED, "TrustedSpreads": RENEWED,
+    "Gradient": RENEWED,
     "OwnCombination": UNLESS, "ClassMeans": UNLESS, "ClusterMeans": UNLESS, "CountSum": UNLESS,
     "GaussianProduct": UNLESS,
     "PopulationSearch": "searched again with those who take part, as long as the search has not ended; then it stays",
