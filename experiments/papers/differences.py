@@ -46,7 +46,7 @@ def differences(table: Table, runs: Runs) -> list[dict[str, Any]]:
 def _gap(table: Table, runs_of_first: Sequence[Path], two: Sequence[Path]) -> dict[str, Any]:
     """Differences of runs in pairs, in all metrics that both have."""
     by: dict[str, Any] = {}
-    domains: dict[str, tuple[float, float]] = {}
+    domains: dict[str, tuple[float, float | None]] = {}
     for name, metric in table.metrics.items():
         pairs = [
             (values(a, metric, table.by), values(b, metric, table.by)) for a, b in zip(runs_of_first, two, strict=True)

@@ -18,14 +18,14 @@ from hierfl.nn.networks.build import architecture
 from ...methods import Loaded
 from ..leaving_page import NETWORKS
 
-RENEWED = "made again in each round from those who take part: what this site has sent fades with further rounds"
-UNLESS = f"{RENEWED}; a part that no other site has stays as it is"
+REMADE = "made again in each round from those who take part: what this site has sent fades with further rounds"
+UNLESS = f"{REMADE}; a part that no other site has stays as it is"
 #: what becomes of a message under each rule once its site has left, by the rule's class
 FADES = {
-    "SampleWeighted": RENEWED, "SampleWeightedMeanOf": RENEWED, "UniformMean": RENEWED, "PrecisionWeightedMean": RENEWED,
-    "GibbsDraw": RENEWED, "PooledResponseSd": RENEWED, "EstimatedTotal": RENEWED, "HeadPopulation": RENEWED, "HeadSpreads": RENEWED,
-    "LabelSharePopulation": RENEWED, "ConfusionPopulation": RENEWED, "TrustWeighted": RENEWED, "TrustedSpreads": RENEWED,
-    "Gradient": RENEWED,
+    "SampleWeighted": REMADE, "SampleWeightedMeanOf": REMADE, "UniformMean": REMADE, "PrecisionWeightedMean": REMADE,
+    "GibbsDraw": REMADE, "PooledResponseSd": REMADE, "EstimatedTotal": REMADE, "HeadPopulation": REMADE,
+    "HeadSpreads": REMADE, "LabelSharePopulation": REMADE, "ConfusionPopulation": REMADE,
+    "TrustWeighted": REMADE, "TrustedSpreads": REMADE, "Gradient": REMADE,
     "OwnCombination": UNLESS, "ClassMeans": UNLESS, "ClusterMeans": UNLESS, "CountSum": UNLESS,
     "GaussianProduct": UNLESS,
     "PopulationSearch": "searched again with those who take part, as long as the search has not ended; then it stays",
