@@ -27,7 +27,7 @@ def test_the_files_that_a_class_inherits_from_in_order() -> None:
     def names(method: str) -> list[str]:
         return [path.name for path in foundation(load(method).cls)]
 
-    assert names("fedbn") == ["fedavg.py", "_local_head.py", "_common_settings.py"]
+    assert names("fedbn") == ["_global_network.py", "_common_settings.py", "_local_head.py"]
     assert names("ditto") == ["_global_and_personal.py", "_common_settings.py", "_whole_network.py"]
     assert names("fedv") == ["_common_settings.py"]  # (no class but its own file's)
     mixed = names("mixed-effects")

@@ -63,7 +63,7 @@ def test_what_cannot_be_predicted_is_one_line(skewed: Federation, run: Run) -> N
     x = skewed.x[skewed.test[0]]
     with pytest.raises(UserError, match=r"^unknown shares 'mine'; known: own, test, uniform, pooled"):
         run.predict(x, "place-0", shares="mine")
-    with pytest.raises(UserError, match="from at least 2 inputs together, not 1"):
+    with pytest.raises(UserError, match="from at least 2 inputs of a client together, not 1"):
         run.predict(x[:1], "place-0", shares="test")
     plain = fitted(FedAvg(architecture("mlp:5", skewed), **COMMON), skewed, 0)
     with pytest.raises(UserError, match="fedavg has no label shares, which shares=test would set; pfedhb has"):

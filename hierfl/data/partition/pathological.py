@@ -12,10 +12,10 @@ from .registry import Parts, split
 
 @split("pathological", "C random labels each, each=N (100) examples of each; 80/20 inside", "C", options=("each",))
 def pathological(
-    pool: PooledDataset, clients: int, parameter: float, rng: np.random.Generator, examples_each: float = 100
+    pool: PooledDataset, clients: int, parameter: float, rng: np.random.Generator, each: float = 100
 ) -> Parts:
     """C random labels each, and as many examples of each, no two clients the same; 80/20 inside (pFedVMP, C.1)."""
-    y, c, n = np.concatenate([pool.y_train, pool.y_test]), int(parameter), int(examples_each)
+    y, c, n = np.concatenate([pool.y_train, pool.y_test]), int(parameter), int(each)
     labels = np.unique(y)
     if c > len(labels):
         raise UserError(f"{c} labels per client are more than the {len(labels)} there are")

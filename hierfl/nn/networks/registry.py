@@ -54,7 +54,8 @@ def network(
 
     def registered(make: Made) -> Made:
         KINDS[written.partition(":")[0]] = NetworkKind(written, make, images, options, head_bias, norm)
-        NETWORKS[written] = description
+        options_of_all = {name: NETWORKS.pop(name) for name in [*NETWORKS] if name.startswith("NETWORK,")}
+        NETWORKS.update({written: description, **options_of_all})
         return make
 
     return registered

@@ -62,7 +62,7 @@ def test_a_folder_from_before_keys_predicts_and_reports_and_takes_no_part(tmp_pa
 PARTIES, OTHER = Parties.of(["h00", "h01"]), Identity.make("h02")
 WRONG = [
     ({"h00": "a card"}, r"keys.h00: this is no public card"),
-    ({"h02": OTHER.card.text}, "keys.h02 is of nobody on the roster: take the line out"),
+    ({"h02": OTHER.card.text}, "keys.h02 is of no client on the roster: take the line out"),
     ({"h00": OTHER.card.text}, "keys.h00 is the card of h02: each has a card with its own name"),
     ({"server": PARTIES.cards["h01"].text}, "keys.server is the card of h01"),
     (

@@ -67,15 +67,16 @@ STEPS = {"epochs": 1, "lr": 0.01, "batch": 32, "momentum": 0.0}
 def test_rows_are_what_their_names_say() -> None:
     """The whole configuration of each, so that nothing else differs."""
     plain = {"init_scale": 0.1, "server_lr": 1.0}
+    network = {**plain, "server_momentum": 0.0, "lr_decay": 1.0}
     latent = {"prior": "hierarchical", "alpha": 0.5, "kl": "mean", "prior_norm": "batch", "init_scale": 0.1}
     latent |= {"local_norm": "nothing", "sd_min": 0.0, "bn_refresh_epochs": 0}
     fola = {"c": 0.5, "clip": 10.0, "fisher": "data", "epsilon": 1e-5, "scale": 1.0, "sigma": 0.003}
     wanted = {
         "local": ("local", {"init_scale": 0.1}),
-        "fedavg": ("fedavg", plain),
-        "fedbn": ("fedbn", {**plain, "local_norm": "all", "bn_refresh_epochs": 0}),
-        "fedbn-statistics": ("fedbn", {**plain, "local_norm": "statistics", "bn_refresh_epochs": 0}),
-        "fedbn-re-estimated": ("fedbn", {**plain, "local_norm": "all", "bn_refresh_epochs": 1}),
+        "fedavg": ("fedavg", {**network, "average": 1}),
+        "fedbn": ("fedbn", {**network, "local_norm": "all", "bn_refresh_epochs": 0}),
+        "fedbn-statistics": ("fedbn", {**network, "local_norm": "statistics", "bn_refresh_epochs": 0}),
+        "fedbn-re-estimated": ("fedbn", {**network, "local_norm": "all", "bn_refresh_epochs": 1}),
         "fola": ("fola", {**plain, **fola, "bn_refresh_epochs": 0}),
         "fola-own-statistics": ("fola", {**plain, **fola, "bn_refresh_epochs": 1}),
         "fedv-flat": ("fedv", {**latent, "prior": "flat"}),

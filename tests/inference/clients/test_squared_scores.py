@@ -36,7 +36,7 @@ def test_of_a_linear_regression_it_is_the_second_derivative(
     most: int, lines: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many examples at a time."""
-    monkeypatch.setattr(squared_scores, "HELD", most)
+    monkeypatch.setattr(squared_scores, "MAX_NUMBERS_AT_ONCE", most)
     chunk, quadratics = rows_of(FedPA(linear(lines)), lines).own(["w"]), Quadratics(lines)
     found = information(linear(lines), chunk)
     for row, j in enumerate(chunk.clients):
@@ -85,10 +85,10 @@ def test_layer_by_layer_it_is_that_of_single_examples(
         norms = {k: 0.5 + torch.rand(v.shape, generator=rng, dtype=v.dtype) for k, v in norms if k != "w"}
         chunk = chunk.put({"w": w + 0.3 * torch.randn(w.shape, generator=rng, dtype=torch.float64), **norms})
         assert is_layered(net)
-        monkeypatch.setattr(squared_scores, "HELD", 10**9)
+        monkeypatch.setattr(squared_scores, "MAX_NUMBERS_AT_ONCE", 10**9)
         singles = mean_squared_scores(chunk, net, "w", labels)
-        monkeypatch.setattr(squared_scores, "HELD", 0)
-        monkeypatch.setattr(squared_gradients, "HELD", 200)
+        monkeypatch.setattr(squared_scores, "MAX_NUMBERS_AT_ONCE", 0)
+        monkeypatch.setattr(squared_gradients, "MAX_NUMBERS_AT_ONCE", 200)
         monkeypatch.setattr(squared_scores, "TOGETHER", 4)
         for by_layer in (True, False):  # (or single examples, one at a time)
             monkeypatch.setattr(squared_scores, "is_layered", lambda network, there=by_layer: there)

@@ -164,7 +164,7 @@ def test_only_gradients_and_counts_have_no_scale() -> None:
     bounded = {type(server.rules[group]).__name__ for server in servers for group, _ in scaled(server)}
     rules = {type(rule).__name__ for server in servers for rule in server.rules.values()}
     free = {"Gradient", "LangevinStep", "PopulationSearch", "CountSum", "RunningMean", "KeptDraws", *HEADS}
-    free |= {"LabelSharePopulation", "HeadSpreads"}  # (probabilities and counts; a score)
+    free |= {"LabelSharePopulation", "HeadSpreads", "RhoNodes"}  # (probabilities and counts; scores)
     free |= set(CHANGES)
     assert rules - bounded == free
 

@@ -189,7 +189,7 @@ def test_what_cannot_be_tracked_is_one_line(tmp_path: Path, monkeypatch: pytest.
         raise ConnectionError("nobody\nanswers")
 
     monkeypatch.setattr(to_csv, "CsvTracker", refuse)
-    with pytest.raises(UserError, match="--track csv: no one answers"):
+    with pytest.raises(UserError, match="--track csv: nobody answers"):
         tracking.Tracking(["csv"], TrackedRun(tmp_path, {}))
 
 

@@ -174,7 +174,7 @@ def test_information_in_pieces_is_the_same(
     chunk = method.local()[0].run(rows_of(method, small), 0)
     whole = method.information(chunk)
     for held in (1, 5 * small.clients * net.d):
-        monkeypatch.setattr("hierfl.inference.clients.squared_scores.HELD", held)
+        monkeypatch.setattr("hierfl.inference.clients.squared_scores.MAX_NUMBERS_AT_ONCE", held)
         torch.testing.assert_close(method.information(chunk), whole, rtol=1e-12, atol=1e-15)
     alone = torch.cat([method.information(chunk.part(k, k + 1)) for k in range(small.clients)])  # (nothing is padded)
     torch.testing.assert_close(alone, whole, rtol=1e-12, atol=1e-15)

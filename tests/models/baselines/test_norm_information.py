@@ -87,7 +87,7 @@ def test_draws_go_by_the_running_statistics(method: type[Method], held: int, mon
         sizes.append(given[-1])
         return plain(network, *given)
 
-    monkeypatch.setattr(functional, "HELD", held)
+    monkeypatch.setattr(functional, "MAX_NUMBERS_AT_ONCE", held)
     monkeypatch.setattr(Network, "_together", together)
     fed = pictures()
     net = architecture("bncnn:2,3:5", fed)
