@@ -14,7 +14,8 @@ import itertools
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,18 @@ def exact(seed: int, reading: Any, rounds: int = EXACT_ROUNDS) -> dict[str, Any]
     return {"seed": seed, **relative, "log likelihood": abs(heights[0] / heights[1] - 1), "maximum": heights[1]}
 
 
+@contextmanager
+def _errors_alone() -> Iterator[None]:
+    """Without warnings: a step size that is too large is part of a grid."""
+    log = logging.getLogger("hierfl")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
+
+
 def run_experiment(
     seeds: int, exact_seeds: int, reading: str, out: Path, rounds: int = ROUNDS, exact_rounds: int = EXACT_ROUNDS
 ) -> str:
@@ -155,7 +168,6 @@ def run_experiment(
         raise UserError("--seeds and rounds must be at least 1, exact at least 0")
     if reading not in truth.NOISE:
         raise unknown("reading", reading, truth.NOISE)
-    logging.getLogger("hierfl").setLevel(logging.ERROR)  # a step size that is too large is part of a grid
     out.mkdir(parents=True, exist_ok=True)
     setting = {"experiment": "fedpop-figure-2", "reading": reading, "rounds": rounds, "exact_rounds": exact_rounds}
     path = out / "synthetic-cells.json"
@@ -181,7 +193,7 @@ def run_experiment(
 
     read_cells(path, setting)  # another experiment's folder is refused before anything is run
     chosen, rows = {}, []
-    with Bar(len(CONTESTANTS) * (seeds + 1) + exact_seeds, 0, show=True) as bar:
+    with _errors_alone(), Bar(len(CONTESTANTS) * (seeds + 1) + exact_seeds, 0, show=True) as bar:
         for name in CONTESTANTS:
             chosen[name] = cell("choice", name, -1, partial(chosen_of, name))
             settings = chosen[name]["settings"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,9 @@ def test_synthetic_data_go_on_where_they_were(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(synthetic, "draw", lambda frame, path: None)
     monkeypatch.setattr(synthetic.truth, "synthetic", lambda seed, reading: (None, made_data(0)[1]))
     said = {"settings": {"exact": "0"}, "progress": False}
+    level = logging.getLogger("hierfl").level
     rows = make_table("fedpop-figure-2", tmp_path, seeds=1, **said)  # type: ignore[arg-type]
+    assert logging.getLogger("hierfl").level == level
     assert len(rows) == 15
     assert fits == [(name, 0) for name in synthetic.CONTESTANTS]
     make_table("fedpop-figure-2", tmp_path, seeds=2, **said)  # type: ignore[arg-type]
