@@ -79,9 +79,9 @@ class Confusion:
         found: dict[str, AggregationRule] = {"confusion": ConfusionPopulation("confusion", self.classes)}
         for name, rule in others.items():
             if type(rule) is SampleWeighted:
-                found[name] = TrustWeighted(rule.server_lr, rule.momentum, rule.rounds)
+                found[name] = TrustWeighted(**vars(rule))
             if type(rule) is HeadSpreads:
-                found[name] = TrustedSpreads(rule.name, rule.latent, rule.rho_scale)
+                found[name] = TrustedSpreads(**vars(rule))
         return found
 
     def step(self, final: bool = False) -> Meanings:
