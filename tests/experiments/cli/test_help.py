@@ -29,6 +29,7 @@ def test_lists(hierfl: Call) -> None:
     code, out, _ = hierfl("methods", "pfedvem")
     assert code == 0
     assert all(name in out for name in ("sigma_0", "head_lr", "prior", "on digits: head_lr="))
+    assert ":class:" not in hierfl("methods", "pfedhb")[1]  # (words of docstrings)
     code, out, _ = hierfl("datasets")
     assert code == 0
     assert all(name in out for name in ("digits", "FILE.npz", "label-skew:C", "dirichlet:BETA"))
