@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
+import typer.core
 
 from hierfl.errors import RankLost, UserError
 from hierfl.files import shown
@@ -30,6 +31,8 @@ from .table import papers, table
 
 #: the exit code of an error that is none of the user's
 DEFECT = 1
+
+typer.core.HAS_RICH = False  # some versions escape "[required]" for rich even where rich_markup_mode is None
 
 app = typer.Typer(
     help="Hierarchical-Bayesian personalised federated learning.",

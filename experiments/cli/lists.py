@@ -116,7 +116,7 @@ def datasets(as_json: AsJson = False) -> None:
     table = text_table("table", "what it is", "by default")
     for name, entry_of_table in TABLES.items():
         table.add_row(name, entry_of_table.about, entry_of_table.formula)
-    table.add_row("FILE.csv", "your own, with a header", "say --formula")
+    table.add_row("FILE.csv", "your own, with a header", "say --formula, or --group and --y")
     screen.print(table)
     table = text_table("split", "what a client gets")
     for name, kind in SPLITS.items():

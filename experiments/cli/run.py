@@ -135,6 +135,6 @@ def _continue(
     if more := _contradicting(given):
         raise UserError(
             f"--resume goes on with what the run's folder says, without {more}; a run that was moved takes "
-            "--data, --data-root and FILE.py, another machine --device"
+            "--data, --data-root, --network-weights and FILE.py, another machine --device"
         )
     return resume(folder, progress, given, method=method, trust_code=trust_code, engine=engine)

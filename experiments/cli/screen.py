@@ -138,7 +138,7 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         own = any(row[0] == f"sd({SPREAD})" for row in effects)
         exact = response is not None and response.closed_form and not own
         restricted = population == "reml" or (population == "auto" and exact)
-        name = "REML criterion" if restricted else "log likelihood"
+        name = "restricted log likelihood" if restricted else "log likelihood"
         numbers = [f"{name} {summary['log_likelihood']:.3f}"]
         numbers += [f"{name.upper()} {summary[name]:.1f}" for name in ("aic", "bic")]
         lost = f" ({summary['left_out']:,.0f} more lack a value, and are left out)" if summary.get("left_out") else ""

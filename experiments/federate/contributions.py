@@ -181,15 +181,15 @@ def who_finished(folder: Path) -> list[str]:
     return sorted({str(name) for name in frame[frame["kind"] == "finish"]["client"]})
 
 
-def last_contributions(folder: Path) -> list[list[str]]:
+def last_contributions(folder: Path) -> list[list[str | int | float]]:
     """For each client that has answered: its name, rounds that it was part of, its last answer, kilobytes from it."""
     frame = read_frame(folder / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)
-    table = []
+    table: list[list[str | int | float]] = []
     for name, rows in frame.groupby("client"):
         rounds = rows[rows["kind"] == "round"]
         last = rows.iloc[-1]
         table.append(
-            [str(name), str(rounds["round"].nunique()), f"{last['kind']} of round {last['round']:.0f}, {last['when']}",
-             f"{rows['bytes_from'].sum() / 1e3:.1f}"]
+            [str(name), int(rounds["round"].nunique()), f"{last['kind']} of round {last['round']:.0f}, {last['when']}",
+             round(float(rows["bytes_from"].sum()) / 1e3, 1)]
         )  # fmt: skip
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -188,5 +189,6 @@ def _listed(request: str, form: StateForm, words: dict[str, str], masked: bool) 
 
 
 def _first_line(described: object) -> str:
-    """The first sentence of what a rule or method says of itself."""
-    return " ".join((inspect.getdoc(described) or "").split("\n\n")[0].split()).rstrip(".")
+    """The first sentence of what a rule or method says of itself, names without their place."""
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", inspect.getdoc(described) or "")
+    return " ".join(text.split("\n\n")[0].split()).rstrip(".")

@@ -33,10 +33,10 @@ def bytes_per_message(folder: Path) -> float:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Every evaluation on test data of a finished run.
+    """Every evaluation on test data of a finished run; None is a number that it lacks.
 
     Raises:
-        UserError: if the folder holds none.
+        UserError: if the folder holds none, or the run is no classification.
     """
     config, summary = read_config(folder).run, read_summary(folder)
     if not (folder / "metrics.csv").is_file():
@@ -44,11 +44,14 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     with open(folder / "metrics.csv") as file:
         test_rows = [row for row in csv.DictReader(file) if row["split"] == "test"]
     facts = {"method": summary["method"], "data": summary["data"], "split": config.split, "seed": config.seed}
-    names = ("pm_accuracy", "pm_nll", "pm_ece", "pm_draws_accuracy", "gm_accuracy", "bytes")
+    names = ("pm_accuracy", "pm_nll", "pm_ece", "pm_draws_accuracy", "gm_accuracy")
+    if not any(row.get("pm_accuracy") for row in test_rows):
+        raise UserError(f"{folder} has no accuracy on test data, and cost is accuracy against seconds and bytes")
     return [
-        {**facts, "round": int(row["round"]), "seconds": float(row["seconds"]), **{k: row.get(k) for k in names}}
+        {**facts, "round": int(row["round"]), "seconds": float(row["seconds"]),
+         **{name: float(row[name]) if row.get(name) else None for name in names}, "bytes": int(row.get("bytes") or 0)}
         for row in test_rows
-    ]
+    ]  # fmt: skip
 
 
 def write_cost(runs: Sequence[Path], out: Path) -> str:
@@ -57,13 +60,14 @@ def write_cost(runs: Sequence[Path], out: Path) -> str:
     Raises:
         UserError: for a folder that is no finished run.
     """
-    frame = pd.DataFrame([row for folder in runs for row in rows(folder)])
+    evaluations = [rows(folder) for folder in runs]
+    frame = pd.DataFrame([row for of_run in evaluations for row in of_run])
     out.mkdir(parents=True, exist_ok=True)
     write_frame(out / "cost.csv", frame)
     configs = {folder.name: read_config(folder).as_tables() for folder in runs}
     for config in configs.values():
         del config["run"]["data_root"]  # where data lie differs from machine to machine
     write_text(out / "configs.json", json.dumps(configs, indent=1) + "\n")
-    frame = frame.astype({"pm_accuracy": float})
     cost_curves(frame, out / "cost.png")
-    return str(frame.groupby(["split", "method", "seed"]).last().to_string())
+    last = pd.DataFrame([of_run[-1] for of_run in evaluations], index=[folder.name for folder in runs])
+    return str(last.to_string(float_format="{:.4g}".format, na_rep="-"))

@@ -34,7 +34,8 @@ def in_standard_units(federation: Federation, *, alone: bool = False) -> Federat
 
 def with_scaled_inputs(federation: Federation) -> Federation:
     """The same federation, whose columns are standardised as "auto" does where nothing else standardises them."""
-    if federation.mean is not None or federation.outline or federation.x.dim() != 2:
+    rowless = federation.outline or not len(federation.x)  # a loaded run's has the scales of the fit, or none
+    if federation.mean is not None or rowless or federation.x.dim() != 2:
         return federation
     rows = torch.cat([index.cpu() for index in federation.train])
     constants = far_constants(federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about)

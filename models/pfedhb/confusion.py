@@ -79,7 +79,7 @@ class Confusion:
         rules: dict[str, AggregationRule] = {"confusion": ConfusionPopulation("confusion", self.classes)}
         for name, rule in others.items():
             if type(rule) is SampleWeighted:
-                rules[name] = TrustWeighted(rule.server_lr, rule.momentum, rule.rounds)
+                rules[name] = TrustWeighted(**vars(rule))
             if type(rule) is HeadSpreads:
                 rules[name] = TrustedSpreads(**vars(rule))
         return rules

@@ -15,7 +15,7 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.models import FedAvg, PFedHB
 from hierfl.models.pfedhb.confusion import ConfusionPopulation
 from hierfl.models.pfedhb.report import part_lines
-from hierfl.models.pfedhb.trust import trust_of
+from hierfl.models.pfedhb.trust import TrustedSpreads, trust_of
 from hierfl.nn.networks.build import architecture
 from hierfl.ppl.label_confusion import LabelConfusion, given_densities
 
@@ -133,3 +133,12 @@ def test_wrong_settings_are_said_and_little_doubt_costs_nothing(fed: Federation)
     rules = chunk.method.exchange()
     sent = rules["w"].message(["w"], chunk.put({"w": chunk.shared["w"].expand(10, 1, -1)}))
     assert torch.equal(sent["weight"], chunk.n)
+
+
+def test_confusion_goes_with_heads_of_which_a_flagged_client_says_as_little(fed: Federation) -> None:
+    method = PFedHB(architecture("linear", fed), **{**COMMON, "heads": "on", "shares": "on"}, confusion="on", every=2)
+    rule = method.exchange()["heads"]
+    assert isinstance(rule, TrustedSpreads)
+    assert (rule.turns, rule.judged) == (method.turns("heads"), True)
+    run = fitted(method, fed, 2)
+    assert set(run.clients) >= {"confused", "classes"}

@@ -118,7 +118,7 @@ def status(folder: Annotated[Path, path_argument("DIR", "The server's own folder
         screen.print(line, soft_wrap=True)
     table = text_table(*SITE_COLUMNS)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(str, row))
     if table.rows:
         screen.print(table)
     return None

@@ -18,6 +18,7 @@ from hierfl.data.federated.study_data import SiteData
 from hierfl.data.federated.sums import NamedSums
 from hierfl.inference.method.capabilities import has_fixed_sums, is_tabular, most_explored, reads_columns
 from hierfl.inference.server.rules.class_means import ClassMeans
+from hierfl.inference.server.rules.label_shares import LabelSharePopulation
 from hierfl.inference.server.rules.running import CountSum
 
 from ..maskable import exchange_of
@@ -158,7 +159,8 @@ def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collect
     what = f"the server reads each site's {single[0]}" if single else "the server needs sums alone"
     what = "the server reads each site's sums, which have this site's noise" if noisy_sums else what
     yield Rule("single messages", policy.single_messages or not single, what)
-    counting = any(isinstance(group.rule, ClassMeans | CountSum) for group in exchange.sending.values())
+    counts = ClassMeans | CountSum | LabelSharePopulation
+    counting = any(isinstance(group.rule, counts) for group in exchange.sending.values())
     asked = {
         "networks": not is_tabular(study.loaded.cls) and bool(exchange.sending), "label-counts": counting,
         "models": reads_columns(method),

@@ -105,7 +105,7 @@ class Recipe:
         head, whole = Head.of(self.head), self.spec
         if head.kind != "linear" and weights is None and not again:
             raise UserError(
-                f"head={self.head} is for a network that is not trained: weights=FILE says what it begins with"
+                f"head={self.head} is beside a network as a file has it: say weights=FILE (--network-weights FILE)"
             )
         norm = next((word for end, word in NORMS.items() if whole.endswith(end)), None)
         spec = whole.removesuffix(f",{norm}-norm").removesuffix(Z_NORM)

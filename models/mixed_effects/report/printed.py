@@ -44,7 +44,7 @@ class Summary:
         lines = [f"{self.formula}   {self.family}, {what}", ""]
         lines += [_text(self.table, self.level), ""]
         if "log_likelihood" in n:
-            name = "REML criterion" if self.population == "reml" else "log likelihood"
+            name = "restricted log likelihood" if self.population == "reml" else "log likelihood"
             lines.append(f"{name} {n['log_likelihood']:.3f}, AIC {n['aic']:.1f}, BIC {n['bic']:.1f}")
         lost = f"; {n['left_out']:,.0f} more lack a value, and are left out" if n.get("left_out") else ""
         numbers = [f"{number:,.0f}" for name, number in n.items() if name in INSIDE_GROUPS]

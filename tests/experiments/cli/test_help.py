@@ -16,6 +16,12 @@ def test_bare_command_shows_its_help(hierfl: Call) -> None:
     assert "error:" not in err
 
 
+def test_help_shows_brackets_as_they_are(hierfl: Call) -> None:
+    out = hierfl("predict", "--help")[1]
+    assert "[required]" in out
+    assert "\\[" not in out
+
+
 def test_lists(hierfl: Call) -> None:
     code, out, _ = hierfl("methods")
     assert code == 0
@@ -23,6 +29,7 @@ def test_lists(hierfl: Call) -> None:
     code, out, _ = hierfl("methods", "pfedvem")
     assert code == 0
     assert all(name in out for name in ("sigma_0", "head_lr", "prior", "on digits: head_lr="))
+    assert ":class:" not in hierfl("methods", "pfedhb")[1]  # (words of docstrings)
     code, out, _ = hierfl("datasets")
     assert code == 0
     assert all(name in out for name in ("digits", "FILE.npz", "label-skew:C", "dirichlet:BETA"))

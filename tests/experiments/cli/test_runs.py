@@ -75,6 +75,9 @@ def test_lists_are_json_too(hierfl: Call, finished: Finished, tmp_path: Path) ->
     assert "digits" in json.loads(hierfl("datasets", "--json")[1])["data sets"]
     finished("fedavg", tmp_path / "run")
     assert json.loads(hierfl("collect", "run", "--out", "c.json", "--json")[1])[0]["method"] == "fedavg"
+    evaluations = json.loads(hierfl("cost", "run", "--out", "cost", "--json")[1])["evaluations"]
+    assert {type(row["pm_accuracy"]) for row in evaluations} == {float}
+    assert evaluations[-1]["pm_draws_accuracy"] is None
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_study_leaves_what_its_people_ask_for(own: dict[str, Path], tmp_path: 
     place.serve()
     status, sites = read_status(tmp_path / "server"), last_contributions(tmp_path / "server")
     assert (status["round"], status["waiting"], status["ended"]) == (4, [], "all rounds are done")
-    assert [row[:2] for row in sites] == [[name, "4"] for name in own]
+    assert [row[:2] for row in sites] == [[name, 4] for name in own]
     who = read_frame(tmp_path / "server" / "participation.csv")
     assert who[list(own)].to_numpy().tolist() == [[1] * 4] * 4
     # no value of any site's table is in what the others, or the server, hold

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from hierfl import Federation, UserError
+from hierfl.data import without_rows
 from hierfl.data.input_scales import far_constants
-from hierfl.data.standard_units import with_scaled_inputs
+from hierfl.data.standard_units import in_standard_units, with_scaled_inputs
 
 RNG = np.random.default_rng(0)
 NEAR, AGE = RNG.normal(0.3, 1.2, 200), RNG.normal(60, 12, 200)
@@ -66,3 +67,10 @@ def test_arrays_keep_tokens_and_pictures() -> None:
     assert Federation.from_arrays(AGE[:, None], who, who).mean == pytest.approx(AGE.mean(), rel=0.05)
     assert Federation.from_arrays(AGE[:, None, None] * np.ones((1, 3, 3)), who, who).mean is None
     assert Federation.from_arrays(AGE[:, None], who, who, standardise=False).mean is None
+
+
+def test_a_federation_without_rows_keeps_the_scales_of_its_fit() -> None:
+    fed = Federation.from_frame(frame(x=NEAR[::-1]), client="site", y="y", x=["x"])
+    loaded = without_rows.read(*without_rows.written(in_standard_units(fed)))
+    assert with_scaled_inputs(loaded) is loaded
+    assert loaded.mean is None

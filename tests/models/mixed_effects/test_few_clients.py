@@ -35,7 +35,7 @@ def test_auto_is_reml_of_a_gaussian_response() -> None:
     df = gaussian_table(8)
     fit, reml = (mixed_model(df, "y ~ x + (1 | site)", draws=0, **how) for how in ({}, {"population": "reml"}))  # type: ignore[arg-type]
     pd.testing.assert_frame_equal(fit.summary().table, reml.summary().table)
-    assert "REML criterion" in str(fit)
+    assert "restricted log likelihood" in str(fit)
     assert fit.method.settings.population == "reml"
 
 
@@ -147,7 +147,7 @@ def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) ->
     restricted = mixed_model(df, formula, family=family, population="reml", draws=0)  # type: ignore[arg-type]
     table = restricted.summary().table.set_index("effect")
     assert table.estimate["sd(Intercept)"] == pytest.approx(sd, rel=1e-9)
-    assert "REML criterion" in str(restricted)
+    assert "restricted log likelihood" in str(restricted)
     ours = fit.summary().table.set_index("effect")
     np.testing.assert_allclose(table.standard_error[:3], ours.standard_error[:3], rtol=1e-9)
     assert ours.estimate["sd(Intercept)"] < sd

@@ -142,6 +142,7 @@ def test_other_responses_are_asked_at_points_by_the_sites_word_alone(tmp_path: P
         ("pfedvem", ("networks",), set()),
         ("fedproto", ("networks",), {"label counts"}),
         ("fedproto", ("networks", "label-counts"), set()),
+        ("pfedhb", ("networks",), {"label counts"}),
         ("local", (), set()),
         ("pfedv", ("networks", "label-counts"), set()),  # (its network has latent features)
     ],
