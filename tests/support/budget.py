@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 #: CPU seconds of a test, of a slow one, of the quick set
-TEST, SLOW, SUITE = 2.0, 180.0, 1950.0
+TEST, SLOW, SUITE = 2.0, 180.0, 1800.0
 #: how far a single test may be over: the same work takes up to two thirds more in one run than in another
 NOISE = 1.75
 #: CPU seconds of :func:`loop` on the machine on which these were set
