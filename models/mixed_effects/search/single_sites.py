@@ -274,26 +274,17 @@ def judged(
     return Judged(weights, partial(_measured, method, own_quadratics, present, left), named)
 
 
-def _measured(
-    method: MixedModel, quadratics_of_sites: Quadratics, present: Tensor, left: Tensor
-) -> tuple[Tensor, Without]:
+def _measured(method: MixedModel, sites: Quadratics, present: Tensor, left: Tensor) -> tuple[Tensor, Without]:
     """Measures of sites, (R, 4), and estimates with and without each beside those that are left, (R,)."""
-    w = left.to(quadratics_of_sites.linear)
-    far, others = off(quadratics_of_sites, w)
-    a, b = (w.view(-1, *[1] * (v.dim() - 1)) * v for v in (quadratics_of_sites.information, quadratics_of_sites.linear))
+    w = left.to(sites.linear)
+    far, others = off(sites, w)
+    a, b = (w.view(-1, *[1] * (v.dim() - 1)) * v for v in (sites.information, sites.linear))
     whole, total = a.sum(0), b.sum(0)
-    beside = estimate(total - b + quadratics_of_sites.linear, whole - a + quadratics_of_sites.information)
+    beside = estimate(total - b + sites.linear, whole - a + sites.information)
     moved, unit = beside - others, whole.diagonal().clamp_min(0)
     influence = (moved.square() * unit).mean(1).sqrt()  # in standard errors
-    measured = torch.stack(
-        [
-            sized(quadratics_of_sites, left).abs(),
-            _cosines(quadratics_of_sites.information, whole - a, unit),
-            influence,
-            far,
-        ],
-        1,
-    )
+    cosines = _cosines(sites.information, whole - a, unit)
+    measured = torch.stack([sized(sites, left).abs(), cosines, influence, far], 1)
     spread = torch.linalg.inv_ex(whole).inverse
     users = method.network.fixed_units.to_users(method.network.fixed, (len(unit),), total)
     errors = (users @ spread @ users.mT).diagonal().sqrt()
