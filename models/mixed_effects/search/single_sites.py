@@ -283,8 +283,7 @@ def _measured(method: MixedModel, sites: Quadratics, present: Tensor, left: Tens
     beside = estimate(total - b + sites.linear, whole - a + sites.information)
     moved, unit = beside - others, whole.diagonal().clamp_min(0)
     influence = (moved.square() * unit).mean(1).sqrt()  # in standard errors
-    cosines = _cosines(sites.information, whole - a, unit)
-    measured = torch.stack([sized(sites, left).abs(), cosines, influence, far], 1)
+    measured = torch.stack([sized(sites, left).abs(), _cosines(sites.information, whole - a, unit), influence, far], 1)
     spread = torch.linalg.inv_ex(whole).inverse
     users = method.network.fixed_units.to_users(method.network.fixed, (len(unit),), total)
     errors = (users @ spread @ users.mT).diagonal().sqrt()
