@@ -68,6 +68,7 @@ def test_draws_average_predictions_over_the_shares(skewed: Federation) -> None:
     torch.testing.assert_close(run.predict(x, client=3, draws=400), averaged)
 
 
+@pytest.mark.cpu(5, "two fits until spreads have settled")
 def test_heads_spread_where_clients_differ_in_more_than_shares_and_not_where_they_do_not() -> None:
     """All classes at every client: in one federation centres differ between clients, in the other all are dealt."""
     fed = blobs([80] * 12)  # (whose test files have other centres)

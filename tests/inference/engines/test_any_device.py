@@ -126,7 +126,7 @@ def rounding(method: Method) -> float:
     return 1e-9 if adam or is_tabular(method) or solved else 0.0
 
 
-@pytest.mark.cpu(3, "two fits, one of which is simulated")
+@pytest.mark.cpu(6, "two fits, one of which is simulated")
 @over_methods(METHODS)
 def test_every_method(case: Case) -> None:
     """The same numbers there; and its rounds do not wait, but for one word to the host after a round's end."""
@@ -172,6 +172,7 @@ def recorded_is_the_same(method: Method, federation: Federation, monkeypatch: py
         assert 0 < used.recorded < used.replayed
 
 
+@pytest.mark.cpu(6, "two fits, one of which is simulated")
 @over_methods(METHODS, of_local)
 def test_recorded_steps_are_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     cls, settings = case
