@@ -179,10 +179,9 @@ def test_recorded_steps_are_the_same(case: Case, monkeypatch: pytest.MonkeyPatch
     federation = blobs([200, 190, 60, 23] if cls.latent else RECORDED)
     more = SHORT if cls is FedPop else {"p": 0.1} if cls is L2GD else {}  # (so that it steps more than once)
     method = cls(network_for(cls, federation), **settings, **more)
-    if cls not in (TUTORIAL, PFedEB):
+    if cls not in (TUTORIAL, PFedEB):  # (StudentT makes tensors of numbers, and pFedEB's population of its groups)
         recorded_is_the_same(method, federation, monkeypatch)
         return
-    # (torch's StudentT makes tensors of numbers, and pFedEB's population of its groups)
     with pytest.raises(RuntimeError, match="waits for the device, which is being recorded"):
         recorded_is_the_same(method, federation, monkeypatch)
 
