@@ -104,7 +104,6 @@ def test_a_study_leaves_what_its_people_ask_for(own: dict[str, Path], tmp_path: 
             assert not [word for word in words if word in path.read_text()], path
 
 
-@pytest.mark.cpu(4, "sites that wait for files")
 def test_replies_that_are_still_copied_are_waited_for(own: dict[str, Path], tmp_path: Path) -> None:
     """Half of a reply is no reply yet; the whole is."""
     FileStudy(study := formula_study(tmp_path, own), own, tmp_path / "plain").serve()
@@ -216,7 +215,6 @@ def test_a_site_that_joins_late_and_one_that_leaves(
     np.testing.assert_allclose(found.estimate[slopes], expected.estimate[slopes], rtol=1e-6)
 
 
-@pytest.mark.cpu(4, "sites that wait for files")
 def test_a_site_away_holds_up_what_needs_all(own: dict[str, Path], tmp_path: Path) -> None:
     """The preparation is sums over all sites: the server says who is missing, and goes on later."""
     FileStudy(study := formula_study(tmp_path, own), own, tmp_path / "plain").serve()
