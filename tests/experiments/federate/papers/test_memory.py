@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hierfl.experiments.federate.papers.memory import ANEW, FADES, STAYS, UNLESS
+from hierfl.experiments.federate.papers.memory import REMADE, FADES, STAYS, UNLESS
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.means import PrecisionWeightedMean, SampleWeighted, UniformMean
 from hierfl.inference.server.rules.means_of import SampleWeightedMeanOf
@@ -44,7 +44,7 @@ def left_of(rule: Any, total: dict[str, torch.Tensor], rounds: int = 40) -> torc
     ids=lambda rule: type(rule).__name__,
 )  # fmt: skip
 def test_what_is_made_anew_fades(rule: Any) -> None:
-    assert FADES[type(rule).__name__] == ANEW
+    assert FADES[type(rule).__name__] == REMADE
     assert float(left_of(rule, FULL).max()) < 1e-4
 
 
