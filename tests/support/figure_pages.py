@@ -154,7 +154,7 @@ def small(figure: Any) -> bytes:
 
 
 def caption(function: Any, call: str) -> str:
-    """The figure's caption in a report, if there are several that of the call's column; else its function's first line."""
+    """The figure's caption in a report, of several that of the call's column; else the first line of its function."""
     known = [figure for figure in registry.FIGURES if figure.draw is function and figure.caption]
     of_call = [figure for figure in known if f'"{figure.name.rpartition("-")[2]}"' in call]
     return (
