@@ -33,47 +33,50 @@ SAID_ABOVE = ("hello", "scores")
 HEAD = """\
 # What leaves a site
 
-Made from the methods' own rules by `hierfl methods --leaves`; a test holds it to them. Of a study of your own
-`hierfl federate check` says the same, with your own columns and shapes.
+`hierfl methods --leaves` makes this page from the methods' own rules, and a test compares the two. For a study of your
+own `hierfl federate check` has the same list, with your own columns and shapes.
 
-Every site also sends its name and which of train, validation and test it has (`hello`), sums before the first round
-where columns, images or responses are standardised (`prepare`, [more](sites.md#before-the-first-round)), and with every
-answer the number of the round and whether its computation has failed. Metrics (`scores`) are sums over its own test
-examples. Data, personal values and draws are in none of it: tests walk every byte that a site sends. Under `sums`,
-`new` is sent only where the study agrees (`new_clients`). A study that is [calibrated](calibration.md) ends with sums
-on validation data (`calibration`): of likelihoods at a temperature, and of scores counted in cells. A network for a
-[regression](data.md#a-regression-in-its-own-unit) whose standard deviation all clients share has one more message:
-`response_sd`, a sum of squared residuals, and `weight`, how many rows it is of.
+Every site also sends its name and which of train, validation and test rows it has (`hello`). If columns, images or
+responses are standardised, it sends sums before the first round (`prepare`, [more](sites.md#before-the-first-round)).
+With every answer it sends the number of the round and whether its computation has failed. Metrics (`scores`) are sums
+over its own test examples. Data, personal values and draws are never sent: tests check every byte that a site sends.
+
+Under `sums`, `new` is sent only if the study agrees (`new_clients`). A [calibrated](calibration.md) study ends with
+sums on validation data (`calibration`): of likelihoods at a temperature, and of scores counted in cells. A network for
+a [regression](data.md#a-regression-in-its-own-unit) whose standard deviation all clients share has one more message:
+`response_sd`, a sum of squared residuals, and `weight`, its number of rows.
 
 [Formulas](mixed-effects.md#spread-and-zeros-by-formulas) of dispersion and zero inflation make the messages of
-mixed-effects longer, by derivatives in their coefficients. Sums before the first round have their columns, too.
-With `dispersion ~ (1 | site)` messages of a gaussian response are those of others, too: `height`, `slope` and
+mixed-effects longer, by derivatives in their coefficients. Sums before the first round have their columns, too. With
+`dispersion ~ (1 | site)` messages of a gaussian response have the form of other responses: `height`, `slope` and
 `curvature` of a log likelihood from which the site's own deviation is integrated out. That deviation stays.
 
-A sum of one site is that site's own: anyone who sees a single answer sees that site's message.
+A sum over one site is that site's message: anyone who sees a single answer sees it.
 
-Of a mixed model with groups inside its sites, nested or crossed, `counts` also says how many groups each level has, and
-before the first round `several` whether it has more than one. Their names, effects and cross-products stay.
+For a mixed model with groups inside its sites, nested or crossed, `counts` also has the number of groups of each level.
+Before the first round `several` is whether a level has more than one group. Names, effects and cross-products of the
+groups stay.
 
 With a factor that crosses the sites, such as `(1 | item)`, a mixed model's messages have m = groups x effects more
-columns: of a gaussian response `cross` has (m + p + 1) (m + p + 2) / 2 + 1 numbers, and of others `crossed` has
-1 + m + m (m + 1) / 2 at each point, a log likelihood with two derivatives in the effects. What is said of a group that
-one site alone has is that site's own: masked studies refuse groups of fewer than three sites, and `least_cell` counts
-the rows of each group at the site.
+columns. For a gaussian response `cross` has (m + p + 1) (m + p + 2) / 2 + 1 numbers. For others `crossed` has 1 + m + m
+(m + 1) / 2 at each point, a log likelihood with two derivatives in the effects. If one site alone has a group, the
+group's numbers are that site's own: masked studies refuse groups of fewer than three sites, and `least_cell` counts the
+rows of each group at the site.
 
-With the setting `residuals = true` a mixed model's study ends with one more sum (`sums`): `residuals`, 10 numbers, the
-site's training rows counted by the quantile of their response at the estimates. A site with a cell of fewer rows than
-`least_cell` that is not empty sends zeros. Its `policy.toml` allows the counts or not (`residuals`).
+With the setting `residuals = true` a mixed model's study ends with one more sum (`sums`). It is `residuals`, 10
+numbers, which count the site's training rows by the quantile of their response at the estimates. If a cell has rows,
+but fewer than `least_cell`, the site sends zeros. Its `policy.toml` allows the counts or not (`residuals`).
 
-Effects of a smooth term, `s(x, k=10)`, are k - 2 such columns, which every row has. Its knots lie between limits that
-the formula says, or those of the mean and spread of x that sites have said before: no knot is a row's. Columns of
-several such terms, and of a factor that crosses the sites, stand beside each other: m counts all of them. With k
-numbers of the population the stencil of `crossed` has 1 + k + k^2 points, whatever is beside.
+Effects of a smooth term, `s(x, k=10)`, are k - 2 such columns, which every row has. Its knots lie between the limits of
+the formula, or between limits from the mean and spread of x that sites have sent before: no knot is a row's value. m
+counts the columns of all such terms, and of a factor that crosses the sites. With k numbers of the population the
+stencil of `crossed` has 1 + k + k^2 points, whatever else the model has.
 
-Restricted estimates have sums for degrees of freedom, too: `squares` of the p fixed columns, and in `left` what a
-site's random columns leave of them, in `left_inner` and others what those of each level inside do. `by_region` says of
-each region its sites, and sums of their means and of the squares of these. Of a factor that crosses the sites it says
-of each group its rows, and their sums and sums of squares of the fixed columns.
+Restricted estimates have sums for degrees of freedom, too. `squares` has the squares of the p fixed columns. `left` has
+the rest of them after a regression on the site's random columns, `left_inner` and others the rest after those of each
+level inside. `by_region` has the number of sites of each region, and sums of their means and of the squares of these.
+For a factor that crosses the sites it has the rows of each group, and their sums and sums of squares of the fixed
+columns.
 
 With `shares`, `heads`, `features` or `confusion` on `auto` messages of pfedhb have a part `parts` of 4 K + 24 numbers,
 for K of these: a client's differences of log densities over a third of its rows, functions of these, and how many rows.
@@ -96,10 +99,10 @@ PLAIN = """\
 
 A [study](sites.md#plain-model) of a model file asks for no sums before the first round, and for no metrics. Every
 round's message has the same form, whatever the model: 7 + p + p (p + 1) / 2 + M numbers of 8 bytes for p
-unconstrained numbers of the globals and M = `points`. What a round does not ask for is zeros. Rounds of the climb
-have derivatives, rounds of the exploration have heights. `hierfl federate server study.toml --dry-run` says how many
-there are. Settings of the study change the size: `points=M`, and `reweigh=false` for no exploration and no heights.
-What a derivative says of the rows depends on all that is written in the model: read it before it is approved.
+unconstrained numbers of the globals and M = `points`. Entries that a round does not need are zeros. Rounds of the
+climb have derivatives, rounds of the exploration have heights. `hierfl federate server study.toml --dry-run` prints
+their number. Settings of the study change the size: `points=M`, and `reweigh=false` for no exploration and no heights.
+What a derivative reveals about the rows depends on the whole model: read it before you approve it.
 
 Stays: latents of the site, their draws, rows, predictions. Sent, for a model of two globals:
 """
@@ -110,7 +113,7 @@ GUIDED = """\
 ## A plain Pyro model with a guide of one's own
 
 A model file that has a [guide](running.md#own-guide) beside its model is fitted by gradients: 3 + P + M numbers of
-8 bytes a round, for P unconstrained numbers of the guide's parameters that everyone shares and M = `points`. Without
+8 bytes a round, for P unconstrained numbers of the guide's shared parameters and M = `points`. Without
 a weighing of draws (`check=false`) there are no heights.
 
 Stays: parameters of the guide with a dimension of clients, latents of the site, their draws, rows, predictions. Sent,

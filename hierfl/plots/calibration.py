@@ -31,9 +31,9 @@ def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
 
 @figure(
     "reliability", "Calibration",
-    "A model that is right as often as it says lies on the diagonal. Below: how many predictions each bin has. Bins of "
-    "fewer than ten are hollow, and not joined. Pooled ECE takes all predictions together; the clients' mean is the "
-    "tables' ECE. It is larger, since errors of single clients do not cancel, and small clients have few predictions.",
+    "A calibrated model lies on the diagonal. Below: the number of predictions in each bin. Bins of fewer than ten "
+    "are hollow, and not joined. Pooled ECE takes all predictions together; the clients' mean is the tables' ECE. It "
+    "is larger, since errors of single clients do not cancel, and small clients have few predictions.",
     place=1, source="run", needs=_diagram, order=4,
 )  # fmt: skip
 def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = None) -> Any:

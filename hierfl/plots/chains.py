@@ -20,7 +20,7 @@ def _worst(posterior: Posterior, name: str) -> Iterator[Drawing]:
 
 
 @figure(
-    "trace", "Chains", "The number with the largest R-hat of all.",
+    "trace", "Chains", "The parameter with the largest R-hat of all.",
     place=2, source="posterior", needs=lambda posterior: _worst(posterior, "trace"), order=3,
 )  # fmt: skip
 def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
@@ -52,7 +52,7 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
 
 
 @figure(
-    "rank", "Chains", "Level bars: the chains draw from the same distribution.",
+    "rank", "Chains", "If the bars are level, the chains draw from the same distribution.",
     place=3, source="posterior", needs=lambda posterior: _worst(posterior, "rank"), order=4,
 )  # fmt: skip
 def rank(data: Any, which: Which | None = None, ax: Any = None) -> Any:
@@ -72,7 +72,7 @@ def _colours(data: Any) -> list[str]:
 
 
 @figure(
-    "ess", "Chains", "Straight lines: longer chains would give more.",
+    "ess", "Chains", "If the lines are straight, longer chains would give more effective draws.",
     place=4, source="posterior", needs=lambda posterior: _worst(posterior, "ess"), order=5,
 )  # fmt: skip
 def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
@@ -96,8 +96,8 @@ def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
 
 @figure(
     "mixing", "Chains",
-    "Each client's number that mixed worst. Weights of a network can be exchanged for others that predict the same: "
-    "where R-hat is large, look at predictions before draws.",
+    "Each client's parameter that mixed worst. Different weights of a network can have the same predictions: if R-hat "
+    "is large, look at predictions before draws.",
     place=1, source="posterior", order=2,
     needs=lambda posterior: once(posterior.chains, "mixing", data=posterior.data),
 )  # fmt: skip

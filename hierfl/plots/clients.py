@@ -111,7 +111,7 @@ def confidence_by_deviation(clients: pd.DataFrame, ax: Any = None) -> Any:
 
 
 @figure(
-    "histogram", "Clients", "How many clients have so many training examples.", place=3, source="run", order=15,
+    "histogram", "Clients", "The number of clients by number of training examples.", place=3, source="run", order=15,
     needs=lambda run: once(
         "tau" not in run.clients and run.several and not (run.measured and run.alike), "histogram",
         clients=run.clients,
@@ -131,7 +131,7 @@ def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
 
 @figure(
     "entropy", "Clients",
-    "How unsure every client's model is of its own test data, and of data that it was not made for.",
+    "Predictive entropy of every client's model on its own test data, and on data of another kind.",
     place=5, source="run", needs=lambda run: once(bool(run.entropies), "entropy", pairs=run.entropies), order=6,
 )  # fmt: skip
 def entropy_histograms(pairs: Sequence[tuple[np.ndarray, np.ndarray]], ax: Any = None) -> Any:

@@ -35,8 +35,8 @@ def _of_model(data: Any) -> bool:
 
 @figure(
     "forest", "Population and clients",
-    "The number in which clients differ most, of those the guide has of each: highest-density 90 % and central half. "
-    "The population is what a client without data would be given.",
+    "The parameter with the largest differences between clients: highest-density 90 % and central half. The "
+    "population is the distribution of a client without data.",
     place=1, source="posterior", needs=_random, order=1,
 )  # fmt: skip
 def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), ax: Any = None) -> Any:
@@ -70,8 +70,8 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
 
 @figure(
     "forest-clients", "Population and clients",
-    "The number in which clients differ most, at eleven clients at most, from the largest to the smallest: "
-    "highest-density 90 % and central half.",
+    "The parameter with the largest differences between clients, at eleven clients at most, from the largest to the "
+    "smallest: highest-density 90 % and central half.",
     place=1, source="posterior", needs=_random_of_model, order=1,
 )  # fmt: skip
 def forest_of_clients(data: Any, which: Which | None = None, clients: Sequence[str] = (), ax: Any = None) -> Any:

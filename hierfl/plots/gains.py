@@ -32,7 +32,7 @@ WIDEST = 36
 
 @figure(
     "three", "Gains",
-    "Each client's test metric in one seed: of its own model alone, of one model for all, and of the first.",
+    "Each client's test metric in one seed, for its own model alone, for one model for all, and for the first method.",
     page="comparison", place=2,
 )  # fmt: skip
 def three_ways(
@@ -68,7 +68,8 @@ def three_ways(
 
 
 @figure(
-    "gain", "Gains", "Of the first over each other, mean over clients; positive where the first is better.",
+    "gain", "Gains",
+    "Gains of the first over each other, mean over clients. They are positive if the first is better.",
     page="comparison", place=1,
 )  # fmt: skip
 def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:

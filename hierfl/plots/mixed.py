@@ -28,8 +28,8 @@ def _shrunk(run: RunTables) -> Iterator[Drawing]:
 
 @figure(
     "shrinkage", "Population and clients",
-    "A client's coefficient by its own data alone, and by the hierarchical model, which shrinks it to the "
-    "population's, the more, the fewer rows the client has. Pooled: by all data as one, where clients do not differ.",
+    "A client's coefficient by its own data alone, and by the hierarchical model. The model shrinks it to the "
+    "population's, and more so for clients with few rows. Pooled: from all data, as if clients did not differ.",
     place=3, source="run", needs=_shrunk, order=12,
 )  # fmt: skip
 def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = MAX_NAMED_CLIENTS) -> Any:
@@ -79,9 +79,10 @@ def _effects(run: RunTables) -> Iterator[Drawing]:
 
 
 @figure(
-    "effects", "Population and clients", "The difference of every client from the fixed effect. The band is the "
-    "population's, in which nine of ten clients lie, and the pale one that of the standard deviation's upper limit: "
-    "posterior means are nearer to zero, the more, the less is known.",
+    "effects", "Population and clients",
+    "The difference of every client from the fixed effect. The band contains nine of ten clients of the population. "
+    "The pale band does so at the upper limit of the standard deviation. Posterior means of clients with little data "
+    "are nearer to zero.",
     place=2, source="run", needs=_effects, order=11,
 )  # fmt: skip
 def caterpillar(
@@ -141,8 +142,8 @@ def _quantiles(run: RunTables) -> Iterator[Drawing]:
 
 @figure(
     "quantiles", "Population and clients",
-    "Are the clients' effects normal? On a line they are; ends that bend away are clients further out, or nearer, than "
-    "a normal's. Effects of small clients are drawn to zero and hide it.",
+    "If the clients' effects are normal, they lie on a line. Ends that bend away are clients further out, or nearer, "
+    "than in a normal distribution. Effects of small clients are shrunk to zero, and hide a deviation.",
     place=4, source="run", needs=_quantiles, order=13,
 )  # fmt: skip
 def normal_quantiles(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:

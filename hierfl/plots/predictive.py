@@ -25,8 +25,8 @@ MOST_STEPS, MOST_TICKS, TICK_LETTERS = 40, 11, 60
 
 @figure(
     "predictive-check", "Posterior-predictive checks",
-    "Training data, which the models have seen: a fit that cannot even draw these is wrong; one that can may still "
-    "be.",
+    "Training data and draws of the fitted model. If the draws differ from the data, the model is wrong. If they "
+    "agree, it may still be wrong.",
     place=1, source="posterior", order=6,
     needs=lambda posterior: once(posterior.predicted, "predictive-check", data=posterior.data),
 )  # fmt: skip
@@ -112,8 +112,8 @@ def _histogram(row: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 @figure(
     "predictive-check-clients", "Posterior-predictive checks",
-    "Of each client the mean of its training data (of labels: the share of its commonest one), beside what its own "
-    "model draws.",
+    "The mean of each client's training data, and of draws from its own model. For labels: the share of its most "
+    "frequent label.",
     place=2, source="posterior", order=7,
     needs=lambda posterior: once(
         posterior.predicted and posterior.several, "predictive-check-clients", data=posterior.data
@@ -161,9 +161,9 @@ def _responses(posterior: Posterior) -> Iterator[Drawing]:
 
 @figure(
     "residuals", "Posterior-predictive checks",
-    "Each row's place among what its own model draws for it, as a normal's quantile (of equal numbers a random place: "
-    "randomised quantile residuals). Whatever the response, they are standard normal where the model is right, at "
-    "every fitted value; a trend or a funnel says where it is not.",
+    "Randomised quantile residuals: each row's position in its predicted distribution, as a normal quantile. For "
+    "equal numbers the position is random. For any response they are standard normal if the model is right, at every "
+    "fitted value. A trend or a funnel shows where it is wrong.",
     place=3, source="posterior", order=8, needs=_responses,
 )  # fmt: skip
 def residuals(data: Any, ax: Any = None, most: int = MAX_ROWS) -> Any:

@@ -38,8 +38,8 @@ def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
 
 @figure(
     "bound", "Over rounds",
-    "How far the bound of the guide is below its highest value, with few draws and with many, on a logarithmic scale "
-    "from 1 on; and what the points of the exploration are worth in independent draws.",
+    "The bound of the guide below its highest value, with few draws and with many, on a logarithmic scale above 1. In "
+    "the exploration: the worth of its points in independent draws.",
     place=2, source="run", order=2,
     needs=lambda run: once(run.trace is not None and len(run.trace) > 1, "bound", trace=run.trace),
 )  # fmt: skip
@@ -122,7 +122,7 @@ def _sent(run: RunTables) -> Iterator[Drawing]:
 
 
 @figure(
-    "cost", "Cost", "What has been sent until then.", source="run", needs=_sent, order=14
+    "cost", "Cost", "The test metric against the megabytes that clients have sent.", source="run", needs=_sent, order=14
 )  # fmt: skip
 def metric_over_bytes(metrics: pd.DataFrame, ax: Any = None) -> Any:
     """What the personal models' test metric has cost: megabytes that all clients have sent; the axis."""
@@ -143,7 +143,7 @@ def _moves(run: RunTables) -> Iterator[Drawing]:
 
 
 @figure(
-    "movement", "Over rounds", "How far the values that the server owns moved in a round.",
+    "movement", "Over rounds", "The change of the server's values in each round.",
     place=2, source="run", needs=_moves, order=2,
 )  # fmt: skip
 def movement(metrics: pd.DataFrame, ax: Any = None) -> Any:

@@ -126,12 +126,12 @@ ours, alone, pooled = (pd.read_csv(f"runs/{n}/clients.csv", index_col="client") 
 HEAD = """\
 # Every figure and its call
 
-A report shows these figures by itself: `hierfl report RUN`. Each is a function of tables or draws that returns an
-axis, and takes `ax=` to draw into a figure of yours. Without `ax` a figure grows with its names: thirty clients of
-forty letters can be read. Of more than thirty clients a figure shows thirty, from the largest to the smallest, or how
-all are spread.
+`hierfl report RUN` shows these figures. Each is a function of tables or draws that returns an axis, and takes `ax=` to
+draw into a figure of yours. Without `ax` the size of a figure grows with its names: thirty names of forty letters can
+be read. With more than thirty clients a figure shows thirty of them, from the largest to the smallest, or the
+distribution of all.
 
-The pictures here are of these runs (`schools.csv` is `data()` of [eight schools](gallery/eight_schools.md)):
+These runs make the pictures of this page. `schools.csv` is `data()` of [eight schools](gallery/eight_schools.md):
 
 ```sh
 {commands}```
@@ -153,11 +153,12 @@ def small(figure: Any) -> bytes:
     return packed.getvalue()
 
 
-def caption(function: Any) -> str:
-    """What is below the figure in a report, or what its function says of itself."""
-    known = [figure.caption for figure in registry.FIGURES if figure.draw is function and figure.caption]
+def caption(function: Any, call: str) -> str:
+    """The figure's caption in a report, of several that of the call's column; else the first line of its function."""
+    known = [figure for figure in registry.FIGURES if figure.draw is function and figure.caption]
+    of_call = [figure for figure in known if f'"{figure.name.rpartition("-")[2]}"' in call]
     return (
-        known[0]
+        (of_call or known)[0].caption
         if known
         else str(function.__doc__).split("\n", 1)[0].removesuffix("; the axis.").removesuffix(".") + "."
     )
@@ -184,9 +185,8 @@ def main(runs: Path) -> None:
                 write_whole(DOCS / "figures" / f"{stem}.png", small(ax.get_figure()))
                 plt.close("all")
             code = f"from hierfl.plots.{module} import {name}\n\n{call}"
-            parts.append(
-                f"\n### `{name}`\n\n{caption(function)}\n\n```python\n{code}\n```\n\n![{name}](figures/{stem}.png)\n"
-            )
+            text = caption(function, call)
+            parts.append(f"\n### `{name}`\n\n{text}\n\n```python\n{code}\n```\n\n![{name}](figures/{stem}.png)\n")
     write_whole(DOCS / "figures.md", "".join(parts).encode())
 
 
