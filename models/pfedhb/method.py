@@ -7,15 +7,17 @@ A method of this project. One network for all, and for each kind of difference b
     w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
     s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       scales and shifts of its features
     B_j           ~ spike at the identity, Dirichlet rows around it    what its labels mean (:mod:`.confusion`)
+    m_j, log s_j  ~ N(nu, tau^2), N(mu, omega^2)                       location and scale of its responses
     y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
                                                                        m pooled shares of the classes
+    y_ij | x_ij   ~ N(w_j^T h + m_j, (sigma s_j)^2)                    of a regression (:mod:`.outcome`)
 
 Where p(x | y) is the same for all clients, f says p(y | x) of the pooled data, and log pi_j - log m turns that into
 p(y | x) at client j. A label says how often its class comes, and the network what it looks like: given its counts a
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
-Shares, heads, features and confusion are each on, off or ``auto``: then they enter one after the other, where they gain
+Shares, heads, features, confusion and outcome are each on, off or ``auto``: then they enter one after the other, where they gain
 on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
 :class:`~hierfl.inference.server.rules.part_gains.PartGains`).
 
@@ -223,6 +225,11 @@ class PFedHB(FedAvg):
         steps += [ClassCounts("class_counts")] if self.labels else []
         steps = [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
         return [*steps, *client_steps(self)]
+
+    @property
+    def decided_by(self) -> int:
+        """See :class:`~hierfl.inference.method.few_rounds.DecidesLater`."""
+        return int(self.settings.judged) if self.auto else 0
 
     def turns(self, part: str) -> Turns:
         """The rounds in which a part's posteriors move."""

@@ -15,6 +15,7 @@ from hierfl.inference.server.rules.weights import times_rows
 from hierfl.inference.state import State
 
 from .heads import HeadSpreads
+from .rho_nodes import RhoNodes
 
 #: a client counts in full unless more than this part of its examples has labels that mean something else
 FLAGGED = 0.5
@@ -61,5 +62,15 @@ class TrustedSpreads(HeadSpreads):
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """What the local step has left, times e_j."""
+        weight = trusted(chunk)
+        return {key: times_rows(weight.to(value), value) for key, value in super().message(names, chunk).items()}
+
+
+@dataclass(frozen=True)
+class TrustedNodes(RhoNodes):
+    """Nodes of rho to which a flagged client adds as little."""
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """What the local step has left of each node, times e_j."""
         weight = trusted(chunk)
         return {key: times_rows(weight.to(value), value) for key, value in super().message(names, chunk).items()}

@@ -142,3 +142,26 @@ def test_confusion_goes_with_heads_of_which_a_flagged_client_says_as_little(fed:
     assert (rule.turns, rule.judged) == (method.turns("heads"), True)
     run = fitted(method, fed, 2)
     assert set(run.clients) >= {"confused", "classes"}
+
+
+def test_nodes_of_rho_hear_as_little_of_a_flagged_client(fed: Federation) -> None:
+    method = PFedHB(architecture("linear", fed), **{**COMMON, "heads": "on"}, confusion="on", nodes="on")
+    rule, chunk = method.exchange()["at_nodes"], rows_of(method, fed)
+    k, b = chunk.shared["at_nodes.log_rho"].shape
+    rows = len(chunk.clients)
+    left = {"score": torch.ones(rows, 1, k, b), "information": torch.ones(rows, 1, k, b, b)}
+    left = {f"at_nodes/{key}": value.double() for key, value in {**left, "gain": torch.ones(rows, 1, k, 1)}.items()}
+    trust = torch.ones(rows, 1, 1).double()
+    trust[2] = 0.01
+    sent = rule.message(["at_nodes.log_rho"], chunk.put({**left, "trust": trust}))
+    expected = trust.flatten()
+    for value in sent.values():
+        assert torch.equal(value.flatten(1), expected[:, None].expand(rows, value[0].numel()))
+
+
+def test_a_fit_that_ends_before_parts_are_decided_says_so(fed: Federation, caplog: pytest.LogCaptureFixture) -> None:
+    for rounds, judged in ((1, 3), (1, 1)):
+        caplog.clear()
+        fitted(PFedHB(architecture("linear", fed), **COMMON, confusion="auto", judged=judged), fed, rounds)
+        lines = [line for line in caplog.messages if "parts on auto are decided by round 3, and this fit has 1" in line]
+        assert len(lines) == (judged > rounds)

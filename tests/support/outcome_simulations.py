@@ -2,12 +2,13 @@
 
     python -P tests/support/outcome_simulations.py TRUTH DATA_SETS [FIRST_SEED] [BASE]
 
-TRUTH is none, outcome, shift (no scales differ) or scale (no shifts). BASE is held (the network is the one that the
+TRUTH is none, outcome, or larger. BASE is held (the network is the one that the
 data are from), trained, or undertrained (by steps that are too short). Prints each data set, how often the part has
 entered, its gain, and the share of the clients' m_j and s_j inside their 90 % intervals.
 
-Twenty clients, of 5 to 250 rows (uniform in the logarithm), ten features, noise 0.5. Effects, declared before it was
-run: m_j of standard deviation 0.25 (half the noise), log s_j of standard deviation 0.3.
+Twenty clients, of 5 to 250 rows (uniform in the logarithm), ten features, noise 0.5. Effects of outcome, declared before
+it was run: m_j of standard deviation 0.25 (half the noise), log s_j of standard deviation 0.3. Effects of larger,
+declared after four data sets of these had been seen, two of which the part did not enter: 0.5 (the noise), and 0.5.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from hierfl.models import PFedHB
 from hierfl.nn.networks.build import architecture
 
 FEATURES, CLIENTS, NOISE, SIZES = 10, 20, 0.5, (5, 250)
-TAU, OMEGA = 0.5, 0.3
+#: standard deviations of m_j, in parts of the noise, and of log s_j
+EFFECTS = {"none": (0.0, 0.0), "outcome": (0.5, 0.3), "larger": (1.0, 0.5)}
 #: rounds: fewer than the default, so that it takes less long
 JUDGED = 12
 TRAINING = {"held": {"epochs": 0}, "trained": {"epochs": 2, "lr": 0.02}, "undertrained": {"epochs": 1, "lr": 0.0005}}
@@ -49,7 +51,7 @@ def simulated(truth: str, seed: int) -> tuple[hierfl.Federation, torch.Tensor, n
     rng = np.random.default_rng(seed)
     w = rng.normal(size=FEATURES + 1)
     sizes = np.exp(rng.uniform(*np.log(SIZES), CLIENTS)).round().astype(int)
-    own = rng.normal(size=(CLIENTS, 2)) * [TAU * (truth in ("outcome", "shift")), OMEGA * (truth in ("outcome", "scale"))]
+    own = rng.normal(size=(CLIENTS, 2)) * EFFECTS[truth]
     who = np.repeat(np.arange(CLIENTS), sizes)
     x = rng.normal(size=(len(who), FEATURES))
     e = own[who, 0] + np.exp(own[who, 1]) * rng.normal(size=len(who))
