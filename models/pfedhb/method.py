@@ -17,9 +17,9 @@ p(y | x) at client j. A label says how often its class comes, and the network wh
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
-Shares, heads, features, confusion and outcome are each on, off or ``auto``: then they enter one after the other, where they gain
-on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
-:class:`~hierfl.inference.server.rules.part_gains.PartGains`).
+Shares, heads, features, confusion and outcome are each on, off or ``auto``: then they enter one after the other, where
+they gain on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`,
+and :class:`~hierfl.inference.server.rules.part_gains.PartGains`).
 
 Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
 global model is a point worse. Shares are learned from counts alone, and heads and features given the means of the
@@ -120,6 +120,8 @@ class PFedHB(FedAvg):
             raise UserError(f"confusion={s.confusion}: {MOST_CLASSES} classes at most, not {network.head.outputs}")
         bare = without(PFedHB, network, s, "confusion", "shares") if s.confusion != "off" else None
         self.confusion = Confusion(network.head.outputs, s.draws, bare) if bare else None
+        #: whether predictions know of it
+        self.meanings = self.confusion if s.confusion != "trust" else None
         kind = ResponseJudge if regression else Judge
         self.gains = PartGains(
             "parts", self.auto, s.judged, len(NULLS), lambda chunk: held_gains(chunk, self.auto, kind)
@@ -158,7 +160,7 @@ class PFedHB(FedAvg):
             pi_j = sample("pi_j", self.population()) if self.labels else None
             w_j = self.entered("heads", sample("w_j", Normal(w, self.heads.rho(w)).to_event(1)), w) if self.heads else w
             v_j = sample("v_j", Normal(0.0, self.features.tau(w)).to_event(1)) if self.features else None
-            b_j = sample("b_j", self.confusion.prior()) if self.confusion else None
+            b_j = sample("b_j", self.meanings.prior()) if self.meanings else None
             o_j = sample("o_j", self.outcome.prior(w)) if self.outcome else None
             with data(batch):
                 h = net.base(batch.x)
@@ -183,8 +185,8 @@ class PFedHB(FedAvg):
                 sample("w_j", EmpiricalDraws(param("w_j_draws"), 1))
             if self.features:
                 sample("v_j", EmpiricalDraws(param("v_j_draws"), 1))
-            if self.confusion:
-                sample("b_j", self.confusion.given())
+            if self.meanings:
+                sample("b_j", self.meanings.given())
             if self.outcome:
                 sample("o_j", self.outcome.given())
 

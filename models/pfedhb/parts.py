@@ -121,7 +121,7 @@ class Judge:
         outputs = self.outputs(asked, moved)  # ([K,] S, n, C)
         by = torch.tensor(scales).to(outputs).view(-1, *[1] * outputs.dim())
         f = by * outputs
-        if self.method.confusion:
+        if self.method.meanings:
             b_j = self.centre["b_j"]
             if expected:
                 prior = LabelConfusion(self.values["confusion.numbers"], f.shape[-1])

@@ -37,9 +37,10 @@ class PFedHBSettings(FedAvg.Settings):
     features: Literal["on", "auto", "off"] = setting(
         "off", "whether clients shift and scale the features; auto: where that gains", newer=True
     )
-    confusion: Literal["on", "auto", "off"] = setting(
-        "off", "whether a client's labels may mean other classes; auto: where that gains", newer=True
-    )
+    confusion: Literal["on", "auto", "trust", "off"] = setting(
+        "off", "whether a client's labels may mean other classes; auto: where that gains; trust: that says alone how "
+        "much a client counts in w, and predictions are as without", newer=True,
+    )  # fmt: skip
     outcome: Literal["on", "auto", "off"] = setting(
         "on", "of a regression: whether a client's responses have a location and scale of their own; auto: where they "
         "gain", newer=True,

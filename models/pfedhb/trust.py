@@ -21,6 +21,9 @@ from .rho_nodes import RhoNodes
 FLAGGED = 0.5
 #: the least that a client counts, in parts of its examples
 LEAST = 0.01
+#: nobody counts less before this round, nor while the population has more than this part of all labels mean something
+#: else: to a network that has learned little yet all labels do
+FIRST, UNSURE = 2, 0.25
 
 
 def trust_of(confused: Tensor) -> Tensor:
@@ -33,10 +36,13 @@ def trust_of(confused: Tensor) -> Tensor:
 
 
 def trusted(chunk: ClientChunk) -> Tensor:
-    """Of each row, (S,): 1 as long as the confusion is not in the model."""
+    """Of each row, (S,): 1 as long as the confusion is not in the model, or the network cannot tell."""
     trust = chunk.values["trust"].flatten()
-    entered = chunk.shared.get("parts.confusion")
-    return trust if entered is None else torch.where(entered > 0, trust, torch.ones_like(trust))
+    share, some = chunk.shared["confusion.numbers"][:2]
+    tells = (share * some <= UNSURE) & (chunk.round >= FIRST)
+    if (entered := chunk.shared.get("parts.confusion")) is not None:
+        tells = tells & (entered > 0)
+    return torch.where(tells, trust, torch.ones_like(trust))
 
 
 @dataclass(frozen=True)

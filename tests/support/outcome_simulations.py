@@ -6,9 +6,10 @@ TRUTH is none, outcome, or larger. BASE is held (the network is the one that the
 data are from), trained, or undertrained (by steps that are too short). Prints each data set, how often the part has
 entered, its gain, and the share of the clients' m_j and s_j inside their 90 % intervals.
 
-Twenty clients, of 5 to 250 rows (uniform in the logarithm), ten features, noise 0.5. Effects of outcome, declared before
-it was run: m_j of standard deviation 0.25 (half the noise), log s_j of standard deviation 0.3. Effects of larger,
-declared after four data sets of these had been seen, two of which the part did not enter: 0.5 (the noise), and 0.5.
+Twenty clients, of 5 to 250 rows (uniform in the logarithm), ten features, noise 0.5. Effects of outcome, declared
+before it was run: m_j of standard deviation 0.25 (half the noise), log s_j of standard deviation 0.3. Effects of
+larger, declared after four data sets of these had been seen, two of which the part did not enter: 0.5 (the noise), and
+0.5.
 """
 
 from __future__ import annotations
