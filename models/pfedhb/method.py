@@ -108,8 +108,8 @@ class PFedHB(FedAvg):
         self.shares = LabelSharePopulation("shares", "class_counts", fewer=bool(self.auto))
         self.labels = not regression
         self.outcome = Outcome.of(network, s.draws) if switches["outcome"] != "off" else None
-        given = ("pi_j", "v_j") if switches["features"] != "off" else ("pi_j",)
-        given = given if self.labels else ("o_j",) if self.outcome else ()
+        others = {"pi_j": self.labels, "v_j": switches["features"] != "off", "o_j": self.outcome is not None}
+        given = tuple(latent for latent, is_there in others.items() if is_there)
         own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws, given, self.labels)
         self.heads = own if s.heads != "off" else None
         self.nodes = s.heads != "off" and (s.nodes == "on" or (s.nodes == "auto" and network.head.d <= EXACT))
