@@ -256,6 +256,11 @@ class PFedHB(FedAvg):
         steps += client_steps(self, final=True)
         return Schedule(absent="freeze", final_steps=steps, final_when="evaluation")
 
+    @property
+    def coordinates(self) -> dict[str, list[str]]:
+        """See :class:`~hierfl.inference.method.capabilities.NamedCoordinates`."""
+        return {"o_j_dim_0": ["shift", "log scale"]} if self.outcome else {}
+
     def new_client_terms(self, personal: State) -> State:
         return {}  # a client of which nothing is known has no counts, and so the pooled shares
 

@@ -47,6 +47,7 @@ def test_the_base_is_fedavgs_and_predictions_have_a_clients_location_and_scale(f
     torch.testing.assert_close(at_mean[:, 1], (0.5 * log_s[1].exp()).expand(30))
     assert run.clients["sd"].argmax() == 1
     assert set(run.clients["shift"].nlargest(2).index) == {0, 3}
+    assert run.posterior().posterior["o_j_dim_0"].values.tolist() == ["shift", "log scale"]
     drawn = run.predict(x, names[1], draws=40)
     torch.testing.assert_close(drawn, at_mean, atol=0.3, rtol=0.2)
     # a client of which nothing is known is at the population's mean, and one with rows where these are
