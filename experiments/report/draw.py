@@ -67,6 +67,8 @@ def draw_features(
         z, labels, clients = features(run.fitted)
         if len(z) < 3:
             raise UserError(f"{folder} has {len(z)} test examples, too few to draw")
+        if z.shape[1] < 2:
+            return []  # a single feature has no plane
         places = embedding(z)
         drawn = {"features-clients": lambda ax: feature_map(places, clients, "client", ax)}
         if run.fitted.federation.task == "classification":

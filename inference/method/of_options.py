@@ -7,6 +7,7 @@ from hierfl.data.federation import Federation
 from ..noise.networks import with_noise
 from ..options import Options
 from .base import Method
+from .few_rounds import warn_of_few_rounds
 from .final_chains import ending_as
 from .learned_sd import with_learned_sd
 
@@ -26,5 +27,7 @@ def of_options(
     Raises:
         UserError: for a method that does not go with the options.
     """
+    if not alone:
+        warn_of_few_rounds(method, options.rounds)
     method, federation = with_learned_sd(method, federation, alone=alone)
     return with_noise(options, ending_as(options, method, federation), federation, alone=alone, everyone=everyone)

@@ -23,7 +23,7 @@ def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
         final: whether they are the last ones, after the rounds.
     """
     steps: list[LocalStep] = []
-    for name, part in (("heads", method.heads), ("features", method.features)):
+    for name, part in (("heads", method.heads), ("features", method.features), ("outcome", method.outcome)):
         if part is None:
             continue
         own: list[LocalStep] = [part.step(final)]

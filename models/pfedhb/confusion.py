@@ -25,7 +25,8 @@ from hierfl.rng import ClientNoise
 
 from .heads import HeadSpreads
 from .report import PARTS
-from .trust import TrustedSpreads, TrustWeighted, trust_of
+from .rho_nodes import RhoNodes
+from .trust import TrustedNodes, TrustedSpreads, TrustWeighted, trust_of
 
 #: classes at most: a draw has the square of it
 MOST = 64
@@ -82,6 +83,8 @@ class Confusion:
                 rules[name] = TrustWeighted(**vars(rule))
             if type(rule) is HeadSpreads:
                 rules[name] = TrustedSpreads(**vars(rule))
+            if type(rule) is RhoNodes:
+                rules[name] = TrustedNodes(**vars(rule))
         return rules
 
     def step(self, final: bool = False) -> Meanings:

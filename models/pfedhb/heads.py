@@ -152,6 +152,7 @@ class Heads:
         points: of each example's predictor, over which its likelihood is averaged.
         draws: of each client's posterior in the end.
         centred: other latents of a client, whose means it is given.
+        labels: whether responses are labels, no probability of which is above one.
     """
 
     head: LinearHead
@@ -161,6 +162,7 @@ class Heads:
     points: int
     draws: int
     centred: tuple[str, ...] = ("pi_j",)
+    labels: bool = True
 
     @cached_property
     def blocks(self) -> Tensor:
@@ -187,7 +189,7 @@ class Heads:
         order = self.head.matrix_order
         terms = PopulationTerms(
             blocks=self.blocks[order], groups=Groups(self.head.d, 1), covariance="", summary="seen",
-            beside_none=True,
+            beside_none="probabilities" if self.labels else "densities",
         )  # fmt: skip
         small = self.head.d <= 600
         turns, newton = (2, 5) if final else (1, 1)

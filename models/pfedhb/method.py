@@ -7,17 +7,19 @@ A method of this project. One network for all, and for each kind of difference b
     w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
     s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       scales and shifts of its features
     B_j           ~ spike at the identity, Dirichlet rows around it    what its labels mean (:mod:`.confusion`)
+    m_j, log s_j  ~ N(nu, tau^2), N(mu, omega^2)                       location and scale of its responses
     y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
                                                                        m pooled shares of the classes
+    y_ij | x_ij   ~ N(w_j^T h + m_j, (sigma s_j)^2)                    of a regression (:mod:`.outcome`)
 
 Where p(x | y) is the same for all clients, f says p(y | x) of the pooled data, and log pi_j - log m turns that into
 p(y | x) at client j. A label says how often its class comes, and the network what it looks like: given its counts a
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
-Shares, heads, features and confusion are each on, off or ``auto``: then they enter one after the other, where they gain
-on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`, and
-:class:`~hierfl.inference.server.rules.part_gains.PartGains`).
+Shares, heads, features, confusion and outcome are each on, off or ``auto``: then they enter one after the other, where
+they gain on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`,
+and :class:`~hierfl.inference.server.rules.part_gains.PartGains`).
 
 Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
 global model is a point worse. Shares are learned from counts alone, and heads and features given the means of the
@@ -30,8 +32,7 @@ take part send n_j w_j, n_j theta_j and n_j, and for the populations 2 C + 2 num
 divides, takes a step of EM on kappa and beta, and a scoring step on log rho. Heads move in one round of ``every``.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pyro.distributions import Normal
@@ -49,12 +50,12 @@ from hierfl.inference.local.without_fold import WithoutFold
 from hierfl.inference.method.about import About
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.method.schedule import Schedule
-from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.label_shares import LabelSharePopulation
 from hierfl.inference.server.rules.part_gains import PartGains
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
+from hierfl.nn.likelihoods import RESPONSE_SD
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.label_confusion import confused
 from hierfl.ppl.label_shares import LabelShares, SharesGiven, log_offset
@@ -66,13 +67,13 @@ from .confusion import MOST as MOST_CLASSES
 from .confusion import Confusion, without
 from .features import MOST, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
-from .parts import DRAWS, NULLS, held_gains
+from .outcome import Outcome
+from .parts import DRAWS, NULLS, Judge, held_gains
 from .report import PARTS, gain_numbers
+from .response_gains import ResponseJudge
 from .rho_nodes import NODES, RhoNodes, initial_nodes
+from .settings import PFedHBSettings
 from .turns import Turns
-
-#: settings that heads alone have
-NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
 
 
 class PFedHB(FedAvg):
@@ -89,72 +90,27 @@ class PFedHB(FedAvg):
     )
     independent_draws = True
 
-    @dataclass(frozen=True)
-    class Settings(FedAvg.Settings):
-        """FedAvg's, and those of the populations."""
-
-        floor: float = setting(
-            1e-4,
-            "share of a client's labels that come as in the pooled data, whatever its own shares",
-            above=0,
-            below=1,
-            unless={"shares": ("off",)},
-        )
-        shares: Literal["on", "auto", "off"] = setting(
-            "on", "whether predictions use a client's label shares; auto: where they gain", newer=True
-        )
-        heads: Literal["on", "auto", "off"] = setting(
-            "on", "whether clients have heads of their own around w; auto: where they gain"
-        )
-        features: Literal["on", "auto", "off"] = setting(
-            "off", "whether clients shift and scale the features; auto: where that gains", newer=True
-        )
-        confusion: Literal["on", "auto", "off"] = setting(
-            "off", "whether a client's labels may mean other classes; auto: where that gains", newer=True
-        )
-        judged: int = setting(
-            20, "auto: rounds in which parts enter; a third of a client's rows is kept from training so long",
-            at_least=1, newer=True,
-        )  # fmt: skip
-        every: int = setting(
-            2, "of so many rounds one moves the posteriors of heads and features; nothing flows back from them",
-            at_least=1, newer=True,
-        )  # fmt: skip
-        sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
-        rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_HEADS)
-        rank: int = setting(
-            50, "rank of a head's covariance where it has more than 600 numbers", at_least=1, unless=NO_HEADS
-        )
-        points: int = setting(
-            16, "points of each example's predictor over which its likelihood is averaged; 1: at the mode (Laplace)",
-            at_least=1, unless=NO_HEADS,
-        )  # fmt: skip
-        nodes: Literal["auto", "on", "off"] = setting(
-            "auto", "draws integrate over rho at nine nodes; auto: for heads of at most 50 numbers", newer=True,
-            unless=NO_HEADS,
-        )  # fmt: skip
-        draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2)
+    class Settings(PFedHBSettings):
+        """See :class:`.settings.PFedHBSettings`."""
 
     settings: Settings
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
-        if network.noise is not None:
-            raise UserError("pfedhb has a population of label shares: data with labels, not a regression")
         super().__init__(network, **settings)
-        s = self.settings
+        s, regression = self.settings, network.noise is not None
         self.pooled = FedAvg(network, **{k: v for k, v in vars(s).items() if k in FedAvg.Settings.__dataclass_fields__})
-        switches = {part: getattr(s, part) for part in PARTS}
+        #: each part's, of those that the task has
+        self.switches = switches = s.switches(regression)
         #: the same without confusion: heads and features are learned as if labels meant the same everywhere
         self.unconfused: PFedHB = without(PFedHB, network, s, "confusion") if s.confusion != "off" else self
         #: parts that enter where they gain
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
-        if s.judged != type(s).judged and not self.auto:
-            raise UserError(f"judged={s.judged} changes nothing where no part is auto")
-        if s.every != type(s).every and s.heads == s.features == "off":
-            raise UserError(f"every={s.every} changes nothing where heads and features are off")
         self.shares = LabelSharePopulation("shares", "class_counts", fewer=bool(self.auto))
-        given = ("pi_j", "v_j") if s.features != "off" else ("pi_j",)
-        own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws, given)
+        self.labels = not regression
+        self.outcome = Outcome.of(network, s.draws) if switches["outcome"] != "off" else None
+        others = {"pi_j": self.labels, "v_j": switches["features"] != "off", "o_j": self.outcome is not None}
+        given = tuple(latent for latent, is_there in others.items() if is_there)
+        own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws, given, self.labels)
         self.heads = own if s.heads != "off" else None
         self.nodes = s.heads != "off" and (s.nodes == "on" or (s.nodes == "auto" and network.head.d <= EXACT))
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
@@ -164,13 +120,21 @@ class PFedHB(FedAvg):
             raise UserError(f"confusion={s.confusion}: {MOST_CLASSES} classes at most, not {network.head.outputs}")
         bare = without(PFedHB, network, s, "confusion", "shares") if s.confusion != "off" else None
         self.confusion = Confusion(network.head.outputs, s.draws, bare) if bare else None
-        self.gains = PartGains("parts", self.auto, s.judged, len(NULLS), lambda chunk: held_gains(chunk, self.auto))
+        #: whether predictions know of it
+        self.meanings = self.confusion if s.confusion != "trust" else None
+        kind = ResponseJudge if regression else Judge
+        self.gains = PartGains(
+            "parts", self.auto, s.judged, len(NULLS), lambda chunk: held_gains(chunk, self.auto, kind)
+        )  # fmt: skip
+        # Of a regression clients are averaged over: what is not known of a new one widens what is said of it.
+        self.global_draws = 100 if regression and (self.outcome or self.heads) else 0
 
     def shared(self, start: InitialWeights) -> State:
         network = super().shared(start)
         equal = -start.head.new_full((self.network.head.outputs,), self.network.head.outputs).log()
         population = {"shares.log_kappa": equal, "shares.log_beta": equal.new_zeros(1), "shares.log_pooled": equal}
-        own = [part.shared() for part in (self.heads, self.features, self.confusion) if part]
+        population = population if self.labels else {}
+        own = [part.shared() for part in (self.heads, self.features, self.confusion, self.outcome) if part]
         own += [initial_nodes(int(self.heads.blocks.max()) + 1)] if self.heads and self.nodes else []
         own += [self.gains.shared()] if self.auto else []
         own += [{"common": torch.zeros_like(start.head)}] if self.auto and self.heads else []
@@ -185,16 +149,19 @@ class PFedHB(FedAvg):
             heads |= {f"{n}_{NODES}": heads[n].expand(k, *heads[n].shape) for n in self.heads.step().posterior}
         features = self.features.personal(start.head, kept["features"]) if self.features else {}
         confusion = self.confusion.personal(counts) if self.confusion else {}
-        return {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1), **heads, **features, **confusion}
+        outcome = self.outcome.personal(counts, kept["outcome"]) if self.outcome else {}
+        shares = {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1)} if self.labels else {}
+        return {**shares, **heads, **features, **confusion, **outcome}
 
     def model(self, batch: Batch) -> None:
         net = self.network
         w = sample("w", flat(net.head.d))
         with clients(batch):
-            pi_j = sample("pi_j", self.population())
+            pi_j = sample("pi_j", self.population()) if self.labels else None
             w_j = self.entered("heads", sample("w_j", Normal(w, self.heads.rho(w)).to_event(1)), w) if self.heads else w
             v_j = sample("v_j", Normal(0.0, self.features.tau(w)).to_event(1)) if self.features else None
-            b_j = sample("b_j", self.confusion.prior()) if self.confusion else None
+            b_j = sample("b_j", self.meanings.prior()) if self.meanings else None
+            o_j = sample("o_j", self.outcome.prior(w)) if self.outcome else None
             with data(batch):
                 h = net.base(batch.x)
                 f = net.head(w_j, h)
@@ -202,20 +169,26 @@ class PFedHB(FedAvg):
                     f = f + self.entered("features", self.features.added(w, h, v_j))
                 if b_j is not None:
                     f = self.entered("confusion", confused(f, b_j, param("shares.log_pooled")), f)
-                if self.settings.shares != "off":
+                if pi_j is not None and self.settings.shares != "off":
                     f = f + self.entered("shares", self.offset(pi_j))
-                sample("y", net.likelihood(f), obs=batch.y)
+                y = net.likelihood(f)
+                if self.outcome and o_j is not None:
+                    y = self.outcome.at(y, self.entered("outcome", o_j))
+                sample("y", y, obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
         with clients(batch):
-            draws = param("log_pi_j_draws").softmax(-1)
-            sample("pi_j", SharesGiven(draws, self.population(param("class_counts")).mean))
+            if self.labels:
+                draws = param("log_pi_j_draws").softmax(-1)
+                sample("pi_j", SharesGiven(draws, self.population(param("class_counts")).mean))
             if self.heads:
                 sample("w_j", EmpiricalDraws(param("w_j_draws"), 1))
             if self.features:
                 sample("v_j", EmpiricalDraws(param("v_j_draws"), 1))
-            if self.confusion:
-                sample("b_j", self.confusion.given())
+            if self.meanings:
+                sample("b_j", self.meanings.given())
+            if self.outcome:
+                sample("o_j", self.outcome.given())
 
     def entered(self, part: str, value: Tensor, without: Tensor | None = None) -> Tensor:
         """What a part says where it is in the model; otherwise the same without it, or zero."""
@@ -234,7 +207,7 @@ class PFedHB(FedAvg):
     @property
     def label_shares(self) -> bool:
         """See :class:`~hierfl.inference.method.label_shares.HasLabelShares`."""
-        return bool(self.settings.shares != "off")
+        return self.switches["shares"] != "off"
 
     def shares_entered(self, shared: State) -> bool:
         """See :class:`~hierfl.inference.method.label_shares.MayHaveLabelShares`."""
@@ -250,18 +223,25 @@ class PFedHB(FedAvg):
         return {"pi_j": pi}
 
     def local(self) -> list[LocalStep]:
-        steps: list[LocalStep] = [Cut(self.pooled, self.sgd("w", "base")), ClassCounts("class_counts")]
+        steps: list[LocalStep] = [Cut(self.pooled, self.sgd("w", "base"))]
+        steps += [ClassCounts("class_counts")] if self.labels else []
         steps = [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
         return [*steps, *client_steps(self)]
+
+    @property
+    def decided_by(self) -> int:
+        """See :class:`~hierfl.inference.method.few_rounds.DecidesLater`."""
+        return int(self.settings.judged) if self.auto else 0
 
     def turns(self, part: str) -> Turns:
         """The rounds in which a part's posteriors move."""
         s = self.settings
-        return Turns(s.every, f"parts.{part}", s.judged) if part in self.auto else Turns(s.every)
+        every = 1 if part == "outcome" else s.every
+        return Turns(every, f"parts.{part}", s.judged) if part in self.auto else Turns(every)
 
     def exchange(self) -> dict[str, AggregationRule]:
-        rules: dict[str, AggregationRule] = {**super().exchange(), "shares": self.shares}
-        parts = (("heads", self.heads), ("features", self.features))
+        rules: dict[str, AggregationRule] = {**super().exchange(), **({"shares": self.shares} if self.labels else {})}
+        parts = (("heads", self.heads), ("features", self.features), ("outcome", self.outcome))
         rules |= {name: part.rule(self.turns(name)) for name, part in parts if part}
         rules |= {NODES: RhoNodes(self.settings.rho_scale, self.turns("heads"))} if self.nodes else {}
         if self.confusion:
@@ -272,14 +252,27 @@ class PFedHB(FedAvg):
 
     def schedule(self) -> Schedule:
         draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)
-        steps: list[LocalStep] = [ClassCounts("class_counts"), draws, *client_steps(self, final=True)]
+        steps: list[LocalStep] = [ClassCounts("class_counts"), draws] if self.labels else []
+        steps += client_steps(self, final=True)
         return Schedule(absent="freeze", final_steps=steps, final_when="evaluation")
+
+    @property
+    def coordinates(self) -> dict[str, list[str]]:
+        """See :class:`~hierfl.inference.method.capabilities.NamedCoordinates`."""
+        return {"o_j_dim_0": ["shift", "log scale"]} if self.outcome else {}
 
     def new_client_terms(self, personal: State) -> State:
         return {}  # a client of which nothing is known has no counts, and so the pooled shares
 
     def client_summary(self, values: State) -> State:
-        """Expected number of classes, and how far a client's shares are from the pooled ones, in nats."""
+        """Expected number of classes, and how far a client's shares are from the pooled ones, in nats.
+
+        Of a regression by how much responses are above the network's, and their standard deviation around that.
+        """
+        if not self.labels:
+            units = getattr(self, "response_units", None)
+            sd = values[RESPONSE_SD].flatten() if self.network.learned else self.network.noise
+            return self.outcome.summary(values, sd, units.sd if units else 1.0) if self.outcome else {}
         counts, population = values["class_counts"].squeeze(1), self.shares.population(values)
         given = self.shares.population(values, counts)
         confusion = {"confused": values["confused"].flatten()} if self.confusion else {}

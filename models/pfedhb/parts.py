@@ -28,10 +28,12 @@ MAX_NUMBERS_AT_ONCE = 4_000_000
 SCALES = (1.0, 0.1, 0.16, 0.25, 0.4, 0.63, 0.8, 1.25, 1.6, 2.5, 4.0)
 NULLS = tuple((scale, moved) for moved in (False, True) for scale in SCALES)
 #: draws are of these latents; of shares it is the mean
-DRAWN = {"heads": "w_j", "features": "v_j"}
+DRAWN = {"heads": "w_j", "features": "v_j", "outcome": "o_j"}
 
 
-def held_gains(chunk: ClientChunk, parts: tuple[str, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def held_gains(
+    chunk: ClientChunk, parts: tuple[str, ...], kind: type[Judge] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """How much each part adds to a client's log density of its held fold, given what has entered.
 
     The values are those that the server would predict with, and the clients' posteriors given their other rows. Of
@@ -43,6 +45,7 @@ def held_gains(chunk: ClientChunk, parts: tuple[str, ...]) -> tuple[Tensor, Tens
     Args:
         chunk: the rows.
         parts: that may enter.
+        kind: of the densities; None for labels'.
 
     Returns:
         Nats (S, K), zero for those that have entered; nats at each of :data:`NULLS` without any more, (S, G), beyond
@@ -61,7 +64,7 @@ def held_gains(chunk: ClientChunk, parts: tuple[str, ...]) -> tuple[Tensor, Tens
             if sizes[first]:
                 rows = chunk.part(first, last)
                 values = {**shared, **{k: v[first:last] for k, v in own.items()}}
-                judge = Judge.of(rows, values, fold.padded(rows.clients))
+                judge = (kind or Judge).of(rows, values, fold.padded(rows.clients))
                 gains[first:last] = torch.stack([judge.gain(part) for part in parts], -1)
                 scaled[first:last] = judge.nulls()
     return gains, scaled, torch.tensor(sizes, dtype=torch.float64, device=gains.device)
@@ -92,11 +95,16 @@ class Judge:
 
     def gain(self, part: str) -> Tensor:
         """What a part adds; zero where it has entered."""
-        scale, moved = NULLS[int(self.values["parts.null"].nan_to_num().clamp(0, len(NULLS) - 1))]
+        scale, moved = self.version
         before = self.density(scale, moved)
         if part == "confusion":  # what all clients have in common is no difference between them: both must be worse
             before = torch.maximum(before, self.density(scale, moved, part, expected=True))
         return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - before)
+
+    @property
+    def version(self) -> tuple[float, bool]:
+        """The one of :data:`NULLS` that is best without any more."""
+        return NULLS[int(self.values["parts.null"].nan_to_num().clamp(0, len(NULLS) - 1))]
 
     def nulls(self) -> Tensor:
         """Of what has entered, under each of :data:`NULLS`, less that under the first: (S, G)."""
@@ -113,7 +121,7 @@ class Judge:
         outputs = self.outputs(asked, moved)  # ([K,] S, n, C)
         by = torch.tensor(scales).to(outputs).view(-1, *[1] * outputs.dim())
         f = by * outputs
-        if self.method.confusion:
+        if self.method.meanings:
             b_j = self.centre["b_j"]
             if expected:
                 prior = LabelConfusion(self.values["confusion.numbers"], f.shape[-1])
@@ -129,7 +137,7 @@ class Judge:
         """Whether a part is in the model, (1,)."""
         if part in self.method.auto:
             return self.values[f"parts.{part}"] > 0
-        return self.values["parts.null"].new_tensor([getattr(self.method.settings, part) == "on"]) > 0
+        return self.values["parts.null"].new_tensor([self.method.switches[part] == "on"]) > 0
 
     @cached_property
     def offset(self) -> Tensor:

@@ -8,7 +8,10 @@ from typing import Any
 from torch import Tensor
 
 #: parts that may enter, in the order in which they are named, and in words
-PARTS = {"shares": "label shares", "heads": "heads", "features": "features", "confusion": "label confusion"}
+PARTS = {
+    "shares": "label shares", "heads": "heads", "features": "features", "confusion": "label confusion",
+    "outcome": "outcome",
+}  # fmt: skip
 
 
 def gain_numbers(shared: Mapping[str, Tensor], parts: tuple[str, ...], judged: int) -> dict[str, float]:

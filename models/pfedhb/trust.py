@@ -15,11 +15,15 @@ from hierfl.inference.server.rules.weights import times_rows
 from hierfl.inference.state import State
 
 from .heads import HeadSpreads
+from .rho_nodes import RhoNodes
 
 #: a client counts in full unless more than this part of its examples has labels that mean something else
 FLAGGED = 0.5
 #: the least that a client counts, in parts of its examples
 LEAST = 0.01
+#: nobody counts less before this round, nor while the population has more than this part of all labels mean something
+#: else: to a network that has learned little yet all labels do
+FIRST, UNSURE = 2, 0.25
 
 
 def trust_of(confused: Tensor) -> Tensor:
@@ -32,10 +36,13 @@ def trust_of(confused: Tensor) -> Tensor:
 
 
 def trusted(chunk: ClientChunk) -> Tensor:
-    """Of each row, (S,): 1 as long as the confusion is not in the model."""
+    """Of each row, (S,): 1 as long as the confusion is not in the model, or the network cannot tell."""
     trust = chunk.values["trust"].flatten()
-    entered = chunk.shared.get("parts.confusion")
-    return trust if entered is None else torch.where(entered > 0, trust, torch.ones_like(trust))
+    share, some = chunk.shared["confusion.numbers"][:2]
+    tells = (share * some <= UNSURE) & (chunk.round >= FIRST)
+    if (entered := chunk.shared.get("parts.confusion")) is not None:
+        tells = tells & (entered > 0)
+    return torch.where(tells, trust, torch.ones_like(trust))
 
 
 @dataclass(frozen=True)
@@ -61,5 +68,15 @@ class TrustedSpreads(HeadSpreads):
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """What the local step has left, times e_j."""
+        weight = trusted(chunk)
+        return {key: times_rows(weight.to(value), value) for key, value in super().message(names, chunk).items()}
+
+
+@dataclass(frozen=True)
+class TrustedNodes(RhoNodes):
+    """Nodes of rho to which a flagged client adds as little."""
+
+    def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
+        """What the local step has left of each node, times e_j."""
         weight = trusted(chunk)
         return {key: times_rows(weight.to(value), value) for key, value in super().message(names, chunk).items()}

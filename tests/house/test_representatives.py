@@ -26,7 +26,8 @@ from hierfl.models import FedAvg, FedPer
 #: mechanisms of methods that the cases of all engines leave out, and the tests of them
 ELSEWHERE = {
     "MovedHead": "inference/method/test_final_chains.py",
-    "HeadSpreads": "models/test_pfedhb_rho.py",
+    **dict.fromkeys(("HeadSpreads", "RhoNodes"), "models/test_pfedhb_rho.py"),
+    **dict.fromkeys(("LocationAndScale", "OutcomePopulation"), "models/test_pfedhb_outcome.py"),
     "CrossProducts": "models/mixed_effects/test_one_round.py",
     "JointSums": "models/mixed_effects/test_joint_levels.py",
     "ShapedGradient": "models/any_model/marginals/test_engines.py",

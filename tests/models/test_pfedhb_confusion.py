@@ -142,3 +142,44 @@ def test_confusion_goes_with_heads_of_which_a_flagged_client_says_as_little(fed:
     assert (rule.turns, rule.judged) == (method.turns("heads"), True)
     run = fitted(method, fed, 2)
     assert set(run.clients) >= {"confused", "classes"}
+
+
+def test_nodes_of_rho_hear_as_little_of_a_flagged_client(fed: Federation) -> None:
+    method = PFedHB(architecture("linear", fed), **{**COMMON, "heads": "on"}, confusion="on", nodes="on")
+    rule, chunk = method.exchange()["at_nodes"], dataclasses.replace(rows_of(method, fed), round=3)
+    k, b = chunk.shared["at_nodes.log_rho"].shape
+    rows = len(chunk.clients)
+    left = {"score": torch.ones(rows, 1, k, b), "information": torch.ones(rows, 1, k, b, b)}
+    left = {f"at_nodes/{key}": value.double() for key, value in {**left, "gain": torch.ones(rows, 1, k, 1)}.items()}
+    trust = torch.ones(rows, 1, 1).double()
+    trust[2] = 0.01
+    sent = rule.message(["at_nodes.log_rho"], chunk.put({**left, "trust": trust}))
+    expected = trust.flatten()
+    for value in sent.values():
+        assert torch.equal(value.flatten(1), expected[:, None].expand(rows, value[0].numel()))
+
+
+def test_a_fit_that_ends_before_parts_are_decided_says_so(fed: Federation, caplog: pytest.LogCaptureFixture) -> None:
+    for rounds, judged in ((1, 3), (1, 1)):
+        caplog.clear()
+        fitted(PFedHB(architecture("linear", fed), **COMMON, confusion="auto", judged=judged), fed, rounds)
+        lines = [line for line in caplog.messages if "parts on auto are decided by round 3, and this fit has 1" in line]
+        assert len(lines) == (judged > rounds)
+
+
+def test_trust_alone_changes_nothing_where_nobody_is_flagged_and_weighs_where_one_is(fed: Federation) -> None:
+    net = architecture("linear", fed)
+    guarded, plain = (fitted(PFedHB(net, **COMMON, confusion=c), fed, 2) for c in ("trust", "off"))
+    assert torch.equal(guarded.shared["w"], plain.shared["w"])
+    assert guarded.evaluations[-1]["pm_nll"] == plain.evaluations[-1]["pm_nll"]
+    assert "confused" in guarded.clients
+    method = guarded.fitted.method
+    chunk, trust = dataclasses.replace(rows_of(method, fed), round=2), torch.ones(10, 1, 1).double()
+    trust[0] = 0.01
+    sent = method.exchange()["w"].message(["w"], chunk.put({"w": chunk.shared["w"].expand(10, 1, -1), "trust": trust}))
+    assert torch.equal(sent["weight"], chunk.n * trust.flatten())
+    # not in the first round, nor while all labels seem to mean something else
+    unsure = {**chunk.shared, "confusion.numbers": torch.tensor([0.6, 0.6, 1.0, 1.0]).double()}
+    for early in (dataclasses.replace(chunk, round=1), dataclasses.replace(chunk, shared=unsure)):
+        early = early.put({"w": chunk.shared["w"].expand(10, 1, -1), "trust": trust})
+        assert torch.equal(method.exchange()["w"].message(["w"], early)["weight"], chunk.n)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -89,7 +90,8 @@ class PopulationTerms:
         own: the personal value of a client's own log rho_j, (B,), and NAME_sd, its posterior standard deviation; ""
             where one is shared.
         centre, varies: shared values, log rho and log s of the prior log rho_j ~ N(log rho, s^2) of one's own.
-        beside_none: whether to say what heads gain over rho = 0, in log evidence; of labels, and where w is a point.
+        beside_none: whether to say what heads gain over rho = 0, in log evidence, where w is a point: "" for no, or
+            what the evidence is made of, probabilities of labels or densities.
     """
 
     blocks: Tensor
@@ -99,7 +101,7 @@ class PopulationTerms:
     own: str = ""
     centre: str = ""
     varies: str = ""
-    beside_none: bool = False
+    beside_none: Literal["", "probabilities", "densities"] = ""
 
     @property
     def stretched(self) -> bool:
@@ -146,7 +148,8 @@ class PopulationTerms:
         }
         if self.beside_none:
             # Of labels none is above zero: one that is, of a posterior that has not settled, is as far off below.
-            terms["gain"] = -evidence.abs()[:, None] - target.at(at.m).log_likelihood[:, None]
+            whole = -evidence.abs() if self.beside_none == "probabilities" else evidence
+            terms["gain"] = whole[:, None] - target.at(at.m).log_likelihood[:, None]
         if self.stretched:
             size = gamma.sum(-1)
             terms["stretch"] = torch.stack([size * stretch(scaled.seen_times, shrinkage, groups, member), size], -1)
