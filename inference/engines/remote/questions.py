@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from hierfl.data.client_names import in_words
 from hierfl.errors import UserError
 from hierfl.files import shown
 
@@ -121,7 +122,7 @@ class Questions:
 
     def _note(self, client: str, refused: str) -> None:
         if refused and self.refusals.get(client) != refused:
-            log.warning("%s refuses (%s): its own log says why", client, refused)
+            log.warning("%s refuses (%s): its own log says why", in_words(client), refused)
         if refused:
             self.refusals[client] = refused
         else:
@@ -157,4 +158,4 @@ class Questions:
 
     def refuse(self, client: int, kind: str, error: Exception) -> None:
         """Says that an answer is not used."""
-        log.warning("the answer of %s (%s) is not used: %s", self.ids[client], kind, error)
+        log.warning("the answer of %s (%s) is not used: %s", in_words(self.ids[client]), kind, error)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hierfl.experiments.federate.papers.memory import REMADE, FADES, STAYS, UNLESS
+from hierfl.experiments.federate.papers.memory import FADES, REMADE, STAYS, UNLESS
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.means import PrecisionWeightedMean, SampleWeighted, UniformMean
 from hierfl.inference.server.rules.means_of import SampleWeightedMeanOf
