@@ -78,7 +78,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     from hierfl.metrics.registry import client_metrics
 
     from ..run_folder.dp_lines import dp_lines
-    from ..run_folder.summary import calibration_lines, masked_line
+    from ..run_folder.summary import calibration_lines, fit_warnings, masked_line
 
     screen = console()
     clients, rounds = (f"{summary[k]} {k if summary[k] != 1 else k[:-1]}" for k in ("clients", "rounds"))
@@ -103,8 +103,9 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         screen.print(line, soft_wrap=True)
     for line in dp_lines(summary):
         screen.print(line, soft_wrap=True)
-    if summary["diverged_local_steps"]:
-        screen.print(f"{summary['diverged_local_steps']} local steps diverged; those clients kept their previous state")
+    if (undone := summary["diverged_local_steps"]) and not any("local steps" in line for line in fit_warnings(summary)):
+        steps = "1 local step" if undone == 1 else f"{undone} local steps"
+        screen.print(f"{steps} diverged; the client{'s' * (undone > 1)} kept the previous state")
     for line in summary.get("advice") or ():
         screen.print(line, soft_wrap=True)
     screen.print(f"everything is in {folder}", soft_wrap=True)
@@ -159,7 +160,7 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         )
         screen.print(f"inputs of {summary['ood']} among its own, by predictive entropy: {score_words}{averaged}")
     for line in fit_warnings(summary):
-        screen.print(line)
+        screen.print(line, soft_wrap=True)
 
 
 def _number(name: str, value: float | None) -> str:

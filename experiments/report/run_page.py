@@ -10,6 +10,7 @@ import numpy as np
 
 from hierfl.metrics.registry import KINDS, client_metrics
 from hierfl.plots import registry
+from hierfl.plurals import counted
 
 from ..columns import NETWORK
 from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
@@ -194,7 +195,8 @@ def _participation_text(folder: Path) -> list[str]:
     reported = (values == 1).sum(0)
     lines = [
         f"{(values == 1).sum(1).mean():.1f} clients a round on average, from {(values == 1).sum(1).min()} to "
-        f"{(values == 1).sum(1).max()}; a client {reported.min()} to {reported.max()} times in {len(values)} rounds."
+        f"{(values == 1).sum(1).max()}; a client {reported.min()} to {reported.max()} times in "
+        f"{counted(len(values), 'round')}."
     ]
     return lines + [f"{n} {what}." for code, what in words.items() if (n := int((values == code).sum()))]
 

@@ -22,6 +22,7 @@ from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.run.fit import fit
 from hierfl.inference.run.result import Run
 from hierfl.nn.networks.build import architecture
+from hierfl.plurals import counted
 
 from .. import METHODS, class_of
 
@@ -88,7 +89,7 @@ class HierarchicalEstimator(BaseEstimator):
                 if self.unseen == "error":
                     raise UserError(
                         f"whose rows are they? Say groups=, or unseen='population'; it was fitted to "
-                        f"{len(self.clients_)} clients"
+                        f"{counted(len(self.clients_), 'client')}"
                     )
                 client = np.full(len(x), "")
         answers: dict[str, Any] = {}

@@ -12,6 +12,7 @@ from hierfl.data.patients import beyond_words
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.files import shown
+from hierfl.plurals import counted
 
 from ..as_json import AsJson, print_json
 from ..options import Settings, TrustCode, path_option, with_run_options
@@ -103,10 +104,10 @@ def check(
             }),
         })  # fmt: skip
     screen = console()
-    facts = f"{agreed.loaded.name}, {len(agreed.clients)} sites"
-    screen.print(f"{data}: {site_data.rows} rows fit {shown(agreed.name)} ({facts})")
+    facts = f"{agreed.loaded.name}, {counted(len(agreed.clients), 'site')}"
+    screen.print(f"{data}: {counted(site_data.rows, 'row', 'fits', 'fit')} {shown(agreed.name)} ({facts})")
     if site_data.left_out:
-        screen.print(f"{site_data.left_out} more rows lack a value, and are left out")
+        screen.print(f"{counted(site_data.left_out, 'more row', 'lacks', 'lack')} a value: left out")
     if site_data.beyond:
         privacy = agreed.table["privacy"]
         screen.print(beyond_words(site_data.beyond, privacy["patient"], privacy.get("patient_rows", 1)))

@@ -11,6 +11,7 @@ import torch
 from hierfl.data.client_names import in_words
 from hierfl.errors import UserError
 from hierfl.files import shown
+from hierfl.plurals import counted
 
 from ...messages.form import LONGEST
 from ...state import State
@@ -154,7 +155,7 @@ class Questions:
         lasting = [j for j in clients if self.refusals.get(self.ids[j]) in LASTING]
         needed = len(clients) if least is None else least
         if lasting and len(clients) - len(lasting) < needed:
-            raise self.missing(lasting, f"a round counts with {needed} messages, and fewer can come")
+            raise self.missing(lasting, f"a round counts with {counted(needed, 'message')}, and fewer can come")
 
     def refuse(self, client: int, kind: str, error: Exception) -> None:
         """Says that an answer is not used."""
