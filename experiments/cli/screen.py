@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +18,29 @@ if TYPE_CHECKING:
 
 #: columns of a comparison that are not broken: names give way to numbers
 UNBROKEN = ("metric", "gain", "95 %", "elpd", "behind", "its se", "p_loo", "weight", "large k")
+#: columns of a line in a file or a pipe, at most
+UNBROKEN_WIDTH = 10_000
 
 
 def console() -> Console:
-    """Where tables are printed: names of others are neither markup nor highlighted, and hide or move nothing."""
+    """Where tables are printed: names of others are neither markup nor highlighted, and hide or move nothing.
+
+    In a file or a pipe no line is broken, unless COLUMNS says how wide it is.
+    """
     from rich.console import Console
 
     class Escaping(Console):
         """Text as it can be printed."""
 
         def print(self, *objects: Any, **how: Any) -> None:
+            if not self.is_terminal:
+                how.setdefault("soft_wrap", all(isinstance(item, str) for item in objects))
             super().print(*(shown_lines(item) if isinstance(item, str) else item for item in objects), **how)
 
-    return Escaping(markup=False, highlight=False)
+    screen = Escaping(markup=False, highlight=False)
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen.width = UNBROKEN_WIDTH
+    return screen
 
 
 def text_table(*columns: str) -> Table:
