@@ -42,7 +42,7 @@ class HierarchicalEstimator(BaseEstimator):
     def __init__(
         self, method: Any = "pfedvem", *, group: Any = None, network: str = "mlp:32", rounds: int = 30,
         settings: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, unseen: str = "error",
-        draws: int = 0, random_state: Any = 0,
+        draws: int = 0, random_state: Any = 0, head: str = "linear", weights: Any = None,
     ) -> None:  # fmt: skip
         self.method = method
         self.group = group
@@ -53,6 +53,8 @@ class HierarchicalEstimator(BaseEstimator):
         self.unseen = unseen
         self.draws = draws
         self.random_state = random_state
+        self.head = head
+        self.weights = weights
 
     @property
     def run_(self) -> Run:
@@ -71,7 +73,8 @@ class HierarchicalEstimator(BaseEstimator):
             x, y, client, test=0.0, validation=0.0, seed=seed, task=self._task, standardise=True, inputs="numbers",
             spellings="keep",
         )  # fmt: skip
-        made = cls(architecture(self.network, federation, latent=cls.latent), **dict(self.settings or {}))
+        network = architecture(self.network, federation, latent=cls.latent, head=self.head, weights=self.weights)
+        made = cls(network, **dict(self.settings or {}))
         usual = {"dtype": torch.float64, "splits": (), "evaluate_every": max(1, self.rounds)}
         options = {**usual, **dict(self.options or {})}
         self._run = fit(made, federation, self.rounds, seed=seed, progress=False, **options)
