@@ -124,29 +124,32 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
 
 def _print_population(summary: dict[str, Any], folder: Path, screen: Console) -> None:
     """What a method reports of the population, and how well its chains have mixed."""
+    from hierfl.models.mixed_effects.report.printed import ratio_line
     from hierfl.responses.registry import RESPONSES
 
     from ..run_folder.config_file import read_config
-    from ..run_folder.files import EFFECT_COLUMNS, GLOBAL_COLUMNS, read_effects, read_globals
+    from ..run_folder.files import GLOBAL_COLUMNS, read_effects, read_globals
     from ..run_folder.summary import fit_warnings
 
+    config, effects = read_config(folder) if (folder / "config.toml").is_file() else None, list[list[str]]()
+    response = None if config is None else RESPONSES.get(config.run.family or "")
     if (folder / "effects.csv").is_file():
-        table = number_table(*EFFECT_COLUMNS)
+        columns, effects = read_effects(folder)
+        table = number_table(*columns)
         table.collapse_padding = True  # so that it has room in eighty columns
-        for row in read_effects(folder):
+        for row in effects:
             table.add_row(*row)
         screen.print(table)
+        if response is not None and response.ratio:
+            screen.print(ratio_line(response.ratio))
     if (folder / "globals.csv").is_file():
         table = number_table(*GLOBAL_COLUMNS)
         for row in read_globals(folder):
             table.add_row(*row)
         screen.print(table)
-    if summary.get("log_likelihood") is not None:
-        config = read_config(folder)
+    if summary.get("log_likelihood") is not None and config is not None:
         population = config.settings.get("population")
-        response = RESPONSES.get(config.run.family or "")
         # Of clients' own residual deviations it is maximum likelihood.
-        effects = read_effects(folder) if (folder / "effects.csv").is_file() else []
         own = any(row[0] == f"sd({SPREAD})" for row in effects)
         exact = response is not None and response.closed_form and not own
         restricted = population == "reml" or (population == "auto" and exact)
