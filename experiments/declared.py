@@ -67,7 +67,7 @@ def of_validation() -> Any:
 def of_network(help: str, metavar: str, *, path: bool = False, same_data: bool = False) -> Any:
     """An option of networks and their inputs that earlier runs lack; a file may have moved since."""
     declared: dict[str, Any] = {"metavar": metavar, "path": path, "moves": path, "same_data": same_data}
-    return option(help, None, commands=("run", "ablate"), data="arrays", newer=True, **declared)
+    return option(help, None, commands=("run", "ablate", "tune", "search"), data="arrays", newer=True, **declared)
 
 
 def of_watching(help: str, metavar: str) -> Any:

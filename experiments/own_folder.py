@@ -36,9 +36,8 @@ def from_own_folder(run: RunConfig) -> Federation:
     Raises:
         UserError: for a folder that cannot be used.
     """
-    if run.validation_of != "classes":
-        raise UserError("--validation-of clients is for data sets and .npz files, not for folders")
     return Federation.from_folder(
         run.data, size=run.image_size, clients=run.clients, split=run.split, validation=run.validation_fraction,
         seed=run.seed, standardise={"yes": True, "no": False}.get(run.standardise, "auto"),
+        validation_of=run.validation_of,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from hierfl.data.reading.options import Reading, split_words
 from hierfl.errors import UserError, unknown
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
+from hierfl.plurals import counted
 
 from .config import RunConfig, flag, options
 
@@ -90,6 +91,7 @@ def from_network_table(run: RunConfig, latent: bool) -> tuple[Federation, Archit
         validation=run.validation_fraction, seed=run.seed, task=task,
         standardise={"yes": True, "no": False}.get(run.standardise, "auto"), spellings=run.spellings or "refuse",
         name=tables.stem(run.data), weights=run.weights or None,
+        validation_of=run.validation_of,
     )  # fmt: skip
     facts = {**federation.about, "split": f"by {group}"} | ({} if left_out is None else {"left_out": left_out})
     federation = replace(federation, about=facts)
@@ -138,8 +140,9 @@ def _large_enough(df: pd.DataFrame, group: str, least: int) -> pd.DataFrame:
         raise UserError(f"no client has {least} rows; the largest has {int(sizes.max())}")
     names = ", ".join(map(str, small.index[:3])) + ", ..." * (len(small) > 3)
     log.warning(
-        "%d of %d clients have fewer than %d rows, and are left out with their %d rows: %s",
-        len(small), len(sizes), least, int(small.sum()), names,
+        "%d of %d clients %s fewer than %d rows; left out with %s: %s (%s)",
+        len(small), len(sizes), *(("has", least, "it") if len(small) == 1 else ("have", least, "them")),
+        counted(int(small.sum()), "row"), names,
     )  # fmt: skip
     return df[df[group].map(sizes) >= least].reset_index(drop=True)
 
@@ -150,8 +153,8 @@ def _check_rows(clients: pd.Series, least: int) -> None:
     if (small := sizes[sizes < least]).size:
         names = ", ".join(map(str, small.index[:3])) + ", ..." * (len(small) > 3)
         raise UserError(
-            f"{len(small)} of {len(sizes)} clients have fewer than {least} rows ({names}): --least-rows {least} leaves "
-            "them out"
+            f"{len(small)} of {len(sizes)} clients {'has' if len(small) == 1 else 'have'} fewer than {least} rows "
+            f"({names}): --least-rows {least} leaves {'it' if len(small) == 1 else 'them'} out"
         )
 
 
@@ -185,6 +188,6 @@ def described(federation: Federation) -> str:
         return ""
     labels = list(map(str, facts["labels"]))
     shown = f" ({', '.join(labels[:6])}{', ...' * (len(labels) > 6)})" if labels else ""
-    inputs = [f"{name} ({len(levels)} levels)" if (levels := facts["categories"].get(name)) else name
+    inputs = [f"{name} ({counted(len(levels), 'level')})" if (levels := facts["categories"].get(name)) else name
               for name in facts["columns"]]  # fmt: skip
     return f"{facts['response']}: {federation.task}{shown}; inputs: {', '.join(inputs)}"

@@ -68,3 +68,7 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return getattr(import_module(f"hierfl.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'hierfl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -47,3 +47,7 @@ def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return getattr(import_module(f"hierfl.inference.{_ROOMS[name]}"), name)
     raise AttributeError(f"module 'hierfl.inference' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,12 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from .registry import METHODS
-
-__all__ = ["METHODS"]
+from .registry import METHODS as METHODS
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # of ``import *``; a list of the module's own would read every method's file on import
+        return ["METHODS", *(entry.cls for entry in METHODS.values())]
     entry = METHODS.class_named(name)
     if entry is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -27,4 +27,4 @@ def class_of(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, *(entry.cls for entry in METHODS.values())]
+    return ["METHODS", *(entry.cls for entry in METHODS.values())]

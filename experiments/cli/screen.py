@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,19 +18,29 @@ if TYPE_CHECKING:
 
 #: columns of a comparison that are not broken: names give way to numbers
 UNBROKEN = ("metric", "gain", "95 %", "elpd", "behind", "its se", "p_loo", "weight", "large k")
+#: columns of a line in a file or a pipe, at most
+UNBROKEN_WIDTH = 10_000
 
 
 def console() -> Console:
-    """Where tables are printed: names of others are neither markup nor highlighted, and hide or move nothing."""
+    """Where tables are printed: names of others are neither markup nor highlighted, and hide or move nothing.
+
+    In a file or a pipe no line is broken, unless COLUMNS says how wide it is.
+    """
     from rich.console import Console
 
     class Escaping(Console):
         """Text as it can be printed."""
 
         def print(self, *objects: Any, **how: Any) -> None:
+            if not self.is_terminal:
+                how.setdefault("soft_wrap", all(isinstance(item, str) for item in objects))
             super().print(*(shown_lines(item) if isinstance(item, str) else item for item in objects), **how)
 
-    return Escaping(markup=False, highlight=False)
+    screen = Escaping(markup=False, highlight=False)
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen.width = UNBROKEN_WIDTH
+    return screen
 
 
 def text_table(*columns: str) -> Table:
@@ -78,7 +89,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     from hierfl.metrics.registry import client_metrics
 
     from ..run_folder.dp_lines import dp_lines
-    from ..run_folder.summary import calibration_lines, masked_line
+    from ..run_folder.summary import calibration_lines, fit_warnings, masked_line
 
     screen = console()
     clients, rounds = (f"{summary[k]} {k if summary[k] != 1 else k[:-1]}" for k in ("clients", "rounds"))
@@ -103,8 +114,9 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         screen.print(line, soft_wrap=True)
     for line in dp_lines(summary):
         screen.print(line, soft_wrap=True)
-    if summary["diverged_local_steps"]:
-        screen.print(f"{summary['diverged_local_steps']} local steps diverged; those clients kept their previous state")
+    if (undone := summary["diverged_local_steps"]) and not any("local steps" in line for line in fit_warnings(summary)):
+        steps = "1 local step" if undone == 1 else f"{undone} local steps"
+        screen.print(f"{steps} diverged; the client{'s' * (undone > 1)} kept the previous state")
     for line in summary.get("advice") or ():
         screen.print(line, soft_wrap=True)
     screen.print(f"everything is in {folder}", soft_wrap=True)
@@ -112,29 +124,32 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
 
 def _print_population(summary: dict[str, Any], folder: Path, screen: Console) -> None:
     """What a method reports of the population, and how well its chains have mixed."""
+    from hierfl.models.mixed_effects.report.printed import ratio_line
     from hierfl.responses.registry import RESPONSES
 
     from ..run_folder.config_file import read_config
-    from ..run_folder.files import EFFECT_COLUMNS, GLOBAL_COLUMNS, read_effects, read_globals
+    from ..run_folder.files import GLOBAL_COLUMNS, read_effects, read_globals
     from ..run_folder.summary import fit_warnings
 
+    config, effects = read_config(folder) if (folder / "config.toml").is_file() else None, list[list[str]]()
+    response = None if config is None else RESPONSES.get(config.run.family or "")
     if (folder / "effects.csv").is_file():
-        table = number_table(*EFFECT_COLUMNS)
+        columns, effects = read_effects(folder)
+        table = number_table(*columns)
         table.collapse_padding = True  # so that it has room in eighty columns
-        for row in read_effects(folder):
+        for row in effects:
             table.add_row(*row)
         screen.print(table)
+        if response is not None and response.ratio:
+            screen.print(ratio_line(response.ratio))
     if (folder / "globals.csv").is_file():
         table = number_table(*GLOBAL_COLUMNS)
         for row in read_globals(folder):
             table.add_row(*row)
         screen.print(table)
-    if summary.get("log_likelihood") is not None:
-        config = read_config(folder)
+    if summary.get("log_likelihood") is not None and config is not None:
         population = config.settings.get("population")
-        response = RESPONSES.get(config.run.family or "")
         # Of clients' own residual deviations it is maximum likelihood.
-        effects = read_effects(folder) if (folder / "effects.csv").is_file() else []
         own = any(row[0] == f"sd({SPREAD})" for row in effects)
         exact = response is not None and response.closed_form and not own
         restricted = population == "reml" or (population == "auto" and exact)
@@ -159,7 +174,7 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         )
         screen.print(f"inputs of {summary['ood']} among its own, by predictive entropy: {score_words}{averaged}")
     for line in fit_warnings(summary):
-        screen.print(line)
+        screen.print(line, soft_wrap=True)
 
 
 def _number(name: str, value: float | None) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 from hierfl import arviz_io
 from hierfl.arviz_data import dataset, group_names
 from hierfl.elpd import compared, elpd_value
+from hierfl.plurals import counted
 
 from .variants import Variant
 
@@ -39,7 +40,7 @@ def why_no_loo(run: Path) -> str:
         return "its draws are of what all clients share, whose density is not known to be the posterior's"
     if kind is None:
         return "it is from before posterior.nc said what its draws are; run it again"
-    return f"it has {draws} draws, less than {LEAST_DRAWS}" if draws < LEAST_DRAWS else ""
+    return f"it has {counted(draws, 'draw')}, less than {LEAST_DRAWS}" if draws < LEAST_DRAWS else ""
 
 
 def leave_one_out(variants: Sequence[Variant], seeds: Sequence[int]) -> pd.DataFrame:

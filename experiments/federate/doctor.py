@@ -18,6 +18,7 @@ from typing import Literal
 
 from hierfl.errors import UserError
 from hierfl.files import shown, sync_folder
+from hierfl.plurals import counted
 
 Level = Literal["ok", "warn", "fail"]
 #: bytes that have to be free: a study's own files, and a few more
@@ -237,7 +238,7 @@ def agreed(path: Path, trust_code: bool) -> Finding:
         study = Study.read(path, trust_code=trust_code)
     except UserError as error:
         return Finding("fail", "study", str(error))
-    words = f"{study.name}: {study.loaded.name} as agreed on, {len(study.clients)} sites"
+    words = f"{study.name}: {study.loaded.name} as agreed on, {counted(len(study.clients), 'site')}"
     if over := summed_over(study):
         words += f", masked: the server gets sums over {over} sites"
     return Finding("ok", "study", words)

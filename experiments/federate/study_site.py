@@ -25,6 +25,7 @@ from hierfl.inference.engines.remote.preparation import PreparedSite
 from hierfl.inference.engines.remote.refusals import Refused
 from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.state import State
+from hierfl.plurals import counted
 from hierfl.schema import read_toml
 
 from ..messages import EscapedFormatter
@@ -135,10 +136,13 @@ def read_site_data(study: Study, path: Path, client: str, reading: Reading | Non
         raise UserError(str(error) if str(path) in str(error) else f"{path}: {error}") from error
     if site_data.rows < study.least_rows:
         raise UserError(
-            f"{path} has {site_data.rows} rows, fewer than the {study.least_rows} that the study asks of a site"
+            f"{path} has {counted(site_data.rows, 'row')}, fewer than the {study.least_rows} that the study "
+            "asks of a site"
         )
     if site_data.rows > (most := most_rows(study.table["privacy"])) > 0:
-        raise UserError(f"{path} has {site_data.rows} rows, more than the {most} that the study allows (most_rows)")
+        raise UserError(
+            f"{path} has {counted(site_data.rows, 'row')}, more than the {most} that the study allows (most_rows)"
+        )
     if isinstance(study.data, ModelData):
         check_rows(study.loaded.cls, study.data.design, site_data, path)
     return site_data

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError, unknown
+from hierfl.plurals import counted
 
 from ..grid import Cell, run_cells
 from ..messages import to_stderr
@@ -178,5 +179,5 @@ def _run(
     say = to_stderr(progress)
     problems = run_cells(reachable, out, extra, say=say, progress=progress, shared=True, may_start=may_start)
     if late:
-        say(f"{len(late)} cells were not begun: the budget of {budget:g} hours is used")
+        say(f"not begun: {counted(len(late), 'cell')}, as the budget of {budget:g} hours is used")
     return problems

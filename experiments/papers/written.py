@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hierfl.plurals import counted
+
 from ..run_folder.csv_files import write_rows
 from ..run_folder.files import write_text
 from .definition import Table
@@ -100,7 +102,7 @@ def markdown(table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict
     for row in rows:
         if row.get("why", "not run") != "not run":
             reasons[f"{row['data']}: {row['why']}"] = reasons.get(f"{row['data']}: {row['why']}", 0) + 1
-    lines += [f"Not run: {why} ({many} numbers)." for why, many in reasons.items()] + [""] * bool(reasons)
+    lines += [f"Not run: {why} ({counted(many, 'number')})." for why, many in reasons.items()] + [""] * bool(reasons)
     return "\n".join([*lines, table.note, ""])
 
 

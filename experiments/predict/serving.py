@@ -6,6 +6,7 @@ A request is checked as :mod:`.answers` checks a file. No answer holds a row of 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from threading import Lock
@@ -31,6 +32,12 @@ LARGEST = 64 * 2**20
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 #: what a request may say, beside its rows
 SAID = {"client": str, "new": bool, "interval": float, "draws": int, "shares": str}
+#: options of ``hierfl predict`` in messages, and what a request says instead
+IN_JSON = (
+    (r", --new, or of a table --group COLUMN", ', or "new": true'), (r"FILE\.npz with x and y", "x and y"),
+    (r"or a table with (?=')", "or rows with the column "), (r"--new(?![\w-])", '"new": true'),
+    (rf"--({'|'.join(SAID)}|given) (?=[A-Z0-9])", r'"\1": '), (rf"--({'|'.join(SAID)}|given)(?![\w-])", r'"\1"'),
+)  # fmt: skip
 
 
 def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = False) -> FastAPI:
@@ -52,7 +59,7 @@ def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = Fal
 
     @app.exception_handler(UserError)
     async def refused(_: Request, error: UserError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, status_code=422)
+        return JSONResponse({"error": in_json(str(error))}, status_code=422)
 
     @app.get("/health")
     def health() -> dict[str, Any]:
@@ -73,6 +80,13 @@ def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = Fal
         return JSONResponse({"predictions": await run_in_threadpool(predictions)})
 
     return app
+
+
+def in_json(message: str) -> str:
+    """A message that names options of a command, with the fields of a request in their place."""
+    for option, field in IN_JSON:
+        message = re.sub(option, field, message)
+    return message
 
 
 async def body(request: Request) -> dict[str, Any]:

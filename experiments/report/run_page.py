@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 
 from hierfl.metrics.registry import KINDS, client_metrics
+from hierfl.models.mixed_effects.report.printed import ratio_line
 from hierfl.plots import registry
+from hierfl.plurals import counted
+from hierfl.responses.registry import RESPONSES
 
 from ..columns import NETWORK
 from ..compare.leave_one_out import MOST_LARGE_K, why_no_loo
@@ -17,7 +20,7 @@ from ..config import RunConfig
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
 from ..run_folder.dp_lines import dp_lines, dp_table
-from ..run_folder.files import EFFECT_COLUMNS, GLOBAL_COLUMNS, read_effects, read_globals, write_text
+from ..run_folder.files import GLOBAL_COLUMNS, read_effects, read_globals, write_text
 from ..run_folder.summary import calibration_lines, fit_warnings, held_rows_line, masked_line, read_summary
 from .figures import in_section, pictures_of
 from .page import Section, format_value, key_value_rows, render
@@ -71,7 +74,7 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
     if lines := dp_lines(summary):
         sections.append(Section("Differential privacy", lines, tables=[dp_table(summary)]))
     if (folder / "effects.csv").is_file():
-        sections.append(Section("Effects", tables=[(EFFECT_COLUMNS, read_effects(folder))]))
+        sections.append(Section("Effects", tables=[read_effects(folder)], after=_scale(config.run.family)))
     if summary.get("residual_rows"):
         sections.append(_residuals(summary))
     if (folder / "globals.csv").is_file():
@@ -194,9 +197,16 @@ def _participation_text(folder: Path) -> list[str]:
     reported = (values == 1).sum(0)
     lines = [
         f"{(values == 1).sum(1).mean():.1f} clients a round on average, from {(values == 1).sum(1).min()} to "
-        f"{(values == 1).sum(1).max()}; a client {reported.min()} to {reported.max()} times in {len(values)} rounds."
+        f"{(values == 1).sum(1).max()}; a client {reported.min()} to {reported.max()} times in "
+        f"{counted(len(values), 'round')}."
     ]
     return lines + [f"{n} {what}." for code, what in words.items() if (n := int((values == code).sum()))]
+
+
+def _scale(family: str | None) -> list[str]:
+    """On what scale a response's coefficients are, where exp of one has a name."""
+    response = RESPONSES.get(family or "")
+    return [f"{ratio_line(response.ratio).capitalize()}."] if response is not None and response.ratio else []
 
 
 def _cost(folder: Path, summary: Mapping[str, Any], pictures: Sequence[tuple[str, Path]]) -> Section:

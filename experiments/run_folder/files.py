@@ -27,10 +27,6 @@ def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_rows(folder / "metrics.csv", list(dict.fromkeys(name for row in rows for name in row)), rows)
 
 
-#: columns of :func:`read_effects`
-EFFECT_COLUMNS = ("effect", "estimate", "SE", "2.5 %", "97.5 %", "t", "df", "p")
-
-
 #: notes of effects, where there is little room
 SHORT = {
     "at its lower bound": "at bound", "at its bound": "at bound", "not identified": "none",
@@ -39,8 +35,13 @@ SHORT = {
 }  # fmt: skip
 
 
-def read_effects(folder: Path) -> list[list[str]]:
-    """effects.csv as it is shown: name, estimate, its standard error or why there is none, interval and test."""
+def read_effects(folder: Path) -> tuple[tuple[str, ...], list[list[str]]]:
+    """effects.csv as it is shown: name, estimate, its standard error or why there is none, interval and test.
+
+    Returns:
+        The columns' names, and the rows.
+    """
+    from hierfl.models.mixed_effects.report.printed import NORMAL_DF, statistic_name
     from hierfl.models.mixed_effects.report.summary import p_value
 
     needs = ("effect", "estimate", "standard_error", "lower", "upper", "statistic", "df", "p", "note")
@@ -52,10 +53,11 @@ def read_effects(folder: Path) -> list[list[str]]:
         tested = row.statistic == row.statistic
         rows.append([
             row.effect, estimate, SHORT.get(row.note, row.note) or f"{row.standard_error:.3g}", *interval,
-            f"{row.statistic:.2f}" if tested else "", f"{row.df:.1f}" if tested and row.df < 1e4 else "",
+            f"{row.statistic:.2f}" if tested else "", f"{row.df:.1f}" if tested and row.df < NORMAL_DF else "",
             p_value(row.p) if tested else "",
         ])  # fmt: skip
-    return rows
+    statistic = statistic_name(frame["df"][frame["statistic"].notna()])
+    return ("effect", "estimate", "SE", "2.5 %", "97.5 %", statistic, "df", "p"), rows
 
 
 #: columns of :func:`read_globals`

@@ -22,6 +22,7 @@ FILES = (
     "config.toml", "metrics.csv", "clients.csv", "history.csv", "participation.csv", "influence.csv", "without.csv",
     "effects.csv", "globals.csv", "trace.csv", "estimates.csv", "protocols.csv", "posterior.nc", "summary.json",
     "report.html", "track.csv", "track-parameters.json", "tracking.json",
+    "network-weights.safetensors", "network-weights.pt",
 )  # fmt: skip
 FOLDERS = ("checkpoint", "figures", "model", "wandb")
 

@@ -13,6 +13,7 @@ from hierfl.inference.run.loaded import LoadedRun
 from hierfl.models.any_model.fitted_model import FittedModel
 from hierfl.models.any_model.printed import ModelSummary
 from hierfl.models.mixed_effects.rowless_fit import RowlessMixedModel
+from hierfl.plurals import counted
 
 from .csv_files import read_frame
 
@@ -58,7 +59,8 @@ class LoadedModel(FittedModel):
     def summary(self) -> ModelSummary:
         """As of the fit, from globals.csv."""
         federation = self.run.fitted.federation
-        size = f"{federation.clients} clients, {sum(federation.sizes())} rows, {self.run.rounds} rounds"
+        sizes = (federation.clients, "client"), (sum(federation.sizes()), "row"), (self.run.rounds, "round")
+        size = ", ".join(counted(number, word) for number, word in sizes)
         table = read_frame(self.folder / "globals.csv", ("name",), ("name",))
         return ModelSummary(self.method.name, size, table, tuple(self.method.notes(self.run.fitted, self.run.rounds)))
 

@@ -19,6 +19,7 @@ from ..config import Configuration
 from ..configure import absolute_path
 from ..declared import PYTHON
 from .config_file import read_config, read_config_file, write_config
+from .kept_model import with_kept_weights
 from .layout import lock_run_folder
 from .start import fit_and_write, start
 
@@ -79,9 +80,11 @@ def repeat(
     """
     if not path.exists():
         raise UserError(f"no file {path}")
+    folder = path if path.is_dir() else path.parent
     config = relocate(read_config(path) if path.is_dir() else read_config_file(path), place)
     refuse_python(path, config)
-    loaded = methods.load_of(path if path.is_dir() else path.parent, config.run.as_table(), trust_code=trust_code)
+    config = with_kept_weights(folder, config)
+    loaded = methods.load_of(folder, config.run.as_table(), trust_code=trust_code)
     return start(config, out, overwrite, progress, engine, loaded)
 
 
@@ -120,7 +123,7 @@ def restore(
     refuse_python(folder, config)
     loaded = methods.load_of(folder, config.run.as_table(), trust_code=trust_code)
     with working("loading data", progress):
-        ready, name = build(config, loaded, engine)
+        ready, name = build(with_kept_weights(folder, config), loaded, engine)
     digest = ready.engine.digest()
     if config.run.federation not in (None, digest):  # older runs do not say; their checkpoints do
         raise UserError(f"{config.run.data} holds other data than {folder} was run on, or splits them otherwise")

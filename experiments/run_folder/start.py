@@ -18,6 +18,7 @@ from ..build import build, ood_inputs
 from ..config import Configuration, RunConfig
 from ..own_table import described
 from .files import write_metrics
+from .kept_model import keep_weights
 from .layout import check_out, create_run_folder
 from .results import write_results
 from .track import tracked_run
@@ -53,6 +54,7 @@ def start(
         redraws=int(facts["redraws"]), federation=ready.engine.digest(), data_origin=facts.get("origin") or None
     )
     with create_run_folder(out, overwrite, f"{name}-{facts['data']}", config) as folder:
+        keep_weights(folder, config)
         return folder, fit_and_write(ready, folder, name, progress, config.run, resume=False)
 
 

@@ -91,7 +91,7 @@ def search(
         UserError: for a setting that cannot be (before anything is run), if ``out`` holds another search, or nothing
             can be chosen by.
     """
-    kept = {k: v for k, v in given.items() if k not in ("data_root", "device")}
+    kept = {k: str(v) if isinstance(v, Path) else v for k, v in given.items() if k not in ("data_root", "device")}
     facts = {"method": method, "data": data, "seeds": seeds, **kept, **({"settle": settle} if settle > 1 else {})}
     for what, number in (("seeds", seeds), ("settle", settle)):
         if number < 1:

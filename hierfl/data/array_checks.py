@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..errors import UserError
+from ..plurals import counted
 from .pool import Task
 
 #: whole numbers up to these are exact in float32, and in float64
@@ -74,7 +75,7 @@ def check_targets(
         raise UserError(f"{name}: labels must be whole numbers from 0, not {both.min()}..{both.max()}")
     if declared:
         if strange := int((both >= declared).sum()):
-            raise UserError(f"{name}: {strange} labels are not in the range 0..{declared - 1}")
+            raise UserError(f"{name}: {counted(strange, 'label', 'is', 'are')} not in the range 0..{declared - 1}")
         return y_train.astype(np.int64), y_test.astype(np.int64), declared
     present = np.unique(y_train)
     classes = int(present[-1]) + 1

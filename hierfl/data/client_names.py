@@ -87,6 +87,14 @@ def _check_name(name: str, what: str) -> None:
         )
 
 
+def in_words(*names: str) -> str:
+    """Clients as a sentence names them: a name that is a number reads as one with "client" before it."""
+    joined = " + ".join(names)
+    if any(any(map(str.isalpha, name)) for name in names):
+        return joined
+    return f"client{'s' * (len(names) > 1)} {joined}"
+
+
 def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:
     """Where each name is in an array of names, (N,): in the names' order, places ascending."""
     if not len(names):

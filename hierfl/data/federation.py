@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..plurals import counted
 from ..rng import client_keys
 from .batch import Batch, masked_zeros
 from .by_class import ByClass
@@ -118,7 +119,7 @@ class Federation(FederationMakers):
     def __repr__(self) -> str:
         """Sizes, not data."""
         n, name, shape = self.sizes() or [0], self.about.get("data", "data"), tuple(self.event_shape)
-        what = f"{self.clients} clients, {self.task}, {min(n)} to {max(n)} training examples, inputs {shape}"
+        what = f"{counted(self.clients, 'client')}, {self.task}, {min(n)} to {max(n)} training examples, inputs {shape}"
         return f"Federation({name}: {what})"
 
     @property

@@ -45,6 +45,7 @@ class FederationMakers:
         cls, x: Any, y: Any, client: Any, *, x_test: Any = None, y_test: Any = None, client_test: Any = None,
         test: float = 0.2, validation: float = 0.0, seed: int = 0, task: Task | None = None, spellings: str = "refuse",
         standardise: Standardise = "auto", name: str = "arrays", inputs: Inputs | None = None, weights: Any = None,
+        validation_of: str = "classes",
     ) -> Self:  # fmt: skip
         """A federation from arrays whose rows say which client they belong to.
 
@@ -66,6 +67,7 @@ class FederationMakers:
             name, spellings: what to call it; and as in :meth:`from_frame`.
             weights: (N,), for how many training rows each row stands; None for one each. Metrics, scales and units
                 count every row once.
+            validation_of: as in :meth:`from_pool`.
 
         Raises:
             UserError: for arrays that do not fit together, NaN, or a client with too few rows.
@@ -86,7 +88,7 @@ class FederationMakers:
             spellings,
             weights,
         )
-        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
+        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed, validation_of=validation_of)
         return made.remembering(kept)
 
     @classmethod
@@ -116,6 +118,7 @@ class FederationMakers:
     def from_folder(
         cls, path: str | Path, *, size: int | tuple[int, int] | None = None, clients: int = 0, split: str = "natural",
         test: float = 0.2, validation: float = 0.1, seed: int = 0, standardise: Standardise = "auto",
+        validation_of: str = "classes",
     ) -> Self:  # fmt: skip
         """A federation from a folder: pictures ``ROOT/client/label/*.png``, an .npz for each client, or LEAF's json.
 
@@ -124,24 +127,25 @@ class FederationMakers:
             size: height and width to which pictures are cut and resized; a single number for squares.
             clients, split: as of :meth:`from_npz`.
             test: the fraction of each client's rows held out, where the folder has no parts ``train`` and ``test``.
-            validation, seed, standardise: as of :meth:`from_pool` and :meth:`from_arrays`.
+            validation, validation_of, seed, standardise: as of :meth:`from_pool` and :meth:`from_arrays`.
 
         Raises:
             UserError: for a folder of another form.
         """
         shape = (size, size) if isinstance(size, int) else size
         pool, kept = folder_pool(path, size=shape, test=test, seed=seed, standardise=standardise)
-        return cls.from_pool(pool, clients, split, validation=validation, seed=seed).remembering(kept)
+        made = cls.from_pool(pool, clients, split, validation=validation, seed=seed, validation_of=validation_of)
+        return made.remembering(kept)
 
     @classmethod
     @checked_call
     def from_npz(
         cls, path: str | Path, *, clients: int = 0, split: str = "natural", validation: float = 0.1, seed: int = 0,
-        standardise: Standardise = "auto",
+        standardise: Standardise = "auto", validation_of: str = "classes",
     ) -> Self:  # fmt: skip
         """A federation from an ``.npz`` file; see :func:`hierfl.data.npz.load_npz` for the arrays it must hold."""
         pool = standardised(load_npz(Path(path)), standardise)
-        return cls.from_pool(pool, clients, split, validation=validation, seed=seed)
+        return cls.from_pool(pool, clients, split, validation=validation, seed=seed, validation_of=validation_of)
 
     @classmethod
     @checked_call
@@ -149,6 +153,7 @@ class FederationMakers:
         cls, df: pd.DataFrame, *, client: str, y: str, x: Sequence[str] | None = None, test: float = 0.2,
         validation: float = 0.0, seed: int = 0, task: Task | None = None, standardise: Standardise = "auto",
         spellings: str | Mapping[str, str] = "refuse", name: str = "frame", weights: str | None = None,
+        validation_of: str = "classes",
     ) -> Self:  # fmt: skip
         """A federation from a table: one column names the client, one is the response, the rest are inputs.
 
@@ -165,6 +170,7 @@ class FederationMakers:
                 :mod:`~hierfl.data.spellings` lists, or {column: choice}.
             name: what to call it.
             weights: the column that says for how many training rows each row stands, as in :meth:`from_arrays`.
+            validation_of: as in :meth:`from_pool`.
 
         Raises:
             UserError: for unknown columns, missing values or inputs that are no numbers.
@@ -174,7 +180,7 @@ class FederationMakers:
             read.x, read.y, read.client, None, None, None, test, seed, read.task, name, standardise, len(read.labels),
             numbers=True, weights=read.weights,
         )  # fmt: skip
-        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed)
+        made = cls.from_pool(pool, 0, "natural", validation=validation, seed=seed, validation_of=validation_of)
         return made.remembering(read.remembered)
 
     @classmethod

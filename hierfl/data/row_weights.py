@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
+from ..plurals import counted
 from .labels import one_column
 from .raw_values import number_array
 
@@ -24,7 +25,7 @@ def row_weights(weights: Any, rows: int, what: str) -> np.ndarray:
     """
     numbers = number_array(one_column(weights, what), what).astype(np.float64)
     if numbers.shape != (rows,):
-        raise UserError(f"{what} has {len(numbers)} entries, and x has {rows} rows")
+        raise UserError(f"{what} has {counted(len(numbers), 'value')}, and x has {counted(rows, 'row')}")
     if bad := int((~(np.isfinite(numbers) & (numbers > 0))).sum()):
         raise UserError(f"{what} holds {bad} value{'s' * (bad != 1)} that no row can stand for: weights are above zero")
     return numbers

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..plurals import counted
 from .legible import TITLE_LETTERS, legend_below, name_rows, title
 from .registry import Drawing, figure, slug
 from .style import GLOBAL, INK, MAX_NAMED_CLIENTS, MAX_SINGLE_CLIENTS, PERSONAL, QUIET, axis_for, client_points
@@ -129,7 +130,9 @@ def caterpillar(
     ax.grid(visible=False, axis="y")
     ax.xaxis.set_major_locator(MaxNLocator(5))
     without = len(clients) - len(order)
-    ax.set_xlabel("deviation from the fixed effect, central 90 %" + f"\n{without} clients have none" * bool(without))
+    ax.set_xlabel(
+        "deviation from the fixed effect, central 90 %" + f"\nnone of {counted(without, 'client')}" * bool(without)
+    )
     title(ax, f"Random effect: {effect}")
     legend_below(ax)
     return ax

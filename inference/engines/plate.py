@@ -14,6 +14,7 @@ from hierfl.data.batch import Batch
 from hierfl.data.federation import Federation
 from hierfl.devices import Sending, send
 from hierfl.nn.precision import precision
+from hierfl.plurals import counted
 from hierfl.recorder import recorder
 
 from ..calibration.answer import Answer
@@ -225,7 +226,9 @@ class PlateEngine:
             sums = sum(value.flatten(1).sum(1) if value.dim() > 1 else value for value in values.values())
             lost = [self.ids[j] for j in (~torch.as_tensor(sums).isfinite()).nonzero().flatten().tolist()]
             if lost:
-                log.warning("the posterior chains of %d clients diverged: %s", len(lost), ", ".join(lost[:10]))
+                log.warning(
+                    "the posterior chains of %s diverged: %s", counted(len(lost), "client"), ", ".join(lost[:10])
+                )
             self._final = broadcast.round, values
         return self._final[1]
 

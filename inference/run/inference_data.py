@@ -12,6 +12,7 @@ from pyro.distributions import ImproperUniform
 
 from hierfl.arviz_io import to_inference_data
 from hierfl.errors import UserError
+from hierfl.plurals import counted
 
 from ..checks import check_number, check_whole
 from ..evaluation.fitted import Fitted
@@ -42,7 +43,9 @@ def inference_data(
         raise UserError(f"limit is a number of bytes, not {limit}")
     if (joint := joint_posterior(fitted.method, fitted)) is not None:
         if draws is not None and draws > joint.kept:
-            raise UserError(f"{joint.kept} draws were kept: a fit with draws={draws} (--set draws={draws}) keeps more")
+            raise UserError(
+                f"it kept {counted(joint.kept, 'draw')}: a fit with draws={draws} (--set draws={draws}) keeps more"
+            )
         some = joint.some(draws, rows)
         most = None if draws is not None else max(2, int(limit / some.bytes_per_draw(rows=by_row)))
         return some.some(most, range(len(rows))).inference_data(rows=by_row, observed=observed)

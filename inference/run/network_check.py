@@ -12,6 +12,7 @@ from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
+from hierfl.plurals import counted
 
 from ..method.capabilities import is_tabular
 
@@ -68,14 +69,16 @@ def check_ids(network: Network, x: Tensor) -> None:
         return
     largest = int(x.max())
     if largest >= max(rows):
-        raise UserError(f"ids reach {largest}, and nn.Embedding has {max(rows)} rows: ids are 0 to {max(rows) - 1}")
+        raise UserError(
+            f"ids reach {largest}, and nn.Embedding has {counted(max(rows), 'row')}: ids are 0 to {max(rows) - 1}"
+        )
 
 
 def _check_outputs(network: Architecture, federation: Federation) -> None:
     outputs, needed = network.head.outputs, federation.classes if federation.task == "classification" else 1
     remedy = "architecture(spec, federation) makes one that fits, as does"
     if outputs != needed:
-        what = f"{needed} classes" if federation.task == "classification" else "a regression, of 1 output"
+        what = f"{counted(needed, 'class')}" if federation.task == "classification" else "a regression, of 1 output"
         raise UserError(
             f"the network's head has {outputs} output{'s' * (outputs != 1)}, and the federation {what}: {remedy} "
             f"LinearHead({network.head.features}, {needed})"

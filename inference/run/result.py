@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hierfl.argument_types import typed_call
 from hierfl.errors import UserError
+from hierfl.plurals import counted
 
 from ..calibration.calibrate import Calibration
 from ..checks import check_whole
@@ -25,6 +26,7 @@ from ..method.with_noise import plan_of
 from ..options import Options
 from ..state import State
 from .coverage import Coverage
+from .divergence import divergence
 from .inference_data import inference_data
 from .journal import Row
 from .predicting import Predicting
@@ -72,7 +74,7 @@ class Run(Predicting, ClientModules):
     def __repr__(self) -> str:
         """What was fitted to what, not the data."""
         name = type(self.fitted.method).__name__
-        return f"Run({name}, {self.rounds} rounds, seed {self.options.seed}, {self.fitted.federation!r})"
+        return f"Run({name}, {counted(self.rounds, 'round')}, seed {self.options.seed}, {self.fitted.federation!r})"
 
     @property
     def rounds(self) -> int:
@@ -197,8 +199,8 @@ class Run(Predicting, ClientModules):
     @property
     def warnings(self) -> list[str]:
         """What a reader has to know of the fit, a line each."""
-        lines = [self.coverage.warning] if self.coverage and self.coverage.warning else []
-        return [*lines, *(self.watch.lines if self.watch else [])]
+        lines = [divergence(self), self.coverage.warning if self.coverage else ""]
+        return [*filter(None, lines), *(self.watch.lines if self.watch else [])]
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hierfl.plurals import counted
+
 #: standard errors by which an earlier round has to beat the last one
 ERRORS = 3.0
 #: clients with validation data, from which on a standard error over clients says something
@@ -62,7 +64,9 @@ def chosen_round(held_out: Sequence[tuple[int, Tensor]], last: int) -> Chosen:
     between = f"round {best} (NLL {pooled[best]:.3f}) from the last (NLL {pooled[last]:.3f})"
     if len(n) < CLIENTS:
         return Chosen(
-            last, f"validation does not tell {between}: {len(n)} clients have validation data, of {CLIENTS} needed"
+            last,
+            f"validation does not tell {between}: {counted(len(n), 'client', 'has', 'have')} validation data, "
+            f"of {CLIENTS} needed",
         )
     if np.isinf(pooled[last]):
         return Chosen(best, "")
@@ -71,7 +75,7 @@ def chosen_round(held_out: Sequence[tuple[int, Tensor]], last: int) -> Chosen:
     error = np.sqrt(len(n) / (len(n) - 1) * np.square(gaps - gap * n).sum()) / n.sum()
     if gap > ERRORS * error:
         return Chosen(best, "")
-    many = f"{gap / error:.1f} paired standard errors over {len(n)} clients, and {ERRORS:.0f} are needed"
+    many = f"{gap / error:.1f} paired standard errors over {counted(len(n), 'client')}, and {ERRORS:.0f} are needed"
     return Chosen(last, f"validation does not tell {between}: they differ by {many}")
 
 

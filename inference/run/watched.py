@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hierfl.data.client_names import in_words
+
 from ..server.robust.measures import MEASURES
 from ..server.robust.standing import StandsOut
 from ..server.robust.watch import Watch
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("hierfl")
 #: what a method may know beside the measures of every message
 DISTANCE = "estimate_distance"
+#: between the names of clients that are watched together
+JOINED = " + "
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Watched:
         """At the end of a fit, or so far; None where single messages are not seen."""
         if not watch.members:
             return None
-        names = [" + ".join(ids[j] for j in row) for row in watch.members]
+        names = [JOINED.join(ids[j] for j in row) for row in watch.members]
         table, left_out = watch.table, watch.without  # the last round may be judged by now alone
         kept = cls(names, table, watch.named, watch.estimated, before=watch.before)
         if left_out is None:
@@ -69,7 +73,8 @@ class Watched:
     def words(self, row: StandsOut) -> str:
         """Who it is and by what it stands out, without estimates."""
         far = "" if not np.isfinite(row.distance) else f", {row.distance:.0f} spreads from the others'"
-        return f"{self.names[row.client]} stands out by {row.words} (round {row.round}){far}"
+        names = self.names[row.client].split(JOINED)
+        return f"{in_words(*names)} stand{'s' * (len(names) < 2)} out by {row.words} (round {row.round}){far}"
 
     def _moved(self, row: int) -> str:
         if self.beside is None or self.without is None or self.errors is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from hierfl.inference.evaluation.fitted import Fitted
+from hierfl.plurals import counted
 
 from .guide import PATIENCE
 from .marginals.notes import shape_notes
@@ -25,7 +26,9 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
     phase, settings = Phase(int(shared[PHASE])), method.settings
     if phase != Phase.DONE:
         what = "the guide still moved" if phase <= Phase.FINE else "the posterior of the globals was being explored"
-        return [f"not arrived: after {rounds} rounds {what}; its draws are not of the posterior: say more rounds"]
+        return [
+            f"not arrived: after {counted(rounds, 'round')} {what}; its draws are not of the posterior: say more rounds"
+        ]
     moved = last_move(shared[TRACE])
     points = [latent.name for latent in method.sites.globals if latent.point]
     notes = [f"points without a spread: {', '.join(points)}"] if points else []

@@ -11,6 +11,7 @@ import numpy as np
 from hierfl.calls import checked_call
 from hierfl.errors import NoAttribute, UserError
 from hierfl.inference.run.result import Run
+from hierfl.plurals import counted
 
 from .method import AnyModel
 from .own_guide.method import OwnGuide
@@ -98,7 +99,8 @@ class FittedModel:
     def summary(self) -> ModelSummary:
         """Globals: mean, sd, 5 % and 95 % of each number; and what the fit as a whole is worth."""
         federation = self.joint.fitted.federation
-        size = f"{federation.clients} clients, {sum(federation.sizes())} rows, {self.run.rounds} rounds"
+        sizes = (federation.clients, "client"), (sum(federation.sizes()), "row"), (self.run.rounds, "round")
+        size = ", ".join(counted(number, word) for number, word in sizes)
         notes = self.joint.notes(self.run.rounds)
         return ModelSummary(self.method.name, size, self.joint.globals_table(), tuple(notes))
 

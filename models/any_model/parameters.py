@@ -103,7 +103,7 @@ def refuse_own(name: str, message: dict[str, Any], clients: int) -> None:
     if len(shape) < event_dim + 2 or shape[len(shape) - event_dim - 2 : len(shape) - event_dim] != (clients, 1):
         wanted = ", ".join(["batch.num_clients", "1", *map(str, own_shape)])
         raise UserError(
-            f"pyro.param {name!r} of each client has shape {shape} where there are {clients} clients: give it "
+            f"pyro.param {name!r} of each client has shape {shape} where the number of clients is {clients}: give it "
             f"torch.zeros({wanted}), or leave event_dim out, and it is everyone's"
         )
 

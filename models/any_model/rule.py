@@ -16,6 +16,7 @@ from hierfl.inference.messages.form import Field, Form, not_negative
 from hierfl.inference.server.explored import Explored, systematic
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
+from hierfl.plurals import counted
 from hierfl.rng import key, normals
 
 from .evaluating import global_prior
@@ -234,7 +235,10 @@ class NaturalGradient:
             log.warning("round %d changes nothing: an exploration needs all clients, and %d are missing",
                         context.round, missing)  # fmt: skip
             return values
-        log.warning("the exploration is given up: in %d rounds some client was missing; draws are the guide's", often)
+        log.warning(
+            "the exploration is given up: in %s some client was missing; draws are the guide's",
+            counted(int(often), "round"),
+        )
         values[PHASE] = values[PHASE].new_tensor(float(Phase.DONE))
         values[WORTH] = torch.zeros_like(values[WORTH])
         values[VERDICT] = replace(Verdict.read(values), missed=float(often)).values.to(values[MEAN])

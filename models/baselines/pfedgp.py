@@ -54,6 +54,7 @@ from hierfl.inference.server.rules.means import UniformMean
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.likelihoods import Softmax
+from hierfl.plurals import counted
 from hierfl.ppl.class_tree import any_tree
 from hierfl.ppl.gaussian_process import (
     NUGGET,
@@ -149,7 +150,7 @@ class PFedGP(Method):
     def check_sizes(self, sizes: Sequence[int]) -> None:
         if max(sizes, default=0) > self.settings.most:
             raise UserError(
-                f"a client has {max(sizes)} examples, and pfedgp takes {self.settings.most} at most "
+                f"a client has {counted(max(sizes), 'example')}, and pfedgp takes {self.settings.most} at most "
                 "(most=N allows N): memory grows with their square, time with their cube"
             )
 

@@ -32,6 +32,8 @@ class HierarchicalClassifier(ClassifierMixin, HierarchicalEstimator):
             clients that there may be.
         draws: of the posterior, that predictions are averaged over; 0 predicts at its mean.
         random_state: seed of the fit; None for a new one each time.
+        head, weights: what a client has for itself, and the file of first weights; see
+            :func:`hierfl.nn.networks.build.architecture`.
 
     Attributes:
         classes_: the labels, sorted.

@@ -22,6 +22,7 @@ from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.run.fit import fit
 from hierfl.inference.run.result import Run
 from hierfl.nn.networks.build import architecture
+from hierfl.plurals import counted
 
 from .. import METHODS, class_of
 
@@ -41,7 +42,7 @@ class HierarchicalEstimator(BaseEstimator):
     def __init__(
         self, method: Any = "pfedvem", *, group: Any = None, network: str = "mlp:32", rounds: int = 30,
         settings: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None, unseen: str = "error",
-        draws: int = 0, random_state: Any = 0,
+        draws: int = 0, random_state: Any = 0, head: str = "linear", weights: Any = None,
     ) -> None:  # fmt: skip
         self.method = method
         self.group = group
@@ -52,6 +53,8 @@ class HierarchicalEstimator(BaseEstimator):
         self.unseen = unseen
         self.draws = draws
         self.random_state = random_state
+        self.head = head
+        self.weights = weights
 
     @property
     def run_(self) -> Run:
@@ -70,7 +73,8 @@ class HierarchicalEstimator(BaseEstimator):
             x, y, client, test=0.0, validation=0.0, seed=seed, task=self._task, standardise=True, inputs="numbers",
             spellings="keep",
         )  # fmt: skip
-        made = cls(architecture(self.network, federation, latent=cls.latent), **dict(self.settings or {}))
+        network = architecture(self.network, federation, latent=cls.latent, head=self.head, weights=self.weights)
+        made = cls(network, **dict(self.settings or {}))
         usual = {"dtype": torch.float64, "splits": (), "evaluate_every": max(1, self.rounds)}
         options = {**usual, **dict(self.options or {})}
         self._run = fit(made, federation, self.rounds, seed=seed, progress=False, **options)
@@ -88,7 +92,7 @@ class HierarchicalEstimator(BaseEstimator):
                 if self.unseen == "error":
                     raise UserError(
                         f"whose rows are they? Say groups=, or unseen='population'; it was fitted to "
-                        f"{len(self.clients_)} clients"
+                        f"{counted(len(self.clients_), 'client')}"
                     )
                 client = np.full(len(x), "")
         answers: dict[str, Any] = {}

@@ -75,7 +75,7 @@ class HeadSpreads:
         }
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """What the local step has left; zeros where it was not taken."""
+        """The score and information of log rho that the local step has left; zeros where it was not taken."""
         like, size = chunk.shared[f"{self.name}.log_rho"], len(chunk.clients)
         if not self.turns(chunk.round, chunk.shared):
             form = self.form({f"{self.name}.log_rho": like})

@@ -37,6 +37,12 @@ OLD = """class One(Base):
 """
 
 
+def test_a_star_gives_the_list_and_every_class() -> None:
+    names: dict[str, object] = {}
+    exec("from hierfl.models import *", names)
+    assert {"METHODS", "PFedVEM", "FedPop", "MixedEffects"} <= names.keys()
+
+
 def shipped() -> list[type[Method]]:
     """Every class of ours that has a name of its own; one that is made for a user's model is in no list."""
     for name in METHODS:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from hierfl.plurals import counted
+
 from ..options import path_argument, path_option
 from .options import HOME_HELP
 
@@ -53,7 +55,8 @@ def forget(
     forgotten = delete(SiteHome(folder), study, older_than, Ledger())
     for study_forgotten in forgotten:
         typer.echo(
-            f"{study_forgotten.name}, ended on {study_forgotten.ended}: {study_forgotten.files} files are deleted"
+            f"{study_forgotten.name}, ended on {study_forgotten.ended}: "
+            f"{counted(study_forgotten.files, 'file')} deleted"
         )
     if not forgotten:
         typer.echo("nothing is deleted: no study has ended here" + (" so long ago" if older_than else ""))

@@ -12,6 +12,7 @@ from hierfl.data.patients import beyond_words
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
 from hierfl.files import shown
+from hierfl.plurals import counted
 
 from ..as_json import AsJson, print_json
 from ..options import Settings, TrustCode, path_option, with_run_options
@@ -48,6 +49,8 @@ def study(
     setting: Settings = None,
     out: Annotated[Path, path_option("FILE", "The file to write.")] = Path("study.toml"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    head: Annotated[str | None, typer.Option("--head", hidden=True)] = None,
+    network_weights: Annotated[str | None, typer.Option("--network-weights", hidden=True)] = None,
     **given: Any,
 ) -> None:
     """Write a draft of study.toml, with a data dictionary, for all sites to agree on."""
@@ -56,6 +59,9 @@ def study(
     from ...federate.roster_keys import SERVER, with_cards
     from ...run_folder.files import write_text
 
+    for flag, value in (("--head", head), ("--network-weights", network_weights)):
+        if value is not None:
+            raise UserError(f"{flag} is not for a study yet: study.toml names no file of weights; hierfl run takes it")
     if out.exists() and not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
     clients, keys = with_cards(site, key)
@@ -103,10 +109,10 @@ def check(
             }),
         })  # fmt: skip
     screen = console()
-    facts = f"{agreed.loaded.name}, {len(agreed.clients)} sites"
-    screen.print(f"{data}: {site_data.rows} rows fit {shown(agreed.name)} ({facts})")
+    facts = f"{agreed.loaded.name}, {counted(len(agreed.clients), 'site')}"
+    screen.print(f"{data}: {counted(site_data.rows, 'row', 'fits', 'fit')} {shown(agreed.name)} ({facts})")
     if site_data.left_out:
-        screen.print(f"{site_data.left_out} more rows lack a value, and are left out")
+        screen.print(f"{counted(site_data.left_out, 'more row', 'lacks', 'lack')} a value: left out")
     if site_data.beyond:
         privacy = agreed.table["privacy"]
         screen.print(beyond_words(site_data.beyond, privacy["patient"], privacy.get("patient_rows", 1)))

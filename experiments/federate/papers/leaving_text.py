@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hierfl.plurals import counted
+
 from ..guard.audit import Audit
 from ..guard.home import Home
 from ..guard.withdrawal import Withdrawal
@@ -35,11 +37,11 @@ def words_of(left: Withdrawal, deleted: int, study: Study, sent: Sequence[Mappin
     return [
         f"{left.client} has left {left.name}: decided by {left.by} on {left.when}.",
         "Taken back:",
-        f"  {deleted} files of this study are deleted here; the audit file keeps their digests.",
+        f"  Deleted here: {counted(deleted, 'file')} of this study; the audit file keeps their digests.",
         "  Whatever is asked from now on is refused (withdrawn), signed, while hierfl federate site runs.",
         "  An older copy of this folder refuses, too, on this account.",
         "Not taken back:",
-        f"  {len(given)} answers have left{span}. They are in sums, and sums cannot be undone.",
+        f"  {counted(len(given), 'answer', 'has', 'have')} left{span}. They are in sums, and sums cannot be undone.",
         "  The server may have kept each of them, and copies of the folders they went through have them, sealed.",
         f"  What the server's rules keep of them ({study.loaded.name}):",
         *(f"    {line}" for line in kept_by_server(study.loaded, study.table["settings"], design)),

@@ -129,7 +129,7 @@ def _design_problems(own: NamedSums, total: NamedSums, rest: NamedSums) -> Itera
     """Of the second step of a formula."""
     others = float(rest["sites"])  # a roster may have changed since
     if others < 1 or others % 1:
-        yield f"they are of {others + 1:g} sites"
+        yield f"they are of {others + 1:g} site{'s' * (others != 0)}"
     for name in ("varying", "informative", "several", "homes", "levels", "histogram"):
         if name not in rest:
             continue

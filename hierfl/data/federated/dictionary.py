@@ -88,7 +88,8 @@ class Column:
         number = values.dtype.kind in "iufb"
         if self.kind == "category":
             strange = int((~values.isin(self.levels)).sum())
-            return f"has {strange} values that are none of its {len(self.levels)} levels" if strange else ""
+            many = f"{strange} value{' that is' if strange == 1 else 's that are'}"
+            return f"has {many} none of its {len(self.levels)} levels" if strange else ""
         if self.kind == "name":
             return ""
         if not number:
@@ -102,7 +103,8 @@ class Column:
             return "holds decimals, and is declared whole"
         least, most = (edge if edge is not None else sign * np.inf for edge, sign in ((self.least, -1), (self.most, 1)))
         outside = int(((numbers < least) | (numbers > most)).sum())
-        return f"has {outside} values outside of its range, {least:g} to {most:g}" if outside else ""
+        many = f"{outside} value{'s' * (outside > 1)}"
+        return f"has {many} outside of its range, {least:g} to {most:g}" if outside else ""
 
     def typed(self, values: pd.Series) -> pd.Series:
         """A site's values, of the type that every site's have."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...errors import UserError
+from ...plurals import counted
 from ..pool import PooledDataset
 from .registry import Index, Parts
 
@@ -38,7 +39,7 @@ def _positions(cell_of: np.ndarray, rng: np.random.Generator) -> dict[int, Index
 def cut_points(n: int, parts: int, rng: np.random.Generator, what: str) -> Index:
     """parts - 1 distinct cut points, uniform on 1..n-1 (random slicing)."""
     if parts > n:
-        raise UserError(f"{what} has {n} examples, too few for the {parts} clients that share it")
+        raise UserError(f"{what} has {counted(n, 'example')}, too few for the {parts} clients that share it")
     return np.sort(rng.choice(np.arange(1, n), parts - 1, replace=False))
 
 
@@ -66,7 +67,9 @@ def slices_equal(
     """Every cell in parts as equal as can be."""
     for c, who in owners.items():
         if len(who) > len(where[c]):
-            raise UserError(f"class {c} has {len(where[c])} examples, too few for the {len(who)} clients that share it")
+            raise UserError(
+                f"class {c} has {counted(len(where[c]), 'example')}, too few for the {len(who)} clients that share it"
+            )
     return {c: np.array_split(where[c], len(who)) for c, who in owners.items()}
 
 

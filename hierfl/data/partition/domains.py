@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UserError
+from ...plurals import counted
 from ..pool import PooledDataset
 from .cells import assemble, labels_of, slices_own
 from .registry import Index, Parts, split
@@ -40,7 +41,9 @@ def domains(pool: PooledDataset, clients: int, parameter: float, rng: np.random.
     for d, name in enumerate(domains):
         index, mine = rng.permutation(np.flatnonzero(owner == name)), range(d, clients, len(domains))
         if len(mine) * n > len(index):
-            raise UserError(f"domain {name} has {len(index)} training examples, fewer than {len(mine)} times {n}")
+            raise UserError(
+                f"domain {name} has {counted(len(index), 'training example')}, fewer than {len(mine)} times {n}"
+            )
         for k, j in enumerate(mine):
             train[j] = np.sort(index[k * n : (k + 1) * n])
             test[j] = np.flatnonzero(owner_test == name) + offset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UserError
+from ...plurals import counted
 from ..pool import PooledDataset
 from .cells import labels_of, refilled
 from .registry import Index, Parts, split
@@ -40,7 +41,10 @@ def few_images(
         for place, k in enumerate(order):
             many = size // len(order) + (place < size % len(order))
             if many > len(left[k]):
-                raise UserError(f"{clients} clients with {size} examples are more than {pool.name} has of class {k}")
+                raise UserError(
+                    f"{counted(clients, 'client')} with {counted(size, 'example')} are more than {pool.name} has of "
+                    f"class {k}"
+                )
             parts.append(left[k][:many])
             left[k] = left[k][many:]
         mine.append(np.sort(np.concatenate(parts)))

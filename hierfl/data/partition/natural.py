@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UserError
+from ...plurals import counted
 from ..client_names import rows_of
 from ..pool import PooledDataset
 from .registry import Parts, split
@@ -18,7 +19,7 @@ def _names(pool: PooledDataset, clients: int) -> list[str]:
         )
     names = sorted(str(c) for c in np.unique(pool.client_train))
     if clients not in (0, len(names)):
-        raise UserError(f"{pool.name} has {len(names)} clients of its own, not {clients}")
+        raise UserError(f"{pool.name} has {counted(len(names), 'client')} of its own, not {clients}")
     strangers = sorted(set(pool.client_test.astype(str)) - set(names))
     if strangers:
         raise UserError(f"client {strangers[0]} of {pool.name} has test rows but no training rows")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UserError
+from ...plurals import counted
 from ..pool import PooledDataset
 from .cells import fifth_held_out
 from .registry import Parts, split
@@ -18,13 +19,16 @@ def pathological(
     y, c, n = np.concatenate([pool.y_train, pool.y_test]), int(parameter), int(each)
     labels = np.unique(y)
     if c > len(labels):
-        raise UserError(f"{c} labels per client are more than the {len(labels)} there are")
+        raise UserError(f"{counted(c, 'label')} per client are more than the {len(labels)} there are")
     left = {k: rng.permutation(np.flatnonzero(y == k)) for k in labels.tolist()}
     mine = []
     for _ in range(clients):
         enough = [k for k, index in left.items() if len(index) >= n]
         if len(enough) < c:
-            raise UserError(f"{clients} clients with {c} labels, {n} examples of each, are more than {pool.name} has")
+            raise UserError(
+                f"{counted(clients, 'client')} with {counted(c, 'label')}, {counted(n, 'example')} of each, "
+                f"are more than {pool.name} has"
+            )
         hand = rng.choice(enough, c, replace=False).tolist()
         mine.append(np.concatenate([left[k][:n] for k in hand]))
         left |= {k: left[k][n:] for k in hand}

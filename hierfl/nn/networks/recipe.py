@@ -131,7 +131,7 @@ class Recipe:
         how = example, self.outputs, head.rank, head.layers, head.kind == "lora"
         if adapted and self.latent:
             encoder, base, own, latents = latent_low_rank(module, *how)
-            return Architecture(base, own, noise, whole, encoder, latents)
+            return Architecture(base, own, noise, whole, encoder, latents, recipe=self.as_json())
         if adapted:
             base, own = low_rank(module, *how)
             return Architecture(base, own, noise, whole, recipe=self.as_json())
@@ -148,12 +148,15 @@ class Recipe:
             return without_batch_norm(module, "affine")
         return with_weights(module, weights, norm, self.spec)
 
-    def again(self, noise: Any, constants: Mapping[str, Tensor]) -> Architecture:
+    def again(
+        self, noise: Any, constants: Mapping[str, Tensor], of_encoder: Mapping[str, Tensor] | None = None
+    ) -> Architecture:
         """The same network with the values that were constant in it.
 
         Args:
             noise: as the architecture had it.
             constants: by the base network's names.
+            of_encoder: by the encoder's; None where there is none.
         """
         blank = self.made(noise, again=True)
         own = {key.removeprefix("network."): value for key, value in constants.items()}
@@ -165,4 +168,11 @@ class Recipe:
                     if name in own:
                         value.copy_(own[name])
                 net.whole.constants_changed()  # a head's were read already
+        if blank.encoder is not None:
+            with torch.no_grad():
+                encoder = blank.encoder.module
+                for key, value in (*encoder.named_parameters(), *encoder.named_buffers()):
+                    if key in (of_encoder or {}):
+                        value.copy_((of_encoder or {})[key])
+            blank.encoder.whole.constants_changed()
         return blank

@@ -59,7 +59,8 @@ def read(record: Mapping[str, Any], constants: Mapping[str, Tensor], given: Arch
         return given
     if record.get("recipe") and record["networks"]["base"]["layers"] is None:
         try:
-            made = Recipe.read(record["recipe"]).again(record["noise"], _of("base", constants))
+            parts = (_of(name, constants) for name in ("base", "encoder"))
+            made = Recipe.read(record["recipe"]).again(record["noise"], *parts)
         except (UserError, TypeError, KeyError, RuntimeError) as error:
             raise UserError(f"network {record['spec']} cannot be made again: {error}") from error
         made = replace(made, head=replace(made.head, contrasts=record["head"]["contrasts"]))

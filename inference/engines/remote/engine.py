@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from hierfl.data.batch import Batch
+from hierfl.data.client_names import in_words
 from hierfl.data.federation import SPLITS, Federation
 from hierfl.errors import UserError
 
@@ -158,11 +159,12 @@ class RemoteEngine:
         for j, at in self._at.items():
             if isinstance(at, int) and at > number:
                 raise UserError(
-                    f"{self.ids[j]} is at round {at} of this study, and this server at {number}: go on from the "
-                    "server's own checkpoint, or begin another study"
+                    f"{in_words(self.ids[j])} is at round {at} of this study, and this server at {number}: go on from "
+                    "the server's own checkpoint, or begin another study"
                 )
             if isinstance(at, int) and at < int(self.questions.counted[j]):
-                log.warning("%s has lost its values: it is at round %d, and has answered more", self.ids[j], at)
+                name = in_words(self.ids[j])
+                log.warning("%s has lost its values: it is at round %d, and has answered more", name, at)
         self._at = {}
 
     # -- asking -------------------------------------------------------------------------------------------------

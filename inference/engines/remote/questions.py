@@ -8,8 +8,10 @@ from typing import Any, Protocol
 
 import torch
 
+from hierfl.data.client_names import in_words
 from hierfl.errors import UserError
 from hierfl.files import shown
+from hierfl.plurals import counted
 
 from ...messages.form import LONGEST
 from ...state import State
@@ -121,7 +123,7 @@ class Questions:
 
     def _note(self, client: str, refused: str) -> None:
         if refused and self.refusals.get(client) != refused:
-            log.warning("%s refuses (%s): its own log says why", client, refused)
+            log.warning("%s refuses (%s): its own log says why", in_words(client), refused)
         if refused:
             self.refusals[client] = refused
         else:
@@ -153,8 +155,8 @@ class Questions:
         lasting = [j for j in clients if self.refusals.get(self.ids[j]) in LASTING]
         needed = len(clients) if least is None else least
         if lasting and len(clients) - len(lasting) < needed:
-            raise self.missing(lasting, f"a round counts with {needed} messages, and fewer can come")
+            raise self.missing(lasting, f"a round counts with {counted(needed, 'message')}, and fewer can come")
 
     def refuse(self, client: int, kind: str, error: Exception) -> None:
         """Says that an answer is not used."""
-        log.warning("the answer of %s (%s) is not used: %s", self.ids[client], kind, error)
+        log.warning("the answer of %s (%s) is not used: %s", in_words(self.ids[client]), kind, error)

@@ -33,6 +33,7 @@ from torch import Tensor
 from hierfl.data.padding import buckets
 from hierfl.errors import UserError, unknown
 from hierfl.nn.likelihoods import RESPONSE_SD
+from hierfl.plurals import counted
 from hierfl.ppl.frozen_features import FrozenFeatures
 from hierfl.rng import ClientNoise
 
@@ -112,7 +113,8 @@ class Langevin:
             raise UserError(f"Langevin's step_size must be above 0, not {self.step_size}")
         if self.steps and self.kept < 1:
             raise UserError(
-                f"{self.steps} steps, {self.burn} of burn-in and one kept of {self.thin} keep nothing: more steps"
+                f"{counted(self.steps, 'step')}, {self.burn} of burn-in and one kept of {self.thin} keep nothing: "
+                "more steps"
             )
         if self.batch is not None and self.metropolis:
             raise UserError("a minibatch knows no acceptance probability: metropolis needs batch=None")

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hierfl.data.client_names import in_words
+
 from ...state import State
 from .standing import FEWEST, LEAST_MEASURE, distances, medians
 
@@ -74,8 +76,8 @@ def lines(sites: Mapping[str, State], columns: Mapping[str, Sequence[str]]) -> l
             continue
         values = compared({k: np.stack([sites[j][key].double().cpu().numpy() for j in ids]) for k, key in keys.items()})
         words += [
-            f"{ids[j]} stands out before the first round by {WORDS[what]} of {names[column]}, {far:.0f} spreads from "
-            "the others': are its units, and its column, those of the dictionary?"
+            f"{in_words(ids[j])} stands out before the first round by {WORDS[what]} of {names[column]}, {far:.0f} "
+            "spreads from the others': are its units, and its column, those of the dictionary?"
             for j, column, what, far in unlike(values)
         ]
     return words

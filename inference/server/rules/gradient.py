@@ -52,7 +52,7 @@ class Gradient:
         return values_form(old)
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """Each row's gradient at the broadcast values, at its own new posterior."""
+        """Each client's gradient at the broadcast values, at its own new posterior."""
         if self.controls is not None:
             return controlled_scores(chunk, names, self.controls, self.particles)
         return elbo_gradient(chunk, names, self.particles, ("gradient", *names))

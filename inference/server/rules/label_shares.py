@@ -66,7 +66,7 @@ class LabelSharePopulation:
         }
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """Of each row."""
+        """Each client's label shares, counts of its labels, and the two sums over them that beta is updated by."""
         given = self.population(chunk.shared, chunk.values[self.counts].squeeze(1))
         like = chunk.shared[f"{self.name}.log_kappa"]
         return {key: value.to(like) for key, value in self.sums(given).items()}

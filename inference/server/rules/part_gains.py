@@ -86,7 +86,7 @@ class PartGains:
         }
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """Of each row."""
+        """Each client's gain by every part in nats, tanh of half of it, both squared, and versions' log densities."""
         like = chunk.shared[f"{self.name}.gain"]
         size = len(chunk.clients)
         d, nulls, rows = (like.new_zeros((size, k)) for k in (len(self.parts), self.nulls, 1))

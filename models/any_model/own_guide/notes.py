@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from hierfl.inference.evaluation.fitted import Fitted
+from hierfl.plurals import counted
 
 from ..names import BOUND, PHASE, TRACE, Phase
 from ..verdict import Verdict
@@ -52,7 +53,7 @@ def notes(method: Guided, fitted: Fitted, rounds: int) -> list[str]:
     phase = Phase(int(shared[PHASE]))
     if phase <= Phase.FINE:
         return [
-            f"not arrived: its {rounds} rounds ended while {_what(method, fitted, phase)}: say more rounds",
+            f"not arrived: its {counted(rounds, 'round')} ended while {_what(method, fitted, phase)}: say more rounds",
             *_how_far(shared[TRACE]),
         ]
     lines = [f"draws are the guide's: its bound is {float(shared[BOUND]):,.1f}, and its parameters are steady"]
@@ -69,6 +70,6 @@ def notes(method: Guided, fitted: Fitted, rounds: int) -> list[str]:
         why = f"a client has {method.q} numbers"
     else:
         why = "some client was missing in each of the rounds that would have done it" if phase == Phase.DONE else (
-            f"its {rounds} rounds ended before"
+            f"its {counted(rounds, 'round')} ended before"
         )  # fmt: skip
     return [*lines, f"not checked: how near the guide is to the posterior, since {why}"]

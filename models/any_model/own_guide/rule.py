@@ -174,7 +174,11 @@ class StochasticAscent:
         often = context.rule_state.get("ascent.missed", values[WORTH].new_zeros(())) + bool(missing)
         context.rule_state["ascent.missed"] = often
         if missing and method.checks and int(often) < MISSED:
-            log.warning("round %d checks nothing: it needs all clients, and %d are missing", context.round, missing)
+            log.warning(
+                "round %d checks nothing: it needs all clients, and %s missing",
+                context.round,
+                "1 is" if missing == 1 else f"{missing} are",
+            )
             return values
         if method.checks and not missing:
             noise = method.check_noise(context.seed)

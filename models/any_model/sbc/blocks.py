@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hierfl.data.column_federation import column_federation
 from hierfl.data.federation import Federation
+from hierfl.plurals import counted
 from hierfl.rng import generator, key
 
 from ..columns import checked
@@ -147,7 +148,9 @@ class Blocks:
         made = []
         for k, replicate in enumerate(fits):
             verdict, ranks = Verdict.read(replicate.shared), {}
-            failed = replicate.failed or ("" if replicate.arrived else f"not arrived after {replicate.rounds} rounds")
+            failed = replicate.failed or (
+                "" if replicate.arrived else f"not arrived after {counted(replicate.rounds, 'round')}"
+            )
             if replicate.arrived:
                 among = draws[:, done.index(k)]
                 if bool(among.isfinite().all() & truths[k].isfinite().all()):

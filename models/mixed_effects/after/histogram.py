@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from hierfl.data.client_names import in_words
 from hierfl.errors import UserError
 from hierfl.inference.evaluation.fitted import Fitted
 from hierfl.inference.run.result import Run
@@ -51,7 +52,7 @@ def counts_of_rows(fitted: Fitted) -> Tensor:
         try:
             u = client_quantiles(fitted, own, j)
         except UserError as error:
-            log.warning("the rows of %s are in no histogram of residuals: %s", federation.ids[j], error)
+            log.warning("the rows of %s are in no histogram of residuals: %s", in_words(federation.ids[j]), error)
             continue
         cells = (u[u.isfinite()] * CELLS).floor().clamp(0, CELLS - 1).long()
         counts += torch.bincount(cells, minlength=CELLS)

@@ -20,6 +20,7 @@ from torch import Tensor
 from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
+from hierfl.plurals import counted
 
 if TYPE_CHECKING:
     from ..model.equations import MixedModel
@@ -84,6 +85,9 @@ class Release:
         ]
         beyond = torch.cat(outside).to(clean)
         if int(beyond.sum()):
-            log.warning("%d rows had a value outside of its declared range, and count at its end", int(beyond.sum()))
+            log.warning(
+                "%s had a value outside of its declared range, which counts at its end",
+                counted(int(beyond.sum()), "row"),
+            )
         done = torch.stack([torch.ones_like(beyond), beyond], -1)
         return chunk.put({"released": torch.stack(noisy).unsqueeze(1), "released_rows": done.unsqueeze(1)})

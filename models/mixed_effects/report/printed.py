@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hierfl.data.formula.parsed import INSIDE_GROUPS
 from hierfl.errors import UserError, in_short
+from hierfl.responses.registry import RESPONSES
 
 from .summary import p_value
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Student's t with as many degrees of freedom, or more, is printed as a normal
+NORMAL_DF = 1e4
+#: what exp of a coefficient may be called
+RATIOS = frozenset(kind.ratio for kind in RESPONSES.values() if kind.ratio)
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Summary:
         n = self.numbers
         lines = [f"{self.formula}   {self.family}, {what}", ""]
         lines += [_text(self.table, self.level), ""]
+        lines += [ratio_line(ratio) for ratio in RATIOS if ratio in self.table]
         if "log_likelihood" in n:
             name = "restricted log likelihood" if self.population == "reml" else "log likelihood"
             lines.append(f"{name} {n['log_likelihood']:.3f}, AIC {n['aic']:.1f}, BIC {n['bic']:.1f}")
@@ -60,16 +68,36 @@ class Summary:
 def _text(table: pd.DataFrame, level: float) -> str:
     """The columns that have numbers, a few digits each."""
     tail = 50 * (1 - level)
+    statistic = statistic_name(table["df"][table["statistic"].notna()])
     names = {
         "estimate": "estimate", "standard_error": "SE", "lower": f"{tail:g} %", "upper": f"{100 - tail:g} %",
-        "statistic": "t", "df": "df", "p": "p",
+        "statistic": statistic, "df": "df", "p": "p",
     }  # fmt: skip
     shown = table[["effect", *names]].copy()
-    shown["df"] = shown["df"].where(shown["df"] < 1e4)
+    shown["df"] = shown["df"].where(shown["df"] < NORMAL_DF)
     shown = shown.rename(columns=names).dropna(axis=1, how="all").set_index("effect").rename_axis(None)
-    digits = {"df": "{:.1f}", "t": "{:.2f}"}
+    digits = {"df": "{:.1f}", statistic: "{:.2f}"}
     formats = {c: digits.get(c, "{:.4g}").format for c in shown} | {"p": p_value}
     return shown.to_string(na_rep="", formatters=formats)
+
+
+def statistic_name(df: Iterable[float]) -> str:
+    """What an estimate divided by its standard error is called: t, or z where it is compared with a normal.
+
+    Args:
+        df: degrees of freedom of the tests of a table.
+    """
+    normal = {not value < NORMAL_DF for value in df}
+    return "t" if normal <= {False} else "z" if normal == {True} else "t or z"
+
+
+def ratio_line(ratio: str) -> str:
+    """Says on what scale coefficients are.
+
+    Args:
+        ratio: that exp of a coefficient is, as a response calls it.
+    """
+    return f"coefficients are logarithms: exp of one is its {ratio}"
 
 
 def check_level(level: float) -> None:

@@ -22,6 +22,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.messages.form import Field, Form
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.state import State
+from hierfl.plurals import counted
 
 from ..model.equations import MixedModel
 from .loop import PopulationSearch, skipped
@@ -73,8 +74,8 @@ class CrossProducts:
         if few:
             name, n = chunk.federation.ids[few[0]], len(chunk.federation.train[few[0]])
             raise UserError(
-                f"one_round sends each client's cross-products, and client {name!r} has {n} rows, which could be "
-                f"worked out from them: it needs {self.least_rows} (least_rows)"
+                f"one_round sends each client's cross-products, and client {name!r} has {counted(n, 'row')}, which "
+                f"could be worked out from them: it needs {self.least_rows} (least_rows)"
             )
         up, across = torch.triu_indices(self.columns, self.columns, device=chunk.federation.device)
         return {

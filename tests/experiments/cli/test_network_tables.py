@@ -75,11 +75,11 @@ def test_a_column_has_the_weights_of_the_rows(tmp_path: Path) -> None:
 
 def test_small_clients_are_left_out_or_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = pd.concat([ROWS, ROWS.iloc[:1].assign(hospital="alone")])
-    with pytest.raises(UserError, match=r"1 of 4 clients have fewer than 2 rows \(alone\): --least-rows 2"):
+    with pytest.raises(UserError, match=r"1 of 4 clients has fewer than 2 rows \(alone\): --least-rows 2"):
         build(configured(tmp_path, rows, y="outcome"))
     ready, _ = build(configured(tmp_path, rows, y="outcome", least_rows=2))
     assert list(ready.federation.ids) == ["a", "b", "c"]
-    assert "1 of 4 clients have fewer than 2 rows, and are left out with their 1 rows: alone" in caplog.text
+    assert "1 of 4 clients has fewer than 2 rows; left out with it: 1 row (alone)" in caplog.text
 
 
 def test_rows_without_a_value_are_refused_or_dropped(tmp_path: Path) -> None:

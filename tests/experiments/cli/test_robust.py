@@ -21,7 +21,7 @@ def test_a_liar_is_named_on_the_screen_and_in_the_report(hierfl: Call, tmp_path:
         with lying(LIES["x -10"]()):
             code, out, error = hierfl(*LINEAR, "--robust", rule, "--overwrite")
         assert code == 0, error
-        assert "3 stands out by the size of its message" in out
+        assert "client 3 stands out by the size of its message" in out
         summary = json.loads((tmp_path / "o/summary.json").read_text())
         assert len(summary["warnings"]) == 1
         influence = read_frame(tmp_path / "o/influence.csv")

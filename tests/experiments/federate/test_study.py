@@ -122,7 +122,7 @@ SITES: list[tuple[Callable[[pd.DataFrame], pd.DataFrame], str]] = [
     (lambda df: df.assign(stage="secret"), "'stage' has 15 values that are none of its 4 levels"),
     (lambda df: df.assign(y="much"), "'y' holds words, and is declared a number"),
     (lambda df: df.assign(y=np.nan), "'y' lacks 15 of its 15 values"),
-    (lambda df: df[:1], "has 1 rows, fewer than the 2 that the study asks of a site"),
+    (lambda df: df[:1], "has 1 row, fewer than the 2 that the study asks of a site"),
 ]
 
 

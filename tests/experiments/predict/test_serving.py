@@ -50,7 +50,8 @@ def test_arrays_are_answered_as_by_the_run(finished: Finished, served: Callable[
     np.testing.assert_allclose([row["p(3)"] for row in rows], wanted, rtol=1e-5)
 
     refused = {
-        "whose rows are these?": {"x": X.tolist()},
+        'whose rows are these? the request does not say: "client": NAME, or "new": true': {"x": X.tolist()},
+        '"interval" is a probability between 0 and 1, not 2': {"x": X.tolist(), "client": "0", "interval": 2},
         "no client '9' was fitted": {"x": X.tolist(), "client": "9"},
         "inputs reach from 0 to 16": {"x": (16 * X).tolist(), "client": "0"},
         "the run is of arrays": {"rows": [{"a": 1}], "client": "0"},

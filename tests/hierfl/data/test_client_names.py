@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from hierfl import Federation
-from hierfl.data.client_names import client_names
+from hierfl.data.client_names import client_names, in_words
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.npz import load_npz
 from hierfl.errors import UserError
@@ -69,3 +69,10 @@ def test_inputs_without_features_are_refused(tmp_path: Path) -> None:
         load_npz(tmp_path / "d.npz")
     with pytest.raises(UserError, match="without features"):
         Federation.from_arrays(x, y, ["a", "b"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"), [(["0"], "client 0"), (["h1"], "h1"), (["0", "17"], "clients 0 + 17"), (["Łódź"], "Łódź")]
+)
+def test_a_number_is_named_as_a_client(names: list[str], words: str) -> None:
+    assert in_words(*names) == words

@@ -17,6 +17,7 @@ from hierfl.errors import UserError
 from hierfl.experiments.run_folder.load import load_run
 from hierfl.nn.adapters import LowRankHead, a_name, low_rank
 from hierfl.nn.architecture import Architecture
+from hierfl.nn.networks import written
 from hierfl.nn.networks.build import architecture
 from hierfl.nn.networks.spec import module_of
 from hierfl.ppl.restrict import Restrict
@@ -163,6 +164,11 @@ def test_methods_that_read_the_head_as_a_matrix_take_none(federation: Federation
             getattr(models, name)(net)
     latent = architecture("mlp:6,5", federation, latent=True, head="lora:2:3", weights=path)
     assert isinstance(latent.head, LowRankHead)
+    again = written.read(*written.written(latent))
+    assert again.encoder is not None
+    constants = again.encoder.whole.constants
+    assert constants.keys() == latent.encoder.whole.constants.keys() != set()
+    assert all(torch.equal(value, latent.encoder.whole.constants[key]) for key, value in constants.items())
     with pytest.raises(UserError, match="latent features come before the first adapted layer"):
         architecture("mlp:6,5", federation, latent=True, head="lora:2", weights=path)
     assert isinstance(architecture("mlp:6,5", federation, head="frozen", weights=path), Architecture)

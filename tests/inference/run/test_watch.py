@@ -15,6 +15,7 @@ from support.liars import LIAR, LIES, lying, names_of
 from support.methods import network_for
 from support.sites import Sites
 
+from hierfl.data.client_names import in_words
 from hierfl.inference import Run, fit
 from hierfl.inference.run.watched import Watched, announce
 from hierfl.inference.server.robust import watch
@@ -51,7 +52,7 @@ def test_a_gross_liar_is_named(cls: Any, lie: str) -> None:
     found = run(cls, lie, robust="trimmed:0.1")
     assert names_of(found) == str(LIAR)
     (line,) = found.warnings
-    assert line.startswith(f"{found.ids[LIAR]} stands out by ")
+    assert line.startswith(f"{in_words(found.ids[LIAR])} stands out by ")
     honest = run(cls)
     for name, value in found.shared.items():
         assert (value - honest.shared[name]).abs().max() < 0.5, name

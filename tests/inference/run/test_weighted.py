@@ -117,7 +117,7 @@ def test_what_counts_rows_takes_no_weights() -> None:
 def test_weights_are_above_zero() -> None:
     with pytest.raises(UserError, match="w holds 2 values that no row can stand for"):
         row_weights([1.0, 0.0, -1.0], 3, "w")
-    with pytest.raises(UserError, match="w has 1 entries, and x has 2 rows"):
+    with pytest.raises(UserError, match="w has 1 value, and x has 2 rows"):
         row_weights([1.0], 2, "w")
     with pytest.raises(UserError, match="column 'site' has the weights, and cannot be the response or name"):
         federation(table(False, classes=True), "site")

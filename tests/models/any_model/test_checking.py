@@ -91,7 +91,7 @@ WRONG = {
     "noise": "site 'y' has two log densities at the same latents: draw random numbers by pyro.sample alone",
     "mistyped": "unknown column 'dose'; known: x, y, count, item",
     "parameter": "pyro.param 'w' has a number for each row, and no prior: write it as pyro.sample with one",
-    "vector_of_clients": "pyro.param 'w' of each client has shape (2,) where there are 1 clients: give it "
+    "vector_of_clients": "pyro.param 'w' of each client has shape (2,) where the number of clients is 1: give it "
     "torch.zeros(batch.num_clients, 1, 2), or leave event_dim out",
     "parameters_of_clients": "pyro.param 'w' has shape (1, 1) for one client and (3, 1) for more: it is everyone's, "
     "and may depend neither on their number nor on rows; give it event_dim=",

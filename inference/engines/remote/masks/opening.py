@@ -8,6 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hierfl.plurals import counted
+
 from ..keys import PublicCard
 from ..refusals import Refused
 from ..wire import Unreadable
@@ -146,7 +148,7 @@ class Opening:
         survived = self._listed(masks)
         signers = survived.signers(masks.get("signatures"), {name: self.cards[name] for name in survived.members})
         if len(signers) < threshold(len(self.everyone)):
-            raise Unreadable(f"{len(signers)} sites have signed its list of survivors: too few")
+            raise Unreadable(f"its list of survivors is signed by {counted(len(signers), 'site')}: too few")
         others = [other for other in survived.members if other != self._name]
         packets = _packets(masks.get("packets"), len(others), PACKET_BYTES)
         self._agree(survived)
@@ -157,7 +159,7 @@ class Opening:
         for other, packet in zip(others, packets, strict=True):
             given[other] = opened(self.ring, packet, other, survived.slot, which[other])
         if lost := sum(not data for data in given.values()):
-            log.warning("%d packets of shares are not by whom they should be: theirs are not given", lost)
+            log.warning("not given are %s of shares by others than who should have sent them", counted(lost, "packet"))
         return {other: data for other, data in sorted(given.items()) if data}
 
 

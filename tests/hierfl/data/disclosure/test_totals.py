@@ -110,7 +110,7 @@ MADE_UP = [
     (change(0, "total", lambda v: v - np.array([1e5, 0.0])), "outside of their ranges"),
     (change(0, "square", lambda v: v * 0.1), "less than their sums ask for"),
     (change(0, "square", lambda v: v * 50.0), "outside of their ranges"),
-    (change(1, "sites", lambda v: 1.0), "they are of 1 sites"),
+    (change(1, "sites", lambda v: 1.0), "they are of 1 site"),
     (change(1, "sites", lambda v: v - 0.5), "they are of 5.5 sites"),
     (change(1, "varying", lambda v: v + 9), "varying counts"),
     (change(1, "informative", lambda v: -v), "informative counts"),

@@ -70,8 +70,8 @@ def test_moments_add_up() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"age": 412.0}, "column 'age' has 1 values outside of its range, 0 to 120"),
-        ({"stage": "V-secret"}, "column 'stage' has 1 values that are none of its 4 levels"),
+        ({"age": 412.0}, "column 'age' has 1 value outside of its range, 0 to 120"),
+        ({"stage": "V-secret"}, "column 'stage' has 1 value that is none of its 4 levels"),
         ({"smokes": 2}, "column 'smokes' holds more than 0 and 1, and is declared a flag"),
         ({"hits": 1.5}, "column 'hits' holds decimals, and is declared whole"),
         ({"age": np.nan}, "column 'age' lacks 1 of its 50 values"),
