@@ -80,7 +80,9 @@ def apart(rows: pd.DataFrame) -> str:
     lines = []
     for key, case in rows.groupby(["method", "settings", "data", "seed", "rounds"], dropna=False):
         for block in BLOCKS:
-            rho, error = case[f"rho_{block}"], case[f"se_log_{block}"].max()
+            rho = case[f"rho_{block}"]
+            # Those at the floor have no standard error.
+            error = case.loc[(rho >= FLOOR) | (rho.max() < FLOOR), f"se_log_{block}"].max()
             ratio = rho.max() / rho.min()
             verdict = "floor" if rho.max() < FLOOR else "met" if ratio <= 1.25 or np.log(ratio) <= error else "MISSED"
             lines.append(
