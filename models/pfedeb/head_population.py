@@ -16,6 +16,8 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.scoring import scored
 from hierfl.inference.state import State
 
+from .waiting import waits_on
+
 #: what each client says, see :mod:`hierfl.inference.local.laplace.population_terms`
 SAID = ("gradient", "precision", "score", "information", "log_evidence")
 #: some of them where A_j is not sent as a whole, and where clients have spreads of their own
@@ -45,6 +47,7 @@ class HeadPopulation:
         learn_scale: whether s_w is learned.
         server_lr: how far the server goes: share of the newest sums in running ones of A_j and b_j, length of the steps
             on logarithms.
+        settle: rounds at most in which the base waits (:mod:`.waiting`), where NAME.waits (1,) is a shared value.
     """
 
     name: str
@@ -55,6 +58,7 @@ class HeadPopulation:
     rho_scale: float
     learn_scale: bool = True
     server_lr: float = 1.0
+    settle: int = 0
     sends_gradients: ClassVar[bool] = False
 
     @property
@@ -108,6 +112,10 @@ class HeadPopulation:
         information = sums["information"] + torch.diag(2 * penalty)
         values["log_rho"] = scored("log_rho", current["log_rho"], sums["score"] - penalty, information, length, context)
         values["information"] = information
+        if f"{name}.waits" in old:
+            # what was broadcast, and not what belongs to a step that is taken again
+            waits, log_rho = old[f"{name}.waits"], current["log_rho"]
+            values["waits"] = waits_on(waits, log_rho, values["log_rho"], self.settle, context)
         if "log_varies" in current:
             penalty = (2 * current["log_varies"]).exp()  # a half-normal prior of s, too: of scale 1, in log rho
             information = torch.diag(sums["varies_information"] + 2 * penalty)

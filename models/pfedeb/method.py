@@ -55,6 +55,7 @@ from .head_nodes import HeadNodes
 from .head_population import HeadPopulation
 from .population import BASE_DRAWS, initial_head, initial_population, of_numbers, population_draws
 from .settings import PFedEBSettings
+from .waiting import Waiting
 
 
 class PFedEB(Method):
@@ -134,7 +135,8 @@ class PFedEB(Method):
             return [SVI(["mu"], s.head_epochs, sgd(s.head_lr, s.momentum)), Until(base, s.base_rounds)]
         head = self.posterior(c.terms() if c.learned else None)
         nodes = [AtNodes(head, "w", "nodes")] if c.nodes else []
-        return [head, *nodes, Until(base, s.base_rounds)]
+        trained = Until(base, s.base_rounds)
+        return [head, *nodes, Waiting(trained, "w.waits") if c.learned and s.settle else trained]
 
     def exchange(self) -> dict[str, AggregationRule]:
         s, c = self.settings, self.config
@@ -143,7 +145,7 @@ class PFedEB(Method):
             return rules
         rules["w"] = HeadPopulation(
             "w", "w_j", order=c.order, blocks=c.blocks_in_order, groups=c.groups, rho_scale=s.rho_scale,
-            learn_scale=not s.w_scale, server_lr=s.server_lr,
+            learn_scale=not s.w_scale, server_lr=s.server_lr, settle=s.settle,
         )  # fmt: skip
         if c.nodes:
             rules["nodes"] = HeadNodes(

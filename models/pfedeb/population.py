@@ -39,6 +39,7 @@ def initial_population(c: Config, s: PFedEBSettings, start: InitialWeights) -> S
         "w.information": torch.eye(count, dtype=torch.float64),
         "w.log_evidence": torch.zeros(1, dtype=torch.float64),
         **({"w.log_varies": torch.full_like(log_rho, 0.3).log()} if c.own_spreads else {}),
+        **({"w.waits": torch.ones(1, dtype=torch.float64)} if s.settle else {}),
     }
     if c.nodes:
         z, weights = design(count)

@@ -64,6 +64,10 @@ class PFedEBSettings:
     base_rounds: int = setting(
         0, "rounds after which the base is held, so that q(w) and rho settle; 0: trained in all", at_least=0
     )
+    settle: int = setting(
+        0, "rounds at most in which the base waits at the start until rho has settled; 0: it does not wait",
+        at_least=0, unless=UNLESS_PRIOR_IS_LEARNED, newer=True,
+    )  # fmt: skip
     base_lr: float = setting(1e-3, "step size of the base, on the mean over examples", above=0)
     base_batch: int = setting(10, "examples in a minibatch of the base's training", at_least=1)
     base_clip: float = setting(30.0, "norm to which longer gradients of the base are shortened", above=0)
@@ -88,3 +92,5 @@ class PFedEBSettings:
     def __post_init__(self) -> None:
         if self.nodes == "on" and self.spreads == "clients":
             raise UserError("nodes=on integrates over a rho that clients share, and spreads=clients has none")
+        if self.base_rounds and self.settle >= self.base_rounds:
+            raise UserError(f"settle={self.settle} leaves the base no round: base_rounds is {self.base_rounds}")

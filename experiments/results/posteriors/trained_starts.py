@@ -1,12 +1,13 @@
 """Where spreads of heads end from four starts, the base trained as shipped: PFedHB and PFedEB.
 
     python -P experiments/results/posteriors/trained_starts.py OUT.csv [--method pfedhb] [--data digits]
-        [--starts 0.05 0.2 1 5] [--seeds 2] [--rounds 30] [--set NAME=VALUE ...]
+        [--starts 0.05 0.2 1 5] [--seeds 2] [--first-seed 0] [--rounds 30] [--set NAME=VALUE ...]
 
-Data are the digits (20 clients of five classes, mlp:64), or clients whose heads differ: those of
-`tests/support/part_simulations.py` (rho = 0.5, five classes, 5 to 250 rows) under a linear network or mlp:16. A row is
-written as its fit ends; rows that are in OUT.csv are not computed again. A line at the end says for each case how far
-apart the four are: the largest over the smallest rho, and the difference of logarithms in standard errors.
+Data are the digits (20 clients of five classes, mlp:64, or mlp:16 where a fit has to be cheap), or clients whose heads
+differ: those of `tests/support/part_simulations.py` (rho = 0.5, five classes, 5 to 250 rows) under a linear network or
+mlp:16. A row is written as its fit ends; rows that are in OUT.csv are not computed again. A line at the end says for
+each case how far apart its fits are: the largest over the smallest rho, and the difference of logarithms in standard
+errors.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ TRAINED: dict[tuple[str, str], dict[str, Any]] = {
 #: rho below which it is at its floor, exp(-7)
 FLOOR = 0.001
 BLOCKS = "weights", "biases"
+#: at the clients' test rows, of the digits
+TESTED = "pm_accuracy", "pm_nll", "pm_draws_nll", "gm_accuracy"
 
 
 def made(data: str, seed: int) -> tuple[Federation, Any]:
     """The federation and its network."""
-    if data == "digits":
+    if data.startswith("digits"):
         pool = registry.load("digits", "data", seed)
         federation = Federation.from_pool(pool, 20, "label-skew:5", validation=0.0, seed=seed)
-        return federation, architecture("mlp:64", federation)
+        return federation, architecture(data.partition("-")[2] or "mlp:64", federation)
     generator = torch.Generator().manual_seed(seed)
     w = torch.randn((CLASSES, FEATURES + 1), generator=generator, dtype=torch.float64)
     federation = simulated("heads", seed, w)
@@ -60,21 +63,26 @@ def row(method: str, data: str, seed: int, start: float, rounds: int, more: dict
     cls, name = METHODS[method]
     settings = {**TRAINED.get((method, data.split("-")[0]), {}), **more}
     how: dict[str, Any] = {"seed": seed, "evaluate_every": 10_000, "progress": False}
-    shared = fit(cls(network, sigma_0=start, draws=2, **settings), federation, rounds, **how).shared
+    tested = data.startswith("digits")
+    run = fit(cls(network, sigma_0=start, draws=50 if tested else 2, **settings), federation, rounds, **how)
+    shared, metrics = run.shared, run.last("test") if tested else {}
     rho = shared[f"{name}.log_rho"].exp().tolist()
     error = torch.linalg.inv(shared[f"{name}.information"].double()).diagonal().sqrt().tolist()
     return {
         **{f"rho_{b}": round(v, 5) for b, v in zip(BLOCKS, rho, strict=True)},
         **{f"se_log_{b}": round(v, 4) for b, v in zip(BLOCKS, error, strict=True)},
+        **{k: round(float(metrics[k]), 4) for k in TESTED if k in metrics},
     }
 
 
 def apart(rows: pd.DataFrame) -> str:
     """How far apart each case's fits are."""
     lines = []
-    for key, case in rows.groupby(["method", "settings", "data", "seed"], dropna=False):
+    for key, case in rows.groupby(["method", "settings", "data", "seed", "rounds"], dropna=False):
         for block in BLOCKS:
-            rho, error = case[f"rho_{block}"], case[f"se_log_{block}"].max()
+            rho = case[f"rho_{block}"]
+            # Those at the floor have no standard error.
+            error = case.loc[(rho >= FLOOR) | (rho.max() < FLOOR), f"se_log_{block}"].max()
             ratio = rho.max() / rho.min()
             verdict = "floor" if rho.max() < FLOOR else "met" if ratio <= 1.25 or np.log(ratio) <= error else "MISSED"
             lines.append(
@@ -89,16 +97,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--method", choices=METHODS, default="pfedhb")
-    parser.add_argument("--data", choices=["digits", "heads-linear", "heads-mlp:16"], default="digits")
+    parser.add_argument("--data", choices=["digits", "digits-mlp:16", "heads-linear", "heads-mlp:16"], default="digits")
     parser.add_argument("--starts", type=float, nargs="+", default=[0.05, 0.2, 1.0, 5.0])
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     rows = pd.read_csv(given.out, keep_default_na=False).to_dict("records") if given.out.is_file() else []
     more = dict(text.split("=", 1) for text in given.set)
-    for seed in range(given.seeds):
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
         for start in given.starts:
             key = {
                 "method": given.method, "settings": " ".join(given.set), "data": given.data, "seed": seed,
