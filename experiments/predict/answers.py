@@ -199,8 +199,7 @@ def _given(run: Run, config: RunConfig, asked: Question, name: str | None) -> An
 def _classes(run: Run, x: Tensor, name: str | None, asked: Question, predict: Predict) -> pd.DataFrame:
     import pandas as pd
 
-    facts, calibration = run.fitted.federation.about, run.calibration
-    names = [str(label) for label in facts.get("labels") or range(run.fitted.federation.classes)]
+    names, calibration = run.fitted.federation.label_names, run.calibration
     values = predict(x, asked.draws).cpu().numpy()
     columns = {f"p({label})": column for label, column in zip(names, values.T, strict=True)}
     table = pd.DataFrame({"label": np.array(names)[values.argmax(1)], **columns})

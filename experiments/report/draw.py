@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hierfl.errors import UserError
 from hierfl.inference.run.progress import working
 
@@ -70,6 +72,7 @@ def draw_features(
         places = embedding(z)
         drawn = {"features-clients": lambda ax: feature_map(places, clients, "client", ax)}
         if run.fitted.federation.task == "classification":
-            drawn = {"features-classes": lambda ax: feature_map(places, labels, "class", ax), **drawn}
+            named = np.array(run.fitted.federation.label_names)[labels]
+            drawn = {"features-classes": lambda ax: feature_map(places, named, "class", ax), **drawn}
         facts = run.fitted.federation.about
         return save_all(folder / "figures", drawn, f"{name} on {facts['data']}, {facts['split']}", "features")

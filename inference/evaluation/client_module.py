@@ -271,7 +271,7 @@ class ClientModules:
         federation = self.fitted.federation
         made = client_module(self.fitted, client_row(federation, client), draws)
         if federation.task == "classification":
-            made.labels = [str(label) for label in federation.about.get("labels") or range(federation.classes)]
+            made.labels = federation.label_names
         if tempered:
             powers = None if self.calibration is None else self.calibration.powers
             if powers is None:
