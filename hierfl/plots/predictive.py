@@ -72,7 +72,10 @@ def _bars(y: np.ndarray, new: np.ndarray, ax: Any, called: Mapping[str, str]) ->
     ax.plot(at, of_draws.mean(0), "o", color=PERSONAL, ms=3 if wide else 5, markerfacecolor="white", label="its mean")
     longest = max(map(len, names))
     every = -(-len(names) // MOST_TICKS) if longest < 4 else -(-len(names) * (longest + 2) // TICK_LETTERS)
-    ax.set_xticks(at[::every], names[::every], fontsize=7 if longest > 3 else 9)
+    if called and len(names) <= MOST_TICKS:  # a name cannot be guessed from its neighbours, as a number can
+        ax.set_xticks(at, names, fontsize=7 if longest > 3 else 9, rotation=30 * (every > 1))
+    else:
+        ax.set_xticks(at[::every], names[::every], fontsize=7 if longest > 3 else 9)
     ax.set(ylabel="share of the rows", xlim=(-0.7, len(names) - 0.3), ylim=(0, None))
     ax.grid(visible=False, axis="x")
     percent_axis(ax, "accuracy")
