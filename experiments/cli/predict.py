@@ -32,7 +32,8 @@ def predict(
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="The rows are of clients that were never seen.")] = False,
     given: Annotated[
-        Path | None, path_option("FILE", "Rows of the new clients with responses, from which each learns first.")
+        Path | None,
+        path_option("FILE", "The new clients' rows with responses, or pictures in CLIENT/LABEL/, to learn from first."),
     ] = None,
     interval: Annotated[
         float | None, typer.Option(help="Probability of the intervals of numbers.", show_default="0.9")

@@ -89,7 +89,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     from hierfl.metrics.registry import client_metrics
 
     from ..run_folder.dp_lines import dp_lines
-    from ..run_folder.summary import calibration_lines, fit_warnings, masked_line
+    from ..run_folder.summary import calibration_lines, ece_lines, fit_warnings, masked_line
 
     screen = console()
     clients, rounds = (f"{summary[k]} {k if summary[k] != 1 else k[:-1]}" for k in ("clients", "rounds"))
@@ -110,7 +110,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
         screen.print(table)
     for note in filter(None, (summary.get("best_note"), masked_line(summary))):
         screen.print(note, soft_wrap=True)
-    for line in calibration_lines(summary):
+    for line in (*ece_lines(summary), *calibration_lines(summary)):
         screen.print(line, soft_wrap=True)
     for line in dp_lines(summary):
         screen.print(line, soft_wrap=True)

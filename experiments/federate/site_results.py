@@ -122,9 +122,9 @@ def predictions(
             return table
         levels = predicted(run, inputs, "client", None, draws).filter(regex=r"^p\(")
         return table.assign(**{f"p_{name[2:-1]}": levels[name].to_numpy() for name in levels})
-    labels = federation.about.get("labels") or range(federation.classes)
+    labels = federation.label_names
     table = pd.DataFrame({f"p_{label}": column for label, column in zip(labels, probabilities.T, strict=True)})
-    names = np.array([str(label) for label in labels])
+    names = np.array(labels)
     table = table.assign(label=names[probabilities.argmax(1)])
     if calibration is None or calibration.threshold is None:
         return table

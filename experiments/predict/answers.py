@@ -130,7 +130,8 @@ def _groups(
     """Clients by name, and their rows."""
     ids = list(run.ids)
     if asked.client is not None:
-        yield _known(asked.client, ids), np.arange(n)
+        _check_fitted([asked.client], ids)
+        yield asked.client, np.arange(n)
         return
     if rows.owner is None:
         if not asked.new and len(ids) > 1:
@@ -142,17 +143,24 @@ def _groups(
         return
     how = Spellings.of(config.spellings or "refuse")[str(config.group)]
     owner = rows.owner if asked.new else as_known(rows.owner, ids, how, "the column of clients")
-    for name in dict.fromkeys(owner.tolist()):
+    names = list(dict.fromkeys(owner.tolist()))
+    if not asked.new:
+        _check_fitted(names, ids)
+    for name in names:
         if asked.new and name in ids:
             raise UserError(f"client {name!r} was fitted, and --new is of clients that were not: leave one of them out")
-        yield name if asked.new else _known(name, ids), np.flatnonzero(owner == name)
+        yield name, np.flatnonzero(owner == name)
 
 
-def _known(name: str, ids: list[str]) -> str:
-    if name not in ids:
-        some = f"{', '.join(ids[:5])}{', ...' * (len(ids) > 5)}"
-        raise UserError(f"no client {name!r} was fitted (there are {some}): --new predicts for clients that are new")
-    return name
+def _check_fitted(names: list[str], ids: list[str]) -> None:
+    """Refuses names that were not fitted, all of them in one line."""
+    strange = sorted(set(names) - set(ids))
+    if not strange:
+        return
+    some, shown = (", ".join(part[:5]) + ", ..." * (len(part) > 5) for part in (ids, [repr(name) for name in strange]))
+    were = f"no client {shown} was" if len(strange) == 1 else f"no clients {shown} were"
+    apart = ", from a file of theirs alone" * (len(names) > len(strange))
+    raise UserError(f"{were} fitted (there are {some}): --new predicts for clients that are new{apart}")
 
 
 #: from inputs and draws to probabilities (n, C), or mean and standard deviation (n, 2)
@@ -179,10 +187,10 @@ def _given(run: Run, config: RunConfig, asked: Question, name: str | None) -> An
     rows = rows if name is None else rows.of(name)
     if rows.y is None:
         column = federation.about.get("response")
-        raise UserError(
-            f"{asked.given.name} has no responses: --given takes FILE.npz with x and y"
-            + (f", or a table with {column!r}" if column else "")
+        kinds = "FILE.npz with x and y, or pictures in CLIENT/LABEL/*.png" + f", or a table with {column!r}" * bool(
+            column
         )
+        raise UserError(f"{asked.given.name} has no responses: --given takes {kinds}")
     if not len(rows.y):
         raise UserError(f"{asked.given.name} has no rows of client {name!r}")
     return raw_inputs(federation, rows.x), rows.y
@@ -191,8 +199,7 @@ def _given(run: Run, config: RunConfig, asked: Question, name: str | None) -> An
 def _classes(run: Run, x: Tensor, name: str | None, asked: Question, predict: Predict) -> pd.DataFrame:
     import pandas as pd
 
-    facts, calibration = run.fitted.federation.about, run.calibration
-    names = [str(label) for label in facts.get("labels") or range(run.fitted.federation.classes)]
+    names, calibration = run.fitted.federation.label_names, run.calibration
     values = predict(x, asked.draws).cpu().numpy()
     columns = {f"p({label})": column for label, column in zip(names, values.T, strict=True)}
     table = pd.DataFrame({"label": np.array(names)[values.argmax(1)], **columns})
@@ -276,8 +283,8 @@ def _check_known(df: pd.DataFrame, column: str, ids: list[str], how: Spelling) -
         if len(ids) > 1:
             raise UserError(f"the table has no column {column!r}: whose rows are these? --client NAME, or --new")
         return
-    for name in dict.fromkeys(as_known(client_names(df[column], f"column {column!r}"), ids, how, column).tolist()):
-        _known(name, ids)
+    names = as_known(client_names(df[column], f"column {column!r}"), ids, how, column)
+    _check_fitted(list(dict.fromkeys(names.tolist())), ids)
 
 
 def _regrouped(df: pd.DataFrame, asked: Question, column: str) -> pd.DataFrame:

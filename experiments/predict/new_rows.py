@@ -12,10 +12,10 @@ import numpy as np
 from hierfl.data import tables
 from hierfl.data.client_names import client_names
 from hierfl.data.federation import Federation
-from hierfl.data.folders.images import read_resized
+from hierfl.data.folders.images import read_as
 from hierfl.data.frames import is_table
 from hierfl.data.readers.npz import read_npz
-from hierfl.data.readers.pictures import is_picture, picture_files, read_pictures
+from hierfl.data.readers.pictures import is_picture, picture_files
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
@@ -112,8 +112,8 @@ def network_rows(
             raise UserError(f"{shown(path)} is {what}, and an input is {tuple(federation.event_shape)}")
         paths, names = picture_files(path)
         owner = None if names is None else np.array(names)
-        read = read_pictures if run.image_size is None else read_resized
-        return NewRows(read(paths, tuple(federation.event_shape)), owner, files=_names(path, paths))
+        x = read_as(paths, tuple(federation.event_shape), resize=run.image_size is not None)
+        return NewRows(x, owner, _labels(path, paths), _names(path, paths))
     if path.suffix.lower() == ".npz":
         _refuse(path, reading, "arrays", group)
         arrays = read_npz(path, ("x",), ("client", "y"))
@@ -155,6 +155,12 @@ def _names(folder: Path, paths: list[Path]) -> tuple[str, ...]:
     if not folder.is_dir():
         return tuple(path.name for path in paths)
     return tuple("/".join(path.relative_to(folder).parts[1:]) or path.name for path in paths)
+
+
+def _labels(folder: Path, paths: list[Path]) -> np.ndarray | None:
+    """Of pictures in FOLDER/CLIENT/LABEL, as training data lie; None of others."""
+    labelled = folder.is_dir() and len(paths[0].relative_to(folder).parts) == 3
+    return np.array([path.parent.name for path in paths]) if labelled else None
 
 
 def _refuse(path: Path, reading: Reading | None, what: str, group: str | None) -> None:

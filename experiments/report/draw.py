@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hierfl.errors import UserError
 from hierfl.inference.run.progress import working
 
@@ -60,6 +62,7 @@ def draw_features(
     from hierfl.plots.saving import save_all
 
     config = relocate(config, place)
+    check_there(config.run.data)
     ready, name = restore(folder, config, progress, trust_code)
     with working("reading the checkpoint", progress):
         run = ready.run(folder / "checkpoint", resume=True, progress=False)
@@ -72,6 +75,19 @@ def draw_features(
         places = embedding(z)
         drawn = {"features-clients": lambda ax: feature_map(places, clients, "client", ax)}
         if run.fitted.federation.task == "classification":
-            drawn = {"features-classes": lambda ax: feature_map(places, labels, "class", ax), **drawn}
+            named = np.array(run.fitted.federation.label_names)[labels]
+            drawn = {"features-classes": lambda ax: feature_map(places, named, "class", ax), **drawn}
         facts = run.fitted.federation.about
         return save_all(folder / "figures", drawn, f"{name} on {facts['data']}, {facts['split']}", "features")
+
+
+def check_there(data: str) -> None:
+    """Refuses data of a run that are no longer where they were.
+
+    Raises:
+        UserError: with what can be done.
+    """
+    if Path(data).is_absolute() and not Path(data).exists():
+        raise UserError(
+            f"{data} is not here: --data says where the run's data are now, --no-features leaves out what needs them"
+        )

@@ -21,7 +21,7 @@ from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
 from ..run_folder.dp_lines import dp_lines, dp_table
 from ..run_folder.files import GLOBAL_COLUMNS, read_effects, read_globals, write_text
-from ..run_folder.summary import calibration_lines, fit_warnings, held_rows_line, masked_line, read_summary
+from ..run_folder.summary import calibration_lines, ece_lines, fit_warnings, held_rows_line, masked_line, read_summary
 from .figures import in_section, pictures_of
 from .page import Section, format_value, key_value_rows, render
 
@@ -66,7 +66,8 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
     if beware := [f"{line[0].upper()}{line[1:]}." for line in fit_warnings(summary)]:
         sections.append(Section("Of the fit", beware))
     if rows:
-        sections.append(Section("Test data", tables=[(["model", "when", *names], rows)]))
+        notes = [f"{line}." for line in ece_lines(summary)]
+        sections.append(Section("Test data", tables=[(["model", "when", *names], rows)], after=notes))
     if lines := [f"{line[0].upper()}{line[1:]}." for line in calibration_lines(summary)]:
         sections.append(Section("Temperature and sets", lines))
     if lines := [f"{line[0].upper()}{line[1:]}." for line in summary.get("advice") or ()]:

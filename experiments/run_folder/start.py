@@ -72,7 +72,7 @@ def fit_and_write(
         if run.y is not None:
             say(described(ready.federation))
         if run.settings_chosen is None and (run.y is not None or not tables.is_table(run.data)):
-            say(f"no settings ship for {name} on {run.data}: its defaults are used, but for what --set gives")
+            say(f"settings: {name}'s defaults, where --set says nothing (hierfl tune {name} chooses others)")
     try:
         with tracked_run(folder, run.track, resumed=resume) as tracking:
 

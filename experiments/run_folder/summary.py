@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from hierfl.errors import UserError
 from hierfl.inference.run.advice import advice
-from hierfl.metrics.registry import KINDS, client_metrics, global_metrics
+from hierfl.metrics.registry import KINDS, MIN_TEST_EXAMPLES, client_metrics, global_metrics
 from hierfl.models.mixed_effects.report.fit_notes import fit_notes
 from hierfl.models.pfedhb.report import part_lines
 from hierfl.schema import AnyOf, Number, Schema, read_json
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 NUMBER_OR_NULL = AnyOf(Number(), None)
 SUMMARY_METRICS = (
     *(f"{kind}_{name}" for kind in KINDS for name in (global_metrics() if kind == "gm" else client_metrics())),
-    "pm_accuracy_pooled", "pm_ece_pooled",
+    "pm_accuracy_pooled", "pm_ece_pooled", "pm_draws_ece_pooled",
 )  # fmt: skip
 #: what summary.json must hold
 SUMMARY_SCHEMA: Schema = {
@@ -92,6 +93,7 @@ def make_summary(
         **summary_metrics(last),
         "best": {"round": best["round"], **summary_metrics(best)} if best else None,
         "best_note": (validated.note or None) if validated else None,
+        **({"test_examples_median": _median(federation.sizes("test"))} if simulated and not own else {}),
         **({} if run.coverage is None else {k: finite(v) for k, v in run.coverage.numbers.items()}),
         "warnings": run.warnings,
         **({"advice": advice(run)} if simulated and not own else {}),
@@ -110,6 +112,12 @@ def make_summary(
     }
 
 
+def _median(sizes: Sequence[int]) -> float | None:
+    """Of the clients that have some; None where none has."""
+    some = [size for size in sizes if size]
+    return median(some) if some else None
+
+
 def read_summary(folder: Path) -> dict[str, Any]:
     """The summary of a finished run.
 
@@ -122,15 +130,37 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return read_json(path, SUMMARY_SCHEMA)
 
 
+def few_tests(summary: Mapping[str, Any]) -> bool:
+    """Whether half of the clients have too few test examples for an ECE of their own."""
+    return (summary.get("test_examples_median") or MIN_TEST_EXAMPLES) < MIN_TEST_EXAMPLES
+
+
+def ece_lines(summary: Mapping[str, Any]) -> list[str]:
+    """The ECE of all test examples together, where the mean of the clients' own says little; else none."""
+    pooled = [
+        f"{summary[f'{kind}_ece_pooled']:.3f} {what}"
+        for kind, what in (("pm", "at the posterior mean"), ("pm_draws", "averaged draws"))
+        if summary.get(f"{kind}_ece_pooled") is not None
+    ]
+    if not pooled or not few_tests(summary):
+        return []
+    return [
+        f"ECE of all test examples together: {', '.join(pooled)}. Read this one: the table's is the mean of the "
+        f"clients' own, and half of the clients have less than {MIN_TEST_EXAMPLES} test examples. On so few even a "
+        "calibrated model has a large ECE"
+    ]
+
+
 def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
     """What a calibration has found, in words; none where none was asked for."""
+    ece = ("ece_pooled", "ECE of all test examples together") if few_tests(summary) else ("ece", "ECE")
     lines = []
     for kind, what in (("pm", "at the posterior mean"), ("pm_draws", "averaged draws")):
         if summary.get(f"{kind}_temperature") is None:
             continue
         parts = [
             f"{label} {before:.3f}, now {after:.3f}"
-            for name, label in (("nll", "NLL"), ("ece", "ECE"))
+            for name, label in (("nll", "NLL"), ece)
             if (before := summary.get(f"{kind}_{name}")) is not None
             and (after := summary.get(f"{kind}_tempered_{name}")) is not None
         ]

@@ -153,6 +153,11 @@ class Federation(FederationMakers):
             return self.sizes()
         return [float(weights[index].sum().to(self.dtype)) for index in self.train]
 
+    @property
+    def label_names(self) -> list[str]:
+        """Names of the classes, in the order of their numbers and of probabilities; none of a regression."""
+        return [str(label) for label in self.about.get("labels") or range(self.classes)]
+
     @cached_property
     def keys(self) -> Tensor:
         """What keys the clients' random numbers, (J,); on the CPU. See :func:`hierfl.rng.client_keys`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ def predictive_check(data: Any, ax: Any = None) -> Any:
     whole = np.array_equal(y, np.round(y))
     ax.set(xlabel=observed.attrs.get("long_name", "y"), title="Posterior-predictive check, training data")
     if whole:
-        _bars(y, new, ax)
+        _bars(y, new, ax, _label_names(data))
     else:
         at, of_data, of_draws = _smooth(y, new)
         for k, height in enumerate(of_draws):
@@ -55,9 +55,16 @@ def predictive_check(data: Any, ax: Any = None) -> Any:
     return ax
 
 
-def _bars(y: np.ndarray, new: np.ndarray, ax: Any) -> None:
+def _label_names(data: Any) -> dict[str, str]:
+    """What the classes 0, 1, ... are called, where they have names."""
+    constants = getattr(data, "constant_data", {})
+    return {str(k): str(name) for k, name in enumerate(constants["label"].values)} if "label" in constants else {}
+
+
+def _bars(y: np.ndarray, new: np.ndarray, ax: Any, called: Mapping[str, str]) -> None:
     """Shares of whole numbers: bars of the data, beside the mean and the central 90 % of the draws' shares."""
     names, of_data, of_draws = shares(y, new)
+    names = [called.get(name, name) for name in names]
     at, wide = np.arange(len(names)), len(names) > MOST_TICKS
     ax.bar(at, of_data, 0.8, color=QUIET, alpha=0.5, lw=0, label="data")
     low, high = np.quantile(of_draws, [0.5 - INTERVAL / 2, 0.5 + INTERVAL / 2], axis=0)
@@ -65,7 +72,10 @@ def _bars(y: np.ndarray, new: np.ndarray, ax: Any) -> None:
     ax.plot(at, of_draws.mean(0), "o", color=PERSONAL, ms=3 if wide else 5, markerfacecolor="white", label="its mean")
     longest = max(map(len, names))
     every = -(-len(names) // MOST_TICKS) if longest < 4 else -(-len(names) * (longest + 2) // TICK_LETTERS)
-    ax.set_xticks(at[::every], names[::every], fontsize=7 if longest > 3 else 9)
+    if called and len(names) <= MOST_TICKS:  # a name cannot be guessed from its neighbours, as a number can
+        ax.set_xticks(at, names, fontsize=7 if longest > 3 else 9, rotation=30 * (every > 1))
+    else:
+        ax.set_xticks(at[::every], names[::every], fontsize=7 if longest > 3 else 9)
     ax.set(ylabel="share of the rows", xlim=(-0.7, len(names) - 0.3), ylim=(0, None))
     ax.grid(visible=False, axis="x")
     percent_axis(ax, "accuracy")

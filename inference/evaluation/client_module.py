@@ -19,6 +19,7 @@ from torch.distributions import Normal
 from hierfl.data.batch import Batch
 from hierfl.data.response_units import ResponseUnits
 from hierfl.errors import UserError
+from hierfl.metrics import calibration
 from hierfl.nn.adapters import LowRankHead, merged
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: inputs on which the module and the model are compared, and by how much they may differ, relative to the largest
 INPUTS, TOLERANCE = 3, 1e-4
+#: the largest value of a byte
+BYTE = 255.0
 
 
 class ClientModule(nn.Module):
@@ -44,6 +47,8 @@ class ClientModule(nn.Module):
 
     Attributes:
         mean, std, sd: of the arguments; buffers.
+        labels: names of the classes, in the order of the output's columns; empty of a regression.
+        power: 1 / T of a temperature T; 1 for none.
 
     Args:
         bases: a base network, or one for each draw.
@@ -63,6 +68,7 @@ class ClientModule(nn.Module):
         scale: float, sd: Tensor | None, units: ResponseUnits | None,
     ) -> None:  # fmt: skip
         super().__init__()
+        self.labels, self.power = list[str](), 1.0
         self.bases = nn.ModuleList(bases)
         self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
         self.ids = scale == 0
@@ -71,8 +77,13 @@ class ClientModule(nn.Module):
         self.scale, self.units = scale, units
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of raw inputs, (n, *event)."""
+        """Of raw inputs, (n, *event).
+
+        Raises:
+            UserError: for pixels from 0 to 1 where the pool's are from 0 to 255; an exported module cannot say so.
+        """
         if not self.ids:
+            self._check_scale(x)
             x = x if x.is_floating_point() else x.to(self.weight.dtype)
             x = x / self.scale if self.scale != 1 else x
             if self.mean is not None and self.std is not None:  # in the inputs' precision, as dates need
@@ -81,12 +92,21 @@ class ClientModule(nn.Module):
         features = torch.stack([base(x) for base in self.bases])  # (1 or K, n, D)
         output = features @ self.weight.mT + self.bias[:, None]  # (K, n, outputs)
         if self.sd is None:
-            return output.log_softmax(-1).logsumexp(0) - torch.log(output.new_tensor(float(len(output))))
+            log_p = output.log_softmax(-1).logsumexp(0) - torch.log(output.new_tensor(float(len(output))))
+            return calibration.tempered(log_p, self.power)
         centre, spread = output[..., 0].mean(0), output[..., 0].var(0, unbiased=False)
         sd = (self.sd.square().mean() + spread).sqrt()
         if self.units is not None:
             centre, sd = centre * self.units.sd + self.units.mean, sd * self.units.sd
         return torch.stack([centre, sd], -1)
+
+    def _check_scale(self, x: Tensor) -> None:
+        if self.scale != BYTE or not x.is_floating_point() or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return
+        if x.numel() and 0 < float(x.max()) <= 1:
+            raise UserError(
+                f"inputs reach to {float(x.max()):g}, and this module takes pixels from 0 to 255, as in files"
+            )
 
 
 @dataclass
@@ -194,7 +214,7 @@ def _made(
     if isinstance(head_layer, LowRankHead):
         number = max(number, len(w))
     sd = over_draws(fn.stddev)[:, 0, 0].expand(draws).detach().clone() if isinstance(fn, Normal) else None
-    scale = {torch.uint8: 255.0, torch.int64: 0.0}.get(federation.x.dtype, 1.0)
+    scale = {torch.uint8: BYTE, torch.int64: 0.0}.get(federation.x.dtype, 1.0)
     values = [{key: value[k % len(value)] for key, value in by_draw.items()} for k in range(number)]
     bases = [
         merged(cast("Before", network.base.module), head_layer, w[k % len(w)], own)
@@ -226,22 +246,35 @@ class ClientModules:
     """What gives a run's clients as modules; its attributes are of :class:`~hierfl.inference.run.result.Run`."""
 
     fitted: Fitted
+    calibration: Any
 
-    def client_module(self, client: int | str, draws: int = 0) -> ClientModule:
-        """A client's own model as a plain torch module, for raw inputs as in the pool.
+    def client_module(self, client: int | str, draws: int = 0, *, tempered: bool = False) -> ClientModule:
+        """A client's own model as a plain torch module, for raw inputs as in the pool: pixels are from 0 to 255.
 
         ``torch.export`` takes it, and with the extra ``onnx`` ``torch.onnx.export``.
 
         Args:
             client: its name, as for :meth:`~hierfl.inference.run.result.Run.predict`.
             draws: 0 for the posterior mean; else an ensemble of so many draws.
+            tempered: whether its probabilities are at the temperature of a fit with ``calibrate="temperature"``,
+                as those of ``hierfl predict``.
 
         Returns:
-            A module whose output is log probabilities (n, C), or mean and standard deviation (n, 2).
+            A module whose output is log probabilities (n, C), with names in its ``labels``; or mean and standard
+            deviation (n, 2).
 
         Raises:
             UserError: for a client that does not exist; for a method whose predictions are not those of one network
-                and one head.
+                and one head; where there is no temperature.
         """
         check_whole("draws", draws, 0)
-        return client_module(self.fitted, client_row(self.fitted.federation, client), draws)
+        federation = self.fitted.federation
+        made = client_module(self.fitted, client_row(federation, client), draws)
+        if federation.task == "classification":
+            made.labels = federation.label_names
+        if tempered:
+            powers = None if self.calibration is None else self.calibration.powers
+            if powers is None:
+                raise UserError("the fit has no temperature: fit(..., calibrate='temperature')")
+            made.power = powers[-1 if draws else 0]
+        return made

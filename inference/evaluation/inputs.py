@@ -87,8 +87,7 @@ def new_examples(federation: Federation, x: Any, y: Any) -> tuple[Tensor, Tensor
     """
     inputs, what = raw_inputs(federation, x), "the y of given="
     if federation.task == "classification":
-        labels = federation.about.get("labels") or [str(k) for k in range(federation.classes)]
-        targets = known_labels(y, labels, what)
+        targets = known_labels(y, federation.label_names, what)
     else:
         targets = number_array(one_column(y, what), what)
     if targets.shape != (len(inputs),):

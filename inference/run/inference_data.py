@@ -74,6 +74,9 @@ def inference_data(
     if any(isinstance(name, str) for name in names_of_levels):  # y holds their numbers
         constants["level"] = (("level_number",), np.array([str(name) for name in names_of_levels]))
         coordinates_of_values["level_number"] = [str(number) for number in range(1, len(names_of_levels) + 1)]
+    if federation.task == "classification" and federation.about.get("labels"):  # likewise
+        constants["label"] = (("label_number",), np.array(federation.label_names))
+        coordinates_of_values["label_number"] = [str(number) for number in range(federation.classes)]
     return to_inference_data(
         clients=names,
         posterior=arrays["posterior"],

@@ -137,7 +137,7 @@ def _of_client(
         )
         if calibration is None or calibration.threshold is None:
             return table
-        labels = np.array(class_names(federation))
+        labels = np.array(federation.label_names)
         sets = calibration.sets(predicted_log_probs(fitted, row, df, calibration.draws)).cpu().numpy()
         return table.assign(set=["|".join(labels[inside]) for inside in sets])
     if tempered:
@@ -151,16 +151,11 @@ def _of_client(
     return _of_responses(federation.units, means, fns, interval, seed, spread=spread > 0)
 
 
-def class_names(federation: Federation) -> list[str]:
-    """What the data call the classes, in the order of their numbers."""
-    return [str(label) for label in federation.about.get("labels") or range(federation.classes)]
-
-
 def _of_classes(federation: Federation, probabilities: Tensor) -> pd.DataFrame:
     """The likeliest class of each row, and all probabilities (n, C)."""
     import pandas as pd
 
-    names, values = class_names(federation), probabilities.cpu().numpy()
+    names, values = federation.label_names, probabilities.cpu().numpy()
     columns = {f"p({name})": column for name, column in zip(names, values.T, strict=True)}
     return pd.DataFrame({"label": np.array(names)[values.argmax(1)], **columns})
 

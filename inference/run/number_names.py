@@ -12,7 +12,6 @@ from hierfl.nn.architecture import Architecture
 from hierfl.nn.head_names import head_names
 
 from ..evaluation.fitted import Fitted
-from .labelled import class_names
 
 
 def dimension_names(fitted: Fitted, latents: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
@@ -26,7 +25,7 @@ def dimension_names(fitted: Fitted, latents: Mapping[str, tuple[int, ...]]) -> d
     if not isinstance(network, Architecture):
         return {}
     head, federation = network.head, fitted.federation
-    classes = class_names(federation) if federation.task == "classification" else []
+    classes = federation.label_names if federation.task == "classification" else []
     if head.outputs != max(1, len(classes)):
         return {}
     names = head_names(head, classes, [] if network.base.shapes else _inputs(federation, head.features))

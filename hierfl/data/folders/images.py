@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,20 +13,22 @@ from ...errors import UserError
 from ...files import shown
 from ..readers.contents import read_picture
 from ..readers.limits import check_size
+from ..readers.pictures import ENDINGS, is_picture
 from .clients import ClientArrays
 
 if TYPE_CHECKING:
     from PIL import Image
 
-#: endings of pictures
-PICTURES = frozenset((".png", ".jpg", ".jpeg"))
+log = logging.getLogger("hierfl")
+#: of a list of files, so many are named
+SHOWN = 5
 #: height and width
 Size = tuple[int, int]
 
 
 def has_pictures(root: Path) -> bool:
     """Whether a folder has pictures at ROOT/client/label."""
-    return any(path.suffix.lower() in PICTURES for path in root.glob("*/*/*"))
+    return any(is_picture(path) for path in root.glob("*/*/*"))
 
 
 def read_pictures(root: Path, size: Size | None) -> ClientArrays:
@@ -38,39 +42,89 @@ def read_pictures(root: Path, size: Size | None) -> ClientArrays:
         UserError: for pictures of several sizes without ``size``, and files that are no pictures.
     """
     paths = sorted(path for path in root.glob("*/*/*") if not path.name.startswith("."))
-    if strange := [path for path in paths if path.suffix.lower() not in PICTURES]:
+    if strange := [path for path in paths if path.suffix.lower() not in ENDINGS]:
         raise UserError(f"{shown(strange[0])} is no picture: {shown(root)}/client/label holds .png and .jpg alone")
-    first = resized(read_picture(paths[0]), size)
-    check_size(root, len(paths) * first.size, "its pictures")
-    x = np.empty((len(paths), *first.shape), np.uint8)
-    for place, path in enumerate(paths):
-        picture = resized(read_picture(path), size)
-        if picture.shape != first.shape:
+    shape: tuple[int, ...] = ()
+    x = np.empty(0, np.uint8)
+    for place, picture in enumerate(_all(paths)):
+        picture = resized(picture, size)
+        if not shape:
+            shape = picture.shape
+            check_size(root, len(paths) * picture.size, "its pictures")
+            x = np.empty((len(paths), *shape), np.uint8)
+        if picture.shape != shape:
+            side = min(shape[:2])
             raise UserError(
-                f"{shown(root)} has pictures of several sizes, {_words(first)} and {_words(picture)} ({path.name}): "
-                f"say --image-size {min(first.shape[:2])} (size=({min(first.shape[:2])}, {min(first.shape[:2])}))"
+                f"{shown(root)} has pictures of several sizes, {_words(shape)} and {_words(picture.shape)} "
+                f"({paths[place].name}): say --image-size {side} (size=({side}, {side}))"
             )
         x[place] = picture
+    _note_empty(root, paths)
     grey = bool((x[..., :1] == x).all())
     labels = np.array([path.parent.name for path in paths])
     clients = np.array([path.parent.parent.name for path in paths])
     return ClientArrays(np.ascontiguousarray(np.moveaxis(x[..., :1] if grey else x, -1, 1)), whole(labels), clients)
 
 
-def read_resized(paths: list[Path], shape: tuple[int, ...]) -> np.ndarray:
-    """Pictures of any size, cut and resized as those of a folder are, (n, *shape) in uint8.
+def read_as(paths: list[Path], shape: tuple[int, ...], *, resize: bool) -> np.ndarray:
+    """New pictures, read as those of a fit were, (n, *shape) in uint8.
 
     Args:
         paths: of the files.
-        shape: channels, height and width.
+        shape: channels, height and width of the fit's pictures.
+        resize: whether the fit's were cut and resized; otherwise these have its size.
 
     Raises:
-        UserError: for a picture in colour where ``shape`` has one channel.
+        UserError: for a file that is damaged, a picture of another size, and one in colour where ``shape`` is grey.
     """
-    x = np.stack([resized(read_picture(path), (shape[1], shape[2])) for path in paths])
-    if shape[0] == 1 and bool((x[..., :1] != x).any()):
-        raise UserError("the run's pictures are grey, and these are in colour")
-    return np.ascontiguousarray(np.moveaxis(x[..., : shape[0]], -1, 1))
+    if shape[0] not in (1, 3):
+        raise UserError(f"pictures in files have 1 or 3 channels, and the run's have {shape[0]}: give an .npz with x")
+    x = np.empty((len(paths), *shape), np.uint8)
+    for place, picture in enumerate(_all(paths)):
+        if not resize and picture.shape[:2] != shape[1:]:
+            raise UserError(
+                f"{shown(paths[place])} is {_words(picture.shape)} pixels high and wide, "
+                f"and the run's pictures are {_words(shape[1:])}"
+            )
+        picture = resized(picture, (shape[1], shape[2]))
+        if shape[0] == 1 and bool((picture[..., :1] != picture).any()):
+            raise UserError(f"the run's pictures are grey, and {shown(paths[place])} is in colour")
+        x[place] = np.moveaxis(picture[..., : shape[0]], -1, 0)
+    return x
+
+
+def _all(paths: list[Path]) -> Iterator[np.ndarray]:
+    """Pictures one after the other, turned as their cameras say.
+
+    Raises:
+        UserError: in the end, for all files that cannot be read; whoever mends them reads one line, not one for each.
+    """
+    damaged: list[Path] = []
+    why: UserError | None = None
+    for path in paths:
+        try:
+            picture = read_picture(path, upright=True)
+        except UserError as error:
+            damaged, why = [*damaged, path], why or error
+        if not damaged:
+            yield picture
+    if why is None:
+        return
+    if len(damaged) == 1:
+        raise why
+    others = ", ".join(shown(path) for path in damaged[1:SHOWN]) + ", ..." * (len(damaged) > SHOWN)
+    raise UserError(f"{len(damaged)} of {len(paths)} pictures cannot be read: {why}; likewise {others}") from why
+
+
+def _note_empty(root: Path, paths: list[Path]) -> None:
+    """Says which folders of clients, and of labels, hold no picture: they are in no fit."""
+    filled = {folder for path in paths for folder in (path.parent, path.parent.parent)}
+    folders = [path for pattern in ("*", "*/*") for path in sorted(root.glob(pattern)) if path.is_dir()]
+    outer = {root, *filled}  # of an empty client its labels need no words
+    empty = [path for path in folders if path not in filled and path.parent in outer and path.name[0] != "."]
+    if empty:
+        names = ", ".join(shown(path.relative_to(root)) for path in empty[:SHOWN]) + ", ..." * (len(empty) > SHOWN)
+        log.warning("%s: without pictures, and left out: %s", root.name, names)
 
 
 def whole(labels: np.ndarray) -> np.ndarray:
@@ -79,8 +133,8 @@ def whole(labels: np.ndarray) -> np.ndarray:
     return labels.astype(np.int64) if numbers else labels
 
 
-def _words(picture: np.ndarray) -> str:
-    return f"{picture.shape[0]}x{picture.shape[1]}"
+def _words(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]}x{shape[1]}"
 
 
 def resized(picture: np.ndarray, size: Size | None) -> np.ndarray:

@@ -12,9 +12,10 @@ from ..given_arrays import given_pool
 from ..input_scales import Standardise
 from ..pool import PooledDataset
 from ..readers.npz import read_npz
+from ..readers.pictures import ENDINGS
 from ..readers.safe_files import located
 from .clients import ClientArrays, joined_clients
-from .images import PICTURES, Size, has_pictures, read_pictures
+from .images import Size, has_pictures, read_pictures
 from .leaf import has_json, read_leaf
 
 #: what a folder may hold
@@ -74,7 +75,7 @@ def _read(root: Path, size: Size | None) -> ClientArrays:
     kinds = [read for holds, read in readers.items() if root.is_dir() and holds(root)]
     if len(kinds) != 1:
         what = "holds files of several kinds" if kinds else "is no folder of data"
-        raise UserError(f"{shown(root)} {what}: {KINDS} ({', '.join(sorted(PICTURES))})")
+        raise UserError(f"{shown(root)} {what}: {KINDS} ({', '.join(sorted(ENDINGS))})")
     return kinds[0]()
 
 

@@ -57,20 +57,27 @@ def read_text(path: Path | str, what: str, packed: bool = False) -> str:
         return text.decode("utf-8")
 
 
-def read_picture(path: Path | str) -> np.ndarray:
+def read_picture(path: Path | str, *, upright: bool = False) -> np.ndarray:
     """A JPEG or PNG picture, (height, width, 3) uint8.
 
+    Args:
+        path: the file.
+        upright: turn it as its EXIF orientation says, which cameras write in place of turning the pixels.
+
     Raises:
-        UserError: where it cannot be read, or has more pixels than Pillow takes for sane (90 million).
+        UserError: where it cannot be read, has more than 8 bits for a grey pixel, or more pixels than Pillow takes for
+            sane (90 million).
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     what = "JPEG or PNG picture"
     with open_regular(path, f"a {what}") as stream, reading(path, what):
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             with Image.open(stream, formats=("JPEG", "PNG")) as picture:
-                return np.asarray(picture.convert("RGB"))
+                if picture.mode.startswith(("I", "F")):  # Pillow would cut them off at 255
+                    raise UserError(f"{shown(path)} has 16 bits a pixel, and pictures have 8: convert it first")
+                return np.asarray((ImageOps.exif_transpose(picture) if upright else picture).convert("RGB"))
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise UserError(f"{shown(path)} is too large a picture ({error})") from error
 

@@ -20,8 +20,8 @@ from torchvision.utils import save_image
 
 import hierfl as package
 from hierfl import Federation, UserError
-from hierfl.data.folders.images import read_resized
-from hierfl.data.readers.pictures import picture_files, read_pictures
+from hierfl.data.folders.images import read_as
+from hierfl.data.readers.pictures import picture_files
 from hierfl.experiments.predict.answers import Question, answered
 from hierfl.experiments.predict.new_rows import network_rows
 from hierfl.inference.run.fit import fit
@@ -77,12 +77,15 @@ def test_rows_of_an_npz_are_answered_by_their_clients(asked: Callable[..., Any],
 
 def test_what_is_not_understood_is_one_line(asked: Callable[..., Any], tmp_path: Path) -> None:
     np.savez(tmp_path / "strange.npz", x=X, client=np.array(["9", "0", "2", "1"]))
+    np.savez(tmp_path / "both.npz", x=X, client=np.array(["9", "0", "8", "9"]))
     np.savez(tmp_path / "scaled.npz", x=16 * X)
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     (tmp_path / "out.csv").touch()
     lines = {
         ("--data", "alone.npz"): "whose rows are these?",
         ("--data", "strange.npz"): "no client '9' was fitted (there are 0, 1, 2): --new predicts for clients that are",
+        ("--data", "both.npz"): "no clients '8', '9' were fitted (there are 0, 1, 2): --new predicts for clients that "
+        "are new, from a file of theirs alone",
         ("--data", "scaled.npz", "--client", "0"): "inputs reach from 0 to 16",
         ("--data", "named.npz", "--new"): "client '2' was fitted, and --new is of clients that were not",
         ("--data", "alone.npz", "--client", "0", "--new"): "say one of them",
@@ -110,24 +113,29 @@ def test_pictures_of_a_folder_are_read_by_their_clients(tmp_path: Path) -> None:
         save_image(pictures[place] / 255, tmp_path / name)
     files, names = picture_files(tmp_path)
     assert names == ["a", "b", "b"]
-    assert np.array_equal(read_pictures(files, (1, 5, 4)), pictures[[1, 2, 0]].numpy())
+    for resize in (False, True):
+        assert np.array_equal(read_as(files, (1, 5, 4), resize=resize), pictures[[1, 2, 0]].numpy())
     with pytest.raises(UserError, match="is 5x4 pixels high and wide, and the run's pictures are 6x4"):
-        read_pictures(files, (1, 6, 4))
-    assert np.array_equal(read_resized(files, (1, 5, 4)), pictures[[1, 2, 0]].numpy())
-    assert read_resized(files, (3, 2, 2)).shape == (3, 3, 2, 2)
+        read_as(files, (1, 6, 4), resize=False)
+    assert read_as(files, (3, 2, 2), resize=True).shape == (3, 3, 2, 2)
+    (tmp_path / "a" / "._1.png").write_bytes(b"of a Mac")
+    assert picture_files(tmp_path) == (files, names)
+    save_image(torch.rand(3, 5, 4, generator=torch.Generator().manual_seed(0)), tmp_path / "colours.png")
+    with pytest.raises(UserError, match=r"the run's pictures are grey, and .*colours.png is in colour"):
+        read_as([tmp_path / "colours.png"], (1, 5, 4), resize=False)
     assert picture_files(files[0]) == ([files[0]], None)
     labelled = tmp_path / "as" / "training" / "b" / "yes" / "3.png"
     labelled.parent.mkdir(parents=True)
     shutil.copy(files[0], labelled)
     assert picture_files(tmp_path / "as" / "training") == ([labelled], ["b"])
     rows = network_rows(tmp_path / "as" / "training", Pictures, Config, None, None)  # type: ignore[arg-type]
-    assert (rows.files, rows.owner.tolist()) == (("yes/3.png",), ["b"])
+    assert (rows.files, rows.owner.tolist(), rows.y.tolist()) == (("yes/3.png",), ["b"], ["yes"])
     rows = network_rows(labelled, Pictures, Config, None, None)  # type: ignore[arg-type]
     assert (rows.files, rows.owner, rows.x.shape) == (("3.png",), None, (1, 1, 5, 4))
     shutil.rmtree(tmp_path / "as")
     (tmp_path / "a" / "1.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match="damaged, or no picture"):
-        read_pictures(files, (1, 5, 4))
+    with pytest.raises(UserError, match="is no JPEG or PNG picture, or a damaged one"):
+        read_as(files, (1, 5, 4), resize=False)
     (tmp_path / "a" / "none").mkdir()
     with pytest.raises(UserError, match="has no pictures"):
         picture_files(tmp_path / "a" / "none")
@@ -140,6 +148,24 @@ def test_sets_are_of_a_run_with_conformal(tmp_path: Path) -> None:
     found = answered(run, Config, Question(tmp_path / "x.npz", client=run.ids[1]))  # type: ignore[arg-type]
     inside = run.prediction_sets(fed.x[:5], run.ids[1]).numpy()
     assert found["set"].tolist() == ["|".join(map(str, np.flatnonzero(row))) for row in inside]
+
+
+def test_a_new_client_learns_from_its_labelled_pictures(tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 256, (20, 1, 5, 4), generator=rng).to(torch.uint8)
+    fed = Federation.from_arrays(x, np.array(["cat", "dog"] * 10), np.arange(20) // 10, test=0.0)
+    run = fit(PFedVEM(architecture("mlp:3", fed)), fed, rounds=1, progress=False)
+    for k, label in enumerate(("cat", "dog", "dog")):
+        for file in (tmp_path / "few" / "p" / label / f"{k}.png", tmp_path / "new" / "p" / f"{k}.png"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_image(x[k] / 255, file)
+    question = Question(tmp_path / "new", new=True, given=tmp_path / "few")
+    found = answered(run, Config, question)  # type: ignore[arg-type]
+    wanted = run.predict_new_client(x[:3], given=(x[:3], np.array(["cat", "dog", "dog"])))
+    np.testing.assert_allclose(found["p(dog)"], wanted[:, 1], rtol=1e-5)
+    question = Question(tmp_path / "new", new=True, given=tmp_path / "new")
+    with pytest.raises(UserError, match=r"new has no responses: .* or pictures in CLIENT/LABEL/"):
+        answered(run, Config, question)  # type: ignore[arg-type]
 
 
 def test_numbers_have_intervals_and_columns_go_by_their_names(tmp_path: Path) -> None:

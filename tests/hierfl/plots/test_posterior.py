@@ -116,6 +116,9 @@ def test_whole_numbers_are_no_density() -> None:
     ax = predictive_check(data)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1"]
     assert data.observed_data["y"].dtype == float
+    names = ["a label of forty-four letters, all of them shown", "dog"]
+    data.constant_data["label"] = (("label_number",), np.array([*names, "emu"]))
+    assert [label.get_text() for label in predictive_check(data).get_xticklabels()] == names
     bars = [bar.get_height() for bar in ax.patches]
     assert bars == pytest.approx([np.mean(data.observed_data["y"].values == v) for v in (0, 1)])
 

@@ -51,6 +51,23 @@ def test_a_module_of_pictures_takes_bytes_and_is_exported() -> None:
     torch.testing.assert_close(module(x).exp(), run.predict(x, "1"))
     exported = torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim("n")},))
     torch.testing.assert_close(exported.module()(x[:7]), module(x[:7]))
+    torch.testing.assert_close(module(x.float()), module(x))
+    with pytest.raises(UserError, match="reach to 1, and this module takes pixels from 0 to 255"):
+        module(x / 255)
+
+
+def test_a_module_is_at_the_run_s_temperature_and_names_its_columns() -> None:
+    fed = blobs([30, 30], validation=0.3)
+    run = fit(PFedVEM(network_for(PFedVEM, fed)), fed, calibrate="temperature", **HOW)
+    for draws in (0, 3):
+        module = run.client_module(run.ids[1], draws, tempered=True)
+        wanted = run.predict(fed.x[:5], run.ids[1], draws=draws, tempered=True)
+        torch.testing.assert_close(module(fed.x[:5]).exp(), wanted)
+        assert (module(fed.x[:5]) - run.client_module(run.ids[1], draws)(fed.x[:5])).abs().max() > 1e-3
+    assert module.labels == [str(k) for k in range(fed.classes)]
+    plain = fit(PFedVEM(network_for(PFedVEM, fed)), fed, **HOW)
+    with pytest.raises(UserError, match="the fit has no temperature"):
+        plain.client_module(plain.ids[0], tempered=True)
 
 
 def test_what_is_not_one_network_and_one_head_is_refused() -> None:

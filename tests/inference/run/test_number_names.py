@@ -49,6 +49,7 @@ def test_arviz_has_the_users_names() -> None:
         "alive: age", "alive: arm=drug", "alive: arm=placebo", "died: age", "died: arm=drug", "died: arm=placebo",
         "alive: bias", "died: bias",
     ]  # fmt: skip
+    assert data.constant_data["label"].values.tolist() == ["alive", "died"]
     assert data.constant_data["w"].sel(w_dim_0="died: age").item() == run.shared["w"][3].item()
     assert words(most_variable(data)).removeprefix("w_j[").removesuffix("]") in names
     deep = Federation.from_frame(ROWS, client="ward", y="y", x=["age"], test=0.0)

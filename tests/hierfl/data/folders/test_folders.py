@@ -54,6 +54,15 @@ def test_pictures_of_several_sizes_are_resized_on_request(tmp_path: Path) -> Non
     assert ready.federation.event_shape[1:] == (6, 6)
 
 
+def test_folders_without_pictures_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = pictures(tmp_path / "photos")
+    for name in ("c", "d/cat", "a/fox", ".cache"):
+        (root / name).mkdir(parents=True)
+    fed = Federation.from_folder(root, validation=0.0)
+    assert (list(fed.ids), fed.about["labels"]) == (["a", "b"], ["cat", "dog"])
+    assert "photos: without pictures, and left out: c, d, a/fox" in caplog.text
+
+
 def test_a_folder_may_have_its_own_test_part(tmp_path: Path) -> None:
     pictures(tmp_path / "p" / "train", "abc")
     pictures(tmp_path / "p" / "test", "ac", number=2)
@@ -146,6 +155,9 @@ def test_folders_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     (root / "a" / "cat" / "notes.txt").unlink()
     (root / "a" / "cat" / "x.png").write_bytes(b"no picture")
     with pytest.raises(UserError, match="x.png is no JPEG or PNG picture, or a damaged one"):
+        Federation.from_folder(root)
+    (root / "b" / "dog" / "y.png").touch()
+    with pytest.raises(UserError, match=r"2 of 22 pictures cannot be read: .*x.png is no JPEG .*; likewise .*y.png$"):
         Federation.from_folder(root)
     (tmp_path / "leaf").mkdir()
     (tmp_path / "leaf" / "all.json").write_text('{"user_data": {"u": {"x": ["some text"], "y": [0]}}}')

@@ -84,6 +84,14 @@ def test_pictures_that_are_bombs_damaged_or_of_another_format_are_refused(
     picture = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
     picture.save(path)
     assert (read_picture(path) == np.asarray(picture)).all()
+    turned = Image.Exif()
+    turned[0x0112] = 6  # (the camera was held on its side)
+    picture.save(tmp_path / "turned.png", exif=turned)
+    assert (read_picture(tmp_path / "turned.png") == np.asarray(picture)).all()
+    assert (read_picture(tmp_path / "turned.png", upright=True) == np.rot90(np.asarray(picture), -1)).all()
+    Image.fromarray(np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000).save(tmp_path / "deep.png")
+    with pytest.raises(UserError, match="deep.png has 16 bits a pixel, and pictures have 8"):
+        read_picture(tmp_path / "deep.png")
     good = path.read_bytes()
     path.write_bytes(good[:-30])
     with pytest.raises(UserError, match="damaged"):

@@ -1,0 +1,17 @@
+"""A page is asked for where the run's data are gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hierfl import UserError
+from hierfl.experiments.report.draw import check_there
+
+
+def test_data_that_are_gone_are_one_line_with_a_way_out(tmp_path: Path) -> None:
+    for there in (str(tmp_path), "digits"):
+        check_there(there)
+    with pytest.raises(UserError, match=r"photos is not here: --data says where .* --no-features leaves out"):
+        check_there(str(tmp_path / "photos"))
