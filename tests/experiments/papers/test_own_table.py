@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,9 @@ def test_cells_with_most_to_say_come_first_until_the_budget_is_used(
     assert seconds_per_round(place, here) == (7.0, "measured here")
     assert seconds_per_round(place, {})[1] == "measured earlier, on another machine"
     assert seconds_per_round(Place("new.npz", 0, "", "fedavg"), {})[1].endswith("a guess")
+    unknown = [(Place("new.npz", 0, "", "fedavg"), cells[0][1])] * 2
+    words = r"2 of 2 cells to run, about \d+ minutes; seconds of a round are the median of all .* a guess \(2 cells\)"
+    assert re.fullmatch(words, budget.plan(unknown, Path("none"), {}, None))
     now = iter([0.0, 3599.0, 3601.0])
     left = budget.within(1.0, lambda: next(now))
     assert (left(), left()) == (True, False)
