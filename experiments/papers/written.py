@@ -125,7 +125,12 @@ def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
         lines.append(
             f"| {' | '.join([pair, where, str(len(gap['seeds'])), *cells, *([by_domain] if domains else [])])} |"
         )
-    return [*lines, "", f"(95 % intervals by Student's t; fewer than {TESTED} seeds are not tested: ± is a standard error.)", ""]
+    return [
+        *lines,
+        "",
+        f"(95 % intervals by Student's t; fewer than {TESTED} seeds are not tested: ± is a standard error.)",
+        "",
+    ]
 
 
 #: characters that LaTeX reads as commands

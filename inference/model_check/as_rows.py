@@ -53,7 +53,9 @@ def _phases(
 def _check_phase(probe: Probe, every: Sequence[SiteNumber], phase: str, names: set[str]) -> None:
     """Compares a part of a round with all trained values as rows."""
     broadcast = {name: probe.values[f"{BROADCAST_PREFIX}{name}"] for name in probe.trained}
-    values = {name: value.expand_as(probe.values[name]) if name in names else value for name, value in broadcast.items()}
+    values = {
+        name: value.expand_as(probe.values[name]) if name in names else value for name, value in broadcast.items()
+    }
     plain = {name: tuple(value.shape) for name, value in values.items() if name not in names}
     as_rows = {name: ("S", *value.shape[1:]) for name, value in values.items() if name in names}
     where = f"{phase}: {_shapes(as_rows) or 'no shared value'} comes as rows of clients, {_shapes(plain)} does not"

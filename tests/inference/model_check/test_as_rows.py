@@ -33,7 +33,10 @@ def begun(prior: str) -> None:
             r"does not run in the gradient .* for 'log_rho': .*'log_rho' \(S, 1, 1\) comes as rows .*'w' "
             r"\(\d+,\) does not: RuntimeError.*torch.ones_like",
         ),
-        ("StudentT(df, w, rho * (1 if w.dim() > 1 else 2))", "site 'w_j' is another number while clients train 'mu', 'pi': no shared value"),
+        (
+            "StudentT(df, w, rho * (1 if w.dim() > 1 else 2))",
+            "site 'w_j' is another number while clients train 'mu', 'pi': no shared value",
+        ),
     ],
     ids=["shape", "number"],
 )
