@@ -80,3 +80,7 @@ class LowRankPopulation(Method):
     @property
     def has_global_model(self):
         return self.settings.prior == "hierarchical"
+
+    def population_numbers(self, shared):
+        directions = {"directions": shared["B"].square().mean().sqrt()} if "B" in shared else {}
+        return {"rho": shared["log_rho"].exp(), **directions}

@@ -35,3 +35,6 @@ def test_without_directions_it_is_a_gaussian_population_and_with_them_they_move(
         run = fit(cls(network, b_0=b_0, base_epochs=1, particles=1), fed, rounds=2, progress=False)
         assert bool(run.shared["B"].any()) == moves
         assert bool(run.shared["log_rho"].any())  # begun at log 1
+        last = run.metrics.iloc[-1]
+        assert last["population_rho"] == run.shared["log_rho"].exp().item()
+        assert (last["population_directions"] > 0) == moves
