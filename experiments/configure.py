@@ -66,7 +66,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
     run |= {name: absolute_path(name, run[name]) for name in PATHS if run.get(name)}
     run |= {"method": loaded.reference, "method_digest": loaded.digest}
     if "prior" in settings and "prior" not in loaded.cls.Settings.__dataclass_fields__:
-        raise UserError(f"{loaded.name} has no prior to choose")
+        raise UserError(f"{loaded.name} has no prior to choose: its Settings have no field prior")
     shipped, chosen = methods.shipped_settings(loaded.name, data)
     # What was chosen for one prior may say nothing under another.
     values = make_settings(loaded.cls, {**applicable(loaded.cls, shipped, settings), **settings})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,9 @@ def check_cell(cell: Cell, folder: Path, extra: Mapping[str, Any]) -> None:
     Raises:
         UserError: if it holds another one.
     """
-    old, wanted = setting_of(read_config(folder)), setting_of(cell.config(extra))
+    # Where a finished run was watched is its own: that tracker need not be installed here.
+    given, more = ({k: v for k, v in options.items() if k != "track"} for options in (cell.given, extra))
+    old, wanted = setting_of(read_config(folder)), setting_of(replace(cell, given=given).config(more))
     for part, values in wanted.items():
         # How data were come by is known once they are loaded.
         other = [k for k in {**old[part], **values} if old[part].get(k) != values.get(k) and k != "data_origin"]

@@ -53,8 +53,10 @@ def plan(cells: Cells, out: Path, extra: Mapping[str, Any], hours: float | None)
     missing = [costs[cell.name] for _, cell in cells if not is_finished(out / cell.name)]
     ways = {how: sum(way == how for _, way in missing) for _, how in missing}
     total = sum(seconds for seconds, _ in missing) / 3600
-    ways_in_words = "; ".join(f"{many} {how}" for how, many in ways.items())
-    line = f"{len(missing)} of {len(cells)} cells to run, about {total:.1f} hours ({ways_in_words or 'none'})"
+    ways_in_words = ", or ".join(f"{how} ({many} cell{'s' * (many > 1)})" for how, many in ways.items())
+    time = f"about {total:.1f} hours" if total >= 1 else f"about {60 * total:.0f} minutes"
+    source = f"; seconds of a round are {ways_in_words}" if missing else ""
+    line = f"{len(missing)} of {len(cells)} cells to run, {time}{source}"
     if hours is None:
         return line
     reached, used = 0, 0.0

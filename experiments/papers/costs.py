@@ -59,4 +59,4 @@ def seconds_per_round(place: Place, seconds_here: Mapping[tuple[str, int, str], 
     beside = [v for (data, _, _), v in seconds_known.items() if data == place.data]
     if beside:
         return statistics.median(beside), "the median of other methods on these data"
-    return statistics.median(seconds_known.values()), "the median of all that was measured: a guess"
+    return statistics.median(seconds_known.values()), "the median of all methods and data, a guess"

@@ -6,7 +6,7 @@ tables and figures of the papers are files in ``definitions/``; a user's own is 
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,8 @@ from .written import COLUMNS, markdown, write
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("hierfl")
 
 
 def table(
@@ -126,8 +128,8 @@ def make_table(
         spots = {(p.data, p.clients, p.condition) for p in places}
         mine = [c for c in claims if (c["data"], c["clients"], c["condition"]) in spots]
         print(markdown(made, called(shown), called(mine)))
-        for words in strange if collect else ():
-            print(f"left out: {words}", file=sys.stderr)
+    for words in strange if collect else ():
+        log.warning("left out: %s", words)
     if problems:
         raise UserError(f"{len(problems)} of {len(cells)} cells could not be run; the first: {problems[0]}")
     return called(shown)

@@ -25,8 +25,10 @@ def lines(runs: Mapping[Place, Mapping[int, Path]]) -> list[dict[str, Any]]:
     for place, by_seed in runs.items():
         for seed, folder in sorted(by_seed.items()):
             summary, run = read_summary(folder), read_config(folder).run
-            facts = {"rounds": run.rounds, "split": run.split}
-            rows.append({**vars(place), "seed": seed, **facts, **{k: summary.get(k) for k in COLUMNS if k in summary}})
+            scores = {k: summary[k] for k in COLUMNS if k in summary}
+            # A row of the table may be another method with settings: its own name tells them apart.
+            facts = {"clients": place.clients or summary.get("clients"), "rounds": run.rounds, "split": run.split}
+            rows.append({**scores, **vars(place), "seed": seed, **facts})
     return [{k: row.get(k) for k in COLUMNS} for row in rows]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,15 +27,22 @@ def write(
     table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]], out: Path,
     runs: Sequence[dict[str, Any]] = (),
 ) -> None:  # fmt: skip
-    """table.json, table.csv, table.md and table.tex; and runs.csv, where there are runs."""
+    """table.json, table.csv, table.md, table.tex; differences.csv and runs.csv, where there are claims and runs."""
     out.mkdir(parents=True, exist_ok=True)
     record = {"table": table.name, "title": table.title, "note": table.note, "rows": rows, "differences": claims}
     write_text(out / "table.json", json.dumps(record, indent=1) + "\n")
     write_rows(out / "table.csv", COLUMNS, rows)
     write_text(out / "table.md", markdown(table, rows, claims))
-    write_text(out / "table.tex", latex(table, rows))
+    write_text(out / "table.tex", latex(table, rows, claims))
+    if claims:
+        write_rows(out / "differences.csv", GAP_COLUMNS, gap_rows(claims))
     if runs:
         write_runs(list(runs), out)
+
+
+#: of the differences
+INTERVALS = f"95 % intervals by Student's t; fewer than {TESTED} seeds are not tested: ± is a standard error."
+GAP_COLUMNS = ("data", "clients", "condition", "method", "less", "metric", "seeds", "mean", "se", "low", "high")
 
 
 def head_of(row: Mapping[str, Any]) -> str:
@@ -96,8 +104,11 @@ def markdown(table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict
         ran = {row["method"]: row for row in rows if row["data"] == data and "setting" in row}
         lines += [_how(method, row) for method, row in ran.items()]
         lines += [""] if ran else []
+    lines += [_legend(table), ""] if rows and not table.paper and not table.runner else []
     if claims:
-        lines += _claims(claims)
+        heads, body = claim_grid(claims)
+        lines += [f"| {' | '.join(heads)} |", "|---|---|---:|" + "---:|" * (len(heads) - 3)]
+        lines += [*(f"| {' | '.join(line)} |" for line in body), "", f"({INTERVALS})", ""]
     reasons: dict[str, int] = {}
     for row in rows:
         if row.get("why", "not run") != "not run":
@@ -115,19 +126,36 @@ def _how(method: str, row: Mapping[str, Any]) -> str:
     return f"- {method}: {cost}; {chosen}{mixed} ({values})"
 
 
-def _claims(claims: Sequence[dict[str, Any]]) -> list[str]:
+def _legend(table: Table) -> str:
+    """What the numbers of a table without published ones are."""
+    metrics = ", ".join(f"{name} is {metric}" for name, metric in table.metrics.items())
+    return (
+        f"(Test data after the last round, mean ± standard error (seeds): {metrics}; accuracies in percent. PM are the "
+        "personal models, averaged over clients, GM is the global one; NLL and ECE are at the posterior mean.)"
+    )
+
+
+def claim_grid(claims: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Heads, and a line for each difference."""
     names = list(dict.fromkeys(name for gap in claims for name in gap["by"]))
     domains = any(gap["domains"] for gap in claims)
     heads = ["difference, paired by seed", "", "seeds", *names, *(["by domain"] if domains else [])]
-    lines = [f"| {' | '.join(heads)} |", "|---|---|---:|" + "---:|" * (len(heads) - 3)]
+    body = []
     for gap in claims:
         pair, where = f"{gap['better']} less {gap['worse']}", ", ".join(filter(None, (gap["data"], head_of(gap))))
         cells = [in_words(gap["by"][name], 3 if name in SCORES else 2) if name in gap["by"] else "" for name in names]
         by_domain = ", ".join(f"{name} {number(two[0], two[1], 2)}" for name, two in gap["domains"].items())
-        lines.append(
-            f"| {' | '.join([pair, where, str(len(gap['seeds'])), *cells, *([by_domain] if domains else [])])} |"
-        )
-    return [*lines, "", f"(95 % intervals by Student's t; fewer than {TESTED} seeds are not tested.)", ""]
+        body.append([pair, where, str(len(gap["seeds"])), *cells, *([by_domain] if domains else [])])
+    return heads, body
+
+
+def gap_rows(claims: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each difference and metric."""
+    return [
+        {**{k: gap[k] for k in ("data", "clients", "condition")}, "method": gap["better"], "less": gap["worse"],
+         "metric": metric, "seeds": len(gap["seeds"]), **numbers}
+        for gap in claims for metric, numbers in gap["by"].items()
+    ]  # fmt: skip
 
 
 #: characters that LaTeX reads as commands
@@ -136,17 +164,23 @@ _LATEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "_": r"\_", "#": r"
 
 
 def escaped(text: str) -> str:
-    """Text as LaTeX shows it; a minus before a number is a minus."""
+    """Text as LaTeX shows it; a sign before a number is a sign."""
     plain = "".join(_LATEX.get(c, c) for c in text)
-    return f"${plain}$" if plain[:1] in "+-" and plain[1:].replace(".", "").isdigit() else plain
+    return re.sub(r"(?<![\w.])([+-]\d+(?:\.\d+)?)", r"$\1$", plain)
 
 
-def latex(table: Table, rows: Sequence[dict[str, Any]]) -> str:
-    """A tabular for each data set (package booktabs)."""
+def latex(table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict[str, Any]] = ()) -> str:
+    """A tabular for each data set, and one of the differences (package booktabs)."""
     lines = [f"% {' '.join(table.title.split())}", r"% \usepackage{booktabs}"]
     for data, columns, body in grids(table, rows):
-        lines += [rf"\begin{{tabular}}{{ll{'r' * len(columns)}}}", r"\toprule"]
-        lines += [" & ".join(map(escaped, (data, "", *columns))) + r" \\", r"\midrule"]
-        lines += [" & ".join(map(escaped, line)) + r" \\" for line in body]
-        lines += [r"\bottomrule", r"\end{tabular}", ""]
+        lines += _tabular([data, "", *columns], body, "ll" + "r" * len(columns))
+    if claims:
+        heads, body = claim_grid(claims)
+        lines += [f"% {INTERVALS}", *_tabular(heads, body, "ll" + "r" * (len(heads) - 2))]
     return "\n".join(lines)
+
+
+def _tabular(heads: Sequence[str], body: Sequence[Sequence[str]], columns: str) -> list[str]:
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(map(escaped, heads)) + r" \\", r"\midrule"]
+    lines += [" & ".join(map(escaped, line)) + r" \\" for line in body]
+    return [*lines, r"\bottomrule", r"\end{tabular}", ""]

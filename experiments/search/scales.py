@@ -31,7 +31,10 @@ def priors_of(method: str) -> list[str]:
     kind = typing.get_type_hints(loaded.cls.Settings).get("prior")
     priors = [str(p) for p in typing.get_args(kind)]
     if len(priors) < 2:
-        raise UserError(f"{loaded.name} has no priors to compare")
+        raise UserError(
+            f"{loaded.name} has no priors to compare: a method's are the words of its setting prior, such as "
+            "Literal['hierarchical', 'fixed'], the learned one first"
+        )
     return priors
 
 

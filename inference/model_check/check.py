@@ -13,6 +13,7 @@ from ..local.svi import SVI
 from ..method.base import Method
 from ..server.exchange import Exchange
 from ..state import State
+from .as_rows import check_rows
 from .comparisons import check_chunks, check_draws, check_padding, check_repeats, check_weights, warn_of_untrained
 from .predicted import check_predictions, check_response
 from .probe import Probe
@@ -67,6 +68,7 @@ def check_model(
         check_draws(probe, plain)
         check_chunks(probe, together)
         check_padding(probe, plain, together)
+        check_rows(method, probe, steps, exchange)
         check_weights(probe, plain, steps)
         check_response(method, probe)
         check_predictions(method, probe)

@@ -28,6 +28,7 @@ from ..method.base import Method
 from ..method.capabilities import Converges, has_converged, needs_everyone
 from ..method.initial import InitialWeights
 from ..method.of_options import of_options
+from ..method.population_numbers import population_numbers
 from ..options import Options
 from ..server.exchange import Exchange
 from ..server.participation import check_participation, draw_participants
@@ -250,12 +251,11 @@ class Fit:
             self.observe(self.journal.evaluations)
 
     def _evaluated(self, split: str) -> Row:
-        row: Row = {"round": self.journal.round, "split": split}
         scores = self.engine.scores(self._broadcast(), split, (0, self.options.draws) if self.random else (0,))
         self.journal.note(split, scores)
         if split == "test" and scores.clients is not None:
             self._tested = self.journal.round, scores.clients
-        row |= metrics_row(scores, self.engine.task)
+        row: Row = {"round": self.journal.round, "split": split, **metrics_row(scores, self.engine.task)}
         row |= {
             "rejected": self.journal.rejected,
             "skipped": int(self.state.skipped),
@@ -263,7 +263,7 @@ class Fit:
             "diverged": self.journal.diverged,
             **{f"update_norm_{group}": float(value) for group, value in self.state.update_norm.items()},
         }
-        return {**row, "seconds": round(self.journal.seconds, 3)}
+        return {**row, **population_numbers(self.method, self.state.shared), "seconds": round(self.journal.seconds, 3)}
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,8 @@ def test_a_difference_is_a_paired_t_test() -> None:
     low, high = ttest_rel(one, two).confidence_interval()
     assert [gap["mean"], gap["low"], gap["high"]] == pytest.approx([np.mean(one - two), low, high])
     assert in_words({"mean": 0.5, "se": 0.1, "low": 0.25, "high": 0.75}, 2) == "+0.50 [+0.25, +0.75]"
-    assert in_words(paired([0.25, 0.75, 0.5, 0.5]), 2) == "+0.50 (not tested)"
+    assert in_words(paired([0.25, 0.75, 0.5, 0.5]), 2) == "+0.50 ± 0.10 (not tested)"
+    assert in_words(paired([0.5]), 2) == "+0.50 (not tested)"
     assert paired([1.0])["se"] is None
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.commands import command
 
@@ -70,9 +72,19 @@ def test_a_table_of_ones_own(mine: Path, capsys: pytest.CaptureFixture) -> None:
     assert list(Path("t").glob("curves-mine-4*.png"))
     tex = Path("t/table.tex").read_text()
     assert r"% FedPer & FedAvg, 100% mine" in tex
-    assert tex.count(r"\begin{tabular}{llrrr}") == tex.count(r"\end{tabular}") == 1
+    assert tex.count(r"\begin{tabular}{llrrr}") == tex.count(r"\begin{tabular}{llrrrr}") == 1
+    assert tex.count(r"\end{tabular}") == 2
+    assert r"fedper-average less fedavg & mine.npz, J = 4 & 2 & $" in tex
+    gaps = pd.read_csv("t/differences.csv").set_index("metric")
+    assert gaps.loc["PM", "mean"] == pytest.approx(gap["mean"][0])
+    assert gaps.loc["PM", ["method", "less", "seeds"]].tolist() == ["fedper-average", "fedavg", 2]
+    # a row that is another method with settings is called by its own name
+    assert list(pd.read_csv("t/runs.csv")["method"].unique()) == ["fedavg", "fedper-average", "flat"]
+    assert "mean ± standard error (seeds): PM is pm_accuracy" in Path("t/table.md").read_text()
     assert r"$\pm$" in tex
     assert escaped("-1.5") == "$-1.5$"
+    assert escaped("-1.5 ± 0.1 [-2.0, +3.0]") == r"$-1.5$ $\pm$ 0.1 [$-2.0$, $+3.0$]"
+    assert escaped("fedper-2 1e-5") == "fedper-2 1e-5"
     assert escaped("a_b & 5%") == r"a\_b \& 5\%"
     stamps = {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
     command("table", str(mine), "--out", "t", "--methods", "fedavg")
@@ -102,6 +114,9 @@ def test_cells_with_most_to_say_come_first_until_the_budget_is_used(
     assert seconds_per_round(place, here) == (7.0, "measured here")
     assert seconds_per_round(place, {})[1] == "measured earlier, on another machine"
     assert seconds_per_round(Place("new.npz", 0, "", "fedavg"), {})[1].endswith("a guess")
+    unknown = [(Place("new.npz", 0, "", "fedavg"), cells[0][1])] * 2
+    words = r"2 of 2 cells to run, about \d+ minutes; seconds of a round are the median of all .* a guess \(2 cells\)"
+    assert re.fullmatch(words, budget.plan(unknown, Path("none"), {}, None))
     now = iter([0.0, 3599.0, 3601.0])
     left = budget.within(1.0, lambda: next(now))
     assert (left(), left()) == (True, False)
