@@ -116,7 +116,8 @@ def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collect
 
 def _refuse_missing(df: pd.DataFrame, place: str) -> None:
     """Refuses columns that lack values: all of them in one line, but the clients' column by itself."""
-    lacks = {str(name): int(count) for name, count in sorted(df.isna().sum().items()) if count}
+    lacks = {name: int(df[name].isna().sum()) for name in sorted(df.columns)}
+    lacks = {name: count for name, count in lacks.items() if count}
     if place in lacks:
         way = f"whose these rows are is not known: write it, or keep the others by df.dropna(subset=[{place!r}])"
         raise UserError(f"column {place!r} has {_missing_values(lacks[place])}: {way}")
