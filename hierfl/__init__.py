@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .threads import wait_briefly
+
 if TYPE_CHECKING:
     from .data.batch import Batch
     from .data.federation import Federation
@@ -62,6 +64,8 @@ _ROOMS = {
     "read_table": "data.reading.read",
     "table": "experiments.papers.make_table",
 }
+
+wait_briefly()
 
 
 def __getattr__(name: str) -> Any:

@@ -73,7 +73,9 @@ def predict(
         from ..predict.answers import Question
 
         asked = Question(data, client, new, given, interval, draws, group, how, shares)
-        answers = _of_run(folder, asked, trust_code=trust_code)
+        answers, response = _of_run(folder, asked, trust_code=trust_code)
+        if response:
+            typer.echo(f"the formula's response is {response}: all numbers are in its units", err=True)
     else:
         given_options = {"--client": client, "--new": new, "--given": given, "--interval": interval, "--group": group}
         if of_runs := [name for name, value in given_options.items() if value]:
@@ -89,9 +91,12 @@ def predict(
         write_frame(out, answers)
 
 
-def _of_run(folder: Path, asked: Any, *, trust_code: bool) -> pd.DataFrame:
+def _of_run(folder: Path, asked: Any, *, trust_code: bool) -> tuple[pd.DataFrame, str]:
+    """The answers, and a response that a formula transforms; empty for another."""
+    from hierfl.data.formula.transformed import transformed_response
+
     from ..predict.answers import answered
     from ..predict.ready import ready
 
     loaded, run = ready(folder, trust_code=trust_code)
-    return answered(loaded, run, asked)
+    return answered(loaded, run, asked), transformed_response(run.formula or "", run.family or "gaussian")

@@ -19,6 +19,8 @@ def _many(metavar: str, help: str, *flags: str) -> Any:
     return Annotated[list[str] | None, typer.Option(*flags, metavar=metavar, help=f"{help}; repeatable.")]
 
 
+#: what --na says
+MISSING = "Entries of a table that are missing values, such as .,-,missing,-999, beside empty ones"
 #: what is said of a file, and may differ between the sites of a study
 FILE_OPTIONS: Mapping[str, Any] = {
     "sep": Annotated[
@@ -46,8 +48,7 @@ FILE_OPTIONS: Mapping[str, Any] = {
     ],
     "missing": _many(
         "WORDS",
-        "Entries of a table that are missing values, such as .,-,missing,-999, beside empty ones; drop, or refuse, "
-        "says what becomes of rows that lack a value [default: refuse]",
+        f"{MISSING}; drop, or refuse, says what becomes of rows that lack a value [default: refuse]",
         "--na",
     ),
 }  # fmt: skip
@@ -70,6 +71,8 @@ def with_reading(*, columns: bool = True, drop: bool = True) -> Callable[[Callab
         drop: whether it is said there what becomes of rows that lack a value.
     """
     wanted = {**FILE_OPTIONS, **(COLUMN_OPTIONS if columns else {})}
+    if not drop:
+        wanted["missing"] = _many("WORDS", MISSING, "--na")
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command).parameters.values()

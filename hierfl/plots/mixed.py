@@ -60,7 +60,8 @@ def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = 
     if out:
         ax.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     none = int(np.isnan(local).sum())
-    left_out = [f"{none} with no estimate alone"] * bool(none) + [f"{out} beyond"] * bool(out)
+    left_out = [f"{none} client{'s have' if none > 1 else ' has'} none alone"] * bool(none)
+    left_out += [f"{out} beyond"] * bool(out)
     ax.set_xlabel(fill(", ".join([f"coefficient of {effect}", *left_out]), TITLE_LETTERS))
     title(ax, f"Shrinkage: {effect} (rows of a client)")
     legend_below(ax)

@@ -102,14 +102,7 @@ def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collect
     """Refuses columns that lack values, that no formula reads, or that hold what double precision cannot square; the
     others as they are read.
     """
-    for name in df.columns:
-        column = df[name]
-        missing = int(column.isna().sum())
-        if missing:
-            way = "--na drop, or na='drop' in Python, leaves such rows out"
-            if name == terms.levels(client).client:
-                way = f"whose these rows are is not known: write it, or keep the others by df.dropna(subset=[{name!r}])"
-            raise UserError(f"column {name!r} has {missing} missing value{'s' * (missing != 1)}: {way}")
+    _refuse_missing(df, terms.levels(client).client)
     values = (terms.response or frozenset()) | terms.predictors | set(more)
     read = typed_columns(df, terms, sorted(values))
     other = {name: column for name, column in read.items() if column.dtype != df[name].dtype}
@@ -119,6 +112,24 @@ def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collect
             check_numbers(f"column {name!r}", df[name].to_numpy(dtype=float))
     check_levels_named(terms, df)
     return in_said_order(df, terms)
+
+
+def _refuse_missing(df: pd.DataFrame, place: str) -> None:
+    """Refuses columns that lack values: all of them in one line, but the clients' column by itself."""
+    lacks = {name: int(df[name].isna().sum()) for name in sorted(df.columns)}
+    lacks = {name: count for name, count in lacks.items() if count}
+    if place in lacks:
+        way = f"whose these rows are is not known: write it, or keep the others by df.dropna(subset=[{place!r}])"
+        raise UserError(f"column {place!r} has {_missing_values(lacks[place])}: {way}")
+    if lacks:
+        first, *others = lacks
+        more = "".join(f", {name!r} has {lacks[name]}" for name in others)
+        way = "--na drop, or na='drop' in Python, leaves such rows out"
+        raise UserError(f"column {first!r} has {_missing_values(lacks[first])}{more}: {way}")
+
+
+def _missing_values(count: int) -> str:
+    return f"{count} missing value{'s' * (count != 1)}"
 
 
 def check_numbers(what: str, column: np.ndarray) -> None:

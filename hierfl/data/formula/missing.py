@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 Missing = Literal["refuse", "drop"]
 
 
+def lacks_values(name: str, count: int) -> UserError:
+    """What is said of new rows that lack values of a column."""
+    return UserError(
+        f"column {name!r} has {count} missing value{'s' * (count != 1)}: a row to predict needs it; fill it in, or "
+        f"leave such rows out, as df.dropna(subset=[{name!r}]) does in Python"
+    )
+
+
 def whole_rows(df: pd.DataFrame, names: Collection[str]) -> pd.Series:
     """Of each row, whether it has all values of these columns (of those that are there)."""
     return df[[name for name in names if name in df.columns]].notna().all(axis=1)

@@ -19,6 +19,7 @@ from .column_types import ColumnTypes, typed
 from .columns import check_numbers, effects_and_offset, random_columns, with_smooths
 from .correlation import SERIES, TIME
 from .groups import Groups
+from .missing import lacks_values
 from .parsed import Formula
 from .rank import IndependentColumns
 from .row_numbers import RowColumns, in_order
@@ -80,8 +81,7 @@ class Reader:
             if name not in df.columns:
                 raise no_column(name, df.columns, "the table lacks column")
             if missing := int(one_column(df, name).isna().sum()):
-                which = f"{missing} missing value{'s' * (missing != 1)}"
-                raise UserError(f"column {name!r} has {which}: df.dropna(subset=[{name!r}]) leaves such rows out")
+                raise lacks_values(name, missing)
         columns = typed(df, gate.parse(self.formula), names)
         for name in names if len(df) else ():
             self.types.check(name, columns[name])

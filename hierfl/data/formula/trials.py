@@ -10,6 +10,7 @@ from ...errors import UserError
 from ..column_names import one_column
 from . import gate
 from .column_types import readable
+from .missing import lacks_values
 from .tokens import Token, tokens_of
 
 if TYPE_CHECKING:
@@ -66,8 +67,7 @@ def trials_of(formula: str, df: pd.DataFrame) -> np.ndarray | None:
             raise UserError(f"the table lacks column {name!r}, which the trials {text!r} need")
         column = one_column(df, name)
         if missing := int(column.isna().sum()):
-            which = f"{missing} missing value{'s' * (missing != 1)}"
-            raise UserError(f"column {name!r} has {which}: df.dropna(subset=[{name!r}]) leaves such rows out")
+            raise lacks_values(name, missing)
         numbers[name] = readable(column)
         if numbers[name].dtype.kind not in "biuf":
             raise UserError(

@@ -12,6 +12,7 @@ import torch
 
 from hierfl.data.formula.design import Columns
 from hierfl.data.formula.reader import Reader
+from hierfl.data.formula.transformed import transformed_response
 from hierfl.errors import UserError, unknown
 
 from .coefficients import Coefficients
@@ -59,6 +60,8 @@ def marginal_means(reader: Reader, coefficients: Coefficients, asked: Asked) -> 
             f"means are of fixed effects, and {basis.smooth.label} is beside them: contrasts are without it, "
             "and predict(df, level='population') has both"
         )
+    if asked.scale == "response":
+        _check_units(reader, coefficients)
     means = marginal(reader, coefficients, [*asked.by, *asked.names], asked.at)
     change = _response_mean(coefficients) if asked.scale == "response" else _same
     table = means.labels[[*asked.names, *asked.by]].copy()
@@ -81,6 +84,7 @@ def contrasts(reader: Reader, coefficients: Coefficients, asked: Asked, kind: Ki
         raise unknown("kind of contrast", kind, get_args(Kind))
     ratio = asked.scale == "response" and bool(coefficients.method.response_family.ratio)
     if asked.scale == "response" and not ratio:
+        _check_units(reader, coefficients)
         _response_mean(coefficients)  # which some responses do not have
     marginal_means_of_rows = marginal(reader, coefficients, [*asked.by, *asked.names], asked.at)
     parts = []
@@ -178,6 +182,15 @@ def _same(eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _exp(eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.exp(eta), np.exp(eta)
+
+
+def _check_units(reader: Reader, coefficients: Coefficients) -> None:
+    """Refuses the response's scale where the formula transforms the response: its own units are not known here."""
+    if response := transformed_response(reader.formula, coefficients.method.response_family.name):
+        raise UserError(
+            f"the response is {response}, so that means are in its units, and scale='response' would not change them: "
+            "scale='link', and the inverse of the numbers"
+        )
 
 
 def _response_mean(coefficients: Coefficients) -> Change:

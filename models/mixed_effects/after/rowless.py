@@ -119,5 +119,6 @@ def _grouping(entries: Mapping[str, Any]) -> Grouping:
 def needs_rows(what: str) -> UserError:
     """What is said where rows are needed that are not there."""
     return UserError(
-        f"{what} needs the rows that were fitted, and this fit has none: load_mixed_model(folder, df=table) has"
+        f"{what} needs the rows that were fitted, and this fit has none: load_mixed_model(folder, df=table) has, and "
+        "of a run's folder load_run(folder, rows=True)"
     )

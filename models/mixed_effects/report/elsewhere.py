@@ -8,7 +8,8 @@ _NUMBERS = "summary().numbers has log_likelihood, aic, bic and the like"
 #: name of an attribute -> the way
 ELSEWHERE = {
     **dict.fromkeys(("bse", "pvalues", "tvalues"), _EFFECTS),
-    **dict.fromkeys(("coef", "coef_", "fixef", "fe_params"), "params has the coefficients"),
+    "coef": "params has the population's coefficients, shrinkage() each client's own (column hierarchical)",
+    **dict.fromkeys(("coef_", "fixef", "fe_params"), "params has the coefficients"),
     "conf_int": "confint(level) has the intervals",
     "cov_params": "vcov() has the coefficients' covariance; posterior() has joint draws",
     **dict.fromkeys(("llf", "loglik", "logLik"), _NUMBERS),

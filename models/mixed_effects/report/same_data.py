@@ -65,7 +65,10 @@ def _difference(this: Run, other: Run) -> str:
     runs = this, other
     first, second = (run.fitted.federation for run in runs)
     if NO_ROWS in first.about or NO_ROWS in second.about:
-        raise UserError("compare needs the rows that were fitted: load_mixed_model(folder, df=table) has them")
+        raise UserError(
+            "compare needs the rows that were fitted: load_mixed_model(folder, df=table) has them, and of a run's "
+            "folder load_run(folder, rows=True)"
+        )
     families, labels = ([getattr(_design(run), name) for run in runs] for name in ("family", "labels"))
     if families[0] != families[1]:
         return f"families, {families[0]} and {families[1]}"

@@ -92,6 +92,7 @@ def test_a_study_has_levels_and_its_sites_have_files(hierfl: Call, tmp_path: Pat
     code, out, _ = hierfl(*check, "--decimal", ",", "--na", "-999")
     assert (code, "39 rows fit study" in out, "1 more row lacks a value" in out) == (0, True, True)
     assert "is said of a fit" in hierfl(*check, "--na", "drop")[2]
+    assert ["drop, or refuse" in hierfl(*of, "--help")[1] for of in (check[:2], ("predict",), ("run",))] == [0, 0, 1]
     code, _, err = hierfl(*how, "--overwrite", "--type", "age=date")
     assert (code, "--type age=date says nothing to a study's sites" in err) == (2, True)
 

@@ -188,7 +188,7 @@ def test_shrinkage_shows_three_estimates() -> None:
     alone, ours = (np.asarray(c.get_offsets()) for c in ax.collections[1:])
     assert ours[:, 0].tolist() == [1.1, 2.5, 2.0]
     assert np.ma.masked_invalid(alone[:, 0]).compressed().tolist() == [1.0, 4.0]
-    assert "1 with no estimate alone" in ax.get_xlabel()
+    assert "1 client has none alone" in ax.get_xlabel()
     many = pd.DataFrame({"client": [f"c{k}" for k in range(9)], "n": 5, "effect": "x", "local": np.arange(9.0),
                          "pooled": 4.0, "population": 4.0, "hierarchical": 4.0 + 1e-5 * np.arange(9)})  # fmt: skip
     ax = shrinkage(many, "x")  # shrunk to one point: what they come from is still to be seen

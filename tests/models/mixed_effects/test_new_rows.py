@@ -60,7 +60,7 @@ REFUSED: list[tuple[dict, str]] = [
     ({"x": pd.Categorical([1, 2, 3, 1, 2, 3])}, "column 'x' holds a category, and numbers in the fit: df['x'] ="),
     ({"x": pd.Timestamp("2020-01-01")}, "column 'x' holds dates"),
     ({"x": 1j}, "column 'x' holds complex numbers"),
-    ({"x": [1, 2, np.nan, 4, np.nan, 6]}, "has 2 missing values: df.dropna(subset=['x']) leaves such rows out"),
+    ({"x": [1, 2, np.nan, 4, np.nan, 6]}, "has 2 missing values: a row to predict needs it"),
     ({"x": np.inf}, "column 'x' is not finite in 6 of 6 rows"),
     ({"x": 1e80}, "an effect of the new rows reaches 1e+160"),
     ({"g": 1}, "column 'g' holds numbers, and text such as 'drug' in the fit: df['g'] = df['g'].astype(str)"),

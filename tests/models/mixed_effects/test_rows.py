@@ -53,6 +53,13 @@ def test_rows_that_lack_a_value_are_left_out_and_counted() -> None:
         mixed_model(df, FORMULA, family="binomial", na="keep")  # type: ignore[arg-type]
 
 
+def test_all_columns_that_lack_values_are_named_at_once() -> None:
+    words = "column 'x' has 2 missing values, 'y' has 1: --na drop"
+    df = pd.DataFrame({"y": [1.0, None, 2.0, 3.0], "x": [None, 1.0, None, 2.0], "site": ["a", "a", "b", "b"]})
+    with pytest.raises(UserError, match=words):
+        mixed_model(df, "y ~ x + (1 | site)")
+
+
 def test_so_are_a_sites(tmp_path: Path) -> None:
     df = holed()
     own = df[df.site == "s01"].drop(columns="site")
