@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from collections import deque
+from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -55,8 +57,8 @@ def foundation(cls: type[Method]) -> list[Path]:
         if hasattr(module, "__path__"):  # a package says nothing of a method
             return
         paths[name] = path = Path(str(module.__file__))
-        for imported in _imports(path.read_bytes()):
-            add(resolve_name(imported, name.rpartition(".")[0]))
+        for imported in _imports(path.read_bytes(), name.rpartition(".")[0]):
+            add(imported)
 
     for base in cls.__mro__:
         add(base.__module__)
@@ -65,10 +67,21 @@ def foundation(cls: type[Method]) -> list[Path]:
 
 
 @cache  # a table asks for the same few files thousands of times
-def _imports(source: bytes) -> tuple[str, ...]:
-    """The modules that a file imports names from, with the dots in front of them."""
-    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
-    return tuple("." * node.level + (node.module or "") for node in nodes)
+def _imports(source: bytes, package: str) -> tuple[str, ...]:
+    """The modules of ``hierfl.models`` that a file of a package imports names from, each once, in their order."""
+    nodes = [node for node in _statements(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    names = [resolve_name("." * node.level + (node.module or ""), package) for node in nodes]
+    return tuple(dict.fromkeys(name for name in names if name.startswith(f"{MODELS}.")))
+
+
+def _statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """The order of :func:`ast.walk`, without expressions: no import is in one."""
+    left = deque([tree])
+    while left:
+        node = left.popleft()
+        yield node
+        for name in ("body", "handlers", "cases", "orelse", "finalbody"):
+            left.extend(getattr(node, name, ()))
 
 
 def short(source: bytes) -> str:

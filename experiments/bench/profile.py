@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from hierfl.data.chunk_data import ChunkData
 from hierfl.inference.local import trainer
 from hierfl.inference.local.laplace.step import GaussianHead
+from hierfl.inference.local.optimizers import SGD
 from hierfl.inference.run.fit import Fit
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead
@@ -28,7 +28,7 @@ PARTS: dict[str, tuple[Any, str]] = {
     "head": (LinearHead, "__call__"),
     "likelihood": (Softmax, "log_prob"),
     "backward": (Tensor, "backward"),
-    "optimiser": (torch.optim.SGD, "step"),
+    "optimiser": (SGD, "step"),
     "Pyro, KL and bookkeeping of the ELBO": (trainer, "elbo"),
     "posteriors of heads": (GaussianHead, "run"),
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +15,42 @@ from torch import Tensor
 MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
+class SGD(torch.optim.SGD):
+    """torch's, to the bit, without torch's compiler: its import takes longer than many a fit."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    _step: Any = inspect.unwrap(torch.optim.SGD.step)
+
+    def step(self, closure: Any = None) -> Any:
+        """One step."""
+        with torch.no_grad():
+            return self._step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]  # (torch would wrap it for its profiler)
+
+
+class Adam(torch.optim.Adam):
+    """Likewise."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    _step: Any = inspect.unwrap(torch.optim.Adam.step)
+
+    def step(self, closure: Any = None) -> Any:
+        """One step."""
+        with torch.no_grad():
+            return self._step(closure)
+
+    step.hooked = True  # type: ignore[attr-defined]
+
+
 def sgd(lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> MakeOptimizer:
     """Stochastic gradient descent."""
-    return partial(torch.optim.SGD, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
+    return partial(SGD, lr=lr, momentum=momentum, weight_decay=weight_decay, fused=True)
 
 
 def adam(lr: float, weight_decay: float = 0.0, beta2: float = 0.999) -> MakeOptimizer:
     """Adam; ``weight_decay`` times the value is added to the gradient, ``beta2`` is its beta_2."""
-    return partial(torch.optim.Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, beta2))
+    return partial(Adam, lr=lr, weight_decay=weight_decay, betas=(0.9, beta2))
 
 
 @dataclass(frozen=True)

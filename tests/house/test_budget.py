@@ -25,7 +25,7 @@ def test_cheap(k):
     pass
 
 def test_dear():
-    burn(0.4)
+    burn(0.8)
 
 @pytest.mark.cpu(5, "it is what the budget is tested with")
 def test_worth_it():
@@ -62,7 +62,7 @@ def test_a_test_that_takes_too_long_fails_and_one_that_says_why_does_not(tmp_pat
 
 
 def test_a_suite_that_takes_too_long_fails_though_every_test_passes(tmp_path: Path) -> None:
-    cheap = TESTS.replace("burn(0.4)", "burn(0.01)")
+    cheap = TESTS.replace("burn(0.4)", "burn(0.01)").replace("burn(0.8)", "burn(0.01)")
     code, said = run(tmp_path, suite=0.1, tests=cheap)
     assert code == 1
     assert "53 passed" in said

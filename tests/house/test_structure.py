@@ -87,7 +87,7 @@ def named(module: Module, node: ast.AST) -> Iterator[str]:
         base = base[: len(base) - node.level + 1] if node.level else []
         source = ".".join([*base, *([node.module] if node.module else [])])
         yield from (f"{source}.{alias.name}" for alias in node.names)
-    elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
+    elif isinstance(node, ast.Call) and "import_module" in (vars(node.func).get("attr"), vars(node.func).get("id")):
         first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
             yield first.value.rstrip(".")

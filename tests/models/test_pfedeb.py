@@ -266,7 +266,7 @@ def test_the_global_model_is_at_the_mean_for_classes_and_averages_over_heads_for
     assert run.last("test")["gm_nll"] < float(at_mean) - 0.1
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.9])
 def test_a_base_that_is_held_stays_where_it_is(momentum: float):
     """Also where the server's momentum would go on; heads and population move."""
     fed = blobs([9, 14, 11], features=3)

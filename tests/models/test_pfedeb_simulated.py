@@ -58,7 +58,7 @@ def test_laplaces_population_is_the_joint_mode_of_the_integrated_likelihood(fami
     torch.testing.assert_close(found, torch.linalg.inv(precision), rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("rho", [0.3, 1.0])
+@pytest.mark.parametrize("rho", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_variational_spread_is_near_the_maximum_of_the_marginal_likelihood(rho):
     truth = simulated("logistic", rho, 0, FEW)
     found = fitted(truth, 25, **VARIATIONAL).shared["w.log_rho"].exp()
@@ -72,7 +72,7 @@ def test_the_start_does_not_matter():
     torch.testing.assert_close(few["w.log_scale"], many["w.log_scale"], rtol=0, atol=0.01)
 
 
-@pytest.mark.parametrize("family", ["gaussian", "logistic"])
+@pytest.mark.parametrize("family", ["gaussian", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_where_clients_agree_predictions_are_as_good_as_the_pooled_models(family):
     truth = simulated(family, 0.0, 0, (*FEW, 160, 240))
     found = measured(truth, fitted(truth, 16, points=1))

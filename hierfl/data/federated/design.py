@@ -7,6 +7,7 @@ lies, how large the random columns are, whether effects can be told apart) is ma
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 MEAN_AND_SD = ("center", "scale", "standardize")
 #: transforms that remember more of the rows than sums can say
 OF_ALL_ROWS = ("bs", "cr", "cc", "tp", "poly")
+#: of a study's formula: the table that was looked at last, and its columns
+KEPT = "_table"
 
 
 @dataclass(frozen=True)
@@ -158,14 +161,18 @@ class StudyFormula:
         return self.columns[next(iter(self.terms.response or ()))].levels if self.response.ordered else ()
 
     def table(self, df: pd.DataFrame) -> pd.DataFrame:
-        """A site's columns, checked, with an ordinal response's levels in their order."""
+        """A site's columns, checked, an ordinal response's levels in their order; the last one's are kept."""
         import pandas as pd
 
+        before, kept = vars(self).get(KEPT, (lambda: None, None))
+        if kept is not None and before() is df:
+            return kept.copy(deep=False)
         table = self.dictionary.read(df, sorted(self.used))
         if self.ordinal_levels:
             (name,) = sorted(self.terms.response or ())
             table[name] = pd.Categorical(table[name], categories=list(self.ordinal_levels), ordered=True)
-        return table
+        vars(self)[KEPT] = weakref.ref(df), table
+        return table.copy(deep=False)
 
     # -- the first round: means and spreads ---------------------------------------------------------------------
 

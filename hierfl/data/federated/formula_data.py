@@ -29,6 +29,9 @@ from .sums import Moments, NamedSums
 if TYPE_CHECKING:
     import pandas as pd
 
+#: of a study's data: sums of the first round, and the reader that was made of them last
+MADE = "_reader"
+
 
 @dataclass(frozen=True)
 class FormulaData:
@@ -55,7 +58,12 @@ class FormulaData:
 
     def reader(self, totals: Sequence[NamedSums]) -> StudyReader:
         """What makes the columns, from the first round's sums; from both rounds' the independent ones alone."""
-        reader = study_reader(self.formula, Moments.named(totals[0], self.centres))
+        first = {name: np.asarray(value) for name, value in totals[0].items()}
+        key = {name: (value.dtype.str, value.shape, value.tobytes()) for name, value in first.items()}
+        made, reader = vars(self).get(MADE, ({}, None))
+        if reader is None or key != made:
+            reader = study_reader(self.formula, Moments.named(totals[0], self.centres))
+            vars(self)[MADE] = key, reader
         return reader if len(totals) < 2 else reader.reduced(DesignSums.named(totals[1], self.formula.centre))
 
     @property

@@ -99,7 +99,9 @@ def test_a_configuration_is_repeated_by_its_seed(hierfl: Call, tmp_path: Path) -
     assert (tmp_path / "a/posterior.nc").read_bytes() == (tmp_path / "b/posterior.nc").read_bytes()
 
 
-@pytest.mark.parametrize("prior", ["hierarchical", "fixed", "flat"])
+@pytest.mark.parametrize(
+    "prior", ["fixed", *(pytest.param(prior, marks=pytest.mark.slow) for prior in ("hierarchical", "flat"))]
+)
 def test_the_ablation_is_one_word(prior: str, hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("run", "pfedvem", *SMALL, "--prior", prior, "--out", "o")[0] == 0
     summary = json.loads((tmp_path / "o/summary.json").read_text())

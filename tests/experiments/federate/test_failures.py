@@ -148,12 +148,13 @@ def foreign_files(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        full_disk_on_a_reply, vanished_mount, half_copied_replies, conflicted_copies,
+        full_disk_on_a_reply, half_copied_replies,
         *(
             pytest.param(fault, marks=pytest.mark.slow)
             for fault in (
                 full_disk_on_a_request, full_disk_of_a_site, read_only_exchange, exchange_of_others, stale_request,
                 stale_reply, empty_mount_point, clock_jumps, half_copied_requests, vanished_requests, foreign_files,
+                vanished_mount, conflicted_copies,
             )
         ),
     ],

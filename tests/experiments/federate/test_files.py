@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.once import Once
 from support.parties import Parties
 from support.studies import FORMULA, PATIENTS, FileStudy, formula_study, patients, write_tables
 
@@ -21,7 +22,6 @@ from hierfl.experiments.run_folder.csv_files import read_frame
 from hierfl.experiments.run_folder.summary import read_summary
 from hierfl.inference import fit
 from hierfl.inference.engines.remote import files
-from hierfl.inference.engines.remote.files import FileCourier
 from hierfl.inference.engines.remote.wire import encode, header
 from hierfl.inference.run.checkpoint import load
 from hierfl.models import MixedEffects
@@ -104,10 +104,20 @@ def test_a_study_leaves_what_its_people_ask_for(own: dict[str, Path], tmp_path: 
             assert not [word for word in words if word in path.read_text()], path
 
 
-def test_replies_that_are_still_copied_are_waited_for(own: dict[str, Path], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def plain(once: Once) -> Path:
+    """The study of four sites as it is where nothing goes wrong."""
+
+    def fill(folder: Path) -> None:
+        own = write_tables(patients(4), folder / "data")
+        FileStudy(formula_study(folder, own), own, folder).serve()
+
+    return once("a plain study by files", fill)
+
+
+def test_replies_that_are_still_copied_are_waited_for(own: dict[str, Path], plain: Path, tmp_path: Path) -> None:
     """Half of a reply is no reply yet; the whole is."""
-    FileStudy(study := formula_study(tmp_path, own), own, tmp_path / "plain").serve()
-    place = FileStudy(study, own, tmp_path / "cut")
+    place = FileStudy(formula_study(tmp_path, own), own, tmp_path / "cut")
     held: dict[Path, bytes] = {}
 
     def answers(names: list[str]) -> None:
@@ -121,37 +131,43 @@ def test_replies_that_are_still_copied_are_waited_for(own: dict[str, Path], tmp_
                 path.write_bytes(held[path][: len(held[path]) // 2])
 
     place.serve(answers)
-    same(tmp_path / "plain", tmp_path / "cut")
+    same(plain, tmp_path / "cut")
 
 
-@pytest.mark.parametrize("what", ["nothing", "garbage", "huge", "another's", "a folder", "a pipe"])
+@pytest.mark.parametrize("what", [("nothing", "garbage", "huge"), ("another's", "a folder", "a pipe")], ids=" ".join)
 def test_what_is_no_reply_is_no_answer(
-    what: str, own: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    what: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A site that answers nonsense in round 2 takes no part in that round, and the others do."""
+    """Sites that answer nonsense in round 2 take no part in that round, and the others do."""
+    own = write_tables(patients(5), tmp_path / "data")
     monkeypatch.setattr(files, "LARGEST", 10**6)
-    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    place, wrong = (
+        FileStudy(formula_study(tmp_path, own), own, tmp_path),
+        dict(zip(("h01", "h02", "h03"), what, strict=True)),
+    )
 
     def answers(names: list[str]) -> None:
-        for path in (tmp_path / "exchange" / "h01" / "requests").glob("000002-round-*"):
+        asked = {name: (tmp_path / "exchange" / name / "requests").glob("000002-round-*") for name in wrong}
+        for name, path in [(name, path) for name, paths in asked.items() for path in paths]:
             reply = path.parents[1] / "replies" / f"{path.stem}.reply"
-            if what == "garbage":
+            if wrong[name] == "garbage":
                 reply.write_bytes(b"\xff" * 1000)
-            elif what == "huge":
+            elif wrong[name] == "huge":
                 reply.write_bytes(bytes(10**6 + 1))
-            elif what == "another's":
-                reply.write_bytes(encode({"round": 2, "client": "h02"}, {}))
-            elif what == "a folder":
+            elif wrong[name] == "another's":
+                reply.write_bytes(encode({"round": 2, "client": "h04"}, {}))
+            elif wrong[name] == "a folder":
                 reply.mkdir(exist_ok=True)
-            elif what == "a pipe":
+            elif wrong[name] == "a pipe":
                 reply.exists() or os.mkfifo(reply)
-            names = [name for name in names if name != "h01"]
+            names = [other for other in names if other != name]
         place.answers(names)
 
     place.serve(answers, deadline=1.0)
     who = read_frame(tmp_path / "server" / "participation.csv")
-    assert who[list(own)].to_numpy().tolist() == [[1, 1, 1, 1], [1, 2, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1]]
-    assert [line for line in caplog.messages if "h01" in line]
+    assert who[list(own)].to_numpy().tolist() == [[1] * 5, [1, 2, 2, 2, 1], [1] * 5, [1] * 5]
+    for name in wrong:
+        assert [line for line in caplog.messages if name in line]
 
 
 def test_late_replies_are_not_used(own: dict[str, Path], tmp_path: Path) -> None:
@@ -215,10 +231,9 @@ def test_a_site_that_joins_late_and_one_that_leaves(
     np.testing.assert_allclose(found.estimate[slopes], expected.estimate[slopes], rtol=1e-6)
 
 
-def test_a_site_away_holds_up_what_needs_all(own: dict[str, Path], tmp_path: Path) -> None:
+def test_a_site_away_holds_up_what_needs_all(own: dict[str, Path], plain: Path, tmp_path: Path) -> None:
     """The preparation is sums over all sites: the server says who is missing, and goes on later."""
-    FileStudy(study := formula_study(tmp_path, own), own, tmp_path / "plain").serve()
-    place = FileStudy(study, own, tmp_path / "away")
+    place = FileStudy(formula_study(tmp_path, own), own, tmp_path / "away")
 
     def without(kind: str) -> None:
         def answers(names: list[str]) -> None:
@@ -230,25 +245,7 @@ def test_a_site_away_holds_up_what_needs_all(own: dict[str, Path], tmp_path: Pat
     with pytest.raises(UserError, match=r"3 of 4 sites have sent their sums \(step 1 of 2\): go on when all have"):
         without("prepare")
     place.serve(resume=True)
-    same(tmp_path / "plain", tmp_path / "away")
-
-
-def test_a_courier_tidies_up(tmp_path: Path) -> None:
-    """Only what is asked now lies there."""
-    seen = []
-
-    def waiting(names: list[str]) -> None:
-        for name in names:
-            for path in (tmp_path / name / "requests").iterdir():
-                seen.append(path.name)
-                (tmp_path / name / "replies" / f"{path.stem}.reply").write_bytes(encode({}, {}))
-
-    courier = FileCourier(tmp_path, ["a", "b"], 0.0, waiting)
-    for number in (1, 2):
-        request = encode({"round": number, "kind": "round"}, {})
-        assert courier({"a": request, "b": request}) == {"a": encode({}, {}), "b": encode({}, {})}
-    assert len({name[:12] for name in seen}) == 2
-    assert len(list((tmp_path / "a").rglob("*.*"))) == 2
+    same(plain, tmp_path / "away")
 
 
 def test_what_a_site_has_refused_it_is_asked_again(own: dict[str, Path], tmp_path: Path) -> None:

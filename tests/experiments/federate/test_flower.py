@@ -82,7 +82,7 @@ CASES: list[tuple[type[Method], dict]] = [(PFedVEM, {}), (FedPop, {"final_steps"
 @pytest.mark.parametrize(
     ("cls", "settings", "keys"),
     [
-        pytest.param(*case, keys, marks=() if keys == (k == 0) else pytest.mark.slow)
+        pytest.param(*case, keys, marks=() if keys and k == 0 else pytest.mark.slow)
         for k, case in enumerate(CASES)
         for keys in (True, False)
     ],
@@ -100,7 +100,9 @@ def test_flower_carries_the_same_bytes(cls: type[Method], settings: dict, keys: 
 
 
 @pytest.mark.cpu(6, "a study with masks, twice; a plain model, twice")
-@pytest.mark.parametrize("make", [mixed, model_sites], ids=["masks", "a plain model"])
+@pytest.mark.parametrize(
+    "make", [pytest.param(mixed, id="masks"), pytest.param(model_sites, id="a plain model", marks=pytest.mark.slow)]
+)
 def test_studies_go_through_flower_as_through_files(make: Callable[..., FileStudy], tmp_path: Path) -> None:
     """Sealed requests to gates; the same bits."""
     plain, place = make(tmp_path / "files", rounds=2), make(tmp_path / "flower", rounds=2)

@@ -153,7 +153,7 @@ def test_a_round_goes_on_without_a_site_where_the_method_can(tmp_path: Path) -> 
     assert who["h03"].tolist() == [1, 2, 1]
 
 
-@pytest.mark.parametrize("shares", [False, True])
+@pytest.mark.parametrize("shares", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.cpu(5, "two studies of three sites, one of which begins again after each kind of question")
 def test_kills_in_the_middle_of_a_question_leave_the_same_bits(
     shares: bool, undisturbed: dict[str, torch.Tensor], tmp_path: Path

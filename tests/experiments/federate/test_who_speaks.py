@@ -126,7 +126,7 @@ def replies_of(place: FileStudy, name: str) -> dict[str, Callable[[bytes], bytes
 
 
 @pytest.mark.parametrize(
-    "how", ["linked", "by a stranger", *(pytest.param(how, marks=pytest.mark.slow) for how in ("by south", "refusal"))]
+    "how", ["linked", *(pytest.param(how, marks=pytest.mark.slow) for how in ("by a stranger", "by south", "refusal"))]
 )
 def test_a_reply_by_somebody_else_is_dropped(
     how: str, own: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture

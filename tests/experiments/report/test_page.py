@@ -254,7 +254,7 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "pages",
     [pytest.param(False, id="blank"), pytest.param(True, id="rendered", marks=pytest.mark.slow)],

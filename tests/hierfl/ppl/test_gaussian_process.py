@@ -114,7 +114,7 @@ def exact(k: np.ndarray, sign: list[int], cross: np.ndarray, prior: float) -> fl
     return float(weight @ there)
 
 
-@pytest.mark.parametrize("sign", [[1, -1], [1, 1]])
+@pytest.mark.parametrize("sign", [[1, -1], pytest.param([1, 1], marks=pytest.mark.slow)])
 def test_gibbs_draws_predict_as_quadrature_does(sign: list[int]) -> None:
     """Of two examples in a row of four: the first is padded, or says nothing of this node."""
     x, _, _, elsewhere = rows()
@@ -133,7 +133,7 @@ def test_gibbs_draws_predict_as_quadrature_does(sign: list[int]) -> None:
         assert float(up[0, i].exp()) == pytest.approx(exact(two, sign, cross, 8.0), abs=4e-3)
 
 
-@pytest.mark.parametrize("sign", [[1, -1], [1, 1]])
+@pytest.mark.parametrize("sign", [[1, -1], pytest.param([1, 1], marks=pytest.mark.slow)])
 def test_gibbs_draws_have_the_posteriors_mean(sign: list[int]) -> None:
     """Of omega, E tanh(f / 2) / (2 f): of two examples whose values of f are nearly the same."""
     k = Kernel("rbf", 8.0, 1.0).matrix(torch.tensor([[[0.0], [0.5]]]).double(), None, NUGGET)

@@ -204,8 +204,8 @@ def test_a_site_answers_no_other_question(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda name, value: value * torch.nan,
-        lambda name, value: -value,
+        pytest.param(lambda name, value: value * torch.nan, marks=pytest.mark.slow),
+        pytest.param(lambda name, value: -value, marks=pytest.mark.slow),
         lambda name, value: value + 0.5 if name.endswith(("|terms", "|counts", "examples")) else value,
         None,
     ],

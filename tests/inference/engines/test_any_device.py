@@ -19,7 +19,7 @@ from support.federations import blobs, slopes
 from support.methods import TUTORIAL, case_name, network_for
 from support.mixed import table
 from support.pfedvmp import bumps
-from support.representatives import of_all, of_local, of_state, over_methods, representatives
+from support.representatives import of_all, of_local, of_state, representatives
 from torch import Tensor
 
 from hierfl import Federation
@@ -40,6 +40,9 @@ Case = tuple[type[Method], dict]
 TABLES = [("gaussian", "1"), ("binomial", "1"), ("binomial", "1 + x"), ("poisson", "1"), ("poisson", "1 + x")]
 #: those with Newton steps take five times as long as the others, and are in the slow set
 ON_HOST = [case for case in representatives(METHODS, of_state) if case[0] not in (PFedEB, PFedHB, FedPop)]
+#: of the two that share these steps, the one with more parts
+EVERYWHERE = [case for case in representatives(METHODS) if case[0] is not PFedEB]
+RECORDABLE = [case for case in representatives(METHODS, of_local) if case[0] is not PFedHB]
 #: FedPop's kernels, populations and codecs
 CHAINS: list[dict[str, Any]] = [
     {"kernel": "metropolis", "chains": 2}, {"start": "stateless"}, {"step_batch": 4},
@@ -48,12 +51,11 @@ CHAINS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def chains(settings: list[dict[str, Any]]) -> pytest.MarkDecorator:
-    """FedPop's: the fewest with every mechanism, and the others in the slow set."""
+def chains(settings: list[dict[str, Any]], *options: str) -> pytest.MarkDecorator:
+    """FedPop's: of the fewest with every mechanism those that set these options, and the others in the slow set."""
     quick = [one for _, one in representatives([(FedPop, {**SHORT, **one}) for one in settings])]
-    return pytest.mark.parametrize(
-        "settings", of_all(settings, [one for one in settings if {**SHORT, **one} in quick], str)
-    )
+    chosen = [one for one in settings if {**SHORT, **one} in quick and one.keys() & {*options}]
+    return pytest.mark.parametrize("settings", of_all(settings, chosen, str))
 
 
 def same(here: object, there: object, rtol: float = 0.0, what: str = "") -> None:
@@ -127,7 +129,7 @@ def rounding(method: Method) -> float:
 
 
 @pytest.mark.cpu(6, "two fits, one of which is simulated")
-@over_methods(METHODS)
+@pytest.mark.parametrize("case", of_all(METHODS, EVERYWHERE, case_name))
 def test_every_method(case: Case) -> None:
     """The same numbers there; and its rounds do not wait, but for one word to the host after a round's end."""
     cls, settings = case
@@ -173,7 +175,7 @@ def recorded_is_the_same(method: Method, federation: Federation, monkeypatch: py
 
 
 @pytest.mark.cpu(6, "two fits, one of which is simulated")
-@over_methods(METHODS, of_local)
+@pytest.mark.parametrize("case", of_all(METHODS, RECORDABLE, case_name))
 def test_recorded_steps_are_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     cls, settings = case
     federation = blobs([200, 190, 60, 23] if cls.latent else RECORDED)
@@ -187,7 +189,7 @@ def test_recorded_steps_are_the_same(case: Case, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.cpu(3, "Newton's steps to a metric, each operation of which is simulated")
-@chains(CHAINS[:5])
+@chains(CHAINS[:5], "kernel")
 def test_recorded_chains_are_the_same(settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     federation = blobs([23, 7, 2, 14])
     recorded_is_the_same(FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation, monkeypatch)
@@ -221,7 +223,7 @@ def test_clients_values_may_stay_with_the_host(case: Case, tmp_path: Path) -> No
 
 
 @pytest.mark.cpu(3, "Newton's steps to a metric, each operation of which is simulated")
-@chains(CHAINS)
+@chains(CHAINS, "kernel", "precondition", "compress")
 def test_every_kernel_and_compressor(settings: dict) -> None:
     federation = blobs([23, 7, 2, 14])
     *_, waits = both(lambda: (FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation))
@@ -285,9 +287,7 @@ def combinations_wait(waits: Waits) -> None:
     """Heads are combined by the host, once a round: who has reported, V and H, and the weights; nothing else."""
     files = ("inference/server/rules/own_combination.py", "inference/server/rules/simplex.py")
     known = [key for key in waits if key[1].startswith(files)]
-    found = Counter[str]()
-    for key in known:
-        found[key[0]] += waits.pop(key)
+    found = sum((Counter({key[0]: waits.pop(key)}) for key in known), Counter[str]())
     assert found == {"aten.nonzero": HOW["rounds"], "aten._to_copy": 3 * HOW["rounds"]}
 
 

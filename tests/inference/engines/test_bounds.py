@@ -35,7 +35,7 @@ def test_honest_fits_are_within_bounds(case: tuple[type[Method], dict], tmp_path
     assert len(run.participation) == 3
 
 
-@pytest.mark.parametrize("name", ["pfedvmp", "pfedeb", "fedproto"])
+@pytest.mark.parametrize("name", ["pfedvmp", pytest.param("pfedeb", marks=pytest.mark.slow), "fedproto"])
 def test_sums_over_many_rows_are_within_bounds(name: str, tmp_path: Path) -> None:
     """Counts of labels, and a log likelihood, begin with zero and are as large as there are many rows."""
     cls, federation = load(name).cls, blobs([200, 300, 100])

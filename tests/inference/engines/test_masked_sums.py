@@ -38,7 +38,7 @@ MASKABLE = [name for name in CASES if name not in CODED]
 
 
 #: of these, messages of each kind: means and counts, of classes and clusters, increments, heights
-QUICK = ["mixed-gaussian", "fedproto", "fola", "ifca", "scaffold", "regression-clients"]
+QUICK = ["fedproto", "fola", "ifca", "scaffold", "regression-clients"]
 
 
 def masked_plate(name: str) -> Run:
@@ -55,7 +55,6 @@ def same_values(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tenso
         assert torch.equal(other[name], value), name
 
 
-@pytest.mark.cpu(8, "a mixed model's rounds on a plate and at every site")
 @pytest.mark.parametrize("name", of_all(MASKABLE, QUICK, str))
 def test_sites_with_masks_have_the_bits_of_the_plate(name: str, once: Once, tmp_path: Path) -> None:
     """Partial participation, rejected messages and skipped rounds; without masks the estimates are the same."""
@@ -213,7 +212,7 @@ class Killed(Exception):
 
 
 @pytest.mark.cpu(8, "two fits of five sites with keys, shares and signatures")
-@pytest.mark.parametrize("how", ["whole", "shares"])
+@pytest.mark.parametrize("how", [pytest.param("whole", marks=pytest.mark.slow), "shares"])
 def test_masks_cancel_also_after_kills(how: Any, tmp_path: Path) -> None:
     """A plate's bits: of a fit with clients that do not report, and of one whose server and sites are killed."""
     federation = named(blobs([9, 7, 5, 14, 8]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from hierfl import Batch, Federation, UserError
 from hierfl.data.lazy_tensor import LazyTensor
 from hierfl.inference import SVI, ClosedForm, fit
 from hierfl.inference.clients.minibatches import active_spans
-from hierfl.inference.local.optimizers import adam, sgd
+from hierfl.inference.local.optimizers import MakeOptimizer, adam, sgd
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.inference.objective.elbo import elbo
 from hierfl.models import FedPer, FedRep, PFedVEM
@@ -25,9 +26,17 @@ from hierfl.nn.networks.build import architecture
 from hierfl.rng import permutation
 
 
-@pytest.mark.parametrize("make", [sgd(0.05), sgd(0.05, 0.9), adam(0.01)], ids=["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    ("make", "plain"),
+    [
+        (sgd(0.05), partial(torch.optim.SGD, lr=0.05)),
+        (sgd(0.05, 0.9), partial(torch.optim.SGD, lr=0.05, momentum=0.9)),
+        (adam(0.01), partial(torch.optim.Adam, lr=0.01, betas=(0.9, 0.999))),
+    ],
+    ids=["sgd", "momentum", "adam"],
+)
 def test_minibatch_training_equals_a_plain_loop_over_clients(
-    make: object, small: Federation, net: Architecture
+    make: MakeOptimizer, plain: MakeOptimizer, small: Federation, net: Architecture
 ) -> None:
     """Torch's optimiser on torch's cross-entropy, one client after another, with the same shuffles."""
     method = FedPer(net)
@@ -36,7 +45,7 @@ def test_minibatch_training_equals_a_plain_loop_over_clients(
     for place, j in enumerate(chunk.clients):
         mu = chunk.values["mu"][place, 0].clone().requires_grad_()
         weights = {k: v.clone().requires_grad_() for k, v in net.base.parameters_from(chunk.shared).items()}
-        optimizer = make([mu, *weights.values()])
+        optimizer = plain([mu, *weights.values()])
         x, y = small.examples(small.train[j])
         for epoch in range(3):
             order = order_of(chunk, place, 0, epoch)

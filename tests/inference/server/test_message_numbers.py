@@ -169,7 +169,7 @@ def test_only_gradients_and_counts_have_no_scale() -> None:
     assert rules - bounded == free
 
 
-@pytest.mark.parametrize("size", [1e30, 1e9])
+@pytest.mark.parametrize("size", [1e30, pytest.param(1e9, marks=pytest.mark.slow)])
 def test_one_of_ten_clients_does_not_move_the_mean(size: float) -> None:
     """FedAvg, one client's weights 1e30 in every round: the fit is the one without that client, number by number."""
 

@@ -15,7 +15,7 @@ from hierfl.models.any_model.verdict import Verdict
 
 
 @pytest.mark.cpu(7, "an exploration worth 4,000 draws")
-@pytest.mark.parametrize("model", [centred, non_centred])
+@pytest.mark.parametrize("model", [centred, pytest.param(non_centred, marks=pytest.mark.slow)])
 def test_either_text_of_eight_schools_has_the_exact_posterior(model: object) -> None:
     run, method, _ = fitted(model, SCHOOLS, worth=4000, draws=8000)  # type: ignore[arg-type]
     found, exact = schools(run, method), exact_schools()

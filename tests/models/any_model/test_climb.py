@@ -78,7 +78,9 @@ def test_a_density_with_a_kink_is_not_taken_for_a_quadratic() -> None:
 
 
 @pytest.mark.cpu(6, "three fits of a climb")
-@pytest.mark.parametrize(("clients", "rows"), [(3, 5), (5, 20), (20, 2)])
+@pytest.mark.parametrize(
+    ("clients", "rows"), [(3, 5), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((5, 20), (20, 2)))]
+)
 def test_few_clients_and_few_rows_arrive(clients: int, rows: int) -> None:
     """The climb never came to an end with these: noise of the bound was taken for a loss."""
     run, _, _ = fitted(counts, table_of_counts(clients, rows), reweigh=False)
@@ -98,7 +100,10 @@ def test_noise_of_the_draws_moves_means_by_less_than_a_fiftieth_of_a_standard_de
 
 
 @pytest.mark.cpu(4, "two fits, of 29 and 35 rounds")
-@pytest.mark.parametrize(("start", "sd", "mean"), [(50.0, 30.0, 3.0), (0.0, 20.0, 1e5)], ids=["above", "below"])
+@pytest.mark.parametrize(
+    ("start", "sd", "mean"),
+    [pytest.param(50.0, 30.0, 3.0, id="above", marks=pytest.mark.slow), pytest.param(0.0, 20.0, 1e5, id="below")],
+)
 def test_rates_are_found_many_orders_of_magnitude_from_the_start(start: float, sd: float, mean: float) -> None:
     """exp(50) for counts of 3, 1 for counts of 100,000: the log rate's posterior is about that of the sample means."""
 

@@ -60,7 +60,7 @@ def test_the_size_of_a_plate_does_not_matter() -> None:
 
 
 @pytest.mark.cpu(6, "a fit at every site, with and without masks")
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sites_have_the_posterior_of_the_plate(masked: bool, tmp_path: Path) -> None:
     """From the start to the clients' draws; with masks to the bit."""
     method, federation = small()

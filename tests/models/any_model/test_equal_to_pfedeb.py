@@ -81,7 +81,7 @@ def guide_of_heads(found: FittedModel) -> tuple[Tensor, Tensor]:
     return m + away * (own[OWN_MEAN] - c * m), root @ root.mT + slope @ spread @ spread.T @ slope.mT
 
 
-@pytest.mark.cpu(14, "two fits by curvatures of fourteen numbers, and 20,000 draws of each head")
+@pytest.mark.slow
 def test_the_same_point_rho_and_the_same_gaussians() -> None:
     """What is left are the averages' errors: of w's means 0.003 sd, of rho 0.2 %, of the heads' means 0.011 sd.
 

@@ -12,7 +12,7 @@ from hierfl import fit_model
 from hierfl.data.column_batch import ColumnBatch
 
 
-@pytest.mark.parametrize("unit", [1e-8, 1e4])
+@pytest.mark.parametrize("unit", [1e-8, pytest.param(1e4, marks=pytest.mark.slow)])
 @pytest.mark.cpu(6, "two fits")
 def test_units_of_the_data_change_no_fit(unit: float) -> None:
     """In small ones all second derivatives by sds were nothing beside those by means: "exact", and 20 % too narrow."""

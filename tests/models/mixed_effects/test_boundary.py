@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 from support.levels import table as with_levels
+from support.representatives import of_all
 from support.responses import CASES
 
 from hierfl import mixed_model
@@ -46,7 +47,7 @@ def test_intercepts_and_slopes(population: str) -> None:
 
 
 @pytest.mark.cpu(4, "two fits by quadrature")
-@pytest.mark.parametrize("family", ["binomial", "negative-binomial", "weibull"])
+@pytest.mark.parametrize("family", of_all(["binomial", "negative-binomial", "weibull"], ["binomial", "weibull"], str))
 def test_other_responses(family: str) -> None:
     case = CASES[family]
     fit = mixed_model(case.table(10, 0, (4, 8), sd=0.4), case.formula, family=family, draws=40, **case.how)  # type: ignore[arg-type]

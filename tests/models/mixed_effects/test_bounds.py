@@ -42,7 +42,7 @@ def of_unit(unit: float) -> pd.Series:
 
 
 @pytest.mark.cpu(4, "two profiles")
-@pytest.mark.parametrize("unit", [100.0, 0.01])
+@pytest.mark.parametrize("unit", [pytest.param(100.0, marks=pytest.mark.slow), 0.01])
 def test_a_slopes_spread_in_small_units(unit: float) -> None:
     found, days = of_unit(unit), of_unit(1.0)
     assert found.note == days.note == ""

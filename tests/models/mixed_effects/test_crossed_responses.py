@@ -74,7 +74,7 @@ def laplace(theta: np.ndarray, df: pd.DataFrame, family: str) -> float:
     return float(value.sum() - 0.5 * u @ u - 0.5 * np.linalg.slogdet(curvature)[1])
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", ["binomial", pytest.param("poisson", marks=pytest.mark.slow)])
 @pytest.mark.cpu(8, "a climb, and a referee's")
 def test_with_one_node_it_is_laplaces_approximation_of_all_effects(family: str) -> None:
     df = few()

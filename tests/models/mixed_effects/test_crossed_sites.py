@@ -47,8 +47,7 @@ def tables(df: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(name): rows.drop(columns="site") for name, rows in df.groupby("site")}
 
 
-@pytest.mark.cpu(9, "a search of some sixty rounds, asked of six sites through bytes")
-@pytest.mark.parametrize("family", ["gaussian", "binomial"])
+@pytest.mark.parametrize("family", ["gaussian", pytest.param("binomial", marks=pytest.mark.slow)])
 def test_sites_find_what_the_table_would(family: str, tmp_path: Path) -> None:
     df = answers(binary=family != "gaussian")
     how = {"rounds": 90, "draws": 2, "dtype": torch.float64, "evaluate_every": 90, "splits": ("train",)}

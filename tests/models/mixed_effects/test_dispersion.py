@@ -20,6 +20,7 @@ import pytest
 import torch
 from scipy.special import expit
 from scipy.stats import multivariate_normal
+from support.representatives import of_all
 from support.sites import Sites
 
 from hierfl import mixed_model
@@ -85,9 +86,9 @@ def table() -> pd.DataFrame:
 
 
 @pytest.mark.cpu(4, "searches by quadrature of eight families, one a case")
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_estimates_are_those_of_r(case: tuple) -> None:
-    family, formula, how, values, errors, height = case
+@pytest.mark.parametrize("case", of_all([*CASES], [name for name in CASES if name != "betabinomial"], str))
+def test_estimates_are_those_of_r(case: str) -> None:
+    family, formula, how, values, errors, height = CASES[case]
     fitted = mixed_model(table(), formula, family=family, **{"population": "ml", "draws": 0, "nodes": 1, **how})
     found, numbers = fitted.summary().table, fitted.summary().numbers
     away = (found.estimate.to_numpy() - values) / np.array(errors)

@@ -22,7 +22,7 @@ from hierfl.models.mixed_effects.search.phases import explore
 DRAWS = 6000
 GRID = np.arange(-6, 6.01, 0.1)
 #: a response with closed forms, one of each kind of density, and those with a number or cuts of their own
-CHEAP = [CASES[name] for name in ("gaussian", "binomial", "poisson", "gamma", "hurdle-poisson", "ordinal")]
+CHEAP = [CASES[name] for name in ("gaussian", "binomial", "poisson", "gamma", "hurdle-poisson")]
 ALL = pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.family)
 #: a minute each, and more: of later responses but Student's t the likelihood alone is compared, in test_responses.py
 COMPARED = pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_estimates_where_columns_are_large_or_coded_otherwise() -> None:
     np.testing.assert_allclose(frame["local"], rest.groupby(df["site"]).mean(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("family", ["binomial", "poisson"])
+@pytest.mark.parametrize("family", [pytest.param("binomial", marks=pytest.mark.slow), "poisson"])
 def test_estimates_of_other_families(family: str) -> None:
     """Against generalised linear models of each place; none where a coefficient is infinite, or not to be told."""
     import statsmodels.api as sm

@@ -189,7 +189,7 @@ def _near(case: Case, fitted, df: pd.DataFrame, levels: tuple[str, ...]) -> None
     assert fitted.summary().table.set_index("effect").standard_error["x"] == pytest.approx(errors[1], rel=0.01)
 
 
-@over_families("poisson", "zero-inflated-poisson")
+@over_families("poisson")
 def test_groups_inside_are_those_of_quadrature(case: Case) -> None:
     # (four rows of counts that are zero in two ways leave a standard deviation of zero, and of a Student's t several
     # modes of a patient's effect, which nodes around one of them see less well)
@@ -200,7 +200,7 @@ def test_groups_inside_are_those_of_quadrature(case: Case) -> None:
     _near(case, fitted, df, ("site", "patient"))
 
 
-@over_families("binomial", "ordinal")
+@over_families("binomial")
 def test_groups_of_clients_are_those_of_quadrature(case: Case) -> None:
     # (six rows of counts above a hurdle leave a standard deviation of zero)
     df = table(case, 4, 4, 1, 12 if case.family == "hurdle-negative-binomial" else 6, sds=(0.9, 0.8, 0))

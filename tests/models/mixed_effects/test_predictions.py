@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from support.mixed import covariance, estimates, fitted, random_effects, table
+from support.representatives import of_all
 
 from hierfl import UserError, mixed_model
 from hierfl.data.formula.federate import from_formula
@@ -152,7 +153,7 @@ def test_means_without_draws_are_near_those_with_them_in_groups() -> None:
 CODES = [1, 2, 4]
 
 
-@pytest.mark.parametrize("names", [CODES, ["low", "mid", "high"], [4, 2, 1]])
+@pytest.mark.parametrize("names", of_all([CODES, ["low", "mid", "high"], [4, 2, 1]], [["low", "mid", "high"]], str))
 def test_ordinal_levels_keep_their_names(names: list) -> None:
     """A code that nobody has, text, and an order that falls: in thresholds, predictions, draws and probabilities."""
     rng = np.random.default_rng(1)

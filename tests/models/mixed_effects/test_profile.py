@@ -63,7 +63,9 @@ def test_they_are_the_ends_of_what_is_likely_enough() -> None:
             assert turns[k](found[end][name]) == pytest.approx(theirs.x[k], abs=2e-3), (name, end)
 
 
-@pytest.mark.parametrize(("family", "place"), [("negative-binomial", 3), ("poisson", 2)])
+@pytest.mark.parametrize(
+    ("family", "place"), [pytest.param("negative-binomial", 3, marks=pytest.mark.slow), ("poisson", 2)]
+)
 def test_other_responses(family: str, place: int) -> None:
     """At a bound the best that exact quadrature can do is l*."""
     case = CASES[family]

@@ -136,7 +136,10 @@ def test_a_gaussian_response_whose_spreads_are_at_their_bounds(change: str) -> N
 
 @pytest.mark.parametrize(
     ("family", "change"),
-    [("weibull", "y * 1000"), pytest.param("binomial", "x + 1900", marks=pytest.mark.cpu(5, "two fits by quadrature"))],
+    [
+        pytest.param("weibull", "y * 1000", marks=pytest.mark.slow),
+        pytest.param("binomial", "x + 1900", marks=pytest.mark.cpu(5, "two fits by quadrature")),
+    ],
 )
 def test_other_responses(family: str, change: str) -> None:
     check(family, change)

@@ -42,7 +42,7 @@ def test_a_set_that_is_nowhere_says_which_files_go_where(
     assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.rglob("*"))  # nothing is left behind
 
 
-@pytest.mark.parametrize("how", ["--offline", "HIERFL_OFFLINE"])
+@pytest.mark.parametrize("how", [pytest.param("--offline", marks=pytest.mark.slow), "HIERFL_OFFLINE"])
 def test_nothing_is_downloaded_offline(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hierfl: Call
 ) -> None:

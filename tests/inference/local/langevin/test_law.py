@@ -128,7 +128,8 @@ def test_stochastic_gradients_reach_the_posterior_at_a_small_step(fed: Federatio
 
 
 @pytest.mark.parametrize(
-    ("metropolis", "leaps"), [(False, 1), (True, 1), (False, 4), pytest.param(True, 4, marks=pytest.mark.slow)]
+    ("metropolis", "leaps"),
+    [(True, 1), (False, 4), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((False, 1), (True, 4)))],
 )
 def test_in_the_curvatures_metric_a_gaussian_posterior_is_exact(fed: Federation, metropolis: bool, leaps: int) -> None:
     """At steps of any size, adjusted or not: its share of drift and noise is solved exactly."""

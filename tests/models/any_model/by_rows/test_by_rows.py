@@ -105,7 +105,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.cpu(20, "four fits")
-@pytest.mark.parametrize("model", [overdispersed, two_of_a_row])
+@pytest.mark.parametrize("model", [pytest.param(overdispersed, marks=pytest.mark.slow), two_of_a_row])
 def test_it_is_the_guide_of_full_covariance(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts: the same bound, means and sds as by full covariances, but for the draws' noise."""
     many = {"fit_draws": 256, "fine_draws": 512}

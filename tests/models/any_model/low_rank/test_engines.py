@@ -65,7 +65,7 @@ def test_sites_have_the_posterior_of_the_plate_and_send_nothing_undeclared(tmp_p
     assert all(torch.equal(value, again.shared[name]) for name, value in one.shared.items())
 
 
-@pytest.mark.cpu(6, "a fit with all, and one with half of the clients")
+@pytest.mark.slow
 def test_absent_clients_count_as_they_were_last_counted() -> None:
     method, federation = small(counts, **SETTINGS)
     whole = fit(method, federation, progress=False, **HOW)

@@ -58,7 +58,7 @@ def near(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], wit
 
 
 @pytest.mark.cpu(8, "fits on a plate and at every site")
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sites_have_the_posterior_of_the_plate(masked: bool, tmp_path: Path) -> None:
     """From the climb to the exploration and the clients' draws; with masks to the bit. Plates of any size agree."""
     method, federation = made()
@@ -89,7 +89,7 @@ def test_sites_have_the_posterior_of_the_plate(masked: bool, tmp_path: Path) -> 
             near(one.shared, fitted(method, federation, chunk=chunk).shared, 1e-8)
 
 
-@pytest.mark.cpu(6, "three fits")
+@pytest.mark.slow
 def test_a_fit_goes_on_after_a_kill_with_the_same_bits(tmp_path: Path) -> None:
     method, federation = made()
     whole = fitted(method, federation)

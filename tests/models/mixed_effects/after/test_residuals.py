@@ -73,11 +73,11 @@ def test_quantile_residuals_of_counts_lie_between_the_ends_of_their_steps(counts
     np.testing.assert_allclose(counts.residuals("pearson"), (DF.k - mean) / np.sqrt(mean))
 
 
-@pytest.mark.cpu(8, "fits of four responses")
 @pytest.mark.parametrize(
     ("left", "family", "more"),
     [
-        ("t", "weibull", {"event": "seen"}), ("level", "ordinal", {}), ("p(good, tries)", "beta-binomial", {}),
+        ("t", "weibull", {"event": "seen"}), ("level", "ordinal", {}),
+        pytest.param("p(good, tries)", "beta-binomial", {}, marks=pytest.mark.slow),
         ("n", "negative-binomial", {}),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ DF = arms()
 
 
 @pytest.mark.cpu(4, "a fit with draws, answered twice")
-@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+@pytest.mark.parametrize("family", [pytest.param("gaussian", marks=pytest.mark.slow), "poisson"])
 def test_a_fit_that_was_saved_answers_as_before(family: str, tmp_path: Path) -> None:
     left, effects = ("y", "1 + x") if family == "gaussian" else ("k", "1")
     df = DF.assign(x=DF.x.mask(DF.index % 40 == 0))
