@@ -1,4 +1,4 @@
-"""Methods that decide something by a certain round, and fits that end before it."""
+"""Methods that need some rounds before all of them is trained, and fits that end before."""
 
 from __future__ import annotations
 
@@ -9,24 +9,20 @@ log = logging.getLogger("hierfl")
 
 
 @runtime_checkable
-class DecidesLater(Protocol):
-    """A method that keeps rows from training until it has decided something by them."""
+class NeedsRounds(Protocol):
+    """A method of which something is not trained, or by fewer rows, in its first rounds."""
 
-    @property
-    def decided_by(self) -> int:
-        """The round at whose end all is decided; 0 where nothing is to be."""
+    def short_of(self, rounds: int) -> str:
+        """What a fit of so many rounds leaves untrained, and the setting that changes it; empty where it trains all."""
         ...
 
 
 def warn_of_few_rounds(method: object, rounds: int) -> None:
-    """Says that a fit ends before its method has decided.
+    """Says that a fit ends before all of its method is trained.
 
     Args:
         method: what is fitted.
         rounds: of the fit.
     """
-    if isinstance(method, DecidesLater) and 0 < rounds < method.decided_by:
-        log.warning(
-            "parts on auto are decided by round %d, and this fit has %d: a third of every client's rows is kept from "
-            "training to its end; judged=%d decides in time", method.decided_by, rounds, rounds,
-        )  # fmt: skip
+    if isinstance(method, NeedsRounds) and rounds > 0 and (line := method.short_of(rounds)):
+        log.warning("%s", line)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from ..engines.base import ClientStatus
+from ..evaluation.fitted import Fitted
+from ..method.base import Method
 from ..method.capabilities import is_tabular
-
-if TYPE_CHECKING:
-    from .result import Run
+from .journal import Row
 
 #: of the clients' local steps, what part may be undone without a line
 UNDONE_PART = 0.1
@@ -20,18 +22,25 @@ WORSE_NLL, ABOVE_CHANCE = 2.0, 0.05
 WORSE_RMSE = 3.0
 
 
-def divergence(run: Run) -> str:
-    """One line for a fit of a network that has diverged; empty for others."""
-    if is_tabular(run.fitted.method) or not run.rounds:
+def divergence(fitted: Fitted, evaluations: Sequence[Row], status: np.ndarray | None) -> str:
+    """One line for a fit of a network that has diverged; empty for others.
+
+    Args:
+        fitted: method, data and state.
+        evaluations: one row for each evaluation and split.
+        status: (rounds, J) of :class:`~hierfl.inference.engines.base.ClientStatus`; None without a round.
+    """
+    if is_tabular(fitted.method) or status is None or not len(status):
         return ""
-    row = run.last("validation") or run.last("test") or run.last("train")
-    units = run.fitted.federation.response_units
-    bad = bad_metrics(row, run.fitted.federation.classes, None if units is None else units.sd)
-    steps = 0 if run.status is None else int((run.status != ClientStatus.ABSENT).sum())
-    undone = next((int(r["diverged"]) for r in reversed(run.evaluations) if r.get("diverged")), 0)
+    last = {row["split"]: row for row in evaluations}
+    row = next((last[split] for split in ("validation", "test", "train") if split in last), {})
+    units = fitted.federation.response_units
+    bad = bad_metrics(row, fitted.federation.classes, None if units is None else units.sd)
+    steps = int((status != ClientStatus.ABSENT).sum())
+    undone = next((int(row["diverged"]) for row in reversed(evaluations) if row.get("diverged")), 0)
     if undone > UNDONE_PART * max(steps, undone):
         bad.append(f"{undone} of {max(steps, undone)} local steps were undone, as their numbers were not finite")
-    return f"the fit has diverged: {'; '.join(bad)}{_smaller_step(run)}" if bad else ""
+    return f"the fit has diverged: {'; '.join(bad)}{_smaller_step(fitted.method)}" if bad else ""
 
 
 def bad_metrics(row: Mapping[str, Any], classes: int, sd: float | None) -> list[str]:
@@ -57,8 +66,8 @@ def bad_metrics(row: Mapping[str, Any], classes: int, sd: float | None) -> list[
     return []
 
 
-def _smaller_step(run: Run) -> str:
+def _smaller_step(method: Method) -> str:
     """The method's step sizes, a tenth of what they were."""
-    settings = vars(run.fitted.method.settings)
+    settings = vars(method.settings)
     sizes = {k: v for k, v in settings.items() if k.endswith("lr") and k != "server_lr" and isinstance(v, float) and v}
     return f"; try smaller steps: {' '.join(f'--set {k}={v / 10:.3g}' for k, v in sizes.items())}" if sizes else ""

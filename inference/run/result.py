@@ -199,7 +199,7 @@ class Run(Predicting, ClientModules):
     @property
     def warnings(self) -> list[str]:
         """What a reader has to know of the fit, a line each."""
-        lines = [divergence(self), self.coverage.warning if self.coverage else ""]
+        lines = [divergence(self.fitted, self.evaluations, self.status), self.coverage.warning if self.coverage else ""]
         return [*filter(None, lines), *(self.watch.lines if self.watch else [])]
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------

@@ -138,6 +138,14 @@ class PFedEB(Method):
         trained = Until(base, s.base_rounds)
         return [head, *nodes, Waiting(trained, "w.waits") if c.learned and s.settle else trained]
 
+    def short_of(self, rounds: int) -> str:
+        """See :class:`~hierfl.inference.method.few_rounds.NeedsRounds`."""
+        settle = self.settings.settle
+        return "" if not self.config.learned or rounds > settle else (
+            f"the base may wait for {settle} rounds (settle), and this fit has {rounds}: it may end with its base "
+            "untrained"
+        )  # fmt: skip
+
     def exchange(self) -> dict[str, AggregationRule]:
         s, c = self.settings, self.config
         rules: dict[str, AggregationRule] = {"base": SampleWeighted(s.server_lr, s.server_momentum, s.base_rounds)}

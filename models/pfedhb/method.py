@@ -228,10 +228,13 @@ class PFedHB(FedAvg):
         steps = [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
         return [*steps, *client_steps(self)]
 
-    @property
-    def decided_by(self) -> int:
-        """See :class:`~hierfl.inference.method.few_rounds.DecidesLater`."""
-        return int(self.settings.judged) if self.auto else 0
+    def short_of(self, rounds: int) -> str:
+        """See :class:`~hierfl.inference.method.few_rounds.NeedsRounds`."""
+        judged = self.settings.judged
+        return "" if not self.auto or rounds >= judged else (
+            f"parts on auto are decided by round {judged}, and this fit has {rounds}: a third of every client's rows "
+            f"is kept from training to its end; judged={rounds} decides in time"
+        )  # fmt: skip
 
     def turns(self, part: str) -> Turns:
         """The rounds in which a part's posteriors move."""

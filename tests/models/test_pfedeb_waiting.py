@@ -8,6 +8,7 @@ from support.baselines import fitted
 from support.federations import blobs
 
 from hierfl.errors import UserError
+from hierfl.inference.method.few_rounds import warn_of_few_rounds
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.scoring import LEAST_LOG
 from hierfl.models import PFedEB
@@ -54,3 +55,11 @@ def test_a_base_that_would_never_be_trained_is_refused_and_without_the_setting_n
     with pytest.raises(UserError, match="leaves the base no round"):
         PFedEB(network, settle=5, base_rounds=5)
     assert "w.waits" not in fitted(PFedEB(network, **CHEAP), fed, 1).shared
+
+
+@pytest.mark.parametrize(("rounds", "lines"), [(0, 0), (5, 1), (6, 0)])
+def test_a_fit_that_may_end_with_its_base_untrained_says_so(rounds: int, lines: int, caplog: pytest.LogCaptureFixture):
+    method = PFedEB(architecture("linear", blobs([9, 6], features=3)), settle=5, **CHEAP)
+    warn_of_few_rounds(method, rounds)
+    assert len(caplog.messages) == lines
+    assert all("it may end with its base untrained" in line for line in caplog.messages)
