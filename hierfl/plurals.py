@@ -8,8 +8,9 @@ def counted(number: float, word: str, verb: str = "", verb_of_many: str = "") ->
 
     Args:
         number: of things.
-        word: the noun for one of them, to which others add an s.
+        word: the noun for one of them, to which others add an s, or es after a hissing sound.
         verb, verb_of_many: after one of them, and after others; empty for none.
     """
-    words = f"{number:.0f} {word}{'s' * (number != 1)}"
+    ending = "es" if word.endswith(("s", "x", "ch", "sh")) else "s"
+    words = f"{number:.0f} {word}{ending * (number != 1)}"
     return f"{words} {verb if number == 1 else verb_of_many}" if verb else words

@@ -78,7 +78,7 @@ def _check_outputs(network: Architecture, federation: Federation) -> None:
     outputs, needed = network.head.outputs, federation.classes if federation.task == "classification" else 1
     remedy = "architecture(spec, federation) makes one that fits, as does"
     if outputs != needed:
-        what = f"{counted(needed, 'class')}" if federation.task == "classification" else "a regression, of 1 output"
+        what = counted(needed, "class") if federation.task == "classification" else "a regression, of 1 output"
         raise UserError(
             f"the network's head has {outputs} output{'s' * (outputs != 1)}, and the federation {what}: {remedy} "
             f"LinearHead({network.head.features}, {needed})"

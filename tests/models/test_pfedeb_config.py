@@ -72,4 +72,4 @@ def test_a_fingerprint_covers_the_room() -> None:
     loaded = load("pfedeb")
     assert loaded.cls is PFedEB is OfItsRoom
     names = {path.stem for path in foundation(loaded.cls)}
-    assert names == {"at_nodes", "config", "head_nodes", "head_population", "population", "settings"}
+    assert names == {"at_nodes", "config", "head_nodes", "head_population", "population", "settings", "waiting"}

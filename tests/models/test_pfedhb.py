@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 import torch
 from support.baselines import fitted
-from support.federations import blobs, slopes
+from support.federations import blobs
 
-from hierfl import Federation, UserError
+from hierfl import Federation
 from hierfl.models import FedAvg, PFedHB
 from hierfl.nn.networks.build import architecture
 
@@ -89,9 +89,3 @@ def test_heads_spread_where_clients_differ_in_more_than_shares_and_not_where_the
     assert rho > 0.3
     assert own < none - 0.05
     assert found["alike"][0] < 0.1
-
-
-def test_a_regression_is_refused_in_one_line() -> None:
-    fed = slopes([5, 6, 7])
-    with pytest.raises(UserError, match="data with labels, not a regression"):
-        PFedHB(architecture("linear", fed))

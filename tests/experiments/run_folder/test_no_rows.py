@@ -108,10 +108,10 @@ def test_a_page_without_rows_of_a_run_with_them(data: dict[str, Path], tmp_path:
     out = tmp_path / "o"
     assert hierfl("run", "mixed-effects", "--data", data[kind], *options, "--quiet", "--out", out)[0] == 0
     assert hierfl("report", out, "--quiet")[0] == 0
-    assert "place among what its own model draws" in (out / "report.html").read_text()
+    assert "position in its predicted distribution" in (out / "report.html").read_text()
     assert hierfl("report", out, "--quiet", "--no-rows")[0] == 0
     text = (out / "report.html").read_text()
-    assert "place among what its own model draws" not in text
+    assert "position in its predicted distribution" not in text
     assert f"posterior.nc has an entry for each of {sum(SIZES)} training rows of all clients" in text
     assert held_rows(without_rows(read(out / "posterior.nc"))) == "none"
 
