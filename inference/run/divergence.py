@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engines.base import ClientStatus
 from ..evaluation.fitted import Fitted
-from ..method.base import Method
+from ..evaluation.predictive_model import PredictiveModel
 from ..method.capabilities import is_tabular
 from .journal import Row
 
@@ -66,7 +66,7 @@ def bad_metrics(row: Mapping[str, Any], classes: int, sd: float | None) -> list[
     return []
 
 
-def _smaller_step(method: Method) -> str:
+def _smaller_step(method: PredictiveModel) -> str:
     """The method's step sizes, a tenth of what they were."""
     settings = vars(method.settings)
     sizes = {k: v for k, v in settings.items() if k.endswith("lr") and k != "server_lr" and isinstance(v, float) and v}
