@@ -31,9 +31,9 @@ def wait_briefly() -> bool:
     loop of 300,000 turns first. On a machine whose cores have other work the loop takes the core from the very thread
     that is waited for. On two cores a round of pFedVEM on the digits took 8.4 s beside six busy programs, and with
     1,000 turns 1.0 s. On the same cores with nothing else it took 0.17 s, with 1,000 turns 0.38 s, and with 60,000
-    turns 0.17 s. So the number depends on the load at the import of
-    hierfl. Results are the same to the bit. The runtime reads its environment once, when torch is loaded: nothing happens
-    after that, nor where the environment says how threads wait.
+    turns 0.17 s. So the number depends on the load at the import of hierfl. Results are the same to the bit. The
+    runtime reads its environment once, when torch is loaded: nothing happens after that, nor where the environment says
+    how threads wait.
     """
     if "torch" in sys.modules or any(name in os.environ for name in SAID):
         return False
