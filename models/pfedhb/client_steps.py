@@ -1,4 +1,4 @@
-"""Steps on what is a client's own in PFedHB: posteriors of its head, of its features, and of what its labels mean."""
+"""Steps on what is a client's own in PFedHB: posteriors of its head, features and adapters, and of what labels mean."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.cut import Cut
 from hierfl.inference.local.without_fold import SwitchedOn, WithoutFold
 
+from .adapters import Adapted
 from .heads import Heads
 from .rho_nodes import DrawsOfNodes, at_nodes
 from .turns import InTurns, Restart
@@ -23,9 +24,7 @@ def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
         final: whether they are the last ones, after the rounds.
     """
     steps: list[LocalStep] = []
-    for name, part in (("heads", method.heads), ("features", method.features), ("outcome", method.outcome)):
-        if part is None:
-            continue
+    for name, part in method.own_parts.items():
         own: list[LocalStep] = [part.step(final)]
         if isinstance(part, Heads):
             away = "w_j_away" if method.settings.points > 1 else ""
@@ -34,7 +33,10 @@ def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
             own += [DrawsOfNodes(newton) if final else at_nodes(newton)] if method.nodes else []
         for step in own:
             step = SwitchedOn(step, f"parts.{name}") if name in method.auto else step
-            step = _kept_apart(method, Cut(method.unconfused, step) if method.confusion else step, final)
+            step = Cut(method.plain, step) if method.plain is not method else step
+            if method.adapters and name != "adapters":
+                step = Adapted(method.adapters, step, "parts.adapters" if "adapters" in method.auto else "")
+            step = _kept_apart(method, step, final)
             turns = method.turns(name)
             steps.append(InTurns(step, replace(turns, every=1) if final else turns))
     return [*steps, *([_kept_apart(method, method.confusion.step(final), final)] if method.confusion else [])]

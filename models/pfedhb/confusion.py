@@ -209,5 +209,7 @@ def moved(old: Tensor, up: Tensor, down: Tensor, begun: float) -> Tensor:
 def without(kind: Callable[..., Any], network: Architecture, settings: Any, *parts: str) -> Any:
     """A method with the same settings, but for some parts that are off."""
     values = {**vars(settings), **dict.fromkeys(parts, "off")}
-    silent = not any(values[part] == "auto" for part in PARTS)
-    return kind(network, **values | ({"judged": type(settings).judged} if silent else {}))
+    silent = [] if any(values[part] == "auto" for part in PARTS) else ["judged"]
+    silent += ["adapter_rank", "adapter_layers"] if values["adapters"] == "off" else []
+    silent += ["every"] if {values[part] for part in ("heads", "features", "adapters")} == {"off"} else []
+    return kind(network, **{**values, **{name: getattr(type(settings), name) for name in silent}})

@@ -55,6 +55,7 @@ class HeadSpreads:
         rho_scale: scale of the prior.
         turns: rounds in which the step was taken.
         judged: whether clients send their gain.
+        no_noise: why there is none with noise; "" where there may be.
     """
 
     name: str
@@ -62,6 +63,7 @@ class HeadSpreads:
     rho_scale: float
     turns: Turns
     judged: bool = False
+    no_noise: str = ""
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -109,7 +111,8 @@ class HeadSpreads:
                 f"log_rho/{k}": torch.where(wide, zero, kept[f"log_rho/{k}"]) for k in ("step", "whole", "log_factor")
             }
             values |= {"log_rho": torch.where(wide, narrower, moved), "restart": wide}
-        return {k: values[k.removeprefix(f"{self.name}.")].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
+        new = {k: values.get(k.removeprefix(f"{self.name}."), v) for k, v in old.items()}
+        return {k: new[k].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,13 @@ class CommonShift:
 
     Args:
         until: the last round in which it is sent.
+        mean: the personal value.
+        centre: the shared value that it is beside; "" for zero.
     """
 
     until: int
+    mean: str = "mu"
+    centre: str = "w"
     sends_gradients: ClassVar[bool] = False
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -131,7 +138,7 @@ class CommonShift:
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """(n_j (mu_j - w), n_j)."""
         (name,), shared = names, chunk.method.prediction_params(chunk.shared)  # type: ignore[attr-defined]
-        shift = chunk.values["mu"].squeeze(1) - shared["w"]
+        shift = chunk.values[self.mean].squeeze(1) - (shared[self.centre] if self.centre else 0.0)
         shift = shift if chunk.round <= self.until else torch.zeros_like(shift)
         return {"shift": times_rows(chunk.n, shift).to(chunk.shared[name]), "weight": chunk.n.to(chunk.shared[name])}
 

@@ -8,6 +8,7 @@ A method of this project. One network for all, and for each kind of difference b
     s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       scales and shifts of its features
     B_j           ~ spike at the identity, Dirichlet rows around it    what its labels mean (:mod:`.confusion`)
     m_j, log s_j  ~ N(nu, tau^2), N(mu, omega^2)                       location and scale of its responses
+    B_jl          ~ N(0, tau_l^2)                                      its layers: W_l + B_jl A_l (:mod:`.adapters`)
     y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
                                                                        m pooled shares of the classes
     y_ij | x_ij   ~ N(w_j^T h + m_j, (sigma s_j)^2)                    of a regression (:mod:`.outcome`)
@@ -62,6 +63,7 @@ from hierfl.ppl.label_shares import LabelShares, SharesGiven, log_offset
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
+from .adapters import Adapters
 from .client_steps import client_steps
 from .confusion import MOST as MOST_CLASSES
 from .confusion import Confusion, without
@@ -103,6 +105,10 @@ class PFedHB(FedAvg):
         self.switches = switches = s.switches(regression)
         #: the same without confusion: heads and features are learned as if labels meant the same everywhere
         self.unconfused: PFedHB = without(PFedHB, network, s, "confusion") if s.confusion != "off" else self
+        #: without adapters, too: other parts are learned at a client's own layers
+        self.plain: PFedHB = (
+            without(PFedHB, network, s, "confusion", "adapters") if s.adapters != "off" else self.unconfused
+        )
         #: parts that enter where they gain
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
         self.shares = LabelSharePopulation("shares", "class_counts", fewer=bool(self.auto))
@@ -114,6 +120,8 @@ class PFedHB(FedAvg):
         self.heads = own if s.heads != "off" else None
         self.nodes = s.heads != "off" and (s.nodes == "on" or (s.nodes == "auto" and network.head.d <= EXACT))
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
+        rank, layers = s.adapter_rank, s.adapter_layers
+        self.adapters = Adapters.of(network.base, rank, layers, s.draws) if s.adapters != "off" else None
         if self.features and network.head.features > MOST:
             raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
         if s.confusion != "off" and network.head.outputs > MOST_CLASSES:
@@ -135,9 +143,12 @@ class PFedHB(FedAvg):
         population = {"shares.log_kappa": equal, "shares.log_beta": equal.new_zeros(1), "shares.log_pooled": equal}
         population = population if self.labels else {}
         own = [part.shared() for part in (self.heads, self.features, self.confusion, self.outcome) if part]
+        own += [self.adapters.shared(start.rng)] if self.adapters else []
         own += [initial_nodes(int(self.heads.blocks.max()) + 1)] if self.heads and self.nodes else []
         own += [self.gains.shared()] if self.auto else []
         own += [{"common": torch.zeros_like(start.head)}] if self.auto and self.heads else []
+        if self.adapters and "adapters" in self.auto:
+            own += [{"common_adapters": start.head.new_zeros(self.adapters.changes.d)}]
         return {**network, **population, **{k: v for part in own for k, v in part.items()}}
 
     def personal(self, start: InitialWeights) -> State:
@@ -150,8 +161,9 @@ class PFedHB(FedAvg):
         features = self.features.personal(start.head, kept["features"]) if self.features else {}
         confusion = self.confusion.personal(counts) if self.confusion else {}
         outcome = self.outcome.personal(counts, kept["outcome"]) if self.outcome else {}
+        adapters = self.adapters.personal(counts, kept["adapters"]) if self.adapters else {}
         shares = {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1)} if self.labels else {}
-        return {**shares, **heads, **features, **confusion, **outcome}
+        return {**shares, **heads, **features, **confusion, **outcome, **adapters}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -162,8 +174,10 @@ class PFedHB(FedAvg):
             v_j = sample("v_j", Normal(0.0, self.features.tau(w)).to_event(1)) if self.features else None
             b_j = sample("b_j", self.meanings.prior()) if self.meanings else None
             o_j = sample("o_j", self.outcome.prior(w)) if self.outcome else None
+            a_j = sample("a_j", Normal(0.0, self.adapters.tau(w)).to_event(1)) if self.adapters else None
             with data(batch):
-                h = net.base(batch.x)
+                changed = self.adapters and a_j is not None and self.is_in("adapters")
+                h = self.adapters.features(batch.x, a_j) if changed else net.base(batch.x)
                 f = net.head(w_j, h)
                 if self.features and v_j is not None:
                     f = f + self.entered("features", self.features.added(w, h, v_j))
@@ -189,6 +203,12 @@ class PFedHB(FedAvg):
                 sample("b_j", self.meanings.given())
             if self.outcome:
                 sample("o_j", self.outcome.given())
+            if self.adapters:
+                sample("a_j", EmpiricalDraws(param("a_j_draws"), 1))
+
+    def is_in(self, part: str) -> bool:
+        """Whether a part is in the model; read from the device, where it would cost another pass through a network."""
+        return part not in self.auto or bool(param(f"parts.{part}") > 0)
 
     def entered(self, part: str, value: Tensor, without: Tensor | None = None) -> Tensor:
         """What a part says where it is in the model; otherwise the same without it, or zero."""
@@ -236,6 +256,14 @@ class PFedHB(FedAvg):
             f"is kept from training to its end; judged={rounds} decides in time"
         )  # fmt: skip
 
+    @property
+    def own_parts(self) -> dict[str, Any]:
+        """What has posteriors at clients by steps, and spreads by scoring, in this order."""
+        parts = {
+            "heads": self.heads, "features": self.features, "outcome": self.outcome, "adapters": self.adapters,
+        }  # fmt: skip
+        return {name: part for name, part in parts.items() if part}
+
     def turns(self, part: str) -> Turns:
         """The rounds in which a part's posteriors move."""
         s = self.settings
@@ -244,13 +272,14 @@ class PFedHB(FedAvg):
 
     def exchange(self) -> dict[str, AggregationRule]:
         rules: dict[str, AggregationRule] = {**super().exchange(), **({"shares": self.shares} if self.labels else {})}
-        parts = (("heads", self.heads), ("features", self.features), ("outcome", self.outcome))
-        rules |= {name: part.rule(self.turns(name)) for name, part in parts if part}
+        rules |= {name: part.rule(self.turns(name)) for name, part in self.own_parts.items()}
         rules |= {NODES: RhoNodes(self.settings.rho_scale, self.turns("heads"))} if self.nodes else {}
         if self.confusion:
             rules |= self.confusion.rules(rules)
         if self.auto:
-            rules |= {"parts": self.gains, **({"common": CommonShift(self.settings.judged)} if self.heads else {})}
+            until = self.settings.judged
+            rules |= {"parts": self.gains, **({"common": CommonShift(until)} if self.heads else {})}
+            rules |= {"common_adapters": CommonShift(until, "a", "")} if "adapters" in self.auto else {}
         return rules
 
     def schedule(self) -> Schedule:

@@ -20,7 +20,7 @@ from hierfl.nn.likelihoods import Softmax
 from hierfl.ppl.label_confusion import LabelConfusion, confused
 from hierfl.ppl.restrict import Restrict
 
-#: draws of a client's posteriors of heads and of features over which a predictive density is averaged
+#: draws of a client's posteriors of heads, features and adapters over which a predictive density is averaged
 DRAWS = 16
 #: numbers of outputs at all draws that are held at a time
 MAX_NUMBERS_AT_ONCE = 4_000_000
@@ -28,7 +28,7 @@ MAX_NUMBERS_AT_ONCE = 4_000_000
 SCALES = (1.0, 0.1, 0.16, 0.25, 0.4, 0.63, 0.8, 1.25, 1.6, 2.5, 4.0)
 NULLS = tuple((scale, moved) for moved in (False, True) for scale in SCALES)
 #: draws are of these latents; of shares it is the mean
-DRAWN = {"heads": "w_j", "features": "v_j", "outcome": "o_j"}
+DRAWN = {"heads": "w_j", "features": "v_j", "outcome": "o_j", "adapters": "a_j"}
 
 
 def held_gains(
@@ -97,7 +97,7 @@ class Judge:
         """What a part adds; zero where it has entered."""
         scale, moved = self.version
         before = self.density(scale, moved)
-        if part == "confusion":  # what all clients have in common is no difference between them: both must be worse
+        if part in ("confusion", "adapters"):  # what all clients have in common is no difference between them: both must be worse
             before = torch.maximum(before, self.density(scale, moved, part, expected=True))
         return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - before)
 
@@ -116,14 +116,14 @@ class Judge:
         return self.densities((scale,), moved, asked, expected)[0]
 
     def densities(self, scales: Sequence[float], moved: bool, asked: str = "", expected: bool = False) -> Tensor:
-        """At each of some scales, (G, S); with ``expected`` at the population's mean confusion."""
+        """At each of some scales, (G, S); with ``expected`` at the population's mean confusion or adapters."""
         off = torch.where(self.has("shares") | (asked == "shares"), self.offset, 0.0)
-        outputs = self.outputs(asked, moved)  # ([K,] S, n, C)
+        outputs = self.outputs(asked, moved, expected)  # ([K,] S, n, C)
         by = torch.tensor(scales).to(outputs).view(-1, *[1] * outputs.dim())
         f = by * outputs
         if self.method.meanings:
             b_j = self.centre["b_j"]
-            if expected:
+            if expected and asked == "confusion":
                 prior = LabelConfusion(self.values["confusion.numbers"], f.shape[-1])
                 b_j = prior.expected.flatten().expand(b_j.shape)
             on = self.has("confusion") | (asked == "confusion")
@@ -146,16 +146,18 @@ class Judge:
             offset: Tensor = self.method.offset(self.centre["pi_j"]).double()
         return offset
 
-    def outputs(self, asked: str, moved: bool) -> Tensor:
-        """The network's, with heads and features that are in or asked, the latter at its draws: ([K,] S, n, C)."""
+    def outputs(self, asked: str, moved: bool, expected: bool = False) -> Tensor:
+        """The network's, with heads, features and adapters that are in or asked, at draws of that: ([K,] S, n, C)."""
         asked = "" if asked in ("shares", "confusion") else asked
-        key = asked, moved and "common" in self.values
+        key = asked, moved and "common" in self.values, expected and asked == "adapters"
         if key not in self._outputs:
             on = {f"parts.{asked}": self.values["parts.null"].new_ones(1)} if asked else {}
             w = {"w": self.values["w"] + self.values["common"]} if key[1] else {}
             latents = dict(self.centre)
             if asked:  # (S, 1, 1, K, d) become (K, S, 1, d)
                 latents[DRAWN[asked]] = self.values[f"{DRAWN[asked]}_draws"].squeeze(2).movedim(2, 0)
+            if key[2]:
+                latents["a_j"] = self.values["common_adapters"].to(self.centre["a_j"]).expand_as(self.centre["a_j"])
             with Restrict({**self.values, **w, **on}, latents=latents) as restricted:
                 self.method.unconfused.model(self.batch)
             logits = restricted.sites["y"].fn.logits.double()
@@ -163,5 +165,5 @@ class Judge:
         return self._outputs[key]
 
     @cached_property
-    def _outputs(self) -> dict[tuple[str, bool], Tensor]:
+    def _outputs(self) -> dict[tuple[str, bool, bool], Tensor]:
         return {}

@@ -10,7 +10,7 @@ from torch import Tensor
 #: parts that may enter, in the order in which they are named, and in words
 PARTS = {
     "shares": "label shares", "heads": "heads", "features": "features", "confusion": "label confusion",
-    "outcome": "outcome",
+    "outcome": "outcome", "adapters": "adapters",
 }  # fmt: skip
 
 

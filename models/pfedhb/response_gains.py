@@ -27,12 +27,12 @@ class ResponseJudge(Judge):
         """What a part adds; zero where it has entered."""
         scale, moved = self.version
         before = self.density(scale, moved)
-        if part == "outcome":
+        if part in ("outcome", "adapters"):
             before = torch.maximum(before, self.density(scale, moved, part, expected=True))
         return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - before)
 
     def densities(self, scales: Sequence[float], moved: bool, asked: str = "", expected: bool = False) -> Tensor:
-        """At each of some scales, (G, S); with ``expected`` at the population's mean shift."""
+        """At each of some scales, (G, S); with ``expected`` at the population's mean shift or adapters."""
         fn = self.at(asked, moved, expected)  # ([K,] S, n)
         by = torch.tensor(scales).to(fn.loc).view(-1, *[1] * fn.loc.dim())
         log_p = Normal(fn.loc, fn.scale / by, validate_args=False).log_prob(self.batch.y)  # (G, [K,] S, n)
@@ -41,12 +41,14 @@ class ResponseJudge(Judge):
         return (log_p if mask is None else torch.where(mask, log_p, 0.0)).sum(-1)
 
     def at(self, asked: str, moved: bool, expected: bool) -> Normal:
-        """The response with heads and an outcome that are in, or asked, the latter at its draws: ([K,] S, n)."""
+        """The response with what is in, or asked, the latter at its draws: ([K,] S, n)."""
         on = {f"parts.{asked}": self.values["parts.null"].new_ones(1)} if asked else {}
         w = {"w": self.values["w"] + self.values["common"]} if moved and "common" in self.values else {}
         latents = dict(self.centre)
         if asked:  # (S, 1, 1, K, d) become (K, S, 1, d)
             latents[DRAWN[asked]] = self.values[f"{DRAWN[asked]}_draws"].squeeze(2).movedim(2, 0)
+        if asked == "adapters" and expected:
+            latents["a_j"] = self.values["common_adapters"].to(self.centre["a_j"]).expand_as(self.centre["a_j"])
         if asked == "outcome":
             nu, mu = self.values["outcome.location"].to(latents["o_j"]).unbind()
             none = torch.zeros_like(nu)

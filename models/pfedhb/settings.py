@@ -13,6 +13,8 @@ from .report import PARTS
 
 #: settings that heads alone have
 NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
+#: settings that adapters alone have
+NO_ADAPTERS: dict[str, tuple[object, ...]] = {"adapters": ("off",)}
 #: parts of labels alone, and of responses alone
 OF_LABELS, OF_RESPONSES = ("shares", "features", "confusion"), ("outcome",)
 
@@ -45,12 +47,20 @@ class PFedHBSettings(FedAvg.Settings):
         "on", "of a regression: whether a client's responses have a location and scale of their own; auto: where they "
         "gain", newer=True,
     )  # fmt: skip
+    adapters: Literal["on", "auto", "off"] = setting(
+        "off", "whether clients change layers below the head, by a low rank; auto: where that gains", newer=True
+    )
+    adapter_rank: int = setting(2, "rank of a layer's change", at_least=1, unless=NO_ADAPTERS, newer=True)
+    adapter_layers: str = setting(
+        "", "the layers that are changed, with commas between them, by the network's names; all linear ones and "
+        "convolutions where none is named", unless=NO_ADAPTERS, newer=True,
+    )  # fmt: skip
     judged: int = setting(
         20, "auto: rounds in which parts enter; a third of a client's rows is kept from training so long",
         at_least=1, newer=True,
     )  # fmt: skip
     every: int = setting(
-        2, "of so many rounds one moves the posteriors of heads and features; nothing flows back from them",
+        2, "of so many rounds one moves the posteriors of heads, features and adapters; nothing flows back from them",
         at_least=1, newer=True,
     )  # fmt: skip
     sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
@@ -86,6 +96,6 @@ class PFedHBSettings(FedAvg.Settings):
         switches = {part: "off" if part in absent else str(getattr(self, part)) for part in PARTS}
         if self.judged != type(self).judged and "auto" not in switches.values():
             raise UserError(f"judged={self.judged} changes nothing where no part is auto")
-        if self.every != type(self).every and switches["heads"] == switches["features"] == "off":
-            raise UserError(f"every={self.every} changes nothing where heads and features are off")
+        if self.every != type(self).every and {switches[p] for p in ("heads", "features", "adapters")} == {"off"}:
+            raise UserError(f"every={self.every} changes nothing where heads, features and adapters are off")
         return switches
