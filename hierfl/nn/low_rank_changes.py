@@ -56,7 +56,8 @@ class LowRankChanges:
         module = network.module
         for key, part in module.named_modules():
             if isinstance(part, _BatchNorm) and not part.track_running_stats:
-                raise UserError(f"features depend on the batch ({key!r}, {type(part).__name__} without running statistics)")
+                kind = type(part).__name__
+                raise UserError(f"features depend on the batch: {key!r} is {kind} without running statistics")
         inside = {
             id(p) for part in module.modules() if isinstance(part, nn.MultiheadAttention) for p in part.modules()
         }  # fmt: skip
@@ -74,7 +75,7 @@ class LowRankChanges:
         changes = cls(network, layers, rank)
         for key, (out, width) in changes.shapes.items():
             if rank > min(out, width):
-                raise UserError(f"{key or 'the layer'} is a matrix of {out} x {width}, of which rank {rank} is no low one")
+                raise UserError(f"rank {rank} is above that of {key or 'the layer'}, a matrix of {out} x {width}")
         return changes
 
     @cached_property
@@ -276,4 +277,4 @@ def _within(key: str, name: str) -> bool:
 
 
 def _no_example_each(layer: str) -> UserError:
-    return UserError(f"adapters are of layers that are called once and see one example a row, and {layer!r} is not such")
+    return UserError(f"adapters: {layer!r} is not called once, with one example in each row: name others (adapter_layers)")

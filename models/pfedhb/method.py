@@ -18,7 +18,7 @@ p(y | x) at client j. A label says how often its class comes, and the network wh
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
-Shares, heads, features, confusion and outcome are each on, off or ``auto``: then they enter one after the other, where
+Shares, heads, features, confusion, outcome and adapters are each on, off or ``auto``: then they enter one after the other, where
 they gain on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`,
 and :class:`~hierfl.inference.server.rules.part_gains.PartGains`).
 
@@ -56,7 +56,6 @@ from hierfl.inference.server.rules.label_shares import LabelSharePopulation
 from hierfl.inference.server.rules.part_gains import PartGains
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
-from hierfl.nn.likelihoods import RESPONSE_SD
 from hierfl.ppl.empirical_draws import EmpiricalDraws
 from hierfl.ppl.label_confusion import confused
 from hierfl.ppl.label_shares import LabelShares, SharesGiven, log_offset
@@ -71,7 +70,7 @@ from .features import MOST, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
 from .outcome import Outcome
 from .parts import DRAWS, NULLS, Judge, held_gains
-from .report import PARTS, gain_numbers
+from .report import PARTS, client_numbers, gain_numbers
 from .response_gains import ResponseJudge
 from .rho_nodes import NODES, RhoNodes, initial_nodes
 from .settings import PFedHBSettings
@@ -301,19 +300,7 @@ class PFedHB(FedAvg):
 
         Of a regression by how much responses are above the network's, and their standard deviation around that.
         """
-        if not self.labels:
-            units = getattr(self, "response_units", None)
-            sd = values[RESPONSE_SD].flatten() if self.network.learned else self.network.noise
-            return self.outcome.summary(values, sd, units.sd if units else 1.0) if self.outcome else {}
-        counts, population = values["class_counts"].squeeze(1), self.shares.population(values)
-        given = self.shares.population(values, counts)
-        confusion = {"confused": values["confused"].flatten()} if self.confusion else {}
-        classes = (given.sizes_given * given.sizes).sum(-1)
-        return {
-            "classes": classes,
-            "label_skew": torch.special.xlogy(given.mean, given.mean / population.pooled).sum(-1),
-            **confusion,
-        }
+        return client_numbers(self, values)
 
     def population_summary(self, fitted: Fitted) -> tuple[None, dict[str, float]]:
         """What each part gained on held rows, in nats, its standard error, and whether it is in the model."""

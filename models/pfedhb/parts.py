@@ -97,7 +97,8 @@ class Judge:
         """What a part adds; zero where it has entered."""
         scale, moved = self.version
         before = self.density(scale, moved)
-        if part in ("confusion", "adapters"):  # what all clients have in common is no difference between them: both must be worse
+        if part in ("confusion", "adapters"):
+            # What all clients have in common is no difference between them: both must be worse.
             before = torch.maximum(before, self.density(scale, moved, part, expected=True))
         return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - before)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from hierfl.inference.state import State
+from hierfl.nn.likelihoods import RESPONSE_SD
 
 #: parts that may enter, in the order in which they are named, and in words
 PARTS = {
@@ -50,3 +54,24 @@ def part_lines(summary: Mapping[str, Any]) -> list[str]:
     if not any(summary.get(f"entered_{part}") for part in PARTS):
         words_of_parts.append("none is in the model")
     return [f"what differs between clients, by {summary['gain_rows']:.0f} held rows: {'; '.join(words_of_parts)}"]
+
+
+def client_numbers(method: Any, values: State) -> State:
+    """What a run's table of clients has of each: its classes and label skew, or its shift and standard deviation.
+
+    Args:
+        method: PFedHB.
+        values: of all clients, and shared ones.
+    """
+    if not method.labels:
+        units = getattr(method, "response_units", None)
+        sd = values[RESPONSE_SD].flatten() if method.network.learned else method.network.noise
+        return method.outcome.summary(values, sd, units.sd if units else 1.0) if method.outcome else {}
+    counts, population = values["class_counts"].squeeze(1), method.shares.population(values)
+    given = method.shares.population(values, counts)
+    confusion = {"confused": values["confused"].flatten()} if method.confusion else {}
+    return {
+        "classes": (given.sizes_given * given.sizes).sum(-1),
+        "label_skew": torch.special.xlogy(given.mean, given.mean / population.pooled).sum(-1),
+        **confusion,
+    }
