@@ -2,7 +2,7 @@
 
 Layer l has W_l, and client j W_l + B_jl A_l with a fixed A_l (rank, in) and its own B_jl (out, rank). What the layer
 gives is W_l x + B_jl (A_l x): all clients' examples go through the network together, and nobody has a copy of W_l.
-An output f is linear in what each layer gives, up to first order: d f / d B_jl is the sum over places of an example (the
+To first order an output f is linear in what each layer gives: d f / d B_jl is the sum over places of an example (the
 pixels of a convolution) of d f / d (what the layer gives there) (A_l x)^T. One backward pass for each output of the
 network says that for all numbers and all examples.
 """
@@ -277,4 +277,6 @@ def _within(key: str, name: str) -> bool:
 
 
 def _no_example_each(layer: str) -> UserError:
-    return UserError(f"adapters: {layer!r} is not called once, with one example in each row: name others (adapter_layers)")
+    return UserError(
+        f"adapters: {layer!r} is not called once, with one example in each row: name others (adapter_layers)"
+    )

@@ -33,7 +33,7 @@ MOST = 1000
 #: where the spreads begin, and the scale of their half-normal prior
 TAU_0, TAU_SCALE = 0.1, 10.0
 #: how often a step of Newton's is halved, and what it promises where it has arrived
-HALVINGS, ARRIVED = 8, 1e-10
+HALVINGS, ARRIVED = 8, 1e-14
 #: numbers of the gradient of some examples' outputs that are held at a time
 MAX_NUMBERS_AT_ONCE = 8_000_000
 #: the matrices A are keyed by a number below this, which single precision holds
@@ -90,9 +90,8 @@ class Adapters:
         """The spread of each number, (d,)."""
         return self.changes.apart(param("adapters.log_rho").exp()).to(like)
 
-    def features(self, x: Tensor, b: Tensor) -> Tensor:
+    def features(self, network: Network, x: Tensor, b: Tensor) -> Tensor:
         """The network's under B, rows (S, 1, d) or draws (K, S, 1, d): (..., S, n, p)."""
-        network = self.changes.network
         seed = int(param("adapters.seed"))
         weights = self.changes.weights(b, seed, lambda key: param(f"{network.name}.{key}"))
         return network.under(weights, x)
@@ -179,7 +178,7 @@ class AdapterPosteriors:
         tau, changes = likelihood.tau, self.adapters.changes
         identity = torch.eye(changes.d).to(tau)
         # What a run's own precision cannot tell apart is no progress.
-        rounding = 10 * torch.finfo(chunk.n.dtype).eps
+        rounding = torch.finfo(chunk.n.dtype).eps
         scaled = tau.new_zeros(())
         for number in range(self.newton + bool(self.final)):
             height, gradient, h = likelihood.expanded(b)

@@ -18,9 +18,9 @@ p(y | x) at client j. A label says how often its class comes, and the network wh
 client's shares have a posterior in closed form (:mod:`hierfl.ppl.label_shares`). A share ``floor`` of its labels comes
 as in the pooled data, so that a class that it never had keeps a probability.
 
-Shares, heads, features, confusion, outcome and adapters are each on, off or ``auto``: then they enter one after the other, where
-they gain on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds (:mod:`.parts`,
-and :class:`~hierfl.inference.server.rules.part_gains.PartGains`).
+Shares, heads, features, confusion, outcome and adapters are each on, off or ``auto``: then they enter one after the
+other, where they gain on a fold of every client's rows from which nothing is trained in the first ``judged`` rounds
+(:mod:`.parts`, and :class:`~hierfl.inference.server.rules.part_gains.PartGains`).
 
 Inference is cut twice. w and theta are trained by FedAvg, as if clients did not differ: trained through the shares the
 global model is a point worse. Shares are learned from counts alone, and heads and features given the means of the
@@ -176,7 +176,7 @@ class PFedHB(FedAvg):
             a_j = sample("a_j", Normal(0.0, self.adapters.tau(w)).to_event(1)) if self.adapters else None
             with data(batch):
                 changed = self.adapters and a_j is not None and self.is_in("adapters")
-                h = self.adapters.features(batch.x, a_j) if changed else net.base(batch.x)
+                h = self.adapters.features(net.base, batch.x, a_j) if changed else net.base(batch.x)
                 f = net.head(w_j, h)
                 if self.features and v_j is not None:
                     f = f + self.entered("features", self.features.added(w, h, v_j))

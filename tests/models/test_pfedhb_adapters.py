@@ -22,7 +22,6 @@ from hierfl.models.pfedhb.turns import Turns
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead
-from hierfl.nn.low_rank_changes import LowRankChanges, Pass
 from hierfl.nn.networks.build import architecture
 
 COMMON = {"epochs": 1, "lr": 0.1, "batch": 8}
@@ -75,7 +74,7 @@ def test_a_linear_bases_posterior_is_a_dense_laplace(fed: Federation) -> None:
     """Height by hand, its gradient and Hessian by autograd, the mode by Newton's steps on these."""
     method = PFedHB(linear_base(fed), **COMMON, **ALONE)
     tau = 0.6
-    chunk = posteriors(method, at(method, fed, math.log(tau)), final=4000)
+    chunk = posteriors(method, at(method, fed, math.log(tau)), final=3000)
     d = method.adapters.changes.d
     assert d == 4 * 2
     for row, client in enumerate(chunk.clients):
@@ -86,7 +85,7 @@ def test_a_linear_bases_posterior_is_a_dense_laplace(fed: Federation) -> None:
             return log_p - 0.5 * (b / tau).square().sum()
 
         b = torch.zeros(d, dtype=torch.float64)
-        for _ in range(30):
+        for _ in range(10):
             gradient = torch.autograd.functional.jacobian(height, b)
             precision = -torch.autograd.functional.hessian(height, b)
             b = b + torch.linalg.solve(precision, gradient)
@@ -94,7 +93,7 @@ def test_a_linear_bases_posterior_is_a_dense_laplace(fed: Federation) -> None:
         h = precision - torch.eye(d) / tau**2
         score = (b / tau).square().sum() - (h @ torch.linalg.inv(precision)).trace()
         torch.testing.assert_close(chunk.values["a_j/score"][row, 0, 0], score, atol=1e-6, rtol=1e-6)
-        shrunk = h @ torch.linalg.inv(precision) / tau**2 * tau**2
+        shrunk = h @ torch.linalg.inv(precision)  # tau^2 times H P^-1 D^-1
         information = 2 * (shrunk * shrunk.mT).sum()
         torch.testing.assert_close(chunk.values["a_j/information"][row, 0, 0, 0], information, atol=1e-6, rtol=1e-6)
         drawn, covariance = chunk.values["a_j_draws"][row, 0, 0], torch.linalg.inv(precision)
@@ -120,7 +119,11 @@ def test_gradient_and_curvature_are_autograds(fed: Federation, kind: str) -> Non
     """Of several layers, one after the other, by copies of the weights: curvature is J^T C J, J by autograd."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        module = Branches() if kind == "branches" else nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5))
+        module = (
+            Branches()
+            if kind == "branches"
+            else nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5))
+        )
     method = PFedHB(Architecture(Network(module), LinearHead(5, 3)), **COMMON, **ALONE)
     changes, network = method.adapters.changes, method.network
     assert len(changes.layers) == (3 if kind == "branches" else 2)
@@ -160,7 +163,9 @@ def learned_tau(method: PFedHB, chunk: ClientChunk, rounds: int) -> Tensor:
         chunk = dataclasses.replace(posteriors(method, chunk), shared=chunk.shared)
         total = {k: v.sum(0) for k, v in rule.message([*shared], chunk).items()}
         many = len(chunk.clients)
-        context = AggregationContext(round=number, num_clients=many, reported=many, shared=chunk.shared, rule_state=state)
+        context = AggregationContext(
+            many, torch.tensor(many), number, lambda names: {}, rule_state=state, shared=chunk.shared
+        )  # fmt: skip
         shared = rule.update(shared, total, context)
     return shared["adapters.log_rho"]
 
@@ -204,7 +209,7 @@ def test_without_spread_the_model_is_the_one_without_adapters(fed: Federation) -
     method = PFedHB(net, **COMMON, **ALONE)
     chunk = posteriors(method, at(method, fed, -12.0))
     assert float(chunk.values["a"].abs().max()) < 1e-7
-    run = fitted(PFedHB(net, **COMMON, adapters="on"), fed, 3)
+    run = fitted(PFedHB(net, **COMMON, **ALONE), fed, 3)
     plain = fitted(FedAvg(net, **COMMON), fed, 3)
     assert torch.equal(run.shared["w"], plain.shared["w"])
     assert run.evaluations[-1]["gm_nll"] == pytest.approx(plain.evaluations[-1]["gm_nll"], rel=1e-12)
@@ -212,11 +217,14 @@ def test_without_spread_the_model_is_the_one_without_adapters(fed: Federation) -
     x, y = fed.examples(fed.train[0])
     torch.testing.assert_close(run.predict_new_client(x, draws=0), plain.predict_new_client(x, draws=0))
     name = next(iter(fed.ids))
-    torch.testing.assert_close(run.predict_new_client(x, draws=0, given=(x, y)), run.predict(x, name, draws=0), atol=1e-3, rtol=0.01)
+    torch.testing.assert_close(
+        run.predict_new_client(x, draws=0, given=(x, y)), run.predict(x, name, draws=0), atol=1e-3, rtol=0.01
+    )
     # a module of its own has W + B A in it
     torch.testing.assert_close(run.client_module(name, draws=0)(x).exp(), run.predict(x, name, draws=0))
 
 
+@pytest.mark.cpu(5, "two fits of twelve rounds")
 def test_it_enters_where_it_is_in_the_data_and_says_so(fed: Federation) -> None:
     for truth in ("none", "adapters"):
         numbers = entered(truth, 1, judged=4, draws=8)
@@ -234,7 +242,7 @@ def test_what_cannot_have_them_is_one_line(fed: Federation) -> None:
     for net, how, line in wrong:
         with pytest.raises(UserError, match=line):
             PFedHB(net, adapters="on", **how)
-    batchwise = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=False))
+    batchwise = nn.Sequential(nn.utils.skip_init(nn.Linear, 4, 5), nn.BatchNorm1d(5, track_running_stats=False))
     with pytest.raises(UserError, match="features depend on the batch: '1' is BatchNorm1d without running statistics"):
         PFedHB(Architecture(Network(batchwise), LinearHead(5, 3)), adapters="on")
     with pytest.raises(UserError, match="adapter_rank=3 changes nothing with adapters=off"):
@@ -247,7 +255,9 @@ def test_what_cannot_have_them_is_one_line(fed: Federation) -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.layer = nn.Linear(2, 3)
+            self.layer = nn.utils.skip_init(nn.Linear, 2, 3)
+            nn.init.ones_(self.layer.weight)
+            nn.init.zeros_(self.layer.bias)
 
         def forward(self, x: Tensor) -> Tensor:
             return self.layer(x.unflatten(1, (2, 2)).transpose(0, 1)).transpose(0, 1).flatten(1)
@@ -255,5 +265,3 @@ def test_what_cannot_have_them_is_one_line(fed: Federation) -> None:
     method = PFedHB(Architecture(Network(Turned()), LinearHead(6, 3)), **COMMON, **ALONE, adapter_rank=1)
     with pytest.raises(UserError, match="^adapters: 'layer' is not called once, with one example in each row"):
         fitted(method, fed, 1)
-    assert LowRankChanges.of(method.network.base, 1).layers == ("layer",)
-    assert Pass

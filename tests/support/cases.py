@@ -66,7 +66,7 @@ BASELINES: list[tuple[type[Method], dict]] = [
     (IFCA, {"scope": "all"}),
     (QLSD, {"levels": 0, "batch": 0}),
 ]
-PARTS = dict.fromkeys(("shares", "heads", "features", "confusion"), "auto")
+PARTS = dict.fromkeys(("shares", "heads", "features", "confusion", "adapters"), "auto")
 POSTERIORS: list[tuple[type[Method], dict]] = [(PFedEB, {}), (PFedHB, {**PARTS, "judged": 2, "average": 4})]
 METHODS: list[tuple[type[Method], dict]] = [*PRIORS, *POSTERIORS, *POPULATIONS, *ENCODERS, (TUTORIAL, {}), *BASELINES]
 #: settings with which those that take many steps take few
