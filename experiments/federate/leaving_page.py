@@ -78,13 +78,15 @@ level inside. `by_region` has the number of sites of each region, and sums of th
 For a factor that crosses the sites it has the rows of each group, and their sums and sums of squares of the fixed
 columns.
 
-With `shares`, `heads`, `features`, `confusion` or `outcome` on `auto` messages of pfedhb have a part `parts` of
-4 K + 24 numbers, for K of these: a client's differences of log densities over a third of its rows, functions of these,
-and how many rows.
+With `shares`, `heads`, `features`, `confusion`, `outcome` or `adapters` on `auto` messages of pfedhb have a part
+`parts` of 4 K + 24 numbers, for K of these: a client's differences of log densities over a third of its rows, functions
+of these, and how many rows.
 With `heads` on or `auto` beside that `common` is n_j times how far the client's head is from w, as long as w, and n_j.
 Messages of `heads` have a client's `gain`, what a head of its own adds to its log evidence. Where rho is integrated
 over, `at_nodes` has the same numbers at each of ten rho.
 With `features` there are 6 numbers, a score and an information of two spreads. Shifts and scales stay.
+With `adapters` there are L + L L numbers, a score and an information of the spread of each of L layers. A client's B
+stays; on `auto` `common_adapters` is n_j times its mean, and n_j, in the rounds in which parts are judged.
 With `confusion` (`trust` as well) there are 6 numbers: the probability that the client's labels mean other classes, of
 how many labels, how many it has, and three sums for two concentrations. `weight` beside w is then n_j, or less of a
 flagged client.

@@ -24,7 +24,7 @@ def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
         final: whether they are the last ones, after the rounds.
     """
     steps: list[LocalStep] = []
-    for name, part in method.own_parts.items():
+    for name, part in own_parts(method).items():
         own: list[LocalStep] = [part.step(final)]
         if isinstance(part, Heads):
             away = "w_j_away" if method.settings.points > 1 else ""
@@ -40,6 +40,12 @@ def client_steps(method: Any, final: bool = False) -> list[LocalStep]:
             turns = method.turns(name)
             steps.append(InTurns(step, replace(turns, every=1) if final else turns))
     return [*steps, *([_kept_apart(method, method.confusion.step(final), final)] if method.confusion else [])]
+
+
+def own_parts(method: Any) -> dict[str, Any]:
+    """What has posteriors at clients by steps, and spreads by scoring, in the order in which they move."""
+    parts = {name: getattr(method, name) for name in ("heads", "features", "outcome", "adapters")}
+    return {name: part for name, part in parts.items() if part}
 
 
 def _kept_apart(method: Any, step: LocalStep, final: bool) -> LocalStep:

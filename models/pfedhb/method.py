@@ -63,7 +63,7 @@ from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
 from .adapters import Adapters
-from .client_steps import client_steps
+from .client_steps import client_steps, own_parts
 from .confusion import MOST as MOST_CLASSES
 from .confusion import Confusion, without
 from .features import MOST, TAU_0, TAU_SCALE, Features
@@ -255,14 +255,6 @@ class PFedHB(FedAvg):
             f"is kept from training to its end; judged={rounds} decides in time"
         )  # fmt: skip
 
-    @property
-    def own_parts(self) -> dict[str, Any]:
-        """What has posteriors at clients by steps, and spreads by scoring, in this order."""
-        parts = {
-            "heads": self.heads, "features": self.features, "outcome": self.outcome, "adapters": self.adapters,
-        }  # fmt: skip
-        return {name: part for name, part in parts.items() if part}
-
     def turns(self, part: str) -> Turns:
         """The rounds in which a part's posteriors move."""
         s = self.settings
@@ -271,7 +263,7 @@ class PFedHB(FedAvg):
 
     def exchange(self) -> dict[str, AggregationRule]:
         rules: dict[str, AggregationRule] = {**super().exchange(), **({"shares": self.shares} if self.labels else {})}
-        rules |= {name: part.rule(self.turns(name)) for name, part in self.own_parts.items()}
+        rules |= {name: part.rule(self.turns(name)) for name, part in own_parts(self).items()}
         rules |= {NODES: RhoNodes(self.settings.rho_scale, self.turns("heads"))} if self.nodes else {}
         if self.confusion:
             rules |= self.confusion.rules(rules)
