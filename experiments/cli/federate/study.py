@@ -21,10 +21,10 @@ from .options import StudyFile
 
 STUDY_OPTIONS = (
     "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "final",
-    "seed", "precision", "calibrate", "conformal", "network", "head", "network_weights", "response_sd", "learn_sd", "formula", "group", "family",
-    "known_se", "event", "weights", "precision_weights", "dispersion", "zero_inflation", "correlation", "model",
-    "spellings", "test_fraction", "validation_fraction",
-    "masked", "mask_groups", "robust", "dp", "epsilon", "delta", "clip", "patient_rows", "patient", "usual_rows",
+    "seed", "precision", "calibrate", "conformal", "network", "head", "network_weights", "response_sd", "learn_sd",
+    "formula", "group", "family", "known_se", "event", "weights", "precision_weights", "dispersion", "zero_inflation",
+    "correlation", "model", "spellings", "test_fraction", "validation_fraction", "masked", "mask_groups", "robust",
+    "dp", "epsilon", "delta", "clip", "patient_rows", "patient", "usual_rows",
 )  # fmt: skip
 
 
