@@ -77,12 +77,14 @@ def run_mixed_benchmark(repeats: int, references: bool, out: Path | None, overwr
 
 
 def line(name: str, result: Mapping[str, Any]) -> str:
-    """A fit's figures in one line: median CPU seconds, those of the first fit in brackets."""
+    """A fit's figures in lines of 80 letters: median CPU seconds, those of the first fit in brackets."""
     ours = result["hierfl"]
-    text = f"{name:44}hierfl {seconds(ours)}, {ours['grown_mib']:.0f} MiB"
+    lines = [name, f"    hierfl {seconds(ours)}, {ours['grown_mib']:.0f} MiB"]
+    if "draws" in result:
+        lines[1] += f"; with draws {seconds(result['draws'])}"
     if "lme4" in result:
-        text += f"; lme4 {seconds(result['lme4'])}; ratio {ratio(result):.2f} (wanted {result['most']:g})"
-    return text + (f"; with draws {seconds(result['draws'])}" if "draws" in result else "")
+        lines.append(f"    lme4 {seconds(result['lme4'])}; ratio {ratio(result):.2f} (wanted {result['most']:g})")
+    return "\n".join(lines)
 
 
 def seconds(taken: Mapping[str, Any]) -> str:

@@ -209,8 +209,10 @@ def _show(result: Mapping[str, Any]) -> None:
     )
     for name, row in result["rounds"].items():
         print(
-            f"  {name:12} {row['rounds']:3} rounds  median {row['median_seconds']:.2f} s, "
+            f"  {name:12} {row['rounds']:3} rounds: median {row['median_seconds']:.2f} s, "
             f"{row['median_cpu_seconds']:.2f} CPU s; most {max(row['seconds']):.2f} s"
         )
     for name, row in result["beside"].items():
-        print(f"  {name}: " + "; ".join(f"{ratio:.2f} times {other}" for other, ratio in row["hierfl_over"].items()))
+        print(f"  {name}:")
+        for other, ratio in row["hierfl_over"].items():
+            print(f"    {ratio:.2f} times {other}")

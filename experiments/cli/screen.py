@@ -124,6 +124,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
 
 def _print_population(summary: dict[str, Any], folder: Path, screen: Console) -> None:
     """What a method reports of the population, and how well its chains have mixed."""
+    from hierfl.data.formula.references import reference_line
     from hierfl.models.mixed_effects.report.printed import ratio_line
     from hierfl.responses.registry import RESPONSES
 
@@ -140,6 +141,8 @@ def _print_population(summary: dict[str, Any], folder: Path, screen: Console) ->
         for row in effects:
             table.add_row(*row)
         screen.print(table)
+        if line := reference_line(summary.get("references") or {}):
+            screen.print(line, soft_wrap=True, markup=False, highlight=False)
         if response is not None and response.ratio:
             screen.print(ratio_line(response.ratio))
     if (folder / "globals.csv").is_file():

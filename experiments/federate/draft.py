@@ -22,6 +22,7 @@ from hierfl.data.npz import load_npz
 from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError
+from hierfl.files import user_path
 from hierfl.inference.method.capabilities import ReadsColumns, is_tabular, reads_columns
 from hierfl.inference.method.settings import make_settings
 from hierfl.responses.registry import RESPONSES
@@ -33,10 +34,13 @@ from .draft_model import check_said, model_parts
 from .public_sums import noisy_plan
 from .study import PRIVACY, Study, fit_options
 from .study_format import FORMAT
+from .study_weights import weights_entries
 
 log = logging.getLogger("hierfl")
 #: entries of a study with noise that say what it hides, and how surely
 PROMISE = {"site": ("epsilon", "delta", "patient_rows"), "client": ("epsilon", "delta")}
+#: sums that a network's inputs and responses can be standardised by
+MADE_UP = {"n": 4.0, "total": 1.0, "square": 5.0}
 DEFAULTS = {option.name: option.default for option in fields(RunConfig)}
 #: of a formula, where nothing is said: at most, as of a table, since a study ends where its fit is done
 FORMULA_ROUNDS = tables.ROUNDS
@@ -103,7 +107,7 @@ def draft(
     if plain:
         data, columns = model_parts(loaded, sample, options)
     else:
-        data, columns = _data(is_tabular(loaded.cls), sample, options, x, y)
+        data, columns = _data(is_tabular(loaded.cls), sample, options, x, y, out)
     table["run"] = _run(
         is_tabular(loaded.cls), options, cast("ReadsColumns", loaded.cls).usual_rounds if plain else FORMULA_ROUNDS
     )
@@ -120,7 +124,10 @@ def draft(
             **privacy,
         }
     table["privacy"] = {"new_clients": False, "least_rows": 2, **privacy}
-    noisy_plan(Study.of(table, out))  # what it says must be possible
+    study = Study.of(table, out)
+    noisy_plan(study)  # what it says must be possible
+    if {"head", "weights_file"} & data.keys():
+        _check_network(study)
     return _written(table)
 
 
@@ -137,6 +144,19 @@ def _with_ranges(columns: Mapping[str, Any], sample: Path, reading: Reading) -> 
     return ranged
 
 
+def _check_network(study: Study) -> None:
+    """Makes the study's method with its network and its head, from made-up sums.
+
+    Raises:
+        UserError: for a file of another network, or a method that takes no such head.
+    """
+    totals: list[dict[str, Any]] = []
+    while len(totals) < study.data.steps:
+        form = study.data.form(totals)
+        totals.append({name: np.full(shape, MADE_UP[name.rpartition("_")[2]]) for name, shape in form.items()})
+    study.method(study.data.model(totals, study.loaded.cls.latent)[1])
+
+
 def _run(formula: bool, options: dict[str, Any], usual_rounds: int) -> dict[str, Any]:
     """Options that all agree on; what is taken is removed from ``said``."""
     rounds = options.get("rounds", usual_rounds if formula else 30)
@@ -148,7 +168,7 @@ def _run(formula: bool, options: dict[str, Any], usual_rounds: int) -> dict[str,
 
 
 def _data(
-    formula: bool, sample: Path, options: dict[str, Any], x: Sequence[str], y: str
+    formula: bool, sample: Path, options: dict[str, Any], x: Sequence[str], y: str, out: Path
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tables "data" and "columns"."""
     if not sample.is_file():
@@ -157,6 +177,8 @@ def _data(
         usual = registry.defaults(str(sample)) if sample.suffix == ".npz" else None
         network = {
             "network": options.pop("network", usual.network if usual else "mlp:100"),
+            **({"head": options.pop("head")} if "head" in options else {}),
+            **(weights_entries(user_path(options.pop("network_weights")), out) if "network_weights" in options else {}),
             "learn_sd": learned(options.pop("learn_sd", None), options.get("response_sd")),
             "response_sd": options.pop("response_sd", 1.0),
             "validation_fraction": options.pop("validation_fraction", 0.1),

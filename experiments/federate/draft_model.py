@@ -33,6 +33,8 @@ MOST_ROWS = 50
 OF_OTHERS = {
     "group": "the rows of a site are one client, and no column names it",
     "network": "it has none",
+    "head": "it has no network",
+    "network_weights": "it has no network",
     "response_sd": "the model says how what is observed is distributed",
     "learn_sd": "the model says how what is observed is distributed",
 }

@@ -192,6 +192,8 @@ class Study:
             "network": agreed.get("network", NETWORK if agreed["kind"] == MODEL else "design"),
             "response_sd": agreed.get("response_sd", 1.0),
             "learn_sd": agreed.get("learn_sd", "no"),
+            "head": agreed.get("head"),
+            "network_weights": agreed.get("weights_file"),
         }
         if agreed["kind"] == MODEL:
             own |= {"na": agreed.get("na", "refuse"), "spellings": agreed.get("spellings", "keep"), "group": "",

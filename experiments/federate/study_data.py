@@ -24,6 +24,7 @@ from hierfl.errors import UserError, unknown
 from hierfl.inference.method.capabilities import is_tabular, reads_columns
 
 from .study_rows import most_rows
+from .study_weights import agreed_weights
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
@@ -63,6 +64,8 @@ def data_of(table: Mapping[str, Any], path: Path, loaded: Loaded) -> StudyData:
     """
     entries, seed, name = table["data"], table["run"]["seed"], table["name"]
     common = {"validation": entries.get("validation_fraction", 0.0), "seed": seed, "name": name}
+    if "network" in entries:
+        common |= {"head": entries.get("head", "linear"), "weights": agreed_weights(entries, path)}
     if entries["kind"] == "arrays":
         common |= {name: entries[name] for name in ("network", "response_sd")}
         common["learn_sd"] = entries.get("learn_sd", "no")

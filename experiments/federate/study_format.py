@@ -26,6 +26,8 @@ STUDY: Schema = {
 }  # fmt: skip
 #: options of a fit that study.toml has in its part "privacy", where it says more than the default
 PRIVACY = ("masked", "mask_groups", "robust", "dp", "epsilon", "delta", "clip", "patient_rows", "usual_rows")
+#: of a network: a client's own part of it, and the file beside study.toml whose weights it begins with
+HEAD: Schema = {"head?": str, "weights_file?": str, "weights_digest?": str}
 #: the table "data" of each kind of site's file, beside "kind"
 DATA: dict[str, Schema] = {
     "formula": {
@@ -35,12 +37,12 @@ DATA: dict[str, Schema] = {
         "validation_fraction": Number(float, 0, 1),
     },
     "columns": {
-        "x": [str], "y": str, "network": str, "response_sd": Number(), "learn_sd?": str,
+        "x": [str], "y": str, "network": str, "response_sd": Number(), "learn_sd?": str, **HEAD,
         "test_fraction": Number(float, 0, 1), "validation_fraction": Number(float, 0, 1), "spellings?": str,
     },
     "arrays": {
         "inputs": [Number(int, 1)], "images": bool, "classes": Number(int, 0), "network": str,
-        "response_sd": Number(), "learn_sd?": str, "validation_fraction": Number(float, 0, 1),
+        "response_sd": Number(), "learn_sd?": str, "validation_fraction": Number(float, 0, 1), **HEAD,
     },
     "model": {"na?": str, "spellings?": str},
 }  # fmt: skip

@@ -87,6 +87,8 @@ class Membership:
         # Its method's file, too: the folder is complete by itself.
         if self.study.table["method"].endswith(".py"):
             write_whole(self.folder / self.study.table["method"], self.study.loaded.source.read_bytes())
+        if name := self.study.table["data"].get("weights_file"):
+            write_whole(self.folder / name, (self.study.path.parent / name).read_bytes())
         write_whole(self.folder / STUDY_COPY, tomli_w.dumps(dict(self.study.table)).encode())
         write_whole(self.folder / SITE, tomli_w.dumps(entries).encode(), mode=0o600)
 

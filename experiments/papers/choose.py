@@ -26,13 +26,13 @@ from .definition import Place, Table
 
 
 def run_searches(
-    table: Table, places: list[Place], budget: int, seeds: int, given: Mapping[str, Any], out: Path, collect: bool
+    table: Table, asked: list[Place], budget: int, seeds: int, given: Mapping[str, Any], out: Path, collect: bool
 ) -> list[dict[str, Any]]:
-    """Searches what is missing; for each method and data set what is best of what has been tried.
+    """Searches what is missing; for each method and data set what is best of what has been tried, by earlier calls too.
 
     Args:
         table: with a grid for each method.
-        places: of its methods.
+        asked: those of its methods and data sets that are searched.
         budget: settings of each method.
         seeds: of each setting, from 0.
         given: run options.
@@ -44,11 +44,13 @@ def run_searches(
     """
     if budget < 1:
         raise UserError(f"a budget is a number of settings, not {budget}")
-    for place in places:
+    for place in asked:
         if place.method not in table.grid:
             raise UserError(f"{table.name} has no grid of {place.method}: [grid.{place.method}]")
     chosen = []
-    for place in places:
+    for place in table.places():
+        if place.method not in table.grid:
+            continue
         kind, row = table.variants.get(place.method, (place.method, {}))
         condition = table.condition(place)
         options = {**table.run, **condition.run, **given, **({"clients": place.clients} if place.clients else {})}
@@ -59,7 +61,7 @@ def run_searches(
             filter(None, ("tune", Path(place.method).stem, Path(place.data).stem, str(place.clients or "")))
         )
         path = out / f"{name}.json"
-        if not collect:
+        if place in asked and not collect:
             to_stderr()(f"{place.method} on {place.data}: {min(budget, math.prod(map(len, grid.values())))} settings")
             tune(kind, place.data, options, grid, budget, path, seeds=seeds, by=["pm_nll"], progress=False)
         cells = json.loads(path.read_text())["cells"] if path.is_file() else []

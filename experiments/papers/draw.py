@@ -15,10 +15,10 @@ from hierfl.errors import UserError
 from hierfl.plots.clients import metric_by_size
 from hierfl.plots.comparison import curves
 from hierfl.plots.densities import densities, spread_out
-from hierfl.plots.legible import legend_below
+from hierfl.plots.legible import legend_below, short_names
 from hierfl.plots.saving import save
 from hierfl.plots.share_bubbles import share_bubbles
-from hierfl.plots.style import styled
+from hierfl.plots.style import line_of, styled
 
 from ..report.draw import draw_features
 from ..run_folder.config_file import read_config
@@ -29,6 +29,8 @@ from .definition import Place, Table
 from .labels import shown_name
 
 Runs = Mapping[Place, Mapping[int, Path]]
+#: letters of conditions that fit beside each other below an axis
+MAX_LETTERS_BESIDE = 45
 #: of a figure's kind
 KINDS = ("curves", "densities", "sizes", "conditions", "of-runs", "bubbles")
 
@@ -85,7 +87,7 @@ def _conditions(table: Table, runs: Runs, out: Path) -> list[Path]:
     for data, clients in dict.fromkeys((p.data, p.clients) for p, by_seed in runs.items() if by_seed):
         with styled() as plt:
             figure, ax = plt.subplots(figsize=(5.4, 3.6), layout="constrained")
-            for method in table.methods:
+            for k, method in enumerate(table.methods):
                 points = [
                     (names.index(p.condition), scale(metric) * value)
                     for p, by_seed in runs.items()
@@ -95,9 +97,14 @@ def _conditions(table: Table, runs: Runs, out: Path) -> list[Path]:
                 ]
                 if points:
                     frame = pd.DataFrame(points, columns=["place", "value"]).groupby("place")["value"].mean()
-                    (line,) = ax.plot(frame.index, frame, marker="o", lw=1.6, label=shown_name(method))
-                    ax.scatter(*zip(*points, strict=True), s=12, color=line.get_color(), alpha=0.4)
-            ax.set_xticks(range(len(names)), names)
+                    how, label = line_of(k), short_names([shown_name(method)])[0]
+                    ax.plot(frame.index, frame, marker="o", lw=1.6, label=label, **how)
+                    ax.scatter(*zip(*points, strict=True), s=12, color=how["color"], alpha=0.4)
+            labels = short_names(names)
+            ax.set_xticks(range(len(names)), labels)
+            if len(" ".join(labels)) > MAX_LETTERS_BESIDE:  # they would run into each other
+                for tick in ax.get_xticklabels():
+                    tick.set(rotation=30, ha="right", rotation_mode="anchor")
             ax.set(ylabel=metric.replace("_", " "), title=f"{shown_name(data)}, {clients} clients")
             legend_below(ax)
             made.append(save(plt, figure, out / f"conditions-{slug(data)}-{clients}.png"))

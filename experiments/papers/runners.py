@@ -225,11 +225,11 @@ def _search(
 ) -> Rows:
     """Settings of several methods, chosen on validation data."""
     _none_of(selection, "conditions", "settings")
-    places = table.places(selection["data"], None, selection["methods"])
-    searches = run_searches(table, places, arguments["budget"], selection["seeds"], extra, out, collect)
+    asked = table.places(selection["data"], None, selection["methods"])
+    searches = run_searches(table, asked, arguments["budget"], selection["seeds"], extra, out, collect)
     made = {searched["place"]: searched for searched in searches}
     rows = []
-    for place in places:
+    for place in table.places():
         if (searched := made.get(place)) is None:
             rows.append(row_of(table, place, "validation NLL", None, None, {}, "not run"))
             continue

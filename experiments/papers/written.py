@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from hierfl.inference.method.settings import applicable
 from hierfl.plurals import counted
 
+from ..methods import known_class
 from ..run_folder.csv_files import write_rows
 from ..run_folder.files import write_text
 from .definition import Table
@@ -119,7 +122,10 @@ def markdown(table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict
 
 def _how(method: str, row: Mapping[str, Any]) -> str:
     """How a method was run (seconds a round are in table.csv: the text is the same however often it was stopped)."""
-    values = ", ".join(f"{k}={v}" for k, v in row["setting"]["settings"].items())
+    settings, cls = row["setting"]["settings"], known_class(row["setting"]["run"])
+    if cls is not None and settings.keys() <= {field.name for field in fields(cls.Settings)}:
+        settings = applicable(cls, settings)  # of a fixed prior, for one, its learned spread says nothing
+    values = ", ".join(f"{k}={v}" for k, v in settings.items())
     chosen = row["settings_chosen"] or "its defaults, not searched on this data set"
     mixed = "; runs of different versions of its file" if len(row["method_digests"]) > 1 else ""
     cost = f"{row['rounds']} rounds, {row['bytes_per_message'] / 1e3:,.0f} kB a message"

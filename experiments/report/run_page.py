@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hierfl.data.formula.references import reference_line
 from hierfl.metrics.registry import KINDS, client_metrics
 from hierfl.models.mixed_effects.report.printed import ratio_line
 from hierfl.plots import registry
@@ -75,7 +76,9 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
     if lines := dp_lines(summary):
         sections.append(Section("Differential privacy", lines, tables=[dp_table(summary)]))
     if (folder / "effects.csv").is_file():
-        sections.append(Section("Effects", tables=[read_effects(folder)], after=_scale(config.run.family)))
+        sections.append(
+            Section("Effects", tables=[read_effects(folder)], after=_under_effects(summary, config.run.family))
+        )
     if summary.get("residual_rows"):
         sections.append(_residuals(summary))
     if (folder / "globals.csv").is_file():
@@ -86,7 +89,7 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
         mine = in_section(pictures, "run", heading)
         if mine and heading not in WITH_TEXT and (by_row or heading not in OF_ROWS):
             sections.append(Section(heading, pictures=mine))
-    apart = ("best", "versions", "dropped", "warnings", "held_rows", "dp", "advice")
+    apart = ("best", "versions", "dropped", "references", "warnings", "held_rows", "dp", "advice")
     said_masked = masked_line(summary).capitalize()
     rest = {k: v for k, v in summary.items() if not k.startswith(("pm_", "gm_")) and k not in apart}
     sections += [
@@ -117,6 +120,8 @@ def _each_client(folder: Path) -> Section | None:
     if frame is None or len(frame) < 2 or "n" not in frame:
         return None
     every = len(frame)
+    if "n_test" in frame and not frame["n_test"].any():  # no test data: a column of zeros says nothing
+        frame = frame.drop(columns="n_test")
     frame = frame.sort_values("n", ascending=False, kind="stable").head(MOST_CLIENTS).dropna(axis="columns", how="all")
     rows = [
         [
@@ -125,8 +130,9 @@ def _each_client(folder: Path) -> Section | None:
         ]
         for row in frame.itertuples(index=False, name=None)
     ]
-    text = [f"The {len(frame):,} largest of {every:,}; all are in clients.csv."] if len(frame) < every else []
-    return Section("Each client", text, [(list(frame), rows)])
+    order = "From the client with the most training rows to the one with the fewest."
+    cut = [f"The {len(frame):,} largest of {every:,}; all are in clients.csv."] if len(frame) < every else []
+    return Section("Each client", [order, *cut], [(list(frame), rows)])
 
 
 def _residuals(summary: Mapping[str, Any]) -> Section:
@@ -202,6 +208,12 @@ def _participation_text(folder: Path) -> list[str]:
         f"{counted(len(values), 'round')}."
     ]
     return lines + [f"{n} {what}." for code, what in words.items() if (n := int((values == code).sum()))]
+
+
+def _under_effects(summary: Mapping[str, Any], family: str | None) -> list[str]:
+    """What the table of effects does not say of itself: reference levels, and the scale."""
+    line = reference_line(summary.get("references") or {})
+    return [*([f"{line}."] if line else []), *_scale(family)]
 
 
 def _scale(family: str | None) -> list[str]:

@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from hierfl.data.formula.design import Design
+from hierfl.data.formula.references import references_of
 from hierfl.errors import UserError
 from hierfl.inference.run.advice import advice
 from hierfl.metrics.registry import KINDS, MIN_TEST_EXAMPLES, client_metrics, global_metrics
@@ -33,6 +35,7 @@ SUMMARY_SCHEMA: Schema = {
     **dict.fromkeys(("data", "split", "federation?", "ood?"), AnyOf(str, None)),
     **dict.fromkeys((f"{name}?" for name in SUMMARY_METRICS), NUMBER_OR_NULL), "seconds_per_round": NUMBER_OR_NULL,
     "dp?": DP_SCHEMA, "best_note?": AnyOf(str, None), "masked?": bool, "warnings?": [str], "dropped?": [str],
+    "references?": {"*": str},
     "advice?": [str],
     "held_rows?": AnyOf({"groups": [str], "number": Number(int, 0), "clients": AnyOf(str, [str])}, str),
     "best": AnyOf({"round": Number(int, 0), "*": NUMBER_OR_NULL}, None), "versions": {"*": str}, "*": NUMBER_OR_NULL,
@@ -98,6 +101,7 @@ def make_summary(
         "warnings": run.warnings,
         **({"advice": advice(run)} if simulated and not own else {}),
         **{k: finite(v) for k, v in report.items()},
+        **({"references": references} if (references := _references(run)) else {}),
         **({"dropped": dropped} if (dropped := federation.about.get("dropped")) else {}),
         **{k: finite(v) for k, v in chains.items()},
         **({} if run.calibration is None else {k: finite(v) for k, v in run.calibration.numbers.items()}),
@@ -110,6 +114,12 @@ def make_summary(
         "held_rows": held_rows,
         "versions": versions(),
     }
+
+
+def _references(run: Run) -> dict[str, str]:
+    """Of a mixed model, the level that the others of each category are compared with."""
+    design = run.fitted.method.network
+    return references_of(run.fitted.federation.about, design.fixed) if isinstance(design, Design) else {}
 
 
 def _median(sizes: Sequence[int]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,8 @@ from .row_weights import row_weights
 log = logging.getLogger("hierfl")
 #: arrays have no declarations, and numbers such as 9 are mostly numbers
 LEAST_CODE = 99
+#: of fewer clients a label at one alone is nothing to remark on
+MIN_CLIENTS = 3
 
 
 def given_pool(
@@ -65,6 +68,8 @@ def given_pool(
         len(labels), numbers=inputs == "numbers" or columns is not None,
         weights=None if weights is None else row_weights(weights, len(read), f"{name}: weights"),
     )  # fmt: skip
+    if labels:
+        _warn_of_lone_labels(pool, labels, name)
     if inputs is None and standardise == "auto":
         _warn_of_whole(pool, name)
     if ids:
@@ -81,6 +86,21 @@ def _warn_of_codes(x: np.ndarray, y: Any, name: str) -> None:
     for what, column in {**columns, **({"y": targets} if targets.dtype.kind in "iuf" else {})}.items():
         if (code := code_among(column[np.isfinite(column)])) and abs(code[1]) >= LEAST_CODE:
             log.warning("%s: %s %s: drop these rows if it is a missing value", name, what, code[0])
+
+
+def _warn_of_lone_labels(pool: PooledDataset, labels: Sequence[str], name: str) -> None:
+    """Says which labels one client alone has, where that is not so of every label: it may be a slip of a name."""
+    assert pool.client_train is not None
+    pairs = np.unique(np.stack([pool.y_train.astype(str), pool.client_train.astype(str)]), axis=1)
+    clients: dict[int, list[str]] = {}
+    for label, client in pairs.T.tolist():
+        clients.setdefault(int(label), []).append(client)
+    alone = {label: has[0] for label, has in sorted(clients.items()) if len(has) == 1}
+    if len(set(pairs[1])) < MIN_CLIENTS or len(alone) > len(clients) / 2:
+        return
+    shown = [f"label {labels[label]!r} occurs at client {client!r} alone" for label, client in alone.items()]
+    if shown:
+        log.warning("%s: %s", name, "; ".join(shown[:3]) + (f"; and {len(shown) - 3} more" if len(shown) > 3 else ""))
 
 
 def _warn_of_whole(pool: PooledDataset, name: str) -> None:

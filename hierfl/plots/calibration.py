@@ -21,7 +21,7 @@ STRIP = 0.3
 
 def _diagram(run: RunTables) -> Iterator[Drawing]:
     if run.bins is not None and run.bins.sum() > 0:
-        yield "reliability", {"bins": run.bins, "averaged": run.averaged}
+        yield "reliability", {"bins": run.bins, "averaged": run.averaged, "tempered": run.tempered}
 
 
 def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
@@ -36,21 +36,29 @@ def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
     "is larger, since errors of single clients do not cancel, and small clients have few predictions.",
     place=1, source="run", needs=_diagram, order=4,
 )  # fmt: skip
-def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = None) -> Any:
+def reliability(
+    bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = None, tempered: np.ndarray | None = None
+) -> Any:
     """Accuracy against confidence, pooled over clients.
 
     Args:
         bins: (J, 15, 3) or (15, 3): how many, sum of confidences, how many right (:mod:`hierfl.metrics`).
         ax: where to draw.
         averaged: the same for predictions averaged over draws, where there are any.
+        tempered: the same at the temperature that a calibrated fit predicts with, where there is one.
     """
     ax = axis_for(ax)
     ax.plot([0, 1], [0, 1], color=QUIET, lw=1, ls="--", label="calibrated")
-    shown = [(np.asarray(b), colour) for b, colour in ((bins, PERSONAL), (averaged, GLOBAL)) if b is not None]
+    own = "posterior mean" if averaged is not None else "without temperature" if tempered is not None else ""
+    lines = (
+        (bins, PERSONAL, own or "personal models"),
+        (averaged, GLOBAL, "averaged draws"),
+        (tempered, COLOURS[2], "as predicted, with temperature"),
+    )
+    shown = [(np.asarray(b), colour, what) for b, colour, what in lines if b is not None]
     counts = list[np.ndarray]()
-    for k, (those, colour) in enumerate(shown):
+    for those, colour, what in shown:
         count, confidence, right = those.reshape(-1, those.shape[-2], 3).sum(0).T
-        what = "personal models" if len(shown) == 1 else ("posterior mean", "averaged draws")[k]
         full, many = count > 0, count >= MIN_BIN
         ax.plot(confidence[many] / count[many], right[many] / count[many], color=colour, lw=1.2, zorder=2,
                 label=f"{what}, {_errors(those)}")  # fmt: skip
@@ -58,7 +66,7 @@ def reliability(bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = 
         face = [colour if enough else "white" for enough in many[full]]
         ax.scatter(x, y, s=22, color=face, alpha=0.8, edgecolor=colour, linewidth=0.8, zorder=3)
         counts.append(count)
-    _bars(ax, counts, [colour for _, colour in shown])
+    _bars(ax, counts, [colour for _, colour, _ in shown])
     _unit_square(ax)
     ax.set_title("Reliability of personal models, pooled")
     legend_below(ax)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .legible import LEFT, LETTER, TITLE_LETTERS, legend_below, new_figure, short_names
+from .legible import LEFT, LETTER, TITLE_LETTERS, legend_below, legend_of_panels, new_figure, short_names
 from .saving import save
-from .style import COLOURS, INK, PERSONAL, percent_axis, styled
+from .style import INK, PERSONAL, line_of, percent_axis, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,12 +59,13 @@ def curves(lines: Sequence[tuple[str, Sequence[int], Sequence[float]]], label: s
     with styled() as plt:
         figure, ax = new_figure(plt)
         for k, method in enumerate(methods):
-            mine, colour = [(x, y) for name, x, y in lines if name == method], COLOURS[k % len(COLOURS)]
+            mine, how = [(x, y) for name, x, y in lines if name == method], line_of(k)
             for x, y in mine if len(mine) > 1 else ():
-                ax.plot(x, y, color=colour, lw=0.6, alpha=0.45)
+                ax.plot(x, y, lw=0.6, alpha=0.45, **how)
             shared = sorted(set.intersection(*(set(x) for x, _ in mine)))
             means = [np.mean([y[list(x).index(r)] for x, y in mine]) for r in shared]
-            ax.plot(shared, means, color=colour, lw=1.8, marker="o" if len(shared) < 4 else None, label=method)
+            label_of_line = short_names(methods)[k]
+            ax.plot(shared, means, lw=1.8, marker="o" if len(shared) < 4 else None, label=label_of_line, **how)
         ax.set(xlabel="round", ylabel=label, title=fill(title, TITLE_LETTERS))
         ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         percent_axis(ax, "accuracy")
@@ -84,20 +85,21 @@ def sensitivity(frame: pd.DataFrame, key: str, metrics: Mapping[str, str], path:
         title: above all.
     """
     groups = list(dict.fromkeys(frame["group"]))
+    names = short_names(groups)
     with styled() as plt:
         figure, axes = plt.subplots(
             1, len(metrics), figsize=(4.4 * len(metrics), 3.4), layout="constrained", squeeze=False
         )
         for ax, (metric, label) in zip(axes[0], metrics.items(), strict=True):
             for k, group in enumerate(groups):
-                mine, colour = frame[frame["group"] == group].sort_values(key), COLOURS[k % len(COLOURS)]
+                mine, how = frame[frame["group"] == group].sort_values(key), line_of(k)
                 if mine[key].isna().all():
-                    ax.axhline(mine[metric].iloc[0], color=colour, lw=1.2, ls="--", label=group)
+                    ax.axhline(mine[metric].iloc[0], color=how["color"], lw=1.2, ls="--", label=names[k])
                     continue
                 errors = mine.get(f"{metric}_se")
                 ax.errorbar(
                     mine[key], mine[metric], None if errors is None else errors,
-                    color=colour, marker="o", ms=4, lw=1.4, capsize=2, label=group,
+                    marker="o", ms=4, lw=1.4, capsize=2, label=names[k], **how,
                 )  # fmt: skip
             values = frame[key].dropna()
             if len(values) and values.min() > 0 and values.max() >= 10 * values.min():
@@ -105,8 +107,8 @@ def sensitivity(frame: pd.DataFrame, key: str, metrics: Mapping[str, str], path:
             ax.set(xlabel=key, ylabel=label)
             percent_axis(ax, metric.removeprefix("pm_").removeprefix("gm_"))
         if len(groups) > 1:
-            figure.legend(*axes[0, -1].get_legend_handles_labels(), loc="outside lower center", ncol=4, fontsize=8)
-        figure.suptitle(title, fontsize=10)
+            legend_of_panels(figure, *axes[0, -1].get_legend_handles_labels())
+        figure.suptitle(fill(title, TITLE_LETTERS * len(metrics)), fontsize=10)
         return save(plt, figure, path)
 
 
@@ -118,7 +120,7 @@ def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
         path: of the png.
     """
     splits, methods = (list(dict.fromkeys(frame[column])) for column in ("split", "method"))
-    lines = -(-len(splits) // 2)
+    lines, names = -(-len(splits) // 2), short_names(methods)
     with styled() as plt:
         figure, axes = plt.subplots(
             lines, min(2, len(splits)), figsize=(4.4 * min(2, len(splits)), 3.1 * lines), layout="constrained",
@@ -128,14 +130,17 @@ def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
         for ax, split in zip(axes.flat, splits, strict=False):
             of_split = frame[frame["split"] == split]
             for (method, _), run in of_split.groupby(["method", "seed"], sort=False):
-                colour = COLOURS[methods.index(method) % len(COLOURS)]
-                ax.plot(run["seconds"], run["pm_accuracy"], color=colour, lw=1.6, marker="o", ms=4, label=method)
+                k = methods.index(method)
+                ax.plot(run["seconds"], run["pm_accuracy"], lw=1.6, marker="o", ms=4, label=names[k], **line_of(k))
             handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
             ax.set(xlabel="seconds in rounds", ylabel="personal test accuracy", title=split)
         percent_axis(axes[0, 0], "accuracy")
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncol=4, fontsize=8)
+        legend_of_panels(figure, [*handles.values()], [*handles])
         for ax in axes.flat:
             ax.label_outer()
         for ax in axes.flat[len(splits) :]:
             ax.set_axis_off()
+            above = axes[-2, 1]  # the lowest panel of its column has the column's labels
+            above.set_xlabel("seconds in rounds")
+            above.tick_params(labelbottom=True)
         return save(plt, figure, path)

@@ -14,6 +14,8 @@ MAX_LETTERS, TITLE_LETTERS, LEGEND_LETTERS = 40, 47, 62
 SIZE = (4.6, 3.2)
 #: inches of such a figure that are left of its axis, and that rows have
 LEFT, ROWS = 0.7, 2.4
+#: inches of a legend's line and the gaps beside it, and columns of a legend below panels
+HANDLE, MOST_COLUMNS = 0.7, 4
 #: points between an axis and its legend, where it has labels, and where it has none
 BELOW, BARE = 34, 8
 #: group id of a figure whose size is ours to change
@@ -95,3 +97,17 @@ def legend_below(ax: Any, *others: Any, letters: int = LEGEND_LETTERS) -> None:
         borderaxespad=0,
     )  # fmt: skip
     grow(ax, height=0.08 + 0.155 * sum(1 + label.count("\n") for label in labels) / columns)
+
+
+def legend_of_panels(drawn: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """One legend below all panels of a figure, in as many columns as fit; the figure grows by its lines.
+
+    Args:
+        drawn: the figure, with constrained layout.
+        handles, labels: of the lines.
+    """
+    across, down = drawn.get_size_inches()
+    widest = max(map(len, labels))
+    columns = max(1, min(MOST_COLUMNS, len(labels), int(across / (LETTER * widest + HANDLE))))
+    drawn.legend(handles, labels, loc="outside lower center", ncol=columns, fontsize=8, handlelength=3)
+    drawn.set_size_inches(across, down + 0.155 * (-(-len(labels) // columns) - 1))

@@ -25,7 +25,10 @@ def panels(
     estimates: pd.DataFrame | None = None,
     effects: pd.DataFrame | None = None,
     trace: pd.DataFrame | None = None,
+    tempered: np.ndarray | None = None,
 ) -> dict[str, Callable[[Any], Any]]:
     """The figures of a run by name, each a function of an axis; those that its data do not allow are left out."""
-    tables = RunTables(metrics, clients, bins, entropies, averaged, history, participation, estimates, effects, trace)
+    tables = RunTables(
+        metrics, clients, bins, entropies, averaged, history, participation, estimates, effects, trace, tempered
+    )
     return registry.panels("run", tables)

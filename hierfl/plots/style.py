@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 PERSONAL, GLOBAL, INK, QUIET = "#2a78d6", "#c2570c", "#1f2328", "#8c959f"
 COLOURS = [PERSONAL, GLOBAL, "#4b8a2f", "#8a5fbf", "#b8336a", "#1b8a8f"]  # of methods, and of few clients
+#: of lines that are alike in colour
+DASHES = ("-", "--", ":", "-.")
 #: so many clients have their names in a picture
 MAX_NAMED_CLIENTS = 30
 #: so many clients are a point or a line each; of more a picture shows how they are spread
@@ -57,6 +59,11 @@ def axis_for(ax: Any) -> Any:
         return ax
     with styled() as plt:
         return new_figure(plt)[1]
+
+
+def line_of(k: int) -> dict[str, str]:
+    """Colour and dashes of the k-th line from 0: there are as many dashes as colours run out."""
+    return {"color": COLOURS[k % len(COLOURS)], "ls": DASHES[k // len(COLOURS) % len(DASHES)]}
 
 
 def client_points(ax: Any, x: Any, y: Any, area: Any = 26, alpha: float = 0.75) -> None:

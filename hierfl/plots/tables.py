@@ -28,6 +28,7 @@ class RunTables:
         participation: a row for each round, a column for each client.
         estimates: a mixed-effects model's, columns client, n, effect, local, population, pooled, hierarchical.
         effects: of the population, columns effect, estimate and upper.
+        tempered: ``bins`` of what is predicted at the temperature that was found.
         trace: of a plain model's fit, columns round, phase, bound, moved, worth.
     """
 
@@ -41,6 +42,7 @@ class RunTables:
     estimates: pd.DataFrame | None = None
     effects: pd.DataFrame | None = None
     trace: pd.DataFrame | None = None
+    tempered: np.ndarray | None = None
 
     @property
     def tested(self) -> int:

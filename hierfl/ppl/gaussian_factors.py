@@ -126,14 +126,33 @@ class Gaussian:
 def eigh(matrices: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (..., D) and eigenvectors (..., D, D) of symmetric matrices; not a number where one is not finite.
 
-    torch's own raises where a single one of them is not, which costs the others their answer.
+    torch's own raises where a single one of them is not, which costs the others their answer. In single precision it
+    also fails, or gives NaN, for some finite matrices with subnormal numbers; those are done in double precision.
 
     Raises:
         torch.linalg.LinAlgError: where finite numbers do not converge, which is rare.
     """
     finite = matrices.isfinite().all((-2, -1))[..., None]
-    values, vectors = torch.linalg.eigh(torch.where(finite[..., None], matrices, 0.0))
+    known = torch.where(finite[..., None], matrices, 0.0)
+    try:
+        values, vectors = torch.linalg.eigh(known)
+    except torch.linalg.LinAlgError:
+        values, vectors = (v.to(known) for v in torch.linalg.eigh(known.double()))
+    if not bool(values.isfinite().all()) or not bool(vectors.isfinite().all()):
+        lost = ~(values.isfinite().all(-1) & vectors.isfinite().flatten(-2).all(-1))
+        again, turned = torch.linalg.eigh(known.double())
+        values = torch.where(lost[..., None], again.to(values), values)
+        vectors = torch.where(lost[..., None, None], turned.to(vectors), vectors)
     return torch.where(finite, values, torch.nan), torch.where(finite[..., None], vectors, torch.nan)
+
+
+def cholesky(matrices: Tensor) -> Tensor:
+    """Lower factors (..., D, D) of matrices above zero; not a number where one is not finite, or not above zero.
+
+    torch's own raises where a single one of them is not, which costs the others their answer.
+    """
+    factor, failed = torch.linalg.cholesky_ex(matrices)
+    return torch.where((failed == 0)[..., None, None], factor, torch.nan)
 
 
 def packed_size(d: int, kind: Kind) -> int:

@@ -85,6 +85,11 @@ class LabelConfusion(TorchDistribution):
         identity: Tensor = torch.eye(self.classes).to(self.numbers).flatten()
         return identity.expand((*self.batch_shape, self.classes**2))
 
+    @property
+    def expectation(self) -> Tensor:
+        """E[B_j], (*batch, C C)."""
+        return self.expected.flatten().expand((*self.batch_shape, self.classes**2))
+
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
         """Draws by torch's global generator, (*sample_shape, *batch, C C)."""
         c, shape = self.classes, (*sample_shape, *self.batch_shape)

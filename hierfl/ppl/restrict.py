@@ -30,8 +30,8 @@ class Site(NamedTuple):
     per_example: bool  # inside the data plate
     name: str = ""
 
-    def redrawn(self, noise: Noise) -> dict[str, Site]:
-        """The same site of a guide with a fresh draw."""
+    def redrawn(self, noise: Noise | None) -> dict[str, Site]:
+        """The same site of a guide with a fresh draw, or at its centre without noise."""
         return {self.name: self._replace(value=draw_with(noise)(self.name, self.fn, self.per_example))}
 
 

@@ -72,6 +72,18 @@ def _one(rows: Rows, client: int) -> Rows:
     return {name: value[client : client + 1] for name, value in rows.items()}
 
 
+def tempered_rows(fitted: Fitted, draws: int, power: float, chunk: int) -> Rows:
+    """Each client's metrics on its test data at a temperature, (J, ...), as :func:`.classification_rows` has them.
+
+    Args:
+        fitted: the state.
+        draws: that predictions are averaged over; 0 for the posterior mean.
+        power: 1 / T.
+        chunk: clients at a time.
+    """
+    return evaluate_personal(fitted, "test", chunk, (draws,), [partial(_metrics, power=power)])[0]
+
+
 def no_answer(question: Question) -> dict[str, MetricSums]:
     """The sums of no client: those of any have this form."""
     no_rows = {"n": np.zeros(0)}

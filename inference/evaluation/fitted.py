@@ -26,6 +26,7 @@ from hierfl.ppl.restrict import Restrict, Site
 from hierfl.ppl.sigma_points import SigmaPoints
 from hierfl.rng import ClientNoise, client_keys
 
+from ..method.integrated import integrated
 from ..objective.sites import guide_latents, model_sites
 from ..state import State, client_view
 from .keyed_draws import sample_keyed
@@ -126,6 +127,7 @@ class Fitted:
         purpose: str = "predict",
         features: FrozenFeatures | None = None,
         noise: ClientNoise | None = None,
+        joint: bool = False,
     ) -> tuple[dict[str, Site], dict[str, Site]]:
         """The guide's and the model's sites for these clients.
 
@@ -136,6 +138,8 @@ class Fitted:
             purpose: keys the draws.
             features: keeps what networks make of the batch for the next call.
             noise: what the guide draws with, where a batch comes in pieces: the same for all of them.
+            joint: whether all latents are drawn, for the posterior itself; predictions put some at their mean
+                (:func:`~hierfl.inference.method.integrated.integrated`).
         """
         values = {**self.values(rows), **self.shared_draws(draws)}
         if self.method.conditions:
@@ -146,6 +150,9 @@ class Fitted:
             if noise is not None:
                 noise.counts = None if batch.mask is None else batch.present()
             latents = guide_latents(self.method, batch, values, noise)
+            if draws and not joint:
+                for name in latents.keys() & set(integrated(self.method)):
+                    latents |= latents[name].redrawn(None)
             return latents, model_sites(self.method, batch, values, latents, features)
 
     def pieces(self, batch: Batch, draws: int) -> Iterator[Batch]:
@@ -191,7 +198,8 @@ class Fitted:
             latents = guide_latents(self.method, batch, values, noise)
         encoded = {name: site.value for name, site in latents.items() if site.per_example}
         # Noise from its beginning: all pieces of a batch are of the same clients.
-        return self.prior_sites(batch, values, self.population_noise(batch.num_clients, draws), latents=encoded)
+        noise = self.population_noise(batch.num_clients, draws)
+        return self.prior_sites(batch, values, noise, latents=encoded, at_mean=integrated(self.method))
 
     def global_moments(self, batch: Batch) -> Site:
         """The global model's response where it is Gaussian.
@@ -246,6 +254,7 @@ class Fitted:
         values: State,
         noise: ClientNoise | None = None,
         latents: State | None = None,
+        at_mean: Sequence[str] = (),
     ) -> dict[str, Site]:
         """The model's sites with latents from their prior, one after the other as the model has them, or as given.
 
@@ -254,12 +263,15 @@ class Fitted:
             values: what they see.
             noise: what each latent is drawn with; None for its mean.
             latents: those that are given.
+            at_mean: those that are at their expectation even where others are drawn.
 
         Raises:
             UserError: for a prior that has no mean (without noise), or cannot be drawn from.
         """
 
         def from_prior(name: str, fn: Any, in_data: bool) -> Tensor:
+            if noise and name in at_mean:  # a mean may be a centre by convention; an expectation is none
+                return getattr(fn, "expectation", fn.mean)
             try:
                 return sample_keyed(fn, noise, name) if noise else fn.mean
             except NotImplementedError as error:

@@ -41,7 +41,7 @@ def client_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.d
     batch, noise, parts = federation.batch(rows), fitted.noise(rows, draws, "posterior"), []
     replicated = fitted.noise(rows, draws, "posterior_predictive")
     for piece in fitted.pieces(batch, draws):
-        latents, sites = fitted.personal_sites(rows, piece, draws, noise=noise)
+        latents, sites = fitted.personal_sites(rows, piece, draws, noise=noise, joint=True)
         y = response(sites)
         density = y.fn.log_prob(y.value) if units is None else units.density(y.fn.log_prob(y.value))
         density = density if piece.mask is None else torch.where(piece.mask, density, 0.0)

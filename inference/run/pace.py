@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import median
 
+from hierfl.plurals import counted
+
 #: from so many seconds on, the time of day is said, too
 LONG = 3600.0
 
@@ -49,7 +51,9 @@ class Pace:
         if left is None or done >= total:
             return ""
         at = f" (at {(now or datetime.now()) + timedelta(seconds=left):%H:%M})" if left >= LONG else ""
-        return f"ends in {'at most' if self.early else 'about'} {in_words(left)}{at}"
+        if self.early:  # its last round is not known, and later rounds of some methods are longer
+            return f"up to {counted(total - done, 'more round')}, {in_words(left)} at this pace{at}"
+        return f"ends in about {in_words(left)}{at}"
 
 
 def in_words(seconds: float) -> str:

@@ -14,7 +14,8 @@ from hierfl.argument_types import typed_call
 from hierfl.errors import UserError
 from hierfl.plurals import counted
 
-from ..calibration.calibrate import Calibration
+from ..calibration.answer import tempered_rows
+from ..calibration.calibrate import Calibration, calibrated
 from ..checks import check_whole
 from ..engines.chunk_size import suitable_chunk
 from ..evaluation.client_module import ClientModules
@@ -136,21 +137,32 @@ class Run(Predicting, ClientModules):
         if self.tested is not None:
             return self.tested
         draws = (0, self.options.draws) if self.random else (0,)
-        numbers = sum(v[0].numel() for v in {**self.fitted.copies, **self.fitted.personal}.values())
-        chunk = self.options.chunk or suitable_chunk(self.fitted.federation, numbers)
-        return evaluate_personal(self.fitted, "test", chunk, draws)
+        return evaluate_personal(self.fitted, "test", self._chunk, draws)
 
-    def reliability(self, averaged: bool = False) -> np.ndarray:
+    @property
+    def _chunk(self) -> int:
+        """Clients at a time."""
+        numbers = sum(v[0].numel() for v in {**self.fitted.copies, **self.fitted.personal}.values())
+        return self.options.chunk or suitable_chunk(self.fitted.federation, numbers)
+
+    def reliability(self, averaged: bool = False, tempered: bool = False) -> np.ndarray:
         """Counts of the clients' reliability diagrams on test data, (J, 15, 3); see :mod:`hierfl.metrics`.
 
         Args:
             averaged: of predictions averaged over draws, not at the posterior mean.
+            tempered: at the temperature that a fit with ``calibrate="temperature"`` has found for them.
 
         Raises:
-            UserError: for draws of a point guide.
+            UserError: for draws of a point guide, and a temperature where none was found.
         """
         if averaged and not self.random:
             raise UserError("the guide is a point: it has no draws to average over")
+        if tempered:
+            powers = calibrated(self.calibration).powers
+            if powers is None:
+                raise UserError("the fit has found no temperature: fit(..., calibrate='temperature')")
+            draws = self.options.draws if averaged else 0
+            return tempered_rows(self.fitted, draws, powers[int(averaged)], self._chunk)["bins"]
         return self.client_metrics[int(averaged)]["bins"]
 
     def entropies(self, x: Tensor | np.ndarray | None = None, draws: int = 0) -> list[np.ndarray]:

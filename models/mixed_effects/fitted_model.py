@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierfl.argument_types import typed_call
+from hierfl.data.formula.references import references_of
 from hierfl.errors import NoAttribute, UserError
 from hierfl.inference.run.result import Run
 
@@ -72,7 +73,8 @@ class FittedMixedModel(AfterFit):
                     table[name] = np.exp(table[source].where(coefficients))
         notes = tuple(fit_notes({**self.run.fitted.federation.about, **numbers}))
         design, population = self.method.network, self.method.settings.population
-        return Summary(self.formula, design.family, population, level, table, numbers, notes)
+        references = references_of(self.run.fitted.federation.about, design.fixed)
+        return Summary(self.formula, design.family, population, level, table, numbers, notes, references)
 
     def __repr__(self) -> str:
         return str(self.summary())

@@ -16,6 +16,7 @@ from hierfl.inference.objective.sites import guide_latents
 from hierfl.inference.state import State
 from hierfl.nn.head import LinearHead, orthonormal_contrasts
 from hierfl.nn.output_derivatives import moved_output, output_gradient
+from hierfl.ppl.gaussian_factors import cholesky
 from hierfl.ppl.plates import param
 from hierfl.ppl.restrict import Restrict
 from hierfl.rng import ClientNoise
@@ -148,7 +149,7 @@ class FeatureShifts:
         keys = chunk.keys.to(chunk.n.device)
         when = () if self.final else (chunk.round, phase)
         noise = ClientNoise(keys, (chunk.seed, "features", *when), max(1, kept // 2), dtype=v.dtype)
-        root = torch.linalg.cholesky(scaled + torch.eye(2 * p).to(scaled))
+        root = cholesky(scaled + torch.eye(2 * p).to(scaled))
         e = pairs(noise, "v_j", 2 * p, kept)  # (K, S, 2 p)
         away = tau * torch.linalg.solve_triangular(root.mT, e[..., None], upper=True).squeeze(-1)
         drawn = (v + away).transpose(0, 1)[:, None]

@@ -90,6 +90,8 @@ class PFedHB(FedAvg):
         order=71,
     )
     independent_draws = True
+    #: p(x, y | pi_j, B_j) is linear in both, so that predictions at their means are exact
+    integrated = "pi_j", "b_j"
 
     class Settings(PFedHBSettings):
         """See :class:`.settings.PFedHBSettings`."""

@@ -21,10 +21,10 @@ from .options import StudyFile
 
 STUDY_OPTIONS = (
     "rounds", "participation", "evaluate_every", "quorum", "max_message_ratio", "absent_clients", "draws", "final",
-    "seed", "precision", "calibrate", "conformal", "network", "response_sd", "learn_sd", "formula", "group", "family",
-    "known_se", "event", "weights", "precision_weights", "dispersion", "zero_inflation", "correlation", "model",
-    "spellings", "test_fraction", "validation_fraction",
-    "masked", "mask_groups", "robust", "dp", "epsilon", "delta", "clip", "patient_rows", "patient", "usual_rows",
+    "seed", "precision", "calibrate", "conformal", "network", "head", "network_weights", "response_sd", "learn_sd",
+    "formula", "group", "family", "known_se", "event", "weights", "precision_weights", "dispersion", "zero_inflation",
+    "correlation", "model", "spellings", "test_fraction", "validation_fraction", "masked", "mask_groups", "robust",
+    "dp", "epsilon", "delta", "clip", "patient_rows", "patient", "usual_rows",
 )  # fmt: skip
 
 
@@ -49,8 +49,6 @@ def study(
     setting: Settings = None,
     out: Annotated[Path, path_option("FILE", "The file to write.")] = Path("study.toml"),
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
-    head: Annotated[str | None, typer.Option("--head", hidden=True)] = None,
-    network_weights: Annotated[str | None, typer.Option("--network-weights", hidden=True)] = None,
     **given: Any,
 ) -> None:
     """Write a draft of study.toml, with a data dictionary, for all sites to agree on."""
@@ -59,9 +57,6 @@ def study(
     from ...federate.roster_keys import SERVER, with_cards
     from ...run_folder.files import write_text
 
-    for flag, value in (("--head", head), ("--network-weights", network_weights)):
-        if value is not None:
-            raise UserError(f"{flag} is not for a study yet: study.toml names no file of weights; hierfl run takes it")
     if out.exists() and not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
     clients, keys = with_cards(site, key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from ...errors import UserError
 from ...nn.architecture import Architecture
 from ...nn.networks.build import architecture
+from ...nn.networks.weights import Weights
 from ..federation import Federation
 from ..input_scales import far_constants
 from ..npz import load_npz
@@ -41,7 +42,7 @@ class ArrayData:
         images: whether inputs are bytes, standardised by channel; others are used as they are.
         classes: number of labels; 0 for a regression.
         name: of the study.
-        network, response_sd, learn_sd: as of :class:`.column_data.ColumnData`.
+        network, response_sd, learn_sd, head, weights: as of :class:`.column_data.ColumnData`.
         validation, seed: of rows that are held out, as for :meth:`~hierfl.data.federation.Federation.from_pool`.
     """
 
@@ -54,6 +55,8 @@ class ArrayData:
     validation: float = 0.1
     seed: int = 0
     learn_sd: str = "no"
+    head: str = "linear"
+    weights: Weights | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.inputs_shape or min(self.inputs_shape) < 1:
@@ -145,7 +148,11 @@ class ArrayData:
         kind = torch.uint8 if self.images else torch.float32
         made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, about=facts)
         made = replace(made, response_units=self.units(totals))
-        return made, architecture(self.network, made, noise_of(self.response_sd, self.learn_sd), latent)
+        return made, self._network(made, latent)
+
+    def _network(self, made: Federation, latent: bool) -> Architecture:
+        noise = noise_of(self.response_sd, self.learn_sd)
+        return architecture(self.network, made, noise, latent, head=self.head, weights=self.weights)
 
     def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
         """As :meth:`model`: shapes do not depend on the sums."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import torch
 from ...errors import UserError, unknown
 from ...nn.architecture import Architecture
 from ...nn.networks.build import architecture
+from ...nn.networks.weights import Weights
 from ..arrays import natural_pool
 from ..federation import Federation
 from ..outline import outline_of
@@ -82,6 +83,7 @@ class ColumnData:
             standardised by sums ("shared", "clients"; "no": it is the number).
         test, validation, seed: of rows that are held out, as for :meth:`~hierfl.data.federation.Federation.from_frame`.
         patient, patient_rows: the column that names patients, and how many rows of one count; no column for all rows.
+        head, weights: as for :func:`~hierfl.nn.networks.build.architecture`.
     """
 
     dictionary: Dictionary
@@ -96,6 +98,8 @@ class ColumnData:
     learn_sd: str = "no"
     patient: str = ""
     patient_rows: int = 1
+    head: str = "linear"
+    weights: Weights | None = field(default=None, compare=False, repr=False)
     steps = 1
 
     def __post_init__(self) -> None:
@@ -189,7 +193,11 @@ class ColumnData:
             (len(mean),), self.task, len(self.labels), dtype=torch.float64, mean=mean, std=sd, about=self.about
         )
         made = replace(made, response_units=self.units(totals))
-        return made, architecture(self.network, made, noise_of(self.response_sd, self.learn_sd), latent)
+        return made, self._network(made, latent)
+
+    def _network(self, made: Federation, latent: bool) -> Architecture:
+        noise = noise_of(self.response_sd, self.learn_sd)
+        return architecture(self.network, made, noise, latent, head=self.head, weights=self.weights)
 
     def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
         """As :meth:`model`: shapes do not depend on the sums."""

@@ -68,7 +68,7 @@ def read_picture(path: Path | str, *, upright: bool = False) -> np.ndarray:
         UserError: where it cannot be read, has more than 8 bits for a grey pixel, or more pixels than Pillow takes for
             sane (90 million).
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     what = "JPEG or PNG picture"
     with open_regular(path, f"a {what}") as stream, reading(path, what):
@@ -78,6 +78,10 @@ def read_picture(path: Path | str, *, upright: bool = False) -> np.ndarray:
                 if picture.mode.startswith(("I", "F")):  # Pillow would cut them off at 255
                     raise UserError(f"{shown(path)} has 16 bits a pixel, and pictures have 8: convert it first")
                 return np.asarray((ImageOps.exif_transpose(picture) if upright else picture).convert("RGB"))
+        except UnidentifiedImageError as error:  # Pillow's words name an open stream, not the file
+            raise UserError(
+                f"{shown(path)} is no {what}, or a damaged one (its first bytes are no such header)"
+            ) from error
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise UserError(f"{shown(path)} is too large a picture ({error})") from error
 

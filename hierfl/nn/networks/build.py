@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from ...calls import checked_call
@@ -10,6 +9,7 @@ from ...errors import UserError
 from ..architecture import Architecture
 from ..likelihoods import Learned
 from .recipe import Recipe
+from .weights import Weights
 
 if TYPE_CHECKING:
     from ...data.federation import Federation
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @checked_call
 def architecture(
     spec: str, federation: Federation, noise: float | Learned = "shared", latent: bool = False, *,
-    head: str = "linear", weights: str | Path | None = None,
+    head: str = "linear", weights: Weights | None = None,
 ) -> Architecture:  # fmt: skip
     """A network for this federation's inputs and responses.
 
@@ -38,8 +38,9 @@ def architecture(
         head: "linear", the last layer; or "lora:RANK" or "lora:RANK:LAYER,LAYER,...", low-rank adapters of these layers
             (or of all) beside it, on a network that is not trained, see :mod:`hierfl.nn.adapters`; "lora-fixed:RANK"
             does not train the matrices A either.
-        weights: a file of weights that the network begins with, see :func:`.weights.load_weights`; where ``spec`` ends
-            in ",affine-norm" batch norm goes by the file's statistics, as they are.
+        weights: a file of weights, or its tensors by name, that the network begins with, see
+            :func:`.weights.load_weights`; where ``spec`` ends in ",affine-norm" batch norm goes by the file's
+            statistics, as they are.
 
     Raises:
         UserError: for a spec that cannot be read or does not suit the inputs, or a noise that is no standard deviation;

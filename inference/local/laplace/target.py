@@ -16,6 +16,7 @@ from hierfl.errors import UserError
 from hierfl.nn.head import orthonormal_contrasts
 from hierfl.nn.output_derivatives import mean_output_curvature, moved_output, output_gradient
 from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.ppl.gaussian_factors import cholesky
 from hierfl.ppl.restrict import Restrict, Site
 
 from ...clients.chunk import ClientChunk
@@ -150,7 +151,7 @@ class Target:
         # A class that says nothing, and an example of zeros, have no spread at all.
         info = torch.finfo(covariance.dtype)
         little = max(1e-10, 10 * info.eps) * covariance.diagonal(dim1=-2, dim2=-1).sum(-1) + info.tiny
-        root = torch.linalg.cholesky(covariance + torch.diag_embed(little[..., None].expand(rows, n, q)))
+        root = cholesky(covariance + torch.diag_embed(little[..., None].expand(rows, n, q)))
         sets = predictor_points(q, points).to(root)
         moves = sets[torch.arange(n, device=root.device) % len(sets)] @ root.mT  # (S, n, K, q)
         moves = moves @ self._contrasts if self.head.contrasts else moves

@@ -16,9 +16,9 @@ import numpy as np
 from hierfl.data.formula import gate
 from hierfl.data.formula.ambiguous import bare_truths
 from hierfl.data.formula.reader import Reader
+from hierfl.data.formula.references import levels_of
 from hierfl.data.formula.units import INTERCEPT
 from hierfl.errors import UserError, unknown
-from hierfl.natural_order import natural
 
 from .coefficients import Coefficients
 
@@ -69,7 +69,7 @@ def marginal(reader: Reader, coefficients: Coefficients, names: Sequence[str], a
             raise unknown("predictor", name, predictors)
     if len(set(names)) < len(names):
         raise UserError(f"each predictor is named once, not {', '.join(names)}")
-    levels = _levels(reader)
+    levels = levels_of(reader)
     values = {name: _values(reader, coefficients, levels, name, at) for name in [*names, *predictors]}
     for name in names:
         if name not in levels and name not in at:
@@ -111,20 +111,6 @@ def check_no_truths(reader: Reader, what: str) -> None:
             f"column {names[0]!r} holds True and False, a number in this fit and no category: for {what} write "
             f"factor({names[0]})"
         )
-
-
-def _levels(reader: Reader) -> dict[str, list[Any]]:
-    """The levels of each predictor that is a category, in the order of the fit's coding."""
-    levels_of: dict[str, list[Any]] = {
-        name: sorted(levels, key=natural) for name, levels in reader.types.levels.items()
-    }
-    for term in reader.read.common.terms.values():
-        for component in getattr(term, "components", ()):
-            names = component.var_names - {""}
-            if component.kind == "categoric" and len(names) == 1:
-                levels = [value.item() if hasattr(value, "item") else value for value in component.levels]
-                levels_of[next(iter(names))] = levels
-    return levels_of
 
 
 def _values(

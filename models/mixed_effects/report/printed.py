@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hierfl.data.formula.parsed import INSIDE_GROUPS
+from hierfl.data.formula.references import reference_line
 from hierfl.errors import UserError, in_short
 from hierfl.responses.registry import RESPONSES
 
@@ -31,6 +32,7 @@ class Summary:
         table: a row for each effect; columns as :func:`.summary.effects_table`, and odds or rate ratios.
         numbers: log_likelihood, aic, bic, rows, groups and the like.
         notes: what to know of the fit as a whole; a note of one effect is in the table.
+        references: of each category, the level that its others are compared with.
     """
 
     formula: str
@@ -40,6 +42,7 @@ class Summary:
     table: pd.DataFrame
     numbers: dict[str, float]
     notes: tuple[str, ...] = ()
+    references: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """As text."""
@@ -50,6 +53,7 @@ class Summary:
         n = self.numbers
         lines = [f"{self.formula}   {self.family}, {what}", ""]
         lines += [_text(self.table, self.level), ""]
+        lines += [line] if (line := reference_line(self.references)) else []
         lines += [ratio_line(ratio) for ratio in RATIOS if ratio in self.table]
         if "log_likelihood" in n:
             name = "restricted log likelihood" if self.population == "reml" else "log likelihood"

@@ -20,6 +20,8 @@ from hierfl import Federation
 from hierfl.experiments.bench import command as bench
 from hierfl.experiments.bench import timing
 from hierfl.experiments.bench.memory import peak_memory
+from hierfl.experiments.bench.mixed import line
+from hierfl.experiments.bench.mixed_tables import CASES
 from hierfl.experiments.bench.references.registry import REFERENCES
 from hierfl.experiments.bench.references.work import Work
 from hierfl.experiments.bench.settings import SETTINGS, Setting, choose_setting, prepare
@@ -230,3 +232,11 @@ def test_memory_is_kept_unless_the_environment_says_how_to_allocate(said: dict[s
     kept, faults = map(int, done.stdout.split())
     assert kept == keeps
     assert faults < 10 if keeps else faults >= 32  # (huge pages have 2 MiB)
+
+
+def test_lines_of_mixed_models_fit_eighty_letters() -> None:
+    taken = {"first": 123.456, "again": [99.123, 98.1], "grown_mib": 1234.0}
+    for name in CASES:
+        lines = line(name, {"hierfl": taken, "lme4": taken, "draws": taken, "most": 2.0}).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert lines[0] == name

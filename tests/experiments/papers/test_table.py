@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 from contextlib import chdir
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,9 @@ from hierfl.experiments.papers.definition import Place
 from hierfl.experiments.papers.make_table import make_table
 from hierfl.experiments.papers.published import numbers_of, published_numbers
 from hierfl.experiments.papers.read_definition import names, shipped
+from hierfl.experiments.papers.written import _how
 from hierfl.file_lock import locked
-from hierfl.models import METHODS
+from hierfl.models import METHODS, PFedVEM
 
 SMALL = {"rounds": 2, "network": "mlp:4", "participation": 1.0, "data_root": "."}
 
@@ -238,3 +240,16 @@ def test_every_published_number_is_a_cell_of_its_table() -> None:
             assert {place.method for place, _ in theirs} <= set(table.methods)
             assert table.by or {place for place, _ in theirs} <= cells
             assert {model for _, model in theirs} <= table.metrics.keys()
+
+
+def test_settings_that_say_nothing_beside_a_fixed_prior_are_left_out() -> None:
+    settings = asdict(PFedVEM.Settings(prior="fixed"))
+    run = {"method": "pfedvem", "method_digest": ""}
+    row = {
+        "setting": {"settings": settings, "run": run}, "settings_chosen": "", "method_digests": ["a"], "rounds": 2,
+        "bytes_per_message": 1e3,
+    }  # fmt: skip
+    shown = _how("pfedvem prior=fixed", row)
+    assert "prior=fixed" in shown
+    assert "tau=" not in shown
+    assert "tau=" in _how("pfedvem", {**row, "setting": {"settings": asdict(PFedVEM.Settings()), "run": run}})

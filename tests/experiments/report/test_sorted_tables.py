@@ -14,6 +14,7 @@ import pytest
 from support.drawing import blank
 
 from hierfl.experiments.report.page import Section, legible_width, render
+from hierfl.experiments.report.run_page import _each_client
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -62,3 +63,13 @@ def test_a_browser_sorts_a_table(tmp_path: Path) -> None:
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title
     assert json.loads(title[1].replace("&quot;", '"')) == ["1", "1,000", "997", "1,000"]
+
+
+def test_clients_are_in_a_named_order_and_no_test_data_have_no_column(tmp_path: Path) -> None:
+    for n_test, columns in (("0", ["client", "n"]), ("2", ["client", "n", "n_test"])):
+        (tmp_path / "clients.csv").write_text(f"client,n,n_test\na,3,0\nb,9,{n_test}\n")
+        section = _each_client(tmp_path)
+        assert section is not None
+        assert list(section.tables[0][0]) == columns
+        assert [row[0] for row in section.tables[0][1]] == ["b", "a"]
+        assert section.text == ["From the client with the most training rows to the one with the fewest."]

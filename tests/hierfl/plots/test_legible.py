@@ -13,9 +13,10 @@ import pytest
 from hierfl.plots.calibration import client_reliability, compact, mean_error, reliability
 from hierfl.plots.clients import metric_by_client
 from hierfl.plots.gains import three_ways
-from hierfl.plots.legible import short_names
+from hierfl.plots.legible import legend_of_panels, short_names
 from hierfl.plots.mixed import caterpillar, shrinkage
 from hierfl.plots.predictive import shares
+from hierfl.plots.style import line_of
 from hierfl.plots.training import bound_over_rounds, who_reported
 
 NAMES = [f"University Hospital of the Northern {k:04d}" for k in range(30)]
@@ -83,6 +84,20 @@ def test_a_figure_of_the_callers_keeps_its_size() -> None:
     figure, ax = plt.subplots(figsize=(3, 3))
     metric_by_client(CLIENTS, ax)
     assert figure.get_size_inches().tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("panels", [1, 2])
+def test_a_legend_of_panels_is_inside_the_figure(panels: int) -> None:
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, panels, figsize=(4.4 * panels, 3.4), layout="constrained", squeeze=False)
+    lines = [axes[0, 0].plot([0, 1], [k, k], label=name, **line_of(k))[0] for k, name in enumerate(NAMES[:8])]
+    legend_of_panels(figure, lines, NAMES[:8])
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 8
 
 
 def test_longer_names_lack_their_middle_and_stay_apart() -> None:

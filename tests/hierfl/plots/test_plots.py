@@ -87,6 +87,15 @@ def test_reliability_of_averaged_draws_stands_beside() -> None:
     ]  # fmt: skip
 
 
+def test_reliability_with_and_without_temperature() -> None:
+    bins, tempered = np.zeros((1, 15, 3)), np.zeros((1, 15, 3))
+    bins[0, 14], tempered[0, 10] = [10, 9.8, 7], [10, 7.0, 7]
+    labels = [line.get_label() for line in reliability(bins, tempered=tempered).get_lines()]
+    assert [text for text in labels if text[0] != "_"] == [
+        "calibrated", "without temperature, pooled ECE 0.280", "as predicted, with temperature, pooled ECE 0.000",
+    ]  # fmt: skip
+
+
 def test_reliability_pools_clients_and_states_its_error() -> None:
     bins = np.zeros((2, 15, 3))
     bins[0, 14] = [10, 9.8, 9]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
 from scipy.stats import kstest
 
 from hierfl import UserError
@@ -117,7 +118,7 @@ def test_whole_numbers_are_no_density() -> None:
     assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "1"]
     assert data.observed_data["y"].dtype == float
     names = ["a label of forty-four letters, all of them shown", "dog"]
-    data.constant_data["label"] = (("label_number",), np.array([*names, "emu"]))
+    data.constant_data["label"] = xr.DataArray(np.array([*names, "emu"]), dims="label_number")  # a tree takes no tuple
     assert [label.get_text() for label in predictive_check(data).get_xticklabels()] == names
     bars = [bar.get_height() for bar in ax.patches]
     assert bars == pytest.approx([np.mean(data.observed_data["y"].values == v) for v in (0, 1)])

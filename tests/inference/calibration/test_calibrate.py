@@ -28,6 +28,7 @@ from hierfl.inference.engines.remote.wire import decode, encode
 from hierfl.metrics.calibration import conformal_rank, label_scores
 from hierfl.models import FedAvg, PFedVEM
 from hierfl.nn.networks.build import architecture
+from hierfl.plots.calibration import mean_error
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,13 @@ def test_what_is_reported_is_what_predictions_do(run: Run) -> None:
     unheard = [c for c, n in zip(coverage, federation.sizes("validation"), strict=True) if not n]
     assert 0 < len(unheard) < len(coverage)
     assert metrics["set_coverage_unheard"] == pytest.approx(np.mean(unheard))
+
+
+def test_reliability_at_the_temperature_is_what_is_reported(run: Run) -> None:
+    for averaged, kind in ((False, "pm"), (True, "pm_draws")):
+        error = mean_error(run.reliability(averaged, tempered=True))
+        assert error == pytest.approx(numbers(run)[f"{kind}_tempered_ece"], rel=1e-9)
+        assert error != pytest.approx(mean_error(run.reliability(averaged)), rel=1e-3)
 
 
 def test_nothing_is_chosen_by_test_data(run: Run) -> None:

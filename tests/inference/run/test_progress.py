@@ -25,7 +25,7 @@ def test_rounds_that_are_evaluated_are_counted_apart() -> None:
     assert pace.words(10, 20) == "ends in about 19 s"
     assert Pace().words(0, 20) == pace.words(20, 20) == ""
     slow = Pace(early=True, _plain=[1800.0])
-    assert slow.words(8, 12, datetime(2030, 1, 1, 23, 30)) == "ends in at most 2 h (at 01:30)"
+    assert slow.words(8, 12, datetime(2030, 1, 1, 23, 30)) == "up to 4 more rounds, 2 h at this pace (at 01:30)"
     assert [in_words(s) for s in (0.5, 119, 120, 7199, 7200, 200_000)] == [
         "0.5 s", "119 s", "2 min", "120 min", "2 h", "2.31 days",
     ]  # fmt: skip
@@ -90,6 +90,6 @@ def test_the_line_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             bar.advance({"pm_accuracy": 0.25})
         bar.end(converged=True)
     said = screen.getvalue().splitlines()
-    assert said[0] == "round 2/20  ends in at most 2.4 min  PM 25.0%"
-    assert said[-2] == "round 12/20  ends in at most 64 s  PM 25.0%  validation still rising"
+    assert said[0] == "round 2/20  up to 18 more rounds, 2.4 min at this pace  PM 25.0%"
+    assert said[-2] == "round 12/20  up to 8 more rounds, 64 s at this pace  PM 25.0%  validation still rising"
     assert said[-1] == "converged in round 12 of at most 20"

@@ -32,6 +32,14 @@ def test_what_a_fit_has_not_reached_is_in_its_summary() -> None:
         assert str(found).endswith("\n".join(found.notes))
 
 
+def test_the_reference_level_is_printed() -> None:
+    df = table(6)
+    df = df.assign(arm=np.resize(["usual", "new"], len(df)))
+    summary = mixed_model(df, "y ~ arm + (1 | site)", draws=0).summary()
+    assert summary.references == {"arm": "new"}
+    assert "\narm: reference level new\n" in str(summary)
+
+
 def test_one_wording_for_numbers_of_a_fit() -> None:
     """What a run's folder holds, and what a fit has."""
     numbers = {"off_maximum": 0.2, "effective_points": 40.0, "dropped": ["'z' is constant, and was dropped"]}
