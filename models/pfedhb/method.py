@@ -107,9 +107,8 @@ class PFedHB(FedAvg):
         #: the same without confusion: heads and features are learned as if labels meant the same everywhere
         self.unconfused: PFedHB = without(PFedHB, network, s, "confusion") if s.confusion != "off" else self
         #: without adapters, too: other parts are learned at a client's own layers
-        self.plain: PFedHB = (
-            without(PFedHB, network, s, "confusion", "adapters") if s.adapters != "off" else self.unconfused
-        )
+        off = ("confusion", "adapters") if s.adapters != "off" else ()
+        self.plain: PFedHB = without(PFedHB, network, s, *off) if off else self.unconfused
         #: parts that enter where they gain
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
         self.shares = LabelSharePopulation("shares", "class_counts", fewer=bool(self.auto))

@@ -74,7 +74,7 @@ def test_steps_of_parts_that_stay_out_are_not_taken(monkeypatch: pytest.MonkeyPa
     taken.clear()
     fitted(PFedHB(net, **COMMON, every=3, nodes="off"), fed, 6)
     assert taken == [1, 1, 4, 6]  # (and in rounds that are evaluated, the first and the last)
-    with pytest.raises(UserError, match="every=3 changes nothing where heads and features are off"):
+    with pytest.raises(UserError, match="every=3 changes nothing where heads, features and adapters are off"):
         PFedHB(net, every=3, heads="off")
 
 
