@@ -9,6 +9,7 @@ import typer
 
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
+from hierfl.plurals import counted
 
 from .as_json import AsJson, print_json
 from .federate.options import StudyName
@@ -89,6 +90,7 @@ def predict(
         typer.echo(answers.to_csv(index=False, lineterminator="\n"), nl=False)
     if out is not None:
         write_frame(out, answers)
+        typer.echo(f"{counted(len(answers), 'row')} in {out}", err=True)
 
 
 def _of_run(folder: Path, asked: Any, *, trust_code: bool) -> tuple[pd.DataFrame, str]:

@@ -131,7 +131,7 @@ def test_after_a_study_a_site_predicts_and_reports_by_itself(
     new = tmp_path / "new.csv"
     pd.DataFrame({"age": [40.0, 80.0], "stage": ["I", "IV"]}).to_csv(new, index=False)
     code, _, error = hierfl("predict", tmp_path / "h01", "--data", new, "--out", tmp_path / "p.csv")
-    assert (code, error) == (0, "")
+    assert (code, error) == (0, f"2 rows in {tmp_path / 'p.csv'}\n")
     found = pd.read_csv(tmp_path / "p.csv")
     assert found.columns.tolist() == ["mean", "sd"]
     assert found["mean"][1] > found["mean"][0]
