@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from hierfl.errors import UserError
+
 from .as_json import AsJson, comparison, print_json
 from .options import Offline, Quiet, Settings, decimals, path_argument, path_option, with_run_options
 from .reading import with_reading
@@ -75,6 +77,7 @@ def ablate(
 ) -> None:  # fmt: skip
     """Does the hierarchical prior earn its keep? Runs every prior, each with its own scale, and compares.
 
+    Of a method with parts (pfedhb) it runs the whole, and each part taken out or added.
     Of several model files each is fitted to the same table, and compared by leave-one-out, or on --test-fraction.
     """
     if len(methods) > 1:
@@ -84,16 +87,25 @@ def ablate(
     from ..configure import parse_settings, usual_data
     from ..methods import load
     from ..search.ablate import ablate as run_priors
+    from ..search.ablate_parts import ablate_parts, has_parts
 
     (method,) = methods
     loaded = load(method)
     data = given.pop("data", None) or usual_data(loaded.cls)
     folder = out or Path("runs") / f"ablate-{loaded.name}-{Path(data).stem}"
-    compared = run_priors(
-        method, data, given, parse_settings(setting or []), 5 if seeds is None else seeds, folder,
-        choose_seeds=1 if choose_seeds is None else choose_seeds,
-        scales=decimals("--scales", scales) if scales else (), progress=not (quiet or as_json),
-    )  # fmt: skip
+    if has_parts(method):
+        if choose_seeds is not None or scales:
+            raise UserError(f"--choose-seeds and --scales are for priors: of {loaded.name} parts are taken out")
+        compared = ablate_parts(
+            method, data, given, parse_settings(setting or []), 5 if seeds is None else seeds, folder,
+            not (quiet or as_json),
+        )  # fmt: skip
+    else:
+        compared = run_priors(
+            method, data, given, parse_settings(setting or []), 5 if seeds is None else seeds, folder,
+            choose_seeds=1 if choose_seeds is None else choose_seeds,
+            scales=decimals("--scales", scales) if scales else (), progress=not (quiet or as_json),
+        )  # fmt: skip
     if as_json:
         print_json(comparison(compared, folder))
     elif not quiet:
@@ -107,8 +119,6 @@ def _ablate_files(
     *, quiet: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Alternatives of a model, by their files."""
-    from hierfl.errors import UserError
-
     from ..config import flag
     from ..configure import parse_settings
     from ..search.ablate_files import ablate_files

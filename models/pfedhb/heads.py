@@ -30,6 +30,8 @@ from .turns import Turns
 
 #: log rho is known no better than of so many clients' numbers where none has reported
 LARGEST = 1e30
+#: heads of so many numbers at most have covariances without an approximation
+SMALL = 600
 #: nats at most that one client says its head is worth, either way
 MOST = 1e5
 #: a spread is too wide where heads say less by so many nats than none, after so many turns; it begins again narrower
@@ -198,7 +200,7 @@ class Heads:
             blocks=self.blocks[order], groups=Groups(self.head.d, 1), covariance="", summary="seen",
             beside_none="probabilities" if self.labels else "densities",
         )  # fmt: skip
-        small = self.head.d <= 600
+        small = self.head.d <= SMALL
         turns, newton = (2, 5) if final else (1, 1)
         return GaussianHead(
             "w_j", "mu", covariance="full" if small else "low_rank", newton=newton, turns=turns, rank=self.rank,

@@ -70,7 +70,7 @@ from .features import MOST, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
 from .outcome import Outcome
 from .parts import DRAWS, NULLS, Judge, held_gains
-from .report import PARTS, client_numbers, gain_numbers
+from .report import ABLATIONS, PARTS, client_numbers, gain_numbers
 from .response_gains import ResponseJudge
 from .rho_nodes import NODES, RhoNodes, initial_nodes
 from .settings import PFedHBSettings
@@ -92,6 +92,7 @@ class PFedHB(FedAvg):
     independent_draws = True
     #: p(x, y | pi_j, B_j) is linear in both, so that predictions at their means are exact
     integrated = "pi_j", "b_j"
+    ablations = ABLATIONS
 
     class Settings(PFedHBSettings):
         """See :class:`.settings.PFedHBSettings`."""
@@ -107,8 +108,8 @@ class PFedHB(FedAvg):
         #: the same without confusion: heads and features are learned as if labels meant the same everywhere
         self.unconfused: PFedHB = without(PFedHB, network, s, "confusion") if s.confusion != "off" else self
         #: without adapters, too: other parts are learned at a client's own layers
-        off = ("confusion", "adapters") if s.adapters != "off" else ()
-        self.plain: PFedHB = without(PFedHB, network, s, *off) if off else self.unconfused
+        plain = without(PFedHB, network, s, "confusion", "adapters") if s.adapters != "off" else self.unconfused
+        self.plain: PFedHB = plain
         #: parts that enter where they gain
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
         self.shares = LabelSharePopulation("shares", "class_counts", fewer=bool(self.auto))
@@ -120,8 +121,8 @@ class PFedHB(FedAvg):
         self.heads = own if s.heads != "off" else None
         self.nodes = s.heads != "off" and (s.nodes == "on" or (s.nodes == "auto" and network.head.d <= EXACT))
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
-        rank, layers = s.adapter_rank, s.adapter_layers
-        self.adapters = Adapters.of(network.base, rank, layers, s.draws) if s.adapters != "off" else None
+        layers = s.adapter_rank, s.adapter_layers
+        self.adapters = Adapters.of(network.base, *layers, s.draws) if s.adapters != "off" else None
         if self.features and network.head.features > MOST:
             raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
         if s.confusion != "off" and network.head.outputs > MOST_CLASSES:
@@ -289,10 +290,7 @@ class PFedHB(FedAvg):
         return {}  # a client of which nothing is known has no counts, and so the pooled shares
 
     def client_summary(self, values: State) -> State:
-        """Expected number of classes, and how far a client's shares are from the pooled ones, in nats.
-
-        Of a regression by how much responses are above the network's, and their standard deviation around that.
-        """
+        """Classes expected, and how far shares are from the pooled ones, in nats; of a regression its shift and sd."""
         return client_numbers(self, values)
 
     def population_summary(self, fitted: Fitted) -> tuple[None, dict[str, float]]:

@@ -16,6 +16,12 @@ PARTS = {
     "shares": "label shares", "heads": "heads", "features": "features", "confusion": "label confusion",
     "outcome": "outcome", "adapters": "adapters",
 }  # fmt: skip
+#: what `hierfl ablate` compares, of data with labels: the whole, without a part, and with one more
+ABLATIONS: dict[str, dict[str, str]] = {
+    "whole": {}, "no-shares": {"shares": "off"}, "no-heads": {"heads": "off"},
+    "neither": {"shares": "off", "heads": "off"}, "features-too": {"features": "on"},
+    "confusion-too": {"confusion": "on"},
+}  # fmt: skip
 
 
 def gain_numbers(shared: Mapping[str, Tensor], parts: tuple[str, ...], judged: int) -> dict[str, float]:

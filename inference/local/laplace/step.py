@@ -30,6 +30,7 @@ from ...clients.chunk import ClientChunk
 from ...state import State
 from .curvature import Covariance, curvature
 from .forms import Curvature, Scaled
+from .lost import finite_draws
 from .newton import conjugate_gradients, line_search
 from .points import DEVIATIONS, client_deviations, deviations, population_deviations
 from .population_terms import Groups, PopulationTerms
@@ -131,7 +132,7 @@ class GaussianHead:
                     if name not in moved:
                         moved[name] = value.new_empty((len(chunk.clients), *value.shape[1:]), dtype=chunk.n.dtype)
                     moved[name][first:last] = value
-        return chunk.put(moved)
+        return chunk.put(finite_draws(self, chunk, moved) if self.final else moved)
 
     def _parts(self, chunk: ClientChunk) -> Iterator[tuple[int, int]]:
         head = chunk.method.network.head

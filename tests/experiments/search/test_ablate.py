@@ -118,10 +118,40 @@ def test_what_cannot_be_ablated(hierfl: Call) -> None:
         ([*said, "--scales", "a"], "--scales takes numbers"),
         ([*said, "--validation-fraction", "0", "--out", "b"], "--validation-fraction above 0, or --choose-seeds 0"),
         ([*said, "--set", "head_lr=-1"], "head_lr is set twice"),
+        (["ablate", "pfedhb", "--set", "heads=auto"], "heads is what ablate varies"),
+        (["ablate", "pfedhb", "--seeds", "0"], "at least one seed"),
+        (["ablate", "pfedhb", "--scales", "0.1,1"], "--choose-seeds and --scales are for priors: of pfedhb parts are"),
     ):
         code, _, err = hierfl(*more)
         assert code == 2
         assert words in err, err
+
+
+@pytest.mark.slow
+@pytest.mark.figures("blank")
+def test_an_ablation_of_parts(hierfl: Call, tmp_path: Path) -> None:
+    """The whole beside it without a part, and with one more: one difference in settings each, the same seed."""
+    small = ["--rounds", 2, "-J", 4, "--network", "mlp:4", "--seeds", 1, "--set", "draws=5", "--out", "a"]
+    code, out, err = hierfl("ablate", "pfedhb", *small)
+    assert code == 0, err
+    configs = {p.parent.name: tomllib.loads(p.read_text()) for p in (tmp_path / "a").glob("*-0/config.toml")}
+    assert len(configs) == 6
+    whole = configs["whole-0"]["settings"]
+    changed = {
+        name: {k: v for k, v in config["settings"].items() if v != whole[k]} for name, config in configs.items()
+    }
+    assert changed == {
+        "whole-0": {}, "no-shares-0": {"shares": "off"}, "no-heads-0": {"heads": "off"},
+        "neither-0": {"shares": "off", "heads": "off"}, "features-too-0": {"features": "on"},
+        "confusion-too-0": {"confusion": "on"},
+    }  # fmt: skip
+    neither = json.loads((tmp_path / "a" / "neither-0" / "summary.json").read_text())
+    assert neither["pm_nll"] == pytest.approx(neither["gm_nll"], rel=0.5)
+    assert len(pd.read_csv(tmp_path / "a" / "comparison" / "gains.csv")["over"].unique()) == 5
+    assert "heads=off" in out
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "a").glob("*/summary.json")}
+    assert hierfl("ablate", "pfedhb", *small)[0] == 0
+    assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
 
 
 @pytest.mark.slow
