@@ -122,7 +122,8 @@ def markdown(table: Table, rows: Sequence[dict[str, Any]], claims: Sequence[dict
 
 def _how(method: str, row: Mapping[str, Any]) -> str:
     """How a method was run (seconds a round are in table.csv: the text is the same however often it was stopped)."""
-    settings, cls = row["setting"]["settings"], known_class(row["setting"]["run"])
+    settings = row["setting"]["settings"]
+    cls = known_class({**row["setting"]["run"], "method_digest": row["method_digests"][0]})
     if cls is not None and settings.keys() <= {field.name for field in fields(cls.Settings)}:
         settings = applicable(cls, settings)  # of a fixed prior, for one, its learned spread says nothing
     values = ", ".join(f"{k}={v}" for k, v in settings.items())

@@ -60,7 +60,7 @@ def ablate_parts(
     if seeds < 1:
         raise UserError("ablate needs at least one seed")
     given = {"validation_fraction": 0.0, **{k: v for k, v in given.items() if k != "seed"}}
-    place = {k: given[k] for k in ("data_root", "device") if k in given}
+    place: dict[str, Any] = {k: given[k] for k in ("data_root", "device") if k in given}
     cells = [
         Cell(f"{name}-{seed}", f"{name}, seed {seed}", name, method, data, given, {**settings, **own}, seed)
         for seed in range(seeds)

@@ -176,7 +176,7 @@ class Pass:
         """Features (S, n, p) of x (S, n, *event) under B (S, d)."""
         return self._run(x, b, None)
 
-    def jacobian(self, x: Tensor, b: Tensor, outputs: Callable[[Tensor], Tensor]) -> tuple[Any, Tensor]:
+    def jacobian(self, x: Tensor, b: Tensor, outputs: Callable[[Tensor], tuple[Any, Tensor]]) -> tuple[Any, Tensor]:
         """What is made of the features, and derivatives of some outputs (S, n, C) by B: (S, n, C, d), float64.
 
         Args:

@@ -177,8 +177,10 @@ class PFedHB(FedAvg):
             o_j = sample("o_j", self.outcome.prior(w)) if self.outcome else None
             a_j = sample("a_j", Normal(0.0, self.adapters.tau(w)).to_event(1)) if self.adapters else None
             with data(batch):
-                changed = self.adapters and a_j is not None and self.is_in("adapters")
-                h = self.adapters.features(net.base, batch.x, a_j) if changed else net.base(batch.x)
+                if self.adapters and a_j is not None and self.is_in("adapters"):
+                    h = self.adapters.features(net.base, batch.x, a_j)
+                else:
+                    h = net.base(batch.x)
                 f = net.head(w_j, h)
                 if self.features and v_j is not None:
                     f = f + self.entered("features", self.features.added(w, h, v_j))

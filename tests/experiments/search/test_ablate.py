@@ -137,9 +137,7 @@ def test_an_ablation_of_parts(hierfl: Call, tmp_path: Path) -> None:
     configs = {p.parent.name: tomllib.loads(p.read_text()) for p in (tmp_path / "a").glob("*-0/config.toml")}
     assert len(configs) == 6
     whole = configs["whole-0"]["settings"]
-    changed = {
-        name: {k: v for k, v in config["settings"].items() if v != whole[k]} for name, config in configs.items()
-    }
+    changed = {name: {k: v for k, v in config["settings"].items() if v != whole[k]} for name, config in configs.items()}
     assert changed == {
         "whole-0": {}, "no-shares-0": {"shares": "off"}, "no-heads-0": {"heads": "off"},
         "neither-0": {"shares": "off", "heads": "off"}, "features-too-0": {"features": "on"},
