@@ -15,7 +15,7 @@ SETS: dict[str, tuple[int, int, int, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def write_sets(root: Path, examples: int = 3000) -> None:
+def write_sets(root: Path, examples: int = 20_000) -> None:
     """Writes all of them as npz files into a folder."""
     rng = np.random.default_rng(0)
     for name, (colours, labels, fine, domains) in SETS.items():
