@@ -282,9 +282,9 @@ class FedPop(Method):
         return Schedule(final_steps=[chain])
 
     def client_summary(self, v: State) -> State:
-        if not self.sampled:
+        draws = v["z_draws"].flatten(2, 3) if self.sampled else None  # S, 1, chains kept, d
+        if draws is None or draws.shape[2] < 2:  # of one draw there is no variance
             return {}
-        draws = v["z_draws"].flatten(2, 3)  # S, 1, chains kept, d
         return {
             "uncertainty": draws.var(2).mean((1, 2)),  # tr Cov(z_j | D_j) / d
             "deviation": (draws.mean(2) - v["mu"]).square().mean((1, 2)),  # |E z_j - mu|^2 / d

@@ -9,10 +9,11 @@ from hierfl.inference.local.at_prediction import AtPrediction
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.cut import Cut
 from hierfl.inference.local.without_fold import SwitchedOn, WithoutFold
+from hierfl.inference.server.rules.base import AggregationRule
 
 from .adapters import Adapted
 from .heads import Heads
-from .rho_nodes import DrawsOfNodes, at_nodes
+from .rho_nodes import NODES, DrawsOfNodes, RhoNodes, at_nodes
 from .turns import InTurns, Restart
 
 
@@ -46,6 +47,16 @@ def own_parts(method: Any) -> dict[str, Any]:
     """What has posteriors at clients by steps, and spreads by scoring, in the order in which they move."""
     parts = {name: getattr(method, name) for name in ("heads", "features", "outcome", "adapters")}
     return {name: part for name, part in parts.items() if part}
+
+
+def own_rules(method: Any) -> dict[str, AggregationRule]:
+    """How their spreads are learned, and that over which draws of small heads are averaged; none of a fixed prior."""
+    if method.settings.prior == "fixed":
+        return {}
+    rules: dict[str, AggregationRule] = {
+        name: part.rule(method.turns(name)) for name, part in own_parts(method).items()
+    }  # fmt: skip
+    return {**rules, **({NODES: RhoNodes(method.settings.rho_scale, method.turns("heads"))} if method.nodes else {})}
 
 
 def _kept_apart(method: Any, step: LocalStep, final: bool) -> LocalStep:

@@ -50,11 +50,13 @@ class Confusion:
         classes: C.
         draws: of each client's posterior in the end.
         bare: the same model without confusion and label shares, which says what inputs look like.
+        fixed: whether the population stays where it begins.
     """
 
     classes: int
     draws: int
     bare: Any
+    fixed: bool = False
 
     def shared(self) -> State:
         """The population's numbers: lambda, mu, a and b."""
@@ -76,8 +78,10 @@ class Confusion:
         return ConfusionGiven(param("b_j_draws"), param("b_j_mean"))
 
     def rules(self, others: Mapping[str, AggregationRule]) -> dict[str, AggregationRule]:
-        """How the population is learned, and what others become where flagged clients count less."""
-        rules: dict[str, AggregationRule] = {"confusion": ConfusionPopulation("confusion", self.classes)}
+        """How the population is learned, if it is, and what others become where flagged clients count less."""
+        rules: dict[str, AggregationRule] = {}
+        if not self.fixed:
+            rules["confusion"] = ConfusionPopulation("confusion", self.classes)
         for name, rule in others.items():
             if type(rule) is SampleWeighted:
                 rules[name] = TrustWeighted(**vars(rule))
@@ -211,5 +215,7 @@ def without(kind: Callable[..., Any], network: Architecture, settings: Any, *par
     values = {**vars(settings), **dict.fromkeys(parts, "off")}
     silent = [] if any(values[part] == "auto" for part in PARTS) else ["judged"]
     silent += ["adapter_rank", "adapter_layers"] if values["adapters"] == "off" else []
+    of_labels = {values[part] for part in PARTS if part != "outcome"}
+    silent += ["prior"] if of_labels == {"off"} else []  # it says how populations are learned, of which there is none
     silent += ["every"] if {values[part] for part in ("heads", "features", "adapters")} == {"off"} else []
     return kind(network, **{**values, **{name: getattr(type(settings), name) for name in silent}})

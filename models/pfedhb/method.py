@@ -63,7 +63,7 @@ from hierfl.ppl.plates import clients, data, flat, param, sample
 
 from ..baselines.fedavg import FedAvg
 from .adapters import Adapters
-from .client_steps import client_steps, own_parts
+from .client_steps import client_steps, own_rules
 from .confusion import MOST as MOST_CLASSES
 from .confusion import Confusion, without
 from .features import MOST, TAU_0, TAU_SCALE, Features
@@ -72,7 +72,7 @@ from .outcome import Outcome
 from .parts import DRAWS, NULLS, Judge, held_gains
 from .report import ABLATIONS, PARTS, client_numbers, gain_numbers
 from .response_gains import ResponseJudge
-from .rho_nodes import NODES, RhoNodes, initial_nodes
+from .rho_nodes import NODES, initial_nodes
 from .settings import PFedHBSettings
 from .turns import Turns
 
@@ -112,14 +112,15 @@ class PFedHB(FedAvg):
         self.plain: PFedHB = plain
         #: parts that enter where they gain
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
-        self.shares = LabelSharePopulation("shares", "class_counts", fewer=bool(self.auto))
+        self.shares = LabelSharePopulation("shares", "class_counts", bool(self.auto), s.prior == "fixed")
         self.labels = not regression
         self.outcome = Outcome.of(network, s.draws) if switches["outcome"] != "off" else None
         others = {"pi_j": self.labels, "v_j": switches["features"] != "off", "o_j": self.outcome is not None}
         given = tuple(latent for latent, is_there in others.items() if is_there)
         own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws, given, self.labels)
         self.heads = own if s.heads != "off" else None
-        self.nodes = s.heads != "off" and (s.nodes == "on" or (s.nodes == "auto" and network.head.d <= EXACT))
+        nodes = s.nodes == "on" or (s.nodes == "auto" and network.head.d <= EXACT)
+        self.nodes = nodes and s.heads != "off" and s.prior != "fixed"
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
         layers = s.adapter_rank, s.adapter_layers
         self.adapters = Adapters.of(network.base, *layers, s.draws) if s.adapters != "off" else None
@@ -128,7 +129,7 @@ class PFedHB(FedAvg):
         if s.confusion != "off" and network.head.outputs > MOST_CLASSES:
             raise UserError(f"confusion={s.confusion}: {MOST_CLASSES} classes at most, not {network.head.outputs}")
         bare = without(PFedHB, network, s, "confusion", "shares") if s.confusion != "off" else None
-        self.confusion = Confusion(network.head.outputs, s.draws, bare) if bare else None
+        self.confusion = Confusion(network.head.outputs, s.draws, bare, s.prior == "fixed") if bare else None
         #: whether predictions know of it
         self.meanings = self.confusion if s.confusion != "trust" else None
         kind = ResponseJudge if regression else Judge
@@ -267,8 +268,7 @@ class PFedHB(FedAvg):
 
     def exchange(self) -> dict[str, AggregationRule]:
         rules: dict[str, AggregationRule] = {**super().exchange(), **({"shares": self.shares} if self.labels else {})}
-        rules |= {name: part.rule(self.turns(name)) for name, part in own_parts(self).items()}
-        rules |= {NODES: RhoNodes(self.settings.rho_scale, self.turns("heads"))} if self.nodes else {}
+        rules |= own_rules(self)
         if self.confusion:
             rules |= self.confusion.rules(rules)
         if self.auto:

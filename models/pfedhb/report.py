@@ -16,9 +16,10 @@ PARTS = {
     "shares": "label shares", "heads": "heads", "features": "features", "confusion": "label confusion",
     "outcome": "outcome", "adapters": "adapters",
 }  # fmt: skip
-#: what `hierfl ablate` compares, of data with labels: the whole, without a part, and with one more
+#: what `hierfl ablate` compares, of data with labels: the whole, with populations that are not learned, without a part,
+#: and with one more
 ABLATIONS: dict[str, dict[str, str]] = {
-    "whole": {}, "no-shares": {"shares": "off"}, "no-heads": {"heads": "off"},
+    "whole": {}, "fixed-prior": {"prior": "fixed"}, "no-shares": {"shares": "off"}, "no-heads": {"heads": "off"},
     "neither": {"shares": "off", "heads": "off"}, "features-too": {"features": "on"},
     "confusion-too": {"confusion": "on"},
 }  # fmt: skip

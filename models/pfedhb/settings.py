@@ -11,8 +11,9 @@ from hierfl.inference.method.settings import setting
 from ..baselines.fedavg import FedAvg
 from .report import PARTS
 
-#: settings that heads alone have
+#: settings that heads alone have, and those of heads whose spread is learned
 NO_HEADS: dict[str, tuple[object, ...]] = {"heads": ("off",)}
+NO_SPREADS: dict[str, tuple[object, ...]] = {**NO_HEADS, "prior": ("fixed",)}
 #: settings that adapters alone have
 NO_ADAPTERS: dict[str, tuple[object, ...]] = {"adapters": ("off",)}
 #: parts of labels alone, and of responses alone
@@ -23,6 +24,11 @@ OF_LABELS, OF_RESPONSES = ("shares", "features", "confusion"), ("outcome",)
 class PFedHBSettings(FedAvg.Settings):
     """FedAvg's, and those of the populations."""
 
+    prior: Literal["hierarchical", "fixed"] = setting(
+        "hierarchical",
+        "populations of all parts: learned from sums | held where they begin, with all numbers of classes equally "
+        "likely and sigma_0 for heads", newer=True,
+    )  # fmt: skip
     floor: float = setting(
         1e-4,
         "share of a client's labels that come as in the pooled data, whatever its own shares",
@@ -64,7 +70,7 @@ class PFedHBSettings(FedAvg.Settings):
         at_least=1, newer=True,
     )  # fmt: skip
     sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
-    rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_HEADS)
+    rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_SPREADS)
     rank: int = setting(
         50, "rank of a head's covariance where it has more than 600 numbers", at_least=1, unless=NO_HEADS
     )
@@ -74,7 +80,7 @@ class PFedHBSettings(FedAvg.Settings):
     )  # fmt: skip
     nodes: Literal["auto", "on", "off"] = setting(
         "auto", "draws integrate over rho at nine nodes; auto: for heads of at most 50 numbers", newer=True,
-        unless=NO_HEADS,
+        unless=NO_SPREADS,
     )  # fmt: skip
     draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2)
 
@@ -94,6 +100,8 @@ class PFedHBSettings(FedAvg.Settings):
             if chosen not in (default, "off"):
                 raise UserError(f"{part}={chosen} is of {other}, and this is {task}: {part}=off")
         switches = {part: "off" if part in absent else str(getattr(self, part)) for part in PARTS}
+        if self.prior == "fixed" and set(switches.values()) == {"off"}:
+            raise UserError("prior=fixed changes nothing where all parts are off")
         if self.judged != type(self).judged and "auto" not in switches.values():
             raise UserError(f"judged={self.judged} changes nothing where no part is auto")
         if self.every != type(self).every and {switches[p] for p in ("heads", "features", "adapters")} == {"off"}:

@@ -9,9 +9,11 @@ import torch
 from support.baselines import fitted
 from support.federations import blobs
 
-from hierfl import Federation
+from hierfl import Federation, UserError
+from hierfl.inference.method.initial import InitialWeights
 from hierfl.models import FedAvg, PFedHB
 from hierfl.nn.networks.build import architecture
+from hierfl.ppl.label_shares import LabelShares
 
 COMMON = {"epochs": 2, "lr": 0.1, "batch": 8}
 
@@ -90,3 +92,32 @@ def test_heads_spread_where_clients_differ_in_more_than_shares_and_not_where_the
     assert rho > 0.3
     assert own < none - 0.05
     assert found["alike"][0] < 0.1
+
+
+def test_a_fixed_prior_stays_where_it_begins_and_the_network_is_the_same(skewed: Federation) -> None:
+    """Posteriors given it are conditional on each client's data; only the shares of all rows together are counted."""
+    net = architecture("mlp:5", skewed)
+    parts = {"features": "on", "confusion": "on", "sigma_0": 0.4}
+    method, avg = PFedHB(net, **COMMON, **parts, prior="fixed"), FedAvg(net, **COMMON)
+    fixed, plain, begun = fitted(method, skewed, 2), fitted(avg, skewed, 2), method.shared(InitialWeights.of(net, 0))
+    moved = {name for name, value in begun.items() if not torch.equal(fixed.shared[name], value.to(fixed.shared[name]))}
+    assert moved == {*plain.shared, "shares.log_pooled"}
+    assert float(fixed.shared["heads.log_rho"][0].exp()) == pytest.approx(0.4)
+    for name, value in plain.shared.items():
+        assert torch.equal(fixed.shared[name], value)
+    counts = fixed.personal["class_counts"].sum(0)
+    torch.testing.assert_close(fixed.shared["shares.log_pooled"].exp(), (counts + 0.25) / (counts.sum() + 1))
+    equal = begun["shares.log_kappa"], begun["shares.log_beta"], fixed.shared["shares.log_pooled"]
+    own = fixed.personal["class_counts"][0]
+    shares = fixed.fitted.method.share_population(fixed.shared, own).mean
+    torch.testing.assert_close(shares, LabelShares(*equal, own).mean)
+    assert (fixed.personal["w_j_draws"].std(2) > 0.05).any()
+
+
+def test_what_a_fixed_prior_does_not_have_is_said(skewed: Federation) -> None:
+    net = architecture("mlp:5", skewed)
+    with pytest.raises(UserError, match="nodes=on changes nothing with prior=fixed"):
+        PFedHB(net, prior="fixed", nodes="on")
+    with pytest.raises(UserError, match="prior=fixed changes nothing where all parts are off"):
+        PFedHB(net, prior="fixed", shares="off", heads="off")
+    PFedHB(net, prior="fixed", shares="off", heads="off", confusion="on")

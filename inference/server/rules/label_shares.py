@@ -42,11 +42,13 @@ class LabelSharePopulation:
         name: NAME.
         counts: the personal value with a client's examples of each class, (C,).
         fewer: whether counts may be of fewer rows than a client declares elsewhere: some are held out.
+        fixed: whether kappa and beta stay where they begin; a client sends its counts alone then.
     """
 
     name: str
     counts: str
     fewer: bool = False
+    fixed: bool = False
     sends_gradients: ClassVar[bool] = False
 
     @property
@@ -58,9 +60,12 @@ class LabelSharePopulation:
         """Probabilities, counts, and two sums that are not below zero."""
         kappa = old[f"{self.name}.log_kappa"]
         shape, dtype = tuple(kappa.shape), kappa.dtype
+        counts = {"counts": Field(shape, dtype, not_negative) if self.fewer else row_count(old, shape)}
+        if self.fixed:
+            return counts
         return {
             "sizes": Field(shape, dtype, lambda p: (p >= 0) & (p <= 1 + 1e-6)),
-            "counts": Field(shape, dtype, not_negative) if self.fewer else row_count(old, shape),
+            **counts,
             "up": Field((1,), dtype, not_negative),
             "down": Field((1,), dtype, not_negative),
         }
@@ -71,10 +76,11 @@ class LabelSharePopulation:
         like = chunk.shared[f"{self.name}.log_kappa"]
         return {key: value.to(like) for key, value in self.sums(given).items()}
 
-    @staticmethod
-    def sums(given: LabelShares) -> State:
+    def sums(self, given: LabelShares) -> State:
         """What each row sends, given its counts."""
         alpha, s, n = given.alpha, given.concentration, given.n
+        if self.fixed:
+            return {"counts": n}
         total, psi = n.sum(-1, keepdim=True), torch.digamma
         up = torch.where(given.seen, alpha * (psi(n + alpha) - psi(alpha)), 0.0).sum(-1, keepdim=True)
         down = (given.sizes_given * s * (psi(total + s) - psi(s))).sum(-1, keepdim=True)
@@ -86,21 +92,25 @@ class LabelSharePopulation:
         return LabelShares(kappa, beta, pooled, counts)
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
-        """One step of EM."""
+        """One step of EM; of a fixed population the pooled shares alone."""
         kept, classes = context.rule_state, total["counts"].numel()
         means = {key: value.double() / context.reported for key, value in total.items()}
         share = context.reported / context.num_clients
         for key, value in means.items():
             kept[key] = value if key not in kept else kept[key] + share * (value - kept[key])
-        kappa = kept["sizes"] * context.num_clients + 1 / classes
         pooled = kept["counts"] * context.num_clients + 1 / classes
+        log_pooled = (pooled / pooled.sum()).log()
+        if self.fixed:
+            pooled_name = self.names[-1]
+            return {**old, pooled_name: log_pooled.to(old[pooled_name])}
+        kappa = kept["sizes"] * context.num_clients + 1 / classes
         up, down = (kept[key] * context.num_clients for key in ("up", "down"))
         log_beta = old[f"{self.name}.log_beta"].double()
         log_beta = (log_beta + OVER_RELAXED * step(up, down, log_beta)).clamp(-LOG_BETA, LOG_BETA)
         values = {
             "log_kappa": (kappa / kappa.sum()).log(),
             "log_beta": log_beta,
-            "log_pooled": (pooled / pooled.sum()).log(),
+            "log_pooled": log_pooled,
         }
         return {name: values[name.removeprefix(f"{self.name}.")].to(value) for name, value in old.items()}
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.drawing import one_figure, unrendered
+from support.drawing import one_figure
 from support.tiny_sets import write_sets
 
 from hierfl.experiments.papers.definition import Table
@@ -30,19 +31,20 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run_options(table: Table, root: str) -> dict[str, Any]:
-    """A round of a small network."""
+    """A round of a small network, or two where it is weights of clients that are drawn: before the first all are 1."""
     if table.runner == "sizes":
         return {"data_root": root}
     if table.runner == "synthetic":
         return {"data_root": root, "rounds": 1}
     domains = {"split": "domains:20"} if table.by or table.runner in ("alone", "unseen") else {}
     network = {"cost": "cnn:2:8", "alone": "bncnn:2,2:4", "unseen": "bncnn:2,2:4"}.get(table.runner, "mlp:4")
-    once = {} if table.runner == "alone" else {"rounds": 1}
+    once = {} if table.runner == "alone" else {"rounds": 2 if table.figure.get("kind") == "densities" else 1}
     small = {"data_root": root, **once, **domains, "network": "bncnn:2,2:4" if table.by else network}
     return small if table.runner else {**small, "evaluate_every": 1, "draws": 2, "participation": 1.0}
 
 
 @pytest.mark.slow
+@pytest.mark.figures("blank")
 @pytest.mark.parametrize("name", names())
 def test_a_definition_runs(name: str, sets: str, tmp_path: Path) -> None:
     table = shipped(name)
@@ -58,7 +60,7 @@ def test_a_definition_runs(name: str, sets: str, tmp_path: Path) -> None:
     copied = table.figure.get("kind") == "of-runs"
     first, few = table.conditions[0], table.headline[:2] or table.methods[:2]
     quick = next((method for method in QUICK if method in table.methods), table.methods[0])
-    with unrendered() if copied else one_figure():
+    with nullcontext() if copied else one_figure():
         make_table(name, tmp_path, methods=few, data=first.data[:1], conditions=[first.name], **said)
         rows = make_table(name, tmp_path, methods=[quick], **said)
     unreachable = [row for row in rows if row.get("ours") is None]
