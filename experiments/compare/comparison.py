@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,17 +42,20 @@ class Comparison:
     crossing: bool
 
 
-def compare_runs(runs: Sequence[Path], want_loo: bool | None = None) -> Comparison:
+def compare_runs(
+    runs: Sequence[Path], want_loo: bool | None = None, labels: Mapping[Path, str] | None = None
+) -> Comparison:
     """Compares runs; see the module.
 
     Args:
         runs: folders of finished runs, those of the method in question first.
         want_loo: True insists on leave-one-out, False leaves it out, None has it where all runs have draws.
+        labels: see :func:`.variants.gather_variants`.
 
     Raises:
         UserError: for runs that cannot be compared, or that have no draws where leave-one-out was asked for.
     """
-    variants = gather_variants(runs)
+    variants = gather_variants(runs, labels)
     if len(variants) < 2:
         raise UserError(f"all these runs are {variants[0].name}: there is nothing to compare")
     crossing, gains = same_clients(variants[0]), paired_gains(variants)

@@ -69,8 +69,12 @@ class Variant:
         return {"mean": "", "draws": "draws_" if self.random else ""}
 
 
-def gather_variants(runs: Sequence[Path]) -> list[Variant]:
+def gather_variants(runs: Sequence[Path], labels: Mapping[Path, str] | None = None) -> list[Variant]:
     """The variants among some finished runs, in their order.
+
+    Args:
+        runs: their folders.
+        labels: what tells each run's variant apart, in words; by default the settings in which variants differ.
 
     Raises:
         UserError: for folders that are no finished runs, the same run twice, or runs of different data or splits.
@@ -100,7 +104,11 @@ def gather_variants(runs: Sequence[Path]) -> list[Variant]:
             k = other[0]
             raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {facts[0][k]!r}")
     variants = []
-    for name, (setting, cls, members) in zip(_names([g[:2] for g in groups]), groups, strict=True):
+    if labels is None:
+        names = _names([g[:2] for g in groups])
+    else:
+        names = [f"{_method_name(s, cls)} ({labels[next(iter(members.values()))]})" for s, cls, members in groups]
+    for name, (setting, cls, members) in zip(names, groups, strict=True):
         summaries = {seed: read_summary(run) for seed, run in members.items()}
         frames = [
             read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test")).assign(seed=seed)
@@ -170,7 +178,9 @@ def chosen_settings(variants: Sequence[Variant]) -> str:
     for v, label in zip(variants, short_names(variants).values(), strict=True):
         same = [o for o in variants if o.setting["run"]["method"] == v.setting["run"]["method"]]
         own, others = v.telling, [o.telling for o in same if o is not v]
-        apart = {k for k in own if k != "prior" and any(o.get(k, own[k]) != own[k] for o in others)}
+        apart = {k for k in own if any(o.get(k, own[k]) != own[k] for o in others)}
+        if f"{own.get('prior')} prior" in label:
+            apart.discard("prior")
         if v.cls is not None and any(o.get("prior") != own.get("prior") for o in others):
             apart |= own.keys() & {scale_setting(v.cls, own["prior"])}
         if apart:

@@ -74,6 +74,8 @@ def ablate_parts(
             check_cell(cell, out / cell.name, place)
     run_cells(cells, out, place, say=to_stderr(progress), progress=progress)
     names = list(cls.ablations)
-    result = compare_runs([out / cell.name for cell in sorted(cells, key=lambda cell: names.index(cell.row))])
+    in_order = sorted(cells, key=lambda cell: names.index(cell.row))
+    labels = {out / cell.name: cell.row.replace("-", " ") for cell in in_order}
+    result = compare_runs([*labels], labels=labels)
     write_comparison(result, comparison_folder(out / "comparison"))
     return result

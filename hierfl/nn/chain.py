@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from .layers.batch_norm import NORMS, STATISTICS, Moments, Norms, client_norm, layer_values
+from .layers.batch_norm import NORMS, Moments, client_norm, layer_values
 from .layers.registry import LAYERS, kind_of
 
 #: pictures that go through a chain's convolutions together on a CPU
@@ -80,7 +80,7 @@ class Chain:
             for prefix, layer in self.layers[:layers]:
                 own = layer_values(prefix, weights)
                 if isinstance(layer, NORMS) and moments_seen is not None:
-                    y, moments = client_norm(out[None], own, layer, None)
+                    y, moments = client_norm(out[None], own, layer.eps, None)
                     out = y[0]
                     moments_seen.setdefault(prefix, []).append(moments)
                 else:
@@ -89,24 +89,3 @@ class Chain:
         if present is not None and present < n:  # what comes of padding is masked further on
             return pad(done[0], (0, 0) * (done[0].dim() - 1) + (0, n - present))
         return done[0] if len(done) == 1 else torch.cat(done)
-
-    def remember(
-        self, name: str, weights: Mapping[str, Tensor], moments_seen: Mapping[str, list[Moments]], norms: Norms
-    ) -> None:
-        """Moves running statistics towards the batch's, as torch does; those of a client with one number stay.
-
-        Args:
-            name: of the network, with which its values' names begin.
-            weights: its values, with the statistics until now.
-            moments_seen: what batch norm saw.
-            norms: where the new statistics are left.
-        """
-        for prefix, layer in self.norms():
-            if prefix not in moments_seen or not isinstance(layer, NORMS):
-                continue
-            mean, variance, finite = (torch.cat(parts) for parts in zip(*moments_seen[prefix], strict=True))
-            for what, new in zip(STATISTICS, (mean, variance), strict=True):
-                old = weights[f"{prefix}{what}"].detach()
-                old = old.squeeze(1) if old.dim() > 1 else old.expand_as(new)
-                moved = torch.lerp(old, new, layer.momentum or 0.0)
-                norms.running[f"{name}.{prefix}{what}"] = torch.where(finite[:, None], moved, old)

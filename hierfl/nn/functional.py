@@ -1,8 +1,7 @@
 """Networks as pure functions whose parameters may carry a client dimension.
 
-Any ``torch.nn.Module`` will do whose buffers are constants; batch norm, in a chain of known layers, too. With shared
-weights it is called as it is; with one set of weights per client, chains of linear layers are batched matrix products,
-and everything else goes through ``torch.func``.
+Any ``torch.nn.Module`` will do whose buffers are constants, and one with batch norm. With shared weights it is called
+as it is; with one set for each client linear layers are batched matrix products, and others go through ``torch.func``.
 """
 
 from __future__ import annotations
@@ -18,9 +17,10 @@ from torch import Tensor, nn
 
 from ..errors import UserError, unknown
 from .chain import Chain
-from .layers.batch_norm import NORMS, STATISTICS, Moments, Norms, client_norm, is_statistic, layer_values
+from .layers.batch_norm import NORMS, STATISTICS, Moments, Norms, client_norm, is_statistic, layer_values, remember
 from .layers.by_example import by_example
 from .layers.dropout import dropped
+from .layers.norm_of_modules import norms_of
 from .layers.registry import LAYERS
 from .precision import networks_output
 from .whole_module import WholeModule, check_module
@@ -37,8 +37,8 @@ class Network:
     Called inside a model, it takes its weights from what runs the model. Weights are shared, (*shape), or one set
     per client, (S, 1, *shape); inputs are (S, n, *event), outputs (S, n, features). Dropout (of single numbers, in a
     chain of known layers, after the last picture) acts where the network itself is trained, with masks keyed by client.
-    Batch norm (in a chain of known layers) does, too: see :class:`Norms`; its running statistics are values beside the
-    weights, shared or each client's own.
+    Batch norm does, too: see :class:`Norms`; its running statistics are values beside the weights, shared or each
+    client's own.
 
     A parameter with ``requires_grad=False`` is a constant: it keeps its value, and is neither trained nor sent.
 
@@ -62,9 +62,10 @@ class Network:
         frozen = {key: p for key, p in self.module.named_parameters() if not p.requires_grad}
         #: its layers, one after the other; None for a module that is no chain of known ones
         self.chain = None if frozen else Chain.of(self.module)
-        statistics = {f"{prefix}{s}" for prefix, _ in (self.chain.norms() if self.chain else ()) for s in STATISTICS}
+        self._norms = dict(self.chain.norms()) if self.chain else norms_of(self.module)
+        statistics = {f"{prefix}{s}" for prefix in self._norms for s in STATISTICS}
         #: the module as one function, with what is constant in it
-        self.whole = WholeModule.of(name, self.module, frozen, statistics)
+        self.whole = WholeModule.of(name, self.module, frozen, statistics, {} if self.chain else norms_of(self.module))
         trained = {key: p for key, p in self.module.named_parameters() if p.requires_grad}
         values = {**trained, **{key: b for key, b in self.module.named_buffers() if key in statistics}}
         self.names = tuple(f"{name}.{key}" for key in values)
@@ -242,10 +243,9 @@ class Network:
         mask: Tensor | None,
         learning: Norms | None,
     ) -> Tensor:
-        chain = self.chain
+        chain, moments_seen = self.chain, dict[str, list[Moments]]()
         if chain is not None:
             looped = self._loop if x.device.type == "cpu" else 0
-            moments_seen: dict[str, list[Moments]] = {}
             if looped and (batchwise or any(w.dim() > self._dims[k] for k, w in weights.items())):
                 done = []
                 for j, (own, xs) in enumerate(zip(self._by_client(weights, len(x)), x.unbind(), strict=True)):
@@ -260,12 +260,15 @@ class Network:
                     continue
                 own = layer_values(prefix, weights)
                 if isinstance(layer, NORMS) and batchwise:
-                    x, moments = client_norm(x, own, layer, mask)
+                    x, moments = client_norm(x, own, layer.eps, mask)
                     moments_seen[prefix] = [moments]
                 else:
                     x = LAYERS[type(layer)].apply(layer, own, x)
-            if learning is not None:
-                chain.remember(self.name, weights, moments_seen, learning)
+        elif batchwise:
+            x = self.whole.by_batch(self._by_client(weights, len(x)), x, mask, moments_seen)
+        if learning is not None:
+            remember(self._norms, self.name, weights, moments_seen, learning)
+        if chain is not None or batchwise:
             return x
         if all(w.dim() == self._dims[k] for k, w in weights.items()):
             return by_example(lambda xs: self.whole(weights, xs), x)

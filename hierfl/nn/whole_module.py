@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import pad
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 
 from ..errors import UserError
+from .layers.batch_norm import Moments, Norm
+from .layers.norm_of_modules import NormOfOne, with_own_norms
 
 
 def check_module(name: str, module: object) -> None:
@@ -50,27 +53,31 @@ class WholeModule:
         name: of the network, for messages.
         module: that is called.
         constants: buffers and parameters that are not trained, by the module's names.
+        norms: its batch norm, by prefix, whose running statistics are among the weights.
     """
 
     name: str
     module: nn.Module
     constants: Mapping[str, Tensor]
+    norms: Mapping[str, NormOfOne] = field(default_factory=dict)
     _moved: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, name: str, module: nn.Module, frozen: Mapping[str, Tensor], own_statistics: Collection[str]
-    ) -> WholeModule:
+        cls, name: str, module: nn.Module, frozen: Mapping[str, Tensor], own_statistics: Collection[str],
+        norms: Mapping[str, Norm],
+    ) -> WholeModule:  # fmt: skip
         """Of a module.
 
         Args:
             name: of the network.
             module: that is called.
             frozen: its parameters that are constants.
-            own_statistics: its buffers that are no constants: running statistics of batch norm in a chain.
+            own_statistics: its buffers that are no constants: running statistics of batch norm.
+            norms: batch norm that normalises each client by its own batch.
 
         Raises:
-            UserError: for running statistics elsewhere.
+            UserError: for other running statistics.
         """
         for key, part in module.named_modules():
             own = [f"{key}.{k}" if key else k for k, _ in part.named_buffers(recurse=False)]
@@ -80,8 +87,8 @@ class WholeModule:
                 if kind.startswith("BatchNorm"):
                     way = (
                         "hierfl.nn.batch_norm_free.without_batch_norm(module, 'affine') keeps what a pretrained one "
-                        "computes, 'group' puts nn.GroupNorm there; in a flat nn.Sequential of known layers, with "
-                        "running statistics and a momentum, they are averaged, or each client's own with FedBN"
+                        "computes, 'group' puts nn.GroupNorm there; with a momentum, trained weights and one place in "
+                        "the module, they are averaged, or each client's own with FedBN"
                     )
                 raise UserError(f"network {name!r} has buffers of {kind} ({key!r}) that training changes: {way}")
         buffers = {
@@ -89,7 +96,8 @@ class WholeModule:
             for k, b in module.named_buffers()
             if k not in own_statistics and not _counts_batches(k, own_statistics)
         }
-        return cls(name, module, {**{k: p.detach() for k, p in frozen.items()}, **buffers})
+        called, own = with_own_norms(module, norms) if norms else (module, {})
+        return cls(name, called, {**{k: p.detach() for k, p in frozen.items()}, **buffers}, own)
 
     def dropout(self) -> list[nn.Module]:
         """Its layers of dropout, those of probability 0 left out.
@@ -108,6 +116,43 @@ class WholeModule:
     def __call__(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Of one set of weights, {key: (*shape)}, and x (n, *event)."""
         return functional_call(self.module, {**self._beside(weights, x), **weights}, (x,))
+
+    def by_batch(
+        self, rows: Iterable[Mapping[str, Tensor]], x: Tensor, mask: Tensor | None,
+        moments_seen: dict[str, list[Moments]],
+    ) -> Tensor:  # fmt: skip
+        """Of one set of weights for each client: batch norm goes by the client's batch, padding left out.
+
+        Args:
+            rows: each client's weights, {key: (*shape)}.
+            x: inputs, (S, n, *event).
+            mask: (S, n), False for padding, which is on the right.
+            moments_seen: what batch norm sees of each client is added here, by prefix.
+
+        Raises:
+            UserError: where batch norm is not called exactly once.
+        """
+        done = []
+        for j, (weights, xs) in enumerate(zip(rows, x.unbind(), strict=True)):
+            present = len(xs) if mask is None else int(mask[j].sum())
+            for norm in self.norms.values():
+                norm.seen = []
+            try:  # (of padding alone nothing is learned, see below)
+                y = self(weights, xs[:present] if present else xs)
+                seen = {prefix: norm.seen for prefix, norm in self.norms.items()}
+            finally:
+                for norm in self.norms.values():
+                    norm.seen = None
+            for prefix, moments in seen.items():
+                if len(moments) != 1:
+                    raise UserError(
+                        f"network {self.name!r} calls its batch norm {prefix.removesuffix('.')!r} {len(moments)} times "
+                        "a pass: its running statistics are of one"
+                    )
+                known = moments[0].known if present else torch.zeros_like(moments[0].known)
+                moments_seen.setdefault(prefix, []).append(moments[0]._replace(known=known))
+            done.append(pad(y, (0, 0) * (y.dim() - 1) + (0, len(xs) - len(y))))
+        return torch.stack(done)
 
     def _beside(self, weights: Mapping[str, Tensor], x: Tensor) -> dict[str, Tensor]:
         """The constants, where and in what the weights are."""

@@ -61,7 +61,7 @@ def standing_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm) -> Tensor:
     return batch_norm(x, own["running_mean"], own["running_var"], own.get("weight"), own.get("bias"), eps=layer.eps)
 
 
-def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor | None) -> tuple[Tensor, Moments]:
+def client_norm(x: Tensor, own: Mapping[str, Tensor], eps: float, mask: Tensor | None) -> tuple[Tensor, Moments]:
     """Batch norm of every client's examples by its own batch, padding left out.
 
     A client with a single number per channel has no spread: it is normalised by its running statistics.
@@ -69,7 +69,7 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor 
     Args:
         x: (S, n, C, ...).
         own: weight, bias and running statistics, (C,) or (S, 1, C).
-        layer: torch's, whose eps is used.
+        eps: that is added to variances.
         mask: (S, n), False for padding.
 
     Returns:
@@ -88,7 +88,7 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor 
         side_by_side = x.transpose(0, 1).flatten(1, 2)  # (n, S C, ...): the clients' channels beside each other
         if n == 1:  # torch's gradients are wrong for a single example whose channels come last
             side_by_side = side_by_side.contiguous()
-        y = batch_norm(side_by_side, mean, variance, weight, bias, training=True, momentum=1.0, eps=layer.eps)
+        y = batch_norm(side_by_side, mean, variance, weight, bias, training=True, momentum=1.0, eps=eps)
         moments_seen = Moments(mean.view(rows, -1), variance.view(rows, -1), several)
         return y.unflatten(1, (rows, channels)).transpose(0, 1), moments_seen
     ones = torch.ones((rows, n), dtype=x.dtype, device=x.device) if mask is None else mask.to(x.dtype)
@@ -100,11 +100,35 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm, mask: Tensor 
     # What stands for the moments of a client without a variance has no gradient.
     used_mean = torch.where(several[:, None], mean, wide["running_mean"])
     used_variance = torch.where(several[:, None], spread / total, wide["running_var"])
-    y = (x - _beside(used_mean, x)) * _beside((used_variance + layer.eps).rsqrt(), x)
+    y = (x - _beside(used_mean, x)) * _beside((used_variance + eps).rsqrt(), x)
     if "weight" in wide:
         y = y * _beside(wide["weight"], x) + _beside(wide["bias"], x)
     unbiased = spread.detach() / (total - 1).clamp_min(1)
     return y, Moments(mean.detach(), unbiased, several)
+
+
+def remember(
+    layers: Mapping[str, nn.Module], name: str, weights: Mapping[str, Tensor],
+    moments_seen: Mapping[str, list[Moments]], norms: Norms,
+) -> None:  # fmt: skip
+    """Moves running statistics towards the batch's, as torch does; those of a client with one number stay.
+
+    Args:
+        layers: batch norm by prefix.
+        name: of the network, with which its values' names begin.
+        weights: its values, with the statistics until now.
+        moments_seen: what batch norm saw.
+        norms: where the new statistics are left.
+    """
+    for prefix, layer in layers.items():
+        if prefix not in moments_seen or not isinstance(layer, NORMS):
+            continue
+        mean, variance, finite = (torch.cat(parts) for parts in zip(*moments_seen[prefix], strict=True))
+        for what, new in zip(STATISTICS, (mean, variance), strict=True):
+            old = weights[f"{prefix}{what}"].detach()
+            old = old.squeeze(1) if old.dim() > 1 else old.expand_as(new)
+            moved = torch.lerp(old, new, layer.momentum or 0.0)
+            norms.running[f"{name}.{prefix}{what}"] = torch.where(finite[:, None], moved, old)
 
 
 def _beside(value: Tensor, x: Tensor) -> Tensor:
@@ -117,15 +141,15 @@ def _per_channel(value: Tensor, x: Tensor) -> Tensor:
     return value.view(*value.shape, *[1] * (x.dim() - 3))
 
 
-def running_norm(x: Tensor, own: Mapping[str, Tensor], layer: Norm) -> Tensor:
+def running_norm(x: Tensor, own: Mapping[str, Tensor], eps: float) -> Tensor:
     """Batch norm by running statistics, everything (C,) or (S, 1, C); x (S, n, C, ...)."""
     mean, variance = (_per_channel(own[k], x) for k in STATISTICS)
-    y = (x - mean) * (variance + layer.eps).rsqrt()
+    y = (x - mean) * (variance + eps).rsqrt()
     return y if "weight" not in own else y * _per_channel(own["weight"], x) + _per_channel(own["bias"], x)
 
 
 def _apply(layer: Norm, own: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    return running_norm(x, own, layer)
+    return running_norm(x, own, layer.eps)
 
 
 def _alone(layer: Norm, own: Mapping[str, Tensor], x: Tensor) -> Tensor:

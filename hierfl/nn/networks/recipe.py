@@ -19,7 +19,7 @@ from ..latent_adapters import latent_low_rank
 from .latent import Z_NORM, cut
 from .registry import NETWORKS
 from .spec import module_of
-from .weights import Weights, with_weights
+from .weights import Weights, has_batch_norm, with_weights
 
 #: what a head may be, and what that means
 HEADS = {
@@ -30,7 +30,8 @@ HEADS = {
     "lora-fixed:RANK": "the same, whose matrices A stay as they are drawn",
 }
 #: the ends of a network's name that say what its batch norm becomes, see :func:`.weights.with_weights`
-NORMS = {",group-norm": "group", ",affine-norm": "affine"}
+NORMS = {",batch-norm": "batch", ",group-norm": "group", ",affine-norm": "affine"}
+NETWORKS["NETWORK,batch-norm"] = "batch norm, of networks that have group norm otherwise; a client's own with fedbn"
 NETWORKS["NETWORK,group-norm"] = "group norm instead of batch norm, of each picture by itself"
 NETWORKS["NETWORK,affine-norm"] = "batch norm by the statistics that a file of weights has, which stay"
 
@@ -113,12 +114,17 @@ class Recipe:
             raise UserError(f"{Z_NORM[1:]} is for methods with latent features (pfedv, fedv); got {whole}")
         adapted = head.kind.startswith("lora")
         if self.latent and not adapted and (head.kind != "linear" or weights is not None or norm):
-            raise UserError("latent features of a network with weights= take adapters: head=lora:RANK:LAYER,...")
+            raise UserError(
+                "latent features of a network with weights=, or NETWORK,...-norm, take adapters: "
+                "head=lora:RANK:LAYER,..."
+            )
         example, latents = torch.zeros(1, *self.event), 0
         encoder: Any = None
         with torch.random.fork_rng(devices=[]):  # the weights made here are never used: see Network.init
             try:
                 module, kind = module_of(spec, torch.Size(self.event))
+                if norm == "batch" and not has_batch_norm(module):
+                    raise UserError(f"network {spec} has no batch norm that batch-norm could keep")
                 module = self._normed(module, norm or kind.norm, weights, again)
                 features = module.eval()(example).shape[-1]
                 if self.latent and not adapted:

@@ -76,6 +76,11 @@ def load_weights(module: nn.Module, path: Weights, spec: str) -> None:
     module.load_state_dict({key: tensors.get(key, value) for key, value in own.items()})
 
 
+def has_batch_norm(module: nn.Module) -> bool:
+    """Whether there is any in it."""
+    return any(isinstance(part, BATCH_NORMS) for part in module.modules())
+
+
 def with_weights(module: nn.Module, path: Weights | None, norm: str, spec: str) -> nn.Module:
     """The network with a file's weights, and what it normalises by.
 
@@ -89,8 +94,7 @@ def with_weights(module: nn.Module, path: Weights | None, norm: str, spec: str) 
     Raises:
         UserError: for statistics that no file has; see :func:`load_weights`.
     """
-    has = any(isinstance(part, BATCH_NORMS) for part in module.modules())
-    if norm != "batch" and not has:
+    if norm != "batch" and not has_batch_norm(module):
         raise UserError(f"network {spec} has no batch norm that {norm}-norm could replace")
     if norm == "affine":
         if path is None:

@@ -165,17 +165,23 @@ class Surface:
         """A criterion's height, gradient and curvature by coordinates x (k,), of those by numbers theta(x).
 
         With J = d theta / dx: J^T g, and J^T C J less what g^T theta(x) bends; and the prior, where they are mixed.
+        Nothing bends where theta(x) = x and the prior is flat: with a fixed prior only log sigma is left.
         """
         with torch.enable_grad():
             leaf = at.detach().clone().requires_grad_()
             numbers = self.of_coordinates(leaf)
             prior = self.log_prior(leaf) if mixing else height.new_zeros(())
             (first,) = torch.autograd.grad(slope @ numbers + prior, leaf, create_graph=True)
-            bend, turn = (
-                torch.stack([torch.autograd.grad(unit, leaf, retain_graph=True)[0] for unit in covariance])
-                for covariance in (first, numbers)
-            )
+            bend, turn = _jacobian(first, leaf), _jacobian(numbers, leaf)
         return height + prior.detach(), first.detach(), turn.mT @ curvature @ turn - bend
+
+
+def _jacobian(vector: Tensor, leaf: Tensor) -> Tensor:
+    """Derivatives of each number by each of the leaf's, zero where it is a constant."""
+    zero = torch.zeros_like(leaf)
+    return torch.stack([
+        torch.autograd.grad(part, leaf, retain_graph=True)[0] if part.requires_grad else zero for part in vector
+    ])  # fmt: skip
 
 
 def upright(method: MixedModel, state: State) -> State:

@@ -135,18 +135,21 @@ def test_an_ablation_of_parts(hierfl: Call, tmp_path: Path) -> None:
     code, out, err = hierfl("ablate", "pfedhb", *small)
     assert code == 0, err
     configs = {p.parent.name: tomllib.loads(p.read_text()) for p in (tmp_path / "a").glob("*-0/config.toml")}
-    assert len(configs) == 6
+    assert len(configs) == 7
     whole = configs["whole-0"]["settings"]
     changed = {name: {k: v for k, v in config["settings"].items() if v != whole[k]} for name, config in configs.items()}
     assert changed == {
-        "whole-0": {}, "no-shares-0": {"shares": "off"}, "no-heads-0": {"heads": "off"},
+        "whole-0": {}, "fixed-prior-0": {"prior": "fixed"},
+        "no-shares-0": {"shares": "off"}, "no-heads-0": {"heads": "off"},
         "neither-0": {"shares": "off", "heads": "off"}, "features-too-0": {"features": "on"},
         "confusion-too-0": {"confusion": "on"},
     }  # fmt: skip
     neither = json.loads((tmp_path / "a" / "neither-0" / "summary.json").read_text())
     assert neither["pm_nll"] == pytest.approx(neither["gm_nll"], rel=0.5)
-    assert len(pd.read_csv(tmp_path / "a" / "comparison" / "gains.csv")["over"].unique()) == 5
-    assert "heads=off" in out
+    over = pd.read_csv(tmp_path / "a" / "comparison" / "gains.csv")["over"].unique()
+    parts = ("fixed prior", "no shares", "no heads", "neither", "features too", "confusion too")
+    assert set(over) == {f"pfedhb ({part})" for part in parts}
+    assert "no heads prior=hierarchical, shares=on, heads=off" in " ".join(out.split())
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "a").glob("*/summary.json")}
     assert hierfl("ablate", "pfedhb", *small)[0] == 0
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())

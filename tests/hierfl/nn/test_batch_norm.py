@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -37,6 +37,18 @@ def convolutions() -> nn.Sequential:
     )  # fmt: skip
 
 
+class Residual(nn.Module):
+    """No chain: its input is added to what a block makes of it, as in a ResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1, bias=False), nn.BatchNorm2d(2), nn.ReLU())
+        self.last = nn.Sequential(nn.Flatten(), nn.Linear(32, 6), nn.BatchNorm1d(6, momentum=0.3), nn.ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(x + self.block(x))
+
+
 def weights_of(network: Network, rows: int) -> dict[str, Tensor]:
     """A set of weights and statistics for each client, all different."""
     made = {}
@@ -62,10 +74,10 @@ def inputs() -> tuple[Tensor, Tensor]:
     return torch.where(mask[..., None, None, None], x, 1e3), mask  # padding would show
 
 
-@pytest.mark.parametrize("looped", [True, False])
-def test_training_is_torchs_own_for_every_client(looped: bool) -> None:
-    network = Network(convolutions(), weights="drawn")
-    if not looped:  # as on other devices than a CPU
+@pytest.mark.parametrize("kind", ["looped", "chain", "residual"])
+def test_training_is_torchs_own_for_every_client(kind: str) -> None:
+    network = Network(Residual() if kind == "residual" else convolutions(), weights="drawn")
+    if kind == "chain":  # as on other devices than a CPU
         network._loop = 0
     (x, mask), weights = inputs(), weights_of(network, 3)
     leaves = {k: v if is_statistic(k) else v.requires_grad_() for k, v in weights.items()}
@@ -84,10 +96,10 @@ def test_training_is_torchs_own_for_every_client(looped: bool) -> None:
                 assert torch.allclose(norms.running[f"base.{name}"][j], value, atol=1e-10), name
 
 
-@pytest.mark.parametrize("looped", [True, False])
-def test_predictions_go_by_running_statistics(looped: bool) -> None:
-    network = Network(convolutions(), weights="drawn")
-    network._loop = network._loop if looped else 0
+@pytest.mark.parametrize("kind", ["looped", "chain", "residual"])
+def test_predictions_go_by_running_statistics(kind: str) -> None:
+    network = Network(Residual() if kind == "residual" else convolutions(), weights="drawn")
+    network._loop = 0 if kind == "chain" else network._loop
     (x, _), weights = inputs(), weights_of(network, 3)
     for norms in (None, Norms(None, frozenset({"w"}))):  # nothing is trained, or something else
         y = network.apply(weights, x, norms=norms)
@@ -174,10 +186,11 @@ def federation(sizes: tuple[int, ...] = (23, 12), seed: int = 0) -> Federation:
     return Federation.from_arrays(x, y, who, test=0.0)
 
 
-def test_a_round_is_torchs_own_training() -> None:
+@pytest.mark.parametrize("made", [convolutions, Residual])
+def test_a_round_is_torchs_own_training(made: Callable[[], nn.Module]) -> None:
     """FedAvg with batch norm, weights and statistics: minibatches of five with a short last one, two clients."""
     fed = federation()
-    network = Architecture(Network(convolutions(), weights="drawn"), LinearHead(6, 3))
+    network = Architecture(Network(made(), weights="drawn"), LinearHead(6, 3))
     method = FedAvg(network, epochs=2, lr=0.1, batch=5, momentum=0.9, init_scale=0.5)
     run = fit(method, fed, rounds=1, chunk=2, dtype=torch.float64, progress=False, seed=4)
     start = InitialWeights.of(network, 4)
@@ -212,14 +225,44 @@ def test_gradients_know_nothing_of_statistics() -> None:
     assert not torch.equal(run.shared["base.1.running_var"], torch.ones(4))
 
 
-def test_buffers_that_cannot_be_kept() -> None:
-    class Mine(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(2)
+class Shared(nn.Module):
+    """One batch norm, so many times."""
 
+    def __init__(self, places: int, calls: int = 1) -> None:
+        super().__init__()
+        norm = nn.BatchNorm1d(2)
+        self.norms, self.calls = nn.ModuleList([norm] * places), calls
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.calls):
+            x = self.norms[0](x)
+        return x
+
+
+def test_a_client_without_an_example_in_a_batch_learns_nothing_of_it() -> None:
+    network = Network(Residual(), weights="drawn")
+    (x, mask), weights = inputs(), weights_of(network, 3)
+    mask[1] = False
+    norms = Norms(mask, frozenset(network.names))
+    assert network.apply(weights, x, norms=norms).shape == (3, 5, 6)
+    for name in ("block.1.running_mean", "last.2.running_var"):
+        assert torch.equal(norms.running[f"base.{name}"][1], weights[name][1, 0])
+        assert not torch.equal(norms.running[f"base.{name}"][2], weights[name][2, 0])
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_batch_norm_is_called_once(calls: int) -> None:
+    network = Network(Shared(1, calls))
+    norms = Norms(None, frozenset(network.names))
+    with pytest.raises(UserError, match=rf"calls its batch norm 'norms.0' {calls} times a pass"):
+        network.apply(weights_of(network, 2), torch.randn(2, 5, 2, dtype=torch.float64), norms=norms)
+
+
+def test_buffers_that_cannot_be_kept() -> None:
+    constant = nn.BatchNorm1d(2).requires_grad_(False)
     for module in (
-        Mine(),
+        Shared(2),
+        nn.Sequential(nn.Sequential(constant, nn.Linear(2, 2))),
         nn.Sequential(nn.BatchNorm1d(2, momentum=None)),
         nn.Sequential(nn.InstanceNorm1d(2, track_running_stats=True)),
     ):
