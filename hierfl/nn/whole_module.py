@@ -96,8 +96,8 @@ class WholeModule:
             for k, b in module.named_buffers()
             if k not in own_statistics and not _counts_batches(k, own_statistics)
         }
-        called, own = with_own_norms(module, norms) if norms else (module, {})
-        return cls(name, called, {**{k: p.detach() for k, p in frozen.items()}, **buffers}, own)
+        called, replaced = with_own_norms(module, norms) if norms else (module, {})
+        return cls(name, called, {**{k: p.detach() for k, p in frozen.items()}, **buffers}, replaced)
 
     def dropout(self) -> list[nn.Module]:
         """Its layers of dropout, those of probability 0 left out.
@@ -139,7 +139,7 @@ class WholeModule:
                 norm.seen = []
             try:  # (of padding alone nothing is learned, see below)
                 y = self(weights, xs[:present] if present else xs)
-                seen = {prefix: norm.seen for prefix, norm in self.norms.items()}
+                seen = {prefix: norm.seen or [] for prefix, norm in self.norms.items()}
             finally:
                 for norm in self.norms.values():
                     norm.seen = None
