@@ -21,7 +21,7 @@ def test_a_runs_table_is_in_its_folder_and_says_which_rows_use_test_inputs(
     table = pd.read_csv(tmp_path / "all.csv", keep_default_na=False)
     own = pd.read_csv(folders[0] / "protocols.csv", keep_default_na=False)
     assert own.equals(table[table["method"] == "pfedhb"].reset_index(drop=True))
-    assert set(own["setting"]) == {"shares=on heads=off"}
+    assert set(own["setting"]) == {"prior=hierarchical shares=on heads=off"}
     assert set(own.loc[own["transductive"].astype(str) == "True", "shares"]) == {"test"}
     of_local = table.loc[table["method"] == "local", ["predictions", "shares"]]
     assert of_local.drop_duplicates().values.tolist() == [["pm", ""]]
