@@ -2,11 +2,13 @@
 
     python .ci/shards.py measure          runs all slow tests, and writes .ci/slow.json anew
     python .ci/shards.py measure FILE     takes the seconds from a file that HIERFL_TEST_SECONDS=FILE has written
+    python .ci/shards.py run NAME ...     runs these shards, and records HEAD as the commit at which they passed
+    python .ci/shards.py run --oldest N   the N shards that passed the most commits ago
 
 A shard is some tests of one folder, at most :data:`LIMIT` CPU seconds in all, or one test that takes longer. It touches
-the packages that its files are the tests of, or import, by way of tests/support too. A run takes at most two shards
-that touch what has changed since the commit in .ci/base, and one more that the hash of HEAD chooses, so that all come
-round.
+the packages that its files are the tests of, or import, by way of tests/support too. The record has the commit at which
+a shard last passed. A run takes at most two shards that touch most of what has changed since then, and one more that
+the hash of HEAD chooses.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -41,12 +44,14 @@ class Shard:
         tests: {name of a test without its parameters: CPU seconds of all its slow cases}.
         touches: packages of the house.
         estimated: tests whose seconds were not measured on their own, or not since they changed.
+        passed: the commit at which all of them last passed; "" where that is not recorded.
     """
 
     name: str
     tests: Mapping[str, float]
     touches: tuple[str, ...]
     estimated: tuple[str, ...] = ()
+    passed: str = ""
 
     @property
     def seconds(self) -> float:
@@ -123,16 +128,18 @@ def read() -> list[Shard]:
     """The shards as they are recorded."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     return [
-        Shard(name, one["tests"], tuple(one["touches"]), tuple(one.get("estimated", ())))
+        Shard(name, one["tests"], tuple(one["touches"]), tuple(one.get("estimated", ())), one.get("passed", ""))
         for name, one in record.items()
     ]
 
 
 def write(shards: Iterable[Shard]) -> None:
-    """Records them."""
+    """Records them. Shards that are cut anew keep the commit at which the same tests passed."""
+    before = {frozenset(shard.tests): shard.passed for shard in read()} if RECORD.exists() else {}
     record = {
         shard.name: {
             "seconds": round(shard.seconds, 1), "touches": shard.touches,
+            **({"passed": passed} if (passed := shard.passed or before.get(frozenset(shard.tests), "")) else {}),
             "tests": {test: round(taken, 1) for test, taken in shard.tests.items()},
             **({"estimated": shard.estimated} if shard.estimated else {}),
         }
@@ -146,40 +153,82 @@ def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-def changed() -> list[str]:
-    """Files that have changed since the commit in .ci/base, uncommitted ones too; all where it is not known."""
-    base = (ROOT / ".ci" / "base").read_text(encoding="utf-8").strip()
-    if subprocess.run(["git", "cat-file", "-e", f"{base}^{{commit}}"], cwd=ROOT, capture_output=True).returncode:
-        return git("ls-files").splitlines()
-    return [*git("diff", "--name-only", base).splitlines(), *git("ls-files", "-o", "--exclude-standard").splitlines()]
+@cache
+def is_commit(name: str) -> bool:
+    """Whether the history at hand has such a commit."""
+    found = subprocess.run(["git", "cat-file", "-e", f"{name}^{{commit}}"], cwd=ROOT, capture_output=True)
+    return bool(name) and not found.returncode
 
 
-def choose(shards: list[Shard], files: Iterable[str], head: str) -> list[tuple[Shard, str]]:
+@cache
+def changed(since: str) -> frozenset[str]:
+    """Files that have changed since a commit, uncommitted ones too; all where it is not in the history at hand."""
+    if not is_commit(since):
+        return frozenset(git("ls-files").splitlines())
+    new = git("ls-files", "-o", "--exclude-standard")
+    return frozenset([*git("diff", "--name-only", since).splitlines(), *new.splitlines()])
+
+
+def choose(
+    shards: list[Shard], head: str, files_since: Callable[[str], Collection[str]] = changed
+) -> list[tuple[Shard, str]]:
     """What a run takes, and why.
 
     Args:
         shards: all of them.
-        files: that have changed.
         head: the commit that is tested; its hash chooses among equals, and the last one.
+        files_since: the files that have changed since a commit.
     """
-    files = set(files)
-    packages = {package_of(file) for file in files} - {""}
 
     def turn(shard: Shard) -> str:
         return hashlib.sha256(f"{head} {shard.name}".encode()).hexdigest()
 
-    def near(shard: Shard) -> int:
-        return 3 * len(shard.files & files) + len(packages & set(shard.touches))
+    def near(shard: Shard) -> tuple[list[str], list[str]]:
+        files = files_since(shard.passed)
+        packages = {package_of(file) for file in files} - {""}
+        return sorted(shard.files & set(files)), sorted(packages & set(shard.touches))
 
-    order = sorted((shard for shard in shards if near(shard)), key=lambda shard: (-near(shard), turn(shard)))
+    def rank(shard: Shard) -> tuple[int, str]:
+        own, theirs = near(shard)
+        return -3 * len(own) - len(theirs), turn(shard)
+
     chosen = []
-    for shard in order[:TOUCHED]:
-        own, theirs = sorted(shard.files & files), sorted(packages & set(shard.touches))
-        chosen.append(
-            (shard, f"touches {', '.join([*own, *theirs][:4])}{' and more' if len([*own, *theirs]) > 4 else ''}")
-        )
+    for shard in sorted((shard for shard in shards if any(near(shard))), key=rank)[:TOUCHED]:
+        both = [name for names in near(shard) for name in names]
+        chosen.append((shard, f"touches {', '.join(both[:4])}{' and more' if len(both) > 4 else ''}"))
     left = sorted((shard for shard in shards if shard not in [one for one, _ in chosen]), key=turn)
     return [*chosen, *((shard, f"the turn of commit {head[:8]}") for shard in left[:1])]
+
+
+def oldest(shards: list[Shard], number: int) -> list[str]:
+    """The names of those that passed the most commits ago; first those of which that is not recorded."""
+
+    def commits_ago(shard: Shard) -> float:
+        known = is_commit(shard.passed)
+        return -int(git("rev-list", "--count", f"{shard.passed}..HEAD")) if known else -math.inf
+
+    return [shard.name for shard in sorted(shards, key=commits_ago)[:number]]
+
+
+def run(names: list[str]) -> int:
+    """Runs shards one after the other, and records those that pass; how many did not."""
+    shards = {shard.name: shard for shard in read()}
+    if names[:1] == ["--oldest"]:
+        names = oldest(list(shards.values()), int(names[1]))
+    if unknown := [name for name in names if name not in shards]:
+        sys.exit(f"no shard is called {', '.join(unknown)}; there are {', '.join(shards)}")
+    if git("status", "--porcelain", "--", ".", f":!{RECORD.relative_to(ROOT)}").strip():
+        sys.exit("what passes is recorded with HEAD, and files here are not committed: commit them first")
+    head, failed = git("rev-parse", "HEAD").strip(), 0
+    for name in names:
+        print(f"== {name}: {shards[name].seconds:.0f} CPU seconds", flush=True)
+        command = [sys.executable, "-P", "-m", "pytest", "-q", "-m", "slow", *shards[name].tests]
+        if subprocess.run(command, cwd=ROOT).returncode:
+            print(f"== {name}: FAILED", flush=True)
+            failed += 1
+        else:  # each at once: the next may be stopped
+            write(replace(shard, passed=head) if shard.name == name else shard for shard in read())
+    return failed
 
 
 def measure(file: Path | None) -> None:
@@ -198,6 +247,12 @@ def measure(file: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] != ["measure"] or len(sys.argv) > 3:
-        sys.exit(__doc__)
-    measure(Path(sys.argv[2]) if len(sys.argv) == 3 else None)
+    match sys.argv[1:]:
+        case ["measure", *file] if len(file) <= 1:
+            measure(Path(file[0]) if file else None)
+        case ["run", "--oldest", number] if number.isdecimal():
+            sys.exit(run(["--oldest", number]))
+        case ["run", first, *more] if first != "--oldest":
+            sys.exit(run([first, *more]))
+        case _:
+            sys.exit(__doc__)

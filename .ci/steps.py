@@ -12,7 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from shards import ROOT, changed, choose, git, read
+from shards import ROOT, choose, git, read
 
 #: what lint, types and docs need beside what the tests have, from pyproject.toml's extras
 TOOLS = ("dev", "docs")
@@ -122,7 +122,7 @@ def browser() -> None:
 def main(what: str) -> None:
     """Everything, in order."""
     shards, head = read(), git("rev-parse", "HEAD").strip()
-    chosen = [(shard, "all of them") for shard in shards] if what == "--all" else choose(shards, changed(), head)
+    chosen = [(shard, "all of them") for shard in shards] if what == "--all" else choose(shards, head)
     print(f"slow tests: {len(chosen)} of {len(shards)} shards, {sum(s.seconds for s, _ in chosen):.0f} CPU seconds")
     for shard, why in chosen:
         print(f"  {shard.name} ({shard.seconds:.0f} s, {len(shard.tests)} tests): {why}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -57,14 +59,39 @@ def test_a_run_takes_two_that_the_change_touches_and_one_by_turns(shards: Module
     files = ["inference/room3/a.py", "tests/room/test_7.py", "README.md", "inference/room9/b.py"]
     turns = set()
     for commit in range(200):
-        chosen = shards.choose(all_shards, files, str(commit))
+        chosen = shards.choose(all_shards, str(commit), lambda since: files)
         assert len(chosen) == 3
         assert chosen[0][0].name == "room-7"  # (the test itself has changed)
         assert chosen[1][0].name in ("room-3", "room-9")
         assert "inference/room" in chosen[1][1]
         turns.add(chosen[2][0].name)
     assert len(turns) == 10
-    assert [why for _, why in shards.choose(all_shards, ["README.md"], "abc")] == ["the turn of commit abc"]
+    chosen = shards.choose(all_shards, "abc", lambda since: ["README.md"])
+    assert [why for _, why in chosen] == ["the turn of commit abc"]
+
+
+def test_each_shard_asks_what_has_changed_since_it_passed(shards: ModuleType) -> None:
+    one, other = (
+        shards.Shard(f"room-{k}", {f"tests/room/test_{k}.py::test_one": 1.0}, ("hierfl/nn",), passed=passed)
+        for k, passed in enumerate(("old", "new"))
+    )
+    since = {"old": ["hierfl/nn/a.py"], "new": []}
+    assert shards.choose([one, other], "head", lambda commit: since[commit])[0][0] is one
+    assert "touches" not in shards.choose([other], "head", lambda commit: since[commit])[0][1]
+    assert shards.oldest([shards.Shard("a", {}, (), passed="HEAD"), shards.Shard("b", {}, ())], 1) == ["b"]
+    files = set(shards.git("ls-files").splitlines())
+    assert shards.changed("no commit") == files
+
+
+def test_shards_keep_the_commit_at_which_they_passed(
+    shards: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "RECORD", tmp_path / "slow.json")
+    seconds = {"tests/house/test_ci.py::test_x": 1.0, "tests/models/test_pfedv.py::test_y": 1.0}
+    shards.write(replace(shard, passed="abc") for shard in shards.cut(seconds))
+    assert [shard.passed for shard in shards.read()] == ["abc", "abc"]
+    shards.write(shards.cut({**seconds, "tests/models/test_pfedv.py::test_z": 1.0}))
+    assert {shard.name: shard.passed for shard in shards.read()} == {"house-1": "abc", "models-1": ""}
 
 
 def test_shards_are_cut_by_folder_and_length(shards: ModuleType) -> None:
