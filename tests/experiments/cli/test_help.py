@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 
+from support.budget import slowness, spent
 from support.commands import Call
 
 
@@ -40,10 +40,10 @@ def test_help_is_fast_and_heavy_imports_wait() -> None:
     command = [sys.executable, "-m", "hierfl", "--help"]
     seconds = []
     for _ in range(3):
-        start = time.perf_counter()
+        start = spent()  # (CPU seconds of this process and its children: others may hold the cores)
         subprocess.run(command, check=True, capture_output=True)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1
+        seconds.append(spent() - start)
+    assert min(seconds) < slowness()
     heavy = ("torch", "pyro", "arviz", "pandas", "matplotlib", "sklearn")
     code = f"import sys, hierfl.experiments.cli; print([m for m in {heavy} if m in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout

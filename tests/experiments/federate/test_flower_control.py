@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,8 @@ def test_the_app_is_told_all_that_was_said(control: Control, tmp_path: Path, mon
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_ends_the_follower_ends_the_server(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """And the follower says beforehand how that is done."""
     own = write_tables(patients(3), tmp_path / "data")
     parties = Parties.of(own)
@@ -132,6 +133,8 @@ def test_what_ends_the_follower_ends_the_server(
     # (to this thread: of a signal to the process another thread may be told, and this one would wait for ever)
     monkeypatch.setattr(flower_server, "_followed", lambda *given: signal.raise_signal(number))
     before = signal.getsignal(signal.SIGTERM)
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # (a shell's background processes ignore it)
     more: Any = {"resume": False, "restart": False, "deadline": 0.0, "trust_code": False, "say": lines.append}
     with pytest.raises((Terminated, KeyboardInterrupt)):
         serve_in_superlink(study, tmp_path / "server", Started(), tmp_path / "coordinator", **more)  # type: ignore[arg-type]
