@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import runpy
 import textwrap
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from support.gallery import load
 
@@ -23,6 +25,24 @@ def test_the_first_screen_has_the_commands_a_picture_and_the_alternatives() -> N
     assert "](docs/images/" in first
     for word in ("lme4", "Flower", "PFLlib", "statistician", "engineer", "researcher"):
         assert word in first
+
+
+def test_the_tables_of_results_are_those_of_committed_runs() -> None:
+    figures = {"pm_accuracy": (100, 1), "gm_accuracy": (100, 1), "pm_nll": (1, 3), "pm_ece": (1, 3)}
+    runs = pd.read_csv(ROOT / "experiments/results/digits/table/runs.csv")
+    table = README.partition("over seven seeds, last round:")[2].partition("[All 34 rows")[0]
+    shown = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")][2:]
+    assert len(shown) > 10
+    for name, *values in shown:
+        own = runs[runs.method == name.replace("(this project)", "").strip(" *").lower()]
+        assert len(own) == 7, name
+        for value, (figure, (scale, digits)) in zip(values, figures.items(), strict=True):
+            mean, error = scale * own[figure].mean(), scale * own[figure].sem()
+            assert value.strip() == ("" if math.isnan(mean) else f"{mean:.{digits}f} ± {error:.{digits}f}"), name
+    runs = pd.read_csv(ROOT / "experiments/results/fashion-mnist/pfedhb/runs.csv")
+    own = 100 * runs[runs.method == "pfedhb"]
+    pm, gm = (f"{own[figure].mean():.1f} ± {own[figure].sem():.1f}" for figure in ("pm_accuracy", "gm_accuracy"))
+    assert f"| **PFedHB** (five seeds) | {pm} | | {gm} | |" in README
 
 
 def test_there_are_two_commands() -> None:
