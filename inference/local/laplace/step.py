@@ -31,7 +31,7 @@ from ...state import State
 from .curvature import Covariance, curvature
 from .forms import Curvature, Scaled
 from .lost import finite_draws
-from .newton import conjugate_gradients, line_search
+from .newton import newton_step
 from .points import DEVIATIONS, client_deviations, deviations, population_deviations
 from .population_terms import Groups, PopulationTerms
 from .posterior import AtDraws, Posterior, pairs
@@ -39,8 +39,6 @@ from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
 MAX_NUMBERS_AT_ONCE = 2_000_000
-#: Newton's steps end where what one of them promises is less: 1e-8 posterior standard deviations
-ARRIVED = 1e-16
 
 
 @dataclass(frozen=True)
@@ -213,19 +211,23 @@ class GaussianHead:
         return posterior
 
     def _moved(self, target: Target, posterior: Posterior, begun: Tensor | None) -> tuple[Expansion, Curvature, Scaled]:
-        """The expansion where the mean stands after Newton's steps, and the curvature there."""
+        """The expansion where the mean stands after Newton's steps, and the curvature there.
+
+        Directions are exact. A form that is not is a preconditioner alone, for which the last turn's curvature will do.
+        """
         spread = None if posterior.away is None else target.spread(posterior.away, self.points)
         at = target.at(posterior.mu, spread) if begun is None else target.followed(posterior.mu, begun, spread)
-        for _ in range(self.newton):
+        exact = self.covariance == "full"
+        held = self.newton > 1 and not exact
+        h, scaled = self._curvature(at, posterior.known[1] if held and posterior.known else None)
+        for number in range(self.newton):
             # After the last step that of the step before will do: where nothing moves any more they are the same.
-            h, scaled = self._curvature(at)
-            slope = at.slope
-            step = at.r * self._solved(at, scaled, at.r * slope)
-            promised = (slope * step).sum(-1)
-            if bool((promised < ARRIVED).all()):
+            h, scaled = self._curvature(at) if number and not held else (h, scaled)
+            ahead = newton_step(target, at, scaled, spread, exact)
+            if ahead is None:
                 break
-            at = line_search(target, at, step, promised, spread)
-        return at, h, scaled
+            at = ahead
+        return at, *(self._curvature(at) if held else (h, scaled))
 
     def around_mode(self, target: Target) -> tuple[Expansion, Curvature, Scaled]:
         """The posterior's expansion, begun at the prior's mean: of shared values and data alone.
@@ -237,13 +239,9 @@ class GaussianHead:
         begin = torch.zeros_like(m).expand(deviations(m.shape[-1]), *m.shape)
         return self._turned(target, Posterior(m, begin), None, self.turns).expansion
 
-    def _curvature(self, at: Expansion) -> tuple[Curvature, Scaled]:
-        h = curvature(self.covariance, at.z, at.weights, self.rank)
+    def _curvature(self, at: Expansion, h: Curvature | None = None) -> tuple[Curvature, Scaled]:
+        h = h or curvature(self.covariance, at.z, at.weights, self.rank)
         return h, h.scaled(at.r)
-
-    def _solved(self, at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
-        """B^-1 right, B exact."""
-        return scaled.solve(right) if self.covariance == "full" else conjugate_gradients(at, scaled, right)
 
     def _final(self, target: Target, places: Iterator[AtDraws]) -> State:
         """Draws (K, S, d) at draws of the shared values."""

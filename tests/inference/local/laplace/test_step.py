@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hierfl import Federation
 from hierfl.errors import UserError
+from hierfl.inference.local.laplace import step as laplace_step
 from hierfl.inference.local.laplace.curvature import COVARIANCES
 from hierfl.inference.local.laplace.forms import along, blocks_of
 from hierfl.inference.local.laplace.points import SETS, predictor_points
@@ -99,6 +100,27 @@ def test_means_are_stationary_whatever_the_covariance(fed, points, covariance):
         assert torch.autograd.functional.jacobian(height, mu).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_steps_end_where_rows_have_arrived_and_share_a_preconditioner(fed, monkeypatch, dtype):
+    """Curvatures of two turns: at the start, and after each. The mode is that of the exact form."""
+    counted = []
+    for name in ("curvature", "newton_step"):
+        whole = getattr(laplace_step, name)
+        monkeypatch.setattr(
+            laplace_step, name, lambda *given, _whole=whole, _name=name: counted.append(_name) or _whole(*given)
+        )
+    method = method_of(fed)
+    chunk = rows_of(method, replace(fed, dtype=dtype))
+    chunk = replace(chunk, shared={k: v.to(dtype) for k, v in chunk.shared.items()})
+    chunk = chunk.put({k: v.to(dtype) for k, v in chunk.values.items()})
+    step = GaussianHead("w_j", "mu", covariance="low_rank", rank=6, newton=30, turns=2, points=1)
+    found = step.run(chunk, 0).values["mu"]
+    assert counted.count("curvature") == 3
+    assert counted.count("newton_step") < 15
+    exact = GaussianHead("w_j", "mu", newton=30, points=1).run(chunk, 0).values["mu"]
+    torch.testing.assert_close(found, exact, rtol=0, atol=1e-7 if dtype == torch.float64 else 1e-3)
+
+
 def test_the_variational_precision_is_minus_the_mean_hessian(fed):
     """Averaged over draws of the head itself; deviations of small heads have the posterior's covariance exactly."""
     method = method_of(fed, points=256)
@@ -175,10 +197,12 @@ def test_a_mean_begins_as_far_from_w_as_it_was_where_the_prior_is_narrow(fed, rh
     torch.testing.assert_close(found, mu + 1.0 if with_w else mu)
 
 
+@pytest.mark.parametrize("steps", [{"newton": 1}, {"newton": 20, "turns": 2}], ids=["one", "all"])
 @pytest.mark.parametrize("covariance", COVARIANCES)
-def test_a_row_does_not_depend_on_who_is_beside_it(fed, covariance):
+def test_a_row_does_not_depend_on_who_is_beside_it(fed, covariance, steps):
+    """A row that has arrived stays while others move."""
     method = method_of(fed)
-    chunk, step = rows_of(method, fed), GaussianHead("w_j", "mu", newton=1, covariance=covariance, rank=3)
+    chunk, step = rows_of(method, fed), GaussianHead("w_j", "mu", covariance=covariance, rank=3, **steps)
     together = step.run(chunk, 0).values["mu"]
     for row in range(len(together)):
         alone = step.run(chunk.part(row, row + 1), 0).values["mu"]
