@@ -62,6 +62,7 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict for new rows with a finished run, or at a site with its own model: without the data that were fitted."""
     from ..run_folder.csv_files import write_frame
+    from ..run_folder.kept_model import MODEL
 
     if out is not None and out.exists() and not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
@@ -81,8 +82,17 @@ def predict(
         given_options = {"--client": client, "--new": new, "--given": given, "--interval": interval, "--group": group}
         if of_runs := [name for name, value in given_options.items() if value]:
             raise UserError(f"{of_runs[0]} is for the folder of a run, and {folder} has no config.toml")
+        from hierfl.inference.engines.remote.keys import KEY_FILE
+
+        from ..federate.guard.home import SITE, STUDIES
         from .federate.site import predict_at_site
 
+        if (folder / MODEL).is_dir():
+            raise UserError(
+                f"{folder} has {MODEL}/, as a run has, and no config.toml: copy the whole folder of the run"
+            )
+        if not any((folder / name).exists() for name in (KEY_FILE, SITE, STUDIES)):
+            raise UserError(f"{folder} is no folder of a finished run, which has config.toml, and none of a site")
         answers = predict_at_site(folder, data, study, draws or 0, how, shares, trust_code=trust_code)
     if as_json:
         print_json(answers)

@@ -36,6 +36,8 @@ from .resume import restore
 from .summary import read_summary
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hierfl.inference.state import State
 
     from ..config import Configuration
@@ -77,13 +79,20 @@ def load_run(
     read_summary(place)
     if not (place / MODEL / "checkpoint.json").is_file():
         raise UserError(
-            f"{place} was written before runs kept their models: hierfl run --resume {place} writes it again, from its "
-            "checkpoint and the data"
+            f"{place} has no {MODEL}/: it was not copied, or was written before runs kept their models: hierfl run "
+            f"--resume {place} writes it again, from its checkpoint and the data"
         )
     state, record = kept.read(place / MODEL)
+    _check_one_run(place, config, record)
     if rows:
         return _with_rows(place, config, state, record, trust_code=trust_code or method is not None)
     cls = _class_of(place, config, method, trust_code=trust_code)
+    if is_tabular(cls) is not (record["network"] is None):
+        kinds = ("of a table", "of a network")
+        raise UserError(
+            f"{place}: {cls.__name__} is a method {kinds[not is_tabular(cls)]}, and the model in {MODEL}/ is "
+            f"{kinds[record['network'] is not None]}: config.toml or {MODEL}/ is of another run, or was changed"
+        )
     if is_tabular(cls):
         if network is not None or federation is not None:
             raise UserError(f"network= and federation= are of runs of networks, and {place} is of a table: rows=True")
@@ -117,6 +126,18 @@ def _with_rows(
     if not is_tabular(ready.method):
         return run
     return FittedModel(run) if reads_columns(type(ready.method)) else FittedMixedModel(run, str(config.run.formula))
+
+
+def _check_one_run(folder: Path, config: Configuration, record: Mapping[str, Any]) -> None:
+    """Refuses a folder whose configuration and model are of different runs: it would predict, and say nothing."""
+    run, data = config.run, record["federation"].get("digest")
+    pairs = {"data": (run.federation, data), "seed": (run.seed, record["seed"])}
+    for what, (configured, kept_value) in pairs.items():
+        if None not in (configured, kept_value) and configured != kept_value:
+            raise UserError(
+                f"{folder}: config.toml has the {what} {configured}, and the model in {MODEL}/ {kept_value}: one of "
+                "them is of another run, or was changed"
+            )
 
 
 def _made(cls: type[Method], network: Architecture, config: Configuration) -> Method:

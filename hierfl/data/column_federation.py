@@ -28,7 +28,7 @@ def column_federation(
         df: one row per observation.
         client: the column that names the clients.
         columns: those that a model reads, which must be complete; None for all others than ``client``.
-        spellings: of names of clients and levels that differ in blanks, capitals or Unicode form alone: "refuse",
+        spellings: of names of clients and levels that differ in blanks, capitals, zeros and the like alone: "refuse",
             "join" or "keep", or by column {"ward": "join"}.
         name: what to call the data.
 

@@ -33,6 +33,9 @@ def one_column(values: Any, what: str) -> np.ndarray:
         UserError: for one-hot rows, missing values, dates and other objects.
     """
     y = values if isinstance(values, Tensor | np.ndarray) else plain_array(values, what)
+    if y.ndim == 0:
+        shown = "a generator: make a list of it" if hasattr(values, "__next__") else repr(values)
+        raise UserError(f"{what} is {shown}: it has a value for each row")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y.reshape(-1)
     if y.ndim == 2:

@@ -1,11 +1,13 @@
-"""Spellings of one name: names that differ in blanks, capitals or Unicode form alone.
+"""Spellings of one name: names that differ in blanks, capitals, quotes, dashes, zeros or Unicode form alone.
 
-``ward A`` and ``ward a `` are mostly one ward, and sometimes two (``Aa`` and ``aa`` are two genotypes). Nothing in a
-table tells which. So such names are refused by default, and the user says whether to join them or to keep them apart.
+``ward A`` and ``ward a `` are mostly one ward, and sometimes two (``Aa`` and ``aa`` are two genotypes). ``1``, ``01``
+and ``1.0`` are one number, which a program has written in several ways, or three codes. Nothing in a table tells which.
+So such names are refused by default, and the user says whether to join them or to keep them apart.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -22,15 +24,27 @@ if TYPE_CHECKING:
 #: what becomes of names that are spelled alike: the table is refused, they are made one, or they stay different
 Spelling = Literal["refuse", "join", "keep"]
 #: what a message calls the difference
-DIFFERENCE = "in blanks, capitals or Unicode form alone"
+DIFFERENCE = "in blanks, capitals, quotes, dashes, zeros or Unicode form alone"
 #: how many pairs a message shows
 PAIRS_SHOWN = 3
+#: what word processors make of apostrophes, quotes and hyphens
+_TYPED = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u2032`\u00b4", "'") | dict.fromkeys("\u201c\u201d\u201e", '"'))
+_WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")
 
 
 def folded(name: str) -> str:
-    """What all spellings of a name share: NFKC, case folded, single blanks inside, none around, nothing invisible."""
-    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
-    return " ".join("".join(letter for letter in text if unicodedata.category(letter) != "Cf").split())
+    """What all spellings of a name share.
+
+    That is NFKC, case folded, with the keyboard's quotes and hyphens, single blanks inside, none around, and nothing
+    invisible. Of a whole number it is the number without zeros before or behind it.
+    """
+    # NFKC makes a blank and an accent of an acute accent that stands alone.
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name.translate(_TYPED)).casefold())
+    kinds = [(letter, unicodedata.category(letter)) for letter in text]
+    typed = "".join("-" if kind == "Pd" or letter == "\u2212" else letter for letter, kind in kinds if kind != "Cf")
+    plain = " ".join(typed.split())
+    number = _WHOLE.fullmatch(plain)
+    return number[1] + number[2] if number else plain
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:

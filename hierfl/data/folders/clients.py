@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from ...errors import UserError
 from ..frames import is_table
 from ..labels import one_column
 from ..raw_values import number_array
+
+log = logging.getLogger("hierfl")
 
 
 class ClientArrays(NamedTuple):
@@ -58,11 +61,26 @@ def joined_clients(clients: Iterable[Any], name: str) -> ClientArrays:
     if len({str(client) for client in names}) < len(names):
         twice = next(client for client in names if [str(other) for other in names].count(str(client)) > 1)
         raise UserError(f"{name}: client {twice} comes twice")
+    # Of uint8 alone 255 is white, and a type for all would hide it.
+    pixels = [client for client, rows in zip(names, xs, strict=True) if _type(rows) == "uint8"]
+    fractions = [client for client, rows in zip(names, xs, strict=True) if _type(rows).startswith("float")]
+    if pixels and fractions:
+        raise UserError(
+            f"{name}: inputs of client {pixels[0]} are uint8, as pixels from 0 to 255 are, and those of client "
+            f"{fractions[0]} fractions: give all of them in one type and unit"
+        )
+    if empty := [str(client) for client, rows in zip(names, xs, strict=True) if not len(rows)]:
+        log.warning("%s: without rows, and left out: %s", name, ", ".join(empty))
     text = sorted({str(y.dtype.kind) in "US" for y in ys})
     if len(text) > 1:
         raise UserError(f"{name}: some clients' targets are words, and others' numbers")
     sizes = [len(y) for y in ys]
     return ClientArrays(_stacked(xs), np.concatenate(ys), np.repeat(np.array([str(c) for c in names]), sizes))
+
+
+def _type(rows: Any) -> str:
+    """Of a client's inputs; empty for a table, whose columns have types of their own."""
+    return "" if is_table(rows) else str(rows.dtype)
 
 
 def _stacked(xs: list[Any]) -> Any:

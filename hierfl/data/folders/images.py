@@ -117,7 +117,7 @@ def _all(paths: list[Path]) -> Iterator[np.ndarray]:
 
 
 def _note_empty(root: Path, paths: list[Path]) -> None:
-    """Says which folders of clients, and of labels, hold no picture: they are in no fit."""
+    """Says which folders of clients, and of labels, hold no picture, and which pictures lie beside them."""
     filled = {folder for path in paths for folder in (path.parent, path.parent.parent)}
     folders = [path for pattern in ("*", "*/*") for path in sorted(root.glob(pattern)) if path.is_dir()]
     outer = {root, *filled}  # of an empty client its labels need no words
@@ -125,6 +125,12 @@ def _note_empty(root: Path, paths: list[Path]) -> None:
     if empty:
         names = ", ".join(shown(path.relative_to(root)) for path in empty[:SHOWN]) + ", ..." * (len(empty) > SHOWN)
         log.warning("%s: without pictures, and left out: %s", root.name, names)
+    stray = sorted(
+        path for pattern in ("*", "*/*") for path in root.glob(pattern) if path.is_file() and is_picture(path)
+    )
+    if stray:
+        names = ", ".join(shown(path.relative_to(root)) for path in stray[:SHOWN]) + ", ..." * (len(stray) > SHOWN)
+        log.warning("%s: pictures outside of client/label, and left out: %s", root.name, names)
 
 
 def whole(labels: np.ndarray) -> np.ndarray:

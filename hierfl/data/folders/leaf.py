@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,11 +43,32 @@ def read_leaf(root: Path) -> ClientArrays:
 def _users(root: Path) -> Iterator[tuple[str, Any, Any]]:
     for path in sorted(root.glob("*.json")):
         with reading(path, "json file of LEAF"):
-            table = json.loads(read_bytes(path, "a json file of LEAF").decode("utf-8"))
+            text = read_bytes(path, "a json file of LEAF").decode("utf-8-sig")
+            table = json.loads(text, object_pairs_hook=_once)
             if not isinstance(table, dict) or not isinstance(data := table.get("user_data"), dict):
                 raise ValueError("it has no user_data")
-            users = [(str(name), data[name]["x"], data[name]["y"]) for name in table.get("users", data)]
+            names = [str(name) for name in table.get("users", data)]
+            for one, other, lacking in (
+                ("users", "user_data", {*names} - {*data}),
+                ("user_data", "users", {*data} - {*names}),
+            ):
+                if lacking:
+                    raise ValueError(f"{one} has {min(lacking)!r}, and {other} has not")
+            users = [(name, data[name]["x"], data[name]["y"]) for name in names]
         for name, x, y in users:
             if x and isinstance(x[0], str):
                 raise UserError(f"{shown(path)} holds text: make token ids of it, an .npz or arrays with inputs='ids'")
-            yield name, np.array(x, dtype=np.float32), np.array(y)
+            try:
+                yield name, np.array(x, dtype=np.float32), np.array(y)
+            except (ValueError, TypeError) as error:
+                what = f"{shown(path)}: the rows of user {name!r}"
+                raise UserError(f"{what} are not all numbers, or of different lengths") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a json file, none of whose names comes twice: of two the first would be lost."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"{twice!r} comes twice in one object")
+    return result

@@ -65,7 +65,7 @@ def from_formula(
         precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by.
         correlation: of the residuals of a series, such as ``ar1(visit | patient)``; see :mod:`.correlation`.
         na: of rows that lack a value: "refuse" the table, or "drop" them, which ``about["left_out"]`` counts by client.
-        spellings: of names of clients, groups and levels that differ in blanks, capitals or Unicode form alone:
+        spellings: of names of clients, groups and levels that differ in blanks, capitals, zeros and the like alone:
             "refuse" the table, "join" them, or "keep" them apart; or by column, as in
             {"ward": "join", "gene": "keep"}. The spelling that the formula names wins, else the most frequent one.
         test: fraction of every client's rows to hold out.

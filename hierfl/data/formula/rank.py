@@ -12,6 +12,9 @@ from .units import INTERCEPT
 
 #: a column does not vary where its spread is at most this share of its size
 CONSTANT = 1e-9
+#: beside an intercept double precision loses a coefficient where the spread is a smaller share of the size; a share of
+#: at most 1e-13 may be rounding alone
+LOST, ROUNDING = 5e-7, 1e-13
 #: a column is a combination of others where so little of its variance is left beside them
 DEPENDENT = 1e-13
 #: how well the rows of a prediction must keep to such a combination, relative to its terms
@@ -70,6 +73,9 @@ class IndependentColumns:
             centre, scale: about where each column lies and how far it spreads, (p,); 0 and 1 of the intercept, and
                 without an intercept every centre is 0.
             products: U'U of the columns u = (column - centre) / scale, (p, p).
+
+        Raises:
+            UserError: for a column that is nearly the intercept.
         """
         centre, scale = np.asarray(centre, dtype=float), np.asarray(scale, dtype=float)
         ones = intercept_of(names)
@@ -77,7 +83,13 @@ class IndependentColumns:
         gram = products - n * np.outer(mean, mean)
         variance = np.maximum(gram.diagonal(), 0.0) / n
         size = np.abs(centre + scale * mean)
-        varies = (scale * np.sqrt(variance) > CONSTANT * size) & (variance * n > DEPENDENT * products.diagonal())
+        spread = scale * np.sqrt(variance)
+        for k in np.flatnonzero((spread > ROUNDING * size) & (spread < LOST * size)) if ones is not None else ():
+            raise UserError(
+                f"{names[k]!r} lies near {size[k]:.4g} and varies by {spread[k]:.2g} alone, which double precision "
+                f"does not tell from the intercept: write center({names[k]})"
+            )
+        varies = (spread > CONSTANT * size) & (variance * n > DEPENDENT * products.diagonal())
         sd = np.where(varies, np.sqrt(variance), 1.0)
         correlation = gram / n / sd / sd[:, None]
         kept = [] if ones is None else [ones]

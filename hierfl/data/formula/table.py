@@ -153,6 +153,10 @@ class FormulaTable:
         check_groups(self.levels, self.who, numbers, random, needs_residual)
         if response.residual and not np.ptp(self._centre()[:, 0]):
             raise UserError(f"the response {self.name!r} does not vary")
+        if needs_residual and response.residual and len(y) <= self.fixed.shape[1]:
+            raise UserError(
+                f"{len(y)} rows and {self.fixed.shape[1]} fixed effects leave nothing for the residual: take fewer"
+            )
 
     def inputs(self) -> dict[str, np.ndarray]:
         """Columns of the design's inputs, by name."""

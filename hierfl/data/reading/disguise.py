@@ -31,7 +31,10 @@ POINTS = NumberFormat()
 
 
 #: times of a day, and numbers with a sign that says more of them
-_NEARLY = re.compile(r"\d{1,2}:\d{2}(:\d{2})?|[~\u2248]\s*\d[\d.,]*|\d[\d.,]*\s*[*\u2020'\"\u2032\u00bd]|\d+\.-")
+_NEARLY = re.compile(
+    r"\d{1,2}:\d{2}(:\d{2})?|[~\u2248]\s*\d[\d.,]*|\d[\d.,]*\s*[*\u2020'\"\u2032\u00bd]|\d+\.-|\d{1,3}(_\d{3})+(\.\d*)?"
+    r"|[+-]?\d*\.\d*[dD][+-]?\d+|[+-]?\d[\d.,]*\s*[*x\u00d7\u00b7.]\s*10\s*\^\s*[+-]?\d+"
+)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,12 @@ def refuse_disguise(
     if result := _disguise(name, text, reading) if strays else None:
         looks = [cell for cell in strays if result.shows[cell]]
         rest = [*(cell for cell in text if not result.shows[cell]), *unsure]
+        if other := [cell for cell in rest if POINTS.plain(cell) is not None]:
+            # A number is no missing value because another mark is in it.
+            raise UserError(
+                f"column {name!r} holds {result.what}, {where(looks[:1])}, and others, {where(other[:1])}: write them "
+                f"alike, or say {category} for levels"
+            )
         ways = [f"{remedies.say(**{**way, **missing(rest)})} {what}" for way, what in result.ways]
         if numbers < MOST * whole:
             also = f", and also {where(rest)}" if rest else ""
@@ -103,6 +112,11 @@ def refuse_disguise(
             ways = [f"{remedies.say(**declared)} for missing values"] if declared else []
     elif unsure and words:
         holds, ways = f"{where(unsure)} beside other text", [f"{remedies.say(**missing(unsure))} for missing values"]
+    elif units := _several_units(text):
+        raise UserError(
+            f"column {name!r} holds numbers with several units, {', '.join(map(repr, units[:4]))}: write them in one, "
+            f"or say {category} for levels"
+        )
     elif sum(k for cell, k in text.items() if _NEARLY.fullmatch(undecorated(cell))) > MOST * whole:
         shown = ", ".join(map(repr, list(text)[:3]))
         raise UserError(
@@ -140,6 +154,20 @@ def _disguise(name: str, text: Mapping[str, int], reading: Reading) -> Disguise 
         if strange and share > max(most, MOST):
             best, most = result, share
     return best
+
+
+def _several_units(text: Mapping[str, int]) -> list[str]:
+    """Units of a column of numbers that have more than one.
+
+    Stages such as 1a and 1b have letters of the alphabet behind their numbers, and are levels: one of the units has to
+    have two letters or to be a currency, or all of them are thousands and millions.
+    """
+    split = {cell: without_unit(cell) for cell in text}
+    units = {cell: unit for cell, (number, unit) in split.items() if unit and POINTS.plain(number.replace(",", "."))}
+    different = sorted(set(units.values()))
+    sure = any(len(unit) > 1 or not unit.isalpha() for unit in different) or set(different) <= {*"kKmMbB"}
+    numbers = sum(k for cell, k in text.items() if cell in units or POINTS.plain(cell) is not None)
+    return different if len(different) > 1 and sure and numbers > MOST * sum(text.values()) else []
 
 
 def _candidates(name: str, text: Mapping[str, int], reading: Reading) -> list[Disguise]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 #: blanks between thousands, and apostrophes
-_MARKS = {" ": "[ \u00a0\u202f\u2009]", "'": "['\u2019]", ",": ",", ".": r"\."}
+_MARKS = {" ": "[ \u00a0\u2000-\u200a\u202f\u205f]", "'": "['\u2018\u2019\u02bc\u00b4`]", ",": ",", ".": r"\."}
 #: codes that stand before or after an amount of money
 CURRENCIES = (
     "USD", "EUR", "GBP", "CHF", "JPY", "CNY", "RMB", "INR", "KRW", "SEK", "NOK", "DKK", "ISK", "PLN", "CZK", "HUF",
@@ -19,7 +19,8 @@ CURRENCIES = (
 #: endings of ordinal numbers, which are no units
 _ORDINALS = ("st", "nd", "rd", "th")
 _TEXT_MARKS = re.compile(r'="([^"]+)"|\'\s*([-+.\d][^\']*)')
-_WIDE = {"\uff0e": ".", "\uff0c": ",", "\uff0d": "-", "\uff0b": "+"}
+#: signs of other scripts, and the point at half height
+_WIDE = {"\uff0e": ".", "\uff0c": ",", "\uff0d": "-", "\uff0b": "+", "\u066b": ".", "\u066c": ",", "\u00b7": "."}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -88,8 +89,12 @@ def without_unit(cell: str) -> tuple[str, str]:
 
 
 def undecorated(cell: str) -> str:
-    """An entry in ASCII's digits, without the signs by which spreadsheets make text of numbers: '5 and ="5"."""
-    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else _WIDE.get(c, c) for c in cell.strip())
+    """An entry in ASCII's digits, without the signs by which spreadsheets make text of numbers: '5 and ="5".
+
+    What cannot be seen is left out as well, such as a byte order mark or a blank of no width.
+    """
+    seen = "".join(c for c in cell if unicodedata.category(c) != "Cf").strip()
+    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else _WIDE.get(c, c) for c in seen)
     result = _TEXT_MARKS.fullmatch(text)
     return (result[1] or result[2]).strip() if result else text
 

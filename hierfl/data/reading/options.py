@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+import contextlib
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -71,7 +71,9 @@ class Reading:
             raise UserError(f"decimal and thousands are both {self.thousands!r}{more}")
         if self.encoding:
             try:
-                codecs.lookup(self.encoding)
+                # codecs.lookup would find those that make bytes of bytes as well; of UTF-16 one byte is too few.
+                with contextlib.suppress(UnicodeError):
+                    b"a".decode(self.encoding)
             except LookupError as error:
                 raise UserError(
                     f"encoding {self.encoding!r} is not known; utf-8, utf-16, latin-1, cp1252 are"

@@ -240,15 +240,31 @@ class Typing:
         return pd.Series([None if cell in gone else cell for cell in cells]).astype(dtype)
 
     def check_missing(self, name: str, cells: Sequence[str], rows: Sequence[int], result: pd.Series) -> None:
-        """Refuses a column that was found without a declaration and holds what may be missing values.
+        """Refuses a column that was found without a declaration and holds what is not sure whatever it is used for.
 
         Raises:
-            UserError: for a code among numbers, or a word among others.
+            UserError: for a code among numbers, points that may be between thousands, whole numbers that may be names
+                with zeros before them, or a word that may be a missing value.
         """
         if result.dtype.kind in "iuf":
             self._check_codes(name, result)
+            self._check_points(name, [cell.strip() for cell in dict.fromkeys(cells) if not self._is_missing(cell)])
+            self._check_zeros(name, cells, rows)
         elif result.dtype.kind != "b":
             self._refuse_unsure(name, cells, rows)
+
+    def _check_zeros(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> None:
+        """Refuses 01 beside 1: one number, or names of two clients."""
+        written = dict.fromkeys(map(str.strip, cells))
+        padded = [cell for cell in written if len(cell) > 1 and cell.isdigit() and cell[0] == "0"]
+        twice = [cell for cell in padded if (cell.lstrip("0") or "0") in written]
+        if twice:
+            shown = rows_shown([twice[0]], [cell.strip() for cell in cells], rows, self.remedies)
+            raise UserError(
+                f"column {name!r} holds {shown} beside {twice[0].lstrip('0') or '0'!r}: say "
+                f"{self.remedies.say(types={name: 'category'})} if these are names or levels, or "
+                f"{self.remedies.say(types={name: 'number'})} if they are numbers"
+            )
 
     def _refuse_unsure(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> None:
         """Refuses words that may be levels or missing values."""

@@ -16,8 +16,10 @@ from support.run_folders import Finished, lines
 from hierfl import UserError
 from hierfl.experiments.report.run_page import write_run_page
 from hierfl.experiments.run_folder.config_file import read_config
+from hierfl.experiments.run_folder.load import load_run
 from hierfl.experiments.run_folder.resume import resume
 from hierfl.inference.run import checkpoint
+from hierfl.models.mixed_effects.method import MixedEffects
 
 
 def spoilt(value: object, luck: random.Random) -> object:
@@ -159,3 +161,38 @@ def test_older_configurations_are_read(hierfl: Call, tmp_path: Path, finished: F
     config.write_text("\n".join(kept) + "\n")
     assert hierfl("run", "--resume", "o", "--quiet")[0] == 0
     assert read_config(tmp_path / "o").run.observed_data is True
+
+
+def test_parts_of_two_runs_are_no_run(finished: Finished, tmp_path: Path) -> None:
+    """The folder of one run with the model of another predicted, and said nothing."""
+    one, other = finished("pfedvem", tmp_path / "one"), finished("pfedvem", tmp_path / "other", "--seed", 1)
+    with pytest.raises(
+        UserError, match=r"MixedEffects is a method of a table, and the model in model/ is of a network"
+    ):
+        load_run(one, method=MixedEffects)
+    config = one / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace("seed = 0", "seed = 7"))
+    with pytest.raises(
+        UserError, match="config.toml has the seed 7, and the model in model/ 0: one of them is of another"
+    ):
+        load_run(one)
+    config.write_text(text)
+    load_run(one)
+    shutil.rmtree(one / "model")
+    shutil.copytree(other / "model", one / "model")
+    with pytest.raises(
+        UserError, match="config.toml has the data .*, and the model in model/ .*: one of them is of another"
+    ):
+        load_run(one)
+
+
+def test_a_folder_that_is_no_run_is_not_taken_for_a_site(finished: Finished, tmp_path: Path, hierfl: Call) -> None:
+    folder = finished("pfedvem", tmp_path / "run")
+    (folder / "config.toml").unlink()
+    (tmp_path / "empty").mkdir()
+    assert (
+        "has model/, as a run has, and no config.toml: copy the whole"
+        in hierfl("predict", folder, "--data", "x.csv")[2]
+    )
+    assert "is no folder of a finished run" in hierfl("predict", tmp_path / "empty", "--data", "x.csv")[2]

@@ -1,4 +1,4 @@
-"""Names that differ in blanks, capitals or Unicode form alone."""
+"""Names that differ in blanks, capitals, quotes, dashes, zeros or Unicode form alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,18 @@ SAME = [
     ("ward A", "ward A "), ("ward A", " ward A"), ("ward A", "ward  A"), ("ward A", "ward\u00a0A"),
     ("ward A", "Ward a"), ("ward A", "ward\u200b A"), ("caf\u00e9", "cafe\u0301"), ("\u00c9", "e\u0301"),
     ("12", "\uff11\uff12"), ("m2", "m\u00b2"), ("stra\u00dfe", "STRASSE"), ("\ufb01", "fi"),
-    ("\u212b", "\u00e5"), ("A", "\uff41"),
+    ("\u212b", "\u00e5"), ("A", "\uff41"), ("1", "01"), ("1", "1.0"), ("0", "00"), ("-7", "\u221207.00"),
+    ("St. John's", "St. John\u2019s"), ("a-b", "a\u2013b"), ("'a'", "\u00b4a`"), ('"a"', "\u201ea\u201c"),
 ]  # fmt: skip
-OTHER = [("1", "01"), ("ward A", "ward B"), ("a-b", "a b"), ("e", "\u00e9"), ("wardA", "ward A"), ("1", "1.0")]
+OTHER = [
+    ("1", "10"),
+    ("ward A", "ward B"),
+    ("a-b", "a b"),
+    ("e", "\u00e9"),
+    ("wardA", "ward A"),
+    ("1.1", "1.10"),
+    ("A1", "A01"),
+]
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)

@@ -38,7 +38,7 @@ def soiled(df: pd.DataFrame) -> pd.DataFrame:
 
 def test_sites_spellings_are_refused_joined_or_no_levels() -> None:
     for how, words in (
-        ("refuse", "column 'arm' has 4 values that differ from a level in blanks, capitals or Unicode form alone: "
+        ("refuse", "column 'arm' has 4 values that differ from a level in blanks, capitals, .* or Unicode form alone: "
                    "data.spellings of study.toml = 'join' takes them for it"),
         ("arm=join", "column 'patient' has . names that differ from one another .* makes them one"),
         ("keep", "column 'arm' has 4 values that are none of its 2 levels"),

@@ -58,9 +58,12 @@ def test_folders_without_pictures_are_named(tmp_path: Path, caplog: pytest.LogCa
     root = pictures(tmp_path / "photos")
     for name in ("c", "d/cat", "a/fox", ".cache"):
         (root / name).mkdir(parents=True)
+    for name in ("9.png", "a/8.png"):
+        (root / name).write_bytes((root / "a/cat/0.png").read_bytes())
     fed = Federation.from_folder(root, validation=0.0)
     assert (list(fed.ids), fed.about["labels"]) == (["a", "b"], ["cat", "dog"])
     assert "photos: without pictures, and left out: c, d, a/fox" in caplog.text
+    assert "photos: pictures outside of client/label, and left out: 9.png, a/8.png" in caplog.text
 
 
 def test_a_folder_may_have_its_own_test_part(tmp_path: Path) -> None:
@@ -164,3 +167,47 @@ def test_folders_that_cannot_be_read_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "leaf" / "all.json").write_text('{"user_data": {"u": {"x": ["some text"], "y": [0]}}}')
     with pytest.raises(UserError, match="holds text: make token ids of it"):
         Federation.from_folder(tmp_path / "leaf")
+
+
+def leaf(**change: object) -> str:
+    rows = {"x": [[0.0, 1.0], [1.0, 0.0]], "y": [0, 1]}
+    return json.dumps({"users": ["a", "b"], "user_data": {"a": rows, "b": rows}, **change})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (leaf(users=["a"]), "user_data has 'b', and users has not"),
+        (leaf(users=["a", "b", "c"]), "users has 'c', and user_data has not"),
+        (leaf().replace('"b":', '"a":'), "'a' comes twice in one object"),
+        (leaf().replace("[1.0, 0.0]", "[1.0]", 1), "the rows of user 'a' are not all numbers, or of different lengths"),
+        (leaf().replace("1.0", "[1.0]", 1), "the rows of user 'a' are not all numbers, or of different lengths"),
+    ],
+)
+def test_json_that_contradicts_itself_loses_no_user_in_silence(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=words):
+        Federation.from_folder(tmp_path)
+
+
+def test_json_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("\ufeff" + leaf(), encoding="utf-8")
+    assert list(Federation.from_folder(tmp_path, test=0.0).ids) == ["a", "b"]
+
+
+def test_pixels_of_two_scales_and_clients_without_rows_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    x, y = np.full((6, 4, 4), 200, np.uint8), np.arange(6) % 2
+    with pytest.raises(UserError, match="inputs of client a are uint8, .* and those of client b fractions"):
+        Federation.from_clients([("a", x, y), ("b", x / 255, y)])
+    with pytest.raises(UserError, match="inputs of client b are uint8, .* and those of client a fractions"):
+        Federation.from_clients([("a", x / 255, y), ("b", x, y)])
+    assert list(Federation.from_clients([("a", x, y), ("b", x[:0], y[:0])]).ids) == ["a"]
+    assert "clients: without rows, and left out: b" in caplog.text
+
+
+@pytest.mark.parametrize("y", [(k for k in range(4)), 3, None])
+def test_targets_are_one_for_each_row(y: object) -> None:
+    with pytest.raises(UserError, match="it has a value for each row"):
+        Federation.from_arrays(np.ones((4, 1)), y, ["a"] * 4)
+    with pytest.raises(UserError, match="it has a value for each row"):
+        Federation.from_arrays(np.ones((4, 1)), [0, 1, 0, 1], ["a"] * 4, weights=2.0)

@@ -107,3 +107,21 @@ def test_a_pandas_category_keeps_its_order_and_its_reference(ordered: bool) -> N
             np.testing.assert_array_equal(read(new)[:, :3], wanted)
         with pytest.raises(UserError, match="has the level 'none', which was in no row of the fit"):
             read(df.assign(g="none"))
+
+
+@pytest.mark.parametrize(("far", "step"), [(1e8, 1.0), (1.6e12, 1e4), (1e12, 1.0), (-3e8, 2.0)])
+def test_a_column_that_is_nearly_the_intercept_is_to_be_centred(far: float, step: float) -> None:
+    """At 1e7 a slope of 0.69 had been 0.71, and at 1e8 it was lost: more rounds were advised."""
+    df = table().assign(stamp=lambda t: far + step * np.arange(len(t)))
+    with pytest.raises(UserError, match=r"'stamp' lies near .* alone, which double .*: write center\(stamp\)"):
+        from_formula(df, "y ~ stamp + (1 | g)")
+    from_formula(df, "y ~ center(stamp) + (1 | g)")
+    from_formula(df, "y ~ 0 + stamp + (1 | g)")
+    from_formula(df.assign(stamp=1e12 / 3), "y ~ stamp + (1 | g)")  # constant, and dropped
+
+
+def test_as_many_effects_as_rows_are_refused() -> None:
+    """No row is left for the residual: intervals had been from -1e148 to 1e148."""
+    with pytest.raises(UserError, match="6 rows and 6 fixed effects leave nothing for the residual"):
+        from_formula(table(6), "y ~ x + z + x:z + I(x**2) + I(z**2) + (1 | g)")
+    from_formula(table(7), "y ~ x + z + x:z + I(x**2) + I(z**2) + (1 | g)")

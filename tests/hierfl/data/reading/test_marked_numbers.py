@@ -1,10 +1,13 @@
 """Numbers with marks of spreadsheets, digits of other scripts, months, times, and points between thousands."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from hierfl.data.reading.frames import refuse_text
 from hierfl.data.reading.options import Reading
+from hierfl.data.reading.read import read_table
 from hierfl.data.reading.remedies import OPTIONS
 from hierfl.data.reading.typed import Typing
 from hierfl.errors import UserError
@@ -17,6 +20,7 @@ VALUES = [20 + 7 * k % 5 for k in range(40)]
     ("written", "kind", "first"),
     [
         ('="{}"', "number", 20), ("'{}", "number", 20), ("\uff12\uff10", "number", 20), ("{}", "number", 20),
+        ("{}\u200b", "number", 20), ("\ufeff{}", "number", 20), ("{}\u00b70", "number", 20),
         ("2020-{:02d}", "date", 18262), ("{:02d}/2020", "date", 18262), ("Jan {}", "date", 14610),
     ],
 )  # fmt: skip
@@ -30,7 +34,9 @@ def test_the_remedy_reads_what_was_refused(written: str, kind: str, first: int) 
     assert typing.column("inc", text, range(40), strict=True)[0] == first
 
 
-@pytest.mark.parametrize("written", ["08:{}", "{}*", "~{}", "{}'", "{}.-"])
+@pytest.mark.parametrize(
+    "written", ["08:{}", "{}*", "~{}", "{}'", "{}.-", "{}_000", "1.{}D+3", "1.{}x10^3", "{} \u00d7 10^-3"]
+)
 def test_times_and_marked_numbers_are_no_category_in_silence(written: str) -> None:
     with pytest.raises(UserError, match="write plain numbers, or say .*category"):
         refuse_text(pd.DataFrame({"inc": [written.format(value) for value in VALUES]}), ["inc"])
@@ -51,3 +57,47 @@ def test_points_between_thousands_beside_smaller_numbers_are_asked_about() -> No
     assert declared.tolist() == [950, 1.2, 8.4, 620]
     decimals = Typing(Reading(), OPTIONS).column("inc", ["1", "1.125", "2.250"], rows, strict=True)
     assert decimals.tolist() == [1, 1.125, 2.25]
+
+
+@pytest.mark.parametrize("blank", ["\u2007", "\u2009", "\u202f", "\u00a0", "'", "\u2019", "\u00b4", "`"])
+def test_every_blank_and_apostrophe_between_thousands_is_one(blank: str) -> None:
+    text = [f"{value}{blank}200" for value in VALUES]
+    with pytest.raises(UserError, match="between thousands as text"):
+        refuse_text(pd.DataFrame({"inc": text}), ["inc"])
+    typing = Typing(Reading(thousands="'" if blank in "'\u2019\u00b4`" else " "), OPTIONS)
+    assert typing.column("inc", text, range(40), strict=True)[0] == 20200
+
+
+def test_a_table_that_is_read_in_python_is_asked_about_points_and_zeros_too(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("site,inc\n1,950\n2,1.200\n3,8.400\n")
+    with pytest.raises(UserError, match="column 'inc' holds '1.200' beside '950': say .*decimal=',', thousands='.'"):
+        read_table(path)
+    assert read_table(path, types={"inc": "number"})["inc"].tolist() == [950, 1.2, 8.4]
+    path.write_text("site,inc\n1,950\n01,1200\n2,800\n")
+    with pytest.raises(UserError, match=r"column 'site' holds '01' \(line 3\) beside '1': say .*'site': 'category'"):
+        read_table(path)
+    assert read_table(path, types={"site": "category"})["site"].tolist() == ["1", "01", "2"]
+    assert read_table(path, types={"site": "number"})["site"].tolist() == [1, 1, 2]
+    path.write_text("site,inc\n01,950\n02,1200\n")
+    assert read_table(path)["site"].tolist() == [1, 2]
+
+
+def test_a_number_with_the_other_mark_is_not_called_missing() -> None:
+    with pytest.raises(
+        UserError, match=r"decimal commas, '1,5' .*, and others, '2.5' .*: write them alike, or say"
+    ) as why:
+        refuse_text(pd.DataFrame({"inc": ["1,5", "2.5", "3,1", "4,0"] * 10}), ["inc"])
+    assert "na=" not in str(why.value)
+
+
+@pytest.mark.parametrize("written", [("38 kg", "80 lb"), ("1M", "3K"), ("3 EUR", "3 USD"), ("$5", "\u20ac5", "6")])
+def test_numbers_of_several_units_are_no_category_in_silence(written: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="numbers with several units, .*: write them in one, or say .*category"):
+        refuse_text(pd.DataFrame({"inc": list(written) * 20}), ["inc"])
+
+
+@pytest.mark.parametrize("name", ["rot13", "base64", "idna2", "hex"])
+def test_encodings_that_make_no_text_are_unknown(name: str) -> None:
+    with pytest.raises(UserError, match=f"encoding '{name}' is not known"):
+        Reading(encoding=name)
