@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MIN_SHARE_ALONG = 1e-3
 #: of the intervals
 LEVEL = 0.95
+#: a residual's standard deviation below this share of the response's is none: what is left are lost digits
+EXACT_SHARE = 1e-6
 
 
 def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, dict[str, float]]:
@@ -54,7 +56,8 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         inner_groups, inner_2_groups, ..., outer_groups and crossed_groups (those inside clients, of clients, and that
         cross them), laplace (1 where effects of several levels inside, or of groups that cross clients, are integrated
         out so), effective_points (what the explored points are worth), population_draws (0 where there are none),
-        profile_unknown (ends of profile intervals that were not found), left_out (rows that lacked a value).
+        profile_unknown (ends of profile intervals that were not found), left_out (rows that lacked a value), exact (1
+        where the residual's standard deviation is nothing beside the response's).
     """
     import pandas as pd
 
@@ -83,6 +86,10 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         coefficient_tests(table, method, estimates, level)
     table["note"] = notes_of(method, table, bounds, infinite)
     numbers = _numbers(method, estimates, bayes)
+    residual = table["estimate"][table["effect"] == "sd(residual)"]
+    if not bayes and bool((residual < EXACT_SHARE * method.network.scale).any()):
+        numbers["exact"] = 1.0
+        table[["standard_error", "lower", "upper", "statistic", "df", "p"]] = np.nan
     if level == method.settings.profile and (unknown := int((estimates["profile"] == UNKNOWN).sum())):
         numbers["profile_unknown"] = float(unknown)
     if lost := fitted.federation.about.get("left_out"):

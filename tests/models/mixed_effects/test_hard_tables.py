@@ -117,3 +117,12 @@ def test_a_response_may_be_a_function() -> None:
         mixed_model(df, f"{y} ~ 1 + x + (1 | site)", population="ml", draws=0).summary().table for y in ("log(z)", "y")
     )
     np.testing.assert_allclose(one.estimate, two.estimate, rtol=1e-9)
+
+
+def test_a_formula_that_reproduces_every_row(caplog: pytest.LogCaptureFixture) -> None:
+    """No likelihood has a maximum where the residual's spread goes to zero: one line, and no tests of rounding."""
+    df = table(8).assign(y=lambda d: d.site.astype("category").cat.codes + 0.0)
+    found = mixed_model(df, "y ~ x + (1 | site)", draws=0).summary()
+    assert not caplog.records
+    assert found.notes[0].startswith("the formula reproduces every row: the residual's standard deviation goes to zero")
+    assert found.table[["standard_error", "p", "lower"]].isna().all(axis=None)
