@@ -71,7 +71,8 @@ def rows_of(
     own, p = (inverse @ linear[..., None]).squeeze(-1), linear.shape[1]
     if square is not None:
         left, free = square - (linear * own).sum(1), (rows - p).clamp_min(1)
-        spread = torch.where(left < IMPOSSIBLE * square.abs(), torch.inf, (left / free).clamp_min(1e-300).log())
+        known = torch.where(rows > p, (left / free).clamp_min(1e-300).log(), torch.nan)  # else rounding is left alone
+        spread = torch.where(left < IMPOSSIBLE * square.abs(), torch.inf, known)
         noise = 2 / free
     else:
         height = message["crossed"][:, 0, 0] if "crossed" in message else message["height"]

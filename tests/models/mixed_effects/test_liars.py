@@ -8,9 +8,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.liars import LIAR, LIES, coefficient, invented, mixed_run, names_of, spread, table, walking
 
+from hierfl import mixed_model
 from hierfl.inference import Run
 from hierfl.inference.server.robust.watch import Watch
 
@@ -165,3 +167,11 @@ def test_what_a_checkpoint_says_is_provisional() -> None:
     assert found is not None
     assert honest("gaussian").watched is not None
     assert found.influence.equals(honest("gaussian").watched.influence)
+
+
+def test_clients_of_one_row_have_no_spread(caplog: pytest.LogCaptureFixture) -> None:
+    """About its own estimate a single row has nothing but rounding left, whose logarithm is no measure."""
+    y, se = [0.5, 0.52, 0.48, 0.5, 0.51], [0.2, 0.25, 0.2, 0.3, 0.2]
+    studies = pd.DataFrame({"study": list("abcde"), "y": y, "se": se})
+    mixed_model(studies, "y ~ 1 + (1 | study)", known_se="se", draws=0)
+    assert not caplog.records
