@@ -11,13 +11,27 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from pyro.distributions import Poisson as PyroPoisson
 from pyro.distributions import TorchDistribution, constraints
+from torch import Tensor
 
 from .base import Response
 from .reading import impossible
 
 #: a number of a response's own beyond this is at its bound
 NO_END = 1e6
+#: a rate beyond which a draw is the rate itself: torch.poisson counts in 64 bits, and comes out negative from 9.2e18 on
+LARGEST_RATE = 1e15
+
+
+class Poisson(PyroPoisson):
+    """Poisson counts of any rate."""
+
+    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws, (*sample_shape, *batch_shape)."""
+        rate = self.rate.expand(self._extended_shape(sample_shape))
+        with torch.no_grad():
+            return torch.where(rate < LARGEST_RATE, torch.poisson(rate.clamp_max(LARGEST_RATE)), rate)
 
 
 class CountDistribution(TorchDistribution):

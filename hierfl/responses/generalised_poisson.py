@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Poisson
 from torch import Tensor
 
 from .base import Rows
-from .counts import NO_END, CountDistribution, CountResponse
+from .counts import NO_END, CountDistribution, CountResponse, Poisson
 
 #: generations of a family that are drawn, at most
 MOST_GENERATIONS = 10_000

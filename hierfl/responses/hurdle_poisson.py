@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Poisson
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..shapes import broadcast_shapes
 from .base import Rows
 from .binomial_links import HIGHEST, LOWEST, ratio_to_expm1
-from .counts import CountDistribution, CountResponse
+from .counts import CountDistribution, CountResponse, Poisson
 
 
 class HurdlePoisson(CountDistribution):

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Gamma, Poisson
+from pyro.distributions import Gamma
 from torch import Tensor
 
 from ..shapes import broadcast_shapes
 from .base import Rows
-from .counts import NO_END, CountDistribution, CountResponse
+from .counts import NO_END, CountDistribution, CountResponse, Poisson
 from .gamma_ratios import rising
 
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pyro.distributions import Poisson
 from torch import Tensor
 
 from .base import Rows
-from .counts import CountResponse
+from .counts import CountResponse, Poisson
 
 
 class PoissonResponse(CountResponse):

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Gamma, Poisson
+from pyro.distributions import Gamma
 from torch import Tensor
 
 from .base import Rows
 from .binomial_links import HIGHEST, LOWEST
-from .counts import NO_END, CountDistribution
+from .counts import NO_END, CountDistribution, Poisson
 from .negative_binomial import NegativeBinomial, NegativeBinomialResponse
 from .truncated_poisson import AboveZeroResponse
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from pyro.distributions import Poisson
 from torch import Tensor
 
 from .base import Rows
 from .binomial_links import HIGHEST, LOWEST, ratio_to_expm1
-from .counts import CountDistribution, CountResponse
+from .counts import CountDistribution, CountResponse, Poisson
 from .reading import impossible
 
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from pyro.distributions import Poisson
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ..shapes import broadcast_shapes
 from .base import Rows
-from .counts import NO_END, CountDistribution, CountResponse
+from .counts import NO_END, CountDistribution, CountResponse, Poisson
 
 
 class ZeroInflatedPoisson(CountDistribution):

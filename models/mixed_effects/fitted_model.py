@@ -106,8 +106,9 @@ class FittedMixedModel(AfterFit):
             upper (of that mean), response_lower and response_upper (of a response); of an ordinal response
             ``p(LEVEL)``, the probability of each level as the table calls it. Where its levels are numbers the mean is
             theirs; where they are text it is that of their places, from 1. Of ``p(successes, trials)`` the mean is of
-            as many trials as the table says, and of one trial where it has no such column. A fit without draws has
-            means at the estimates: over its posterior given them for a client, over the population for a new one.
+            as many trials as the table says, and of one trial where it has no such column. For levels
+            "population" and "new" the mean is at the estimates, over the population for a new client; of a posterior it
+            is over draws. A fit without draws has a client's mean over its posterior given the estimates.
 
         Raises:
             UserError: for a client that was not fitted, a table that lacks a column or holds one of another type than

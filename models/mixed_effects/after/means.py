@@ -15,6 +15,7 @@ from hierfl.data.formula.reader import Reader
 from hierfl.data.formula.transformed import transformed_response
 from hierfl.errors import UserError, unknown
 
+from ..report.coefficients import LEAST_DF
 from .coefficients import Coefficients
 from .grid import At, Marginal, marginal
 from .simultaneous import Adjust, Together
@@ -148,7 +149,8 @@ def _intervals(
         numbers[estimable] = _of_draws(coefficients.draws @ contrast.T + offset, asked, change)
         return numbers
     values, covariance = coefficients.of_contrasts(contrast)
-    error, df = np.sqrt(covariance.diagonal()), coefficients.df(contrast)
+    df = coefficients.df(contrast)
+    error = np.where(df < LEAST_DF, np.nan, np.sqrt(covariance.diagonal()))
     together = Together(asked.adjust, covariance, df, means)
     reach = together.critical(asked.level) * error
     statistic = values / error

@@ -21,11 +21,16 @@ from hierfl.inference.state import State
 from ..likelihood import containment
 from ..model.effects import effects_of
 from ..model.equations import MixedModel
+from ..search.climb import MIN_CURVATURE_SHARE, eigen
 from ..search.criterion import Surface
 from .kenward_roger import KenwardRoger
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: with fewer degrees of freedom a standard error is any number, as where as many columns are of clients as there are
+#: clients
+LEAST_DF = 0.01
 
 
 def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | None:
@@ -70,6 +75,13 @@ def has_restricted(method: MixedModel, estimates: State) -> bool:
     return method.restricted and bool(estimates["restricted_covariance"].any())
 
 
+def inverse_along_all(curvature: Tensor) -> Tensor:
+    """The same, very large along directions in which nothing bends, as if they bent very little."""
+    values, vectors, scale = eigen(curvature)
+    inverse: Tensor = (vectors / values.clamp_min(MIN_CURVATURE_SHARE)) @ vectors.mT / (scale[:, None] * scale)
+    return inverse
+
+
 def inverse_of(curvature: Tensor) -> Tensor:
     """The inverse of a curvature (k, k), of numbers with units of their own; not a number where it has none."""
     scale = curvature.diagonal().abs().clamp_min(torch.finfo(curvature.dtype).tiny).sqrt()
@@ -99,7 +111,7 @@ def satterthwaite(method: MixedModel, estimates: State, contrast: Tensor | None 
 
     nothing = torch.zeros_like(estimates["slope"])
     gradient = torch.autograd.functional.jacobian(variances, nothing)  # (p, k)
-    spread = ((gradient @ inverse_of(estimates["curvature"])) * gradient).sum(1)
+    spread = ((gradient @ inverse_along_all(estimates["curvature"])) * gradient).sum(1)
     return 2 * variances(nothing).square() / spread
 
 
@@ -132,6 +144,8 @@ def f_in_eigenvectors(
     f_value = float(((vectors.T @ value).square() / values).mean())
     degrees, q = df_of(vectors.T), len(value)
     expected = float((degrees / (degrees - 2))[degrees > 2].nan_to_num(1.0).sum())
+    if bool((degrees < LEAST_DF).any()):
+        return f_value, 0.0, float("nan")
     if q == 1:
         df = float(degrees[0])
     elif bool(degrees.isinf().all()):
@@ -149,13 +163,17 @@ def coefficient_tests(table: pd.DataFrame, method: MixedModel, estimates: State,
     places = [method.network.fixed.index(name) for name in table["effect"][own]]
     df = degrees_of_freedom(method, estimates).cpu().numpy()[places]
     error, estimate = (table[name].to_numpy()[:p] for name in ("standard_error", "estimate"))
-    df = np.where(np.isfinite(df) & (df > 0), df, np.inf)
+    if method.likelihood.searches_beta:
+        df = np.where(np.isfinite(df) & (df > 0), df, np.inf)
+    df = np.where(df >= LEAST_DF, df, np.nan)
+    error = np.where(np.isnan(df), np.nan, error)
     with np.errstate(all="ignore"):
         statistic = estimate / error
         reach = stats.t.ppf((1 + level) / 2, df) * error
         p_value = 2 * stats.t.sf(np.abs(statistic), df)
     for name, column in (
-        ("statistic", statistic), ("df", df), ("p", p_value), ("lower", estimate - reach), ("upper", estimate + reach)
+        ("standard_error", error), ("statistic", statistic), ("df", df), ("p", p_value), ("lower", estimate - reach),
+        ("upper", estimate + reach),
     ):  # fmt: skip
         values = table[name].to_numpy().copy()
         values[:p] = column

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from scipy import stats
@@ -14,6 +14,7 @@ from hierfl.data.formula.units import INTERCEPT
 from hierfl.errors import UserError, unknown
 from hierfl.inference.run.result import Run
 
+from ..likelihood.quadrature.nodes import by_laplace
 from ..method import MixedEffects
 from ..model.names import short
 from ..search.requests import Phase
@@ -70,6 +71,7 @@ def compared(first: Model, other: Model, test: Test = "auto", replicates: int = 
     restricted = large
     if fixed[0] != fixed[1] or len({_method(model).settings.population for model in (small, large)}) > 1:
         small, large = _refitted(small, "ml"), _refitted(large, "ml")
+    small, large, approximated = _approximated_alike(small, large)
     tables = [effects_table(run.fitted)[1] for run, _ in (small, large)]
     ratio = max(0.0, 2 * (tables[1]["log_likelihood"] - tables[0]["log_likelihood"]))
     df: float = _parameters(large) - _parameters(small)
@@ -89,8 +91,20 @@ def compared(first: Model, other: Model, test: Test = "auto", replicates: int = 
         ]
     )
     table["statistic"], table["df"], table["p"] = [np.nan, ratio], [np.nan, df], [np.nan, p]
-    table["reference"] = ["", reference]
+    table["reference"] = ["", reference + approximated]
     return table
+
+
+def _approximated_alike(small: Model, large: Model) -> tuple[Model, Model, str]:
+    """Both by Laplace's approximation where one is, and what is to know of it.
+
+    Its error in a log likelihood can be more than the difference of two models, and quadrature does not have it.
+    """
+    approximated = [by_laplace(_method(model)) for model in (small, large)]
+    if approximated[0] == approximated[1]:
+        return small, large, ""
+    small, large = (m if done else _again(m, nodes=1) for m, done in zip((small, large), approximated, strict=True))
+    return small, large, "; both by Laplace's approximation"
 
 
 def _own(model: Model) -> set[tuple[str, str]]:
@@ -214,7 +228,11 @@ def _refitted(model: Model, population: str) -> Model:
     method = _method(model)
     if method.settings.population == population:
         return model
-    settings = {**vars(method.settings), "population": population, "draws": 0, "profile": 0.0}
-    settings["kenward_roger"] = method.settings.kenward_roger and population == "reml"
-    again = MixedEffects(method.network, **settings)
+    return _again(model, population=population, kenward_roger=method.settings.kenward_roger and population == "reml")
+
+
+def _again(model: Model, **others: Any) -> Model:
+    """The same model with other settings."""
+    method = _method(model)
+    again = MixedEffects(method.network, **{**vars(method.settings), "draws": 0, "profile": 0.0, **others})
     return fitted_quietly(again, model[0].fitted.federation), model[1]  # of these clients it has been said

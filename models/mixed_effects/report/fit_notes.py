@@ -16,12 +16,18 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
 
     Args:
         numbers: of a fit, as :func:`.summary.effects_table` or summary.json has them: off_maximum, effective_points,
-            population_draws, laplace; residual_rows, residual_chi_squared and residual_p; dropped, a sentence for each
-            fixed column that was; and codes, one for each column of a frame with a number that may be a missing value.
+            population_draws, laplace, exact; residual_rows, residual_chi_squared, residual_p; dropped, a sentence for
+            each fixed column that was; and codes, one for each column of a frame with a number that may be a missing
+            value.
     """
     lines = [*(numbers.get("dropped") or ()), *(numbers.get("codes") or ())]
     off = numbers.get("off_maximum") or 0
-    if off > LARGEST_STEP:
+    if numbers.get("exact"):
+        lines.append(
+            "the formula reproduces every row: the residual's standard deviation goes to zero, the likelihood has no "
+            "maximum, and there are no standard errors and tests"
+        )
+    elif off > LARGEST_STEP:
         lines.append("the likelihood is flat or bent upwards here, and no maximum: more rounds, or a smaller model")
     elif off > MOST_TO_GO:
         lines.append(f"not at the maximum yet: {off:.2g} standard errors to go; more rounds")

@@ -45,6 +45,8 @@ def notes_of(
             notes.append("")
         elif without_end and (of_random or not note):
             notes.append("no finite estimate: separated")
+        elif name in method.network.fixed and not method.likelihood.searches_beta and not np.isfinite(error):
+            notes.append(note or "standard error not identified")
         else:
             notes.append(note or ("" if np.isfinite(error) else "not identified"))
     return notes

@@ -63,6 +63,7 @@ def predicted(
         return pd.DataFrame({name: pd.Series(dtype=str if name == "client" else float) for name in names}, df.index)
     inputs = torch.as_tensor(reader(df), dtype=torch.float64)
     population, own = _draws(method, run, kept) if kept else _estimates(method, run)
+    estimates = None if level == "client" or method.settings.population == "bayes" else _estimates(method, run)
     parts, size = [], max(1, NUMBERS_PER_PASS // len(population["beta"]))
     for first in range(0, len(inputs), size):
         columns = method.network.split(inputs[None, first : first + size])
@@ -87,11 +88,24 @@ def predicted(
                 assert group is not None
                 eta = eta + linear(z[0], population[above.effects][:, group[0].long()])
         seed = key(run.options.seed, "response", first)
-        parts.append(_summary(method, eta, weights, {**population, **spread}, columns, interval, seed))
+        part = _summary(method, eta, weights, {**population, **spread}, columns, interval, seed)
+        if kept and estimates is not None:
+            part = part.assign(**_at_estimates(method, columns, *estimates, level))
+        parts.append(part)
     table = pd.concat(parts).set_axis(df.index)
     if owner is not None:
         table.insert(0, "client", [run.fitted.federation.ids[j] for j in owner.tolist()])
     return table
+
+
+def _at_estimates(method: MixedModel, columns: Columns, population: State, own: State, level: Level) -> dict[str, Any]:
+    """Means of rows of no fitted client. The mean over draws has no end where few clients leave a long tail of spreads:
+    exp(sd^2 / 2) of the largest ones is most of it, and another seed has another mean.
+    """
+    eta = method.predictor(columns, population["beta"][:, None, None])[:, 0]
+    nodes = at_nodes(method, eta, columns, population, own, None, level)
+    eta, weights, spread = beside_nodes(method, nodes, population, own, None, level)
+    return dict(_summary(method, eta, weights, {**population, **spread}, columns, None, 0))
 
 
 def _of_clients(method: MixedModel, columns: Columns, own: State, owner: Tensor) -> Tensor:
@@ -153,14 +167,17 @@ def _summary(
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed % 2**63)
             drawn = fn.sample()
-        table["lower"], table["upper"] = torch.quantile(mean, tails, dim=0).numpy()
+        ends = torch.quantile(mean, tails, dim=0)
+        ends = torch.where(ends.isnan() & mean.isinf().any(0), torch.inf, ends)  # between two means without an end
+        table["lower"], table["upper"] = ends.numpy()
         if levels:
-            ends = zip(tails, ("lower", "higher"), strict=True)
-            bounds = [torch.quantile(drawn, tail, dim=0, interpolation=end) for tail, end in ends]
+            sides = zip(tails, ("lower", "higher"), strict=True)
+            bounds = [torch.quantile(drawn, tail, dim=0, interpolation=side) for tail, side in sides]
             for name, bound in zip(("response_lower", "response_upper"), bounds, strict=True):
                 table[name] = [levels[int(number) - 1] for number in bound]
         else:
             both = torch.quantile(drawn.expand_as(eta), tails, dim=0)
+            both = torch.where(both.isnan() & mean.isinf().any(0), torch.inf, both)
             table["response_lower"], table["response_upper"] = both.numpy()
     if levels:
         of_levels = (weights[:, None, None] * family.level_probabilities(fn)).sum(0).T.numpy()

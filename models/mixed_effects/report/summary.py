@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
+from ..likelihood.quadrature.nodes import by_laplace
 from ..model.effects import effects_of
 from ..model.equations import MixedModel
 from ..model.names import held, short
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 MIN_SHARE_ALONG = 1e-3
 #: of the intervals
 LEVEL = 0.95
+#: a residual's standard deviation below this share of the response's is none: what is left are lost digits
+EXACT_SHARE = 1e-6
 
 
 def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, dict[str, float]]:
@@ -52,9 +55,10 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
         bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
         inner_groups, inner_2_groups, ..., outer_groups and crossed_groups (those inside clients, of clients, and that
-        cross them), laplace (1 where effects of several levels inside, or of groups that cross clients, are integrated
-        out so), effective_points (what the explored points are worth), population_draws (0 where there are none),
-        profile_unknown (ends of profile intervals that were not found), left_out (rows that lacked a value).
+        cross them), laplace (1 where effects of several levels inside, of groups that cross clients, or of more effects
+        than have nodes, are integrated out so), effective_points (what the explored points are worth), population_draws
+        (0 where there are none), profile_unknown (ends of profile intervals that were not found), left_out (rows that
+        lacked a value), exact (1 where the residual's standard deviation is nothing beside the response's).
     """
     import pandas as pd
 
@@ -83,6 +87,10 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         coefficient_tests(table, method, estimates, level)
     table["note"] = notes_of(method, table, bounds, infinite)
     numbers = _numbers(method, estimates, bayes)
+    residual = table["estimate"][table["effect"] == "sd(residual)"]
+    if not bayes and bool((residual < EXACT_SHARE * method.network.scale).any()):
+        numbers["exact"] = 1.0
+        table[["standard_error", "lower", "upper", "statistic", "df", "p"]] = np.nan
     if level == method.settings.profile and (unknown := int((estimates["profile"] == UNKNOWN).sum())):
         numbers["profile_unknown"] = float(unknown)
     if lost := fitted.federation.about.get("left_out"):
@@ -157,9 +165,8 @@ def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, flo
     clients, rows, *inside = estimates["counts"].tolist()
     numbers = {"parameters": float(parameters), "rows": rows, "groups": clients}
     numbers |= {f"{level.kind}_groups": number for level, number in zip(method.inside, inside, strict=True)}
-    if (
-        len(inside) > 1 or any(level_above.crossed for level_above in method.above)
-    ) and method.likelihood.searches_beta:
+    crossed = method.likelihood.searches_beta and any(level.crossed for level in method.above)
+    if crossed or (by_laplace(method) and method.settings.nodes != 1):
         numbers["laplace"] = 1.0
     for level in method.above:
         name = "smooth_effects" if level.smooth else "crossed_groups" if level.crossed else "outer_groups"

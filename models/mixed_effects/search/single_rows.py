@@ -71,11 +71,14 @@ def rows_of(
     own, p = (inverse @ linear[..., None]).squeeze(-1), linear.shape[1]
     if square is not None:
         left, free = square - (linear * own).sum(1), (rows - p).clamp_min(1)
-        spread = torch.where(left < IMPOSSIBLE * square.abs(), torch.inf, (left / free).clamp_min(1e-300).log())
+        known = torch.where(rows > p, (left / free).clamp_min(1e-300).log(), torch.nan)  # else rounding is left alone
+        spread = torch.where(left < IMPOSSIBLE * square.abs(), torch.inf, known)
         noise = 2 / free
     else:
         height = message["crossed"][:, 0, 0] if "crossed" in message else message["height"]
-        spread = -height / rows.clamp_min(1) if height.dim() == 1 else torch.full_like(rows, torch.nan)
+        # A single count has a long tail of its own.
+        seen = (rows > p) & (height.dim() == 1)
+        spread = torch.where(seen, -height.reshape(len(rows), -1)[:, 0] / rows.clamp_min(1), torch.nan)
         noise = torch.zeros_like(rows)
     share_known = (information @ inverse).diagonal(dim1=-2, dim2=-1)
     places, between = _random(method, shared)

@@ -117,3 +117,43 @@ def test_a_response_may_be_a_function() -> None:
         mixed_model(df, f"{y} ~ 1 + x + (1 | site)", population="ml", draws=0).summary().table for y in ("log(z)", "y")
     )
     np.testing.assert_allclose(one.estimate, two.estimate, rtol=1e-9)
+
+
+def test_a_formula_that_reproduces_every_row(caplog: pytest.LogCaptureFixture) -> None:
+    """No likelihood has a maximum where the residual's spread goes to zero: one line, and no tests of rounding."""
+    df = table(8).assign(y=lambda d: d.site.astype("category").cat.codes + 0.0)
+    found = mixed_model(df, "y ~ x + (1 | site)", draws=0).summary()
+    assert not caplog.records
+    assert found.notes[0].startswith("the formula reproduces every row: the residual's standard deviation goes to zero")
+    assert found.table[["standard_error", "p", "lower"]].isna().all(axis=None)
+
+
+@pytest.mark.parametrize("kenward_roger", [False, True])
+def test_as_many_columns_of_clients_as_clients(kenward_roger: bool) -> None:
+    """Nothing is left to tell clients' spread by: no standard errors of theirs; others are those of least squares."""
+    df = table(4)
+    fitted = mixed_model(df, "y ~ site + x + (1 | site)", draws=0, kenward_roger=kenward_roger)
+    found = fitted.summary().table.set_index("effect")
+    columns = pd.get_dummies(df.site, drop_first=True).astype(float).assign(one=1.0, x=df.x).to_numpy()
+    beta, (square,), *_ = np.linalg.lstsq(columns, df.y.to_numpy(), rcond=None)
+    error = np.sqrt(square / (len(df) - 5) * np.linalg.inv(columns.T @ columns)[-1, -1])
+    assert found.estimate["x"] == pytest.approx(beta[-1], rel=1e-6)
+    assert found.standard_error["x"] == pytest.approx(error, rel=1e-4)
+    of_clients = [name for name in found.index if name.startswith(("site", "Intercept"))]
+    assert found.loc[of_clients, ["standard_error", "p", "lower"]].isna().all(axis=None)
+    assert set(found.note[of_clients]) == {"standard error not identified"}
+    assert fitted.means("site").lower.isna().all()
+    assert fitted.anova().set_index("term").p.isna()["site"]
+
+
+def test_a_flat_direction_of_the_spread_leaves_other_tests_as_they_are() -> None:
+    """lmerTest 3.1.3 has 3.04 degrees of freedom of the intercept; a normal would make of p = 0.27 0.18."""
+    rng = np.random.default_rng(24)
+    who = np.repeat(np.arange(4), 8)
+    x, f = rng.normal(size=32), rng.choice(list("abc"), 32)
+    rng.normal(size=12)
+    y = rng.normal(size=4)[who] + 0.5 * x + rng.normal(size=32)
+    df = pd.DataFrame({"y": y, "f": np.where(who == 0, f, "a"), "g": who.astype(str)})
+    found = mixed_model(df, "y ~ f + (1 + f | g)", draws=0).summary().table.set_index("effect")
+    assert found.df["Intercept"] == pytest.approx(3.04, abs=0.02)
+    assert np.isnan(found.p["f[b]"])

@@ -8,9 +8,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 from support.liars import LIAR, LIES, coefficient, invented, mixed_run, names_of, spread, table, walking
 
+from hierfl import mixed_model
 from hierfl.inference import Run
 from hierfl.inference.server.robust.watch import Watch
 
@@ -165,3 +167,21 @@ def test_what_a_checkpoint_says_is_provisional() -> None:
     assert found is not None
     assert honest("gaussian").watched is not None
     assert found.influence.equals(honest("gaussian").watched.influence)
+
+
+def test_clients_of_one_row_have_no_spread(caplog: pytest.LogCaptureFixture) -> None:
+    """About its own estimate a single row has nothing but rounding left, whose logarithm is no measure."""
+    y, se = [0.5, 0.52, 0.48, 0.5, 0.51], [0.2, 0.25, 0.2, 0.3, 0.2]
+    studies = pd.DataFrame({"study": list("abcde"), "y": y, "se": se})
+    mixed_model(studies, "y ~ 1 + (1 | study)", known_se="se", draws=0)
+    assert not caplog.records
+
+
+def test_single_counts_do_not_stand_out_by_their_spread(caplog: pytest.LogCaptureFixture) -> None:
+    """Overdispersion by an effect of each row: the largest of sixty counts is no lie."""
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"row": [f"r{k}" for k in range(60)], "x": rng.normal(size=60)})
+    df["y"] = rng.poisson(np.exp(0.5 + 0.3 * df.x + rng.normal(0, 0.6, 60)))
+    df.loc[7, "y"] = 15
+    mixed_model(df, "y ~ x + (1 | row)", family="poisson", draws=0, population="ml")
+    assert not [line for line in caplog.messages if "spread of its rows" in line]

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 from support.mixed import covariance, estimates, fitted, random_effects, table
+from support.mixed_families import counts
 from support.representatives import of_all
 
 from hierfl import UserError, mixed_model
@@ -180,3 +181,18 @@ def test_ordinal_levels_keep_their_names(names: list) -> None:
     for group in (draws.observed_data, draws.posterior_predictive):
         assert set(np.unique(group.y)) == set(numbers)
     assert ("level" in draws.constant_data) == isinstance(names[0], str)
+
+
+def test_means_of_a_new_client_do_not_depend_on_draws() -> None:
+    """exp(eta + tau^2 / 2) of counts: over draws of few clients' spread its mean has no end."""
+    df = counts("poisson", 5)
+    fit_of_counts = mixed_model(df, "y ~ x + (1 | site)", family="poisson", draws=100)
+    row = pd.DataFrame({"x": [0.0]})
+    beta, tau = (
+        fit_of_counts.params["Intercept"],
+        fit_of_counts.summary().table.set_index("effect").estimate["sd(Intercept)"],
+    )
+    assert fit_of_counts.predict(row, level="new")["mean"][0] == pytest.approx(np.exp(beta + tau**2 / 2), rel=1e-8)
+    assert fit_of_counts.predict(row, level="population")["mean"][0] == pytest.approx(np.exp(beta), rel=1e-8)
+    far = fit_of_counts.predict(pd.DataFrame({"x": [400.0, 1e4]}), level="population")
+    assert (far[["lower", "upper", "response_lower", "response_upper"]] >= 0).all(axis=None)

@@ -27,7 +27,9 @@ def quadratic(sums: Mapping[str, Tensor], p: int, integrated: bool) -> tuple[Ten
     """
     m, m_1, m_2 = (symmetric(sums[name][..., :-1], p + 1) for name in ("cross", "cross_1", "cross_2"))
     volume, volume_1, volume_2 = (sums[name][..., -1] for name in ("cross", "cross_1", "cross_2"))
-    factor = torch.linalg.cholesky_ex(m[:p, :p]).L
+    factor, broken = torch.linalg.cholesky_ex(m[:p, :p])
+    if bool(broken):  # digits are lost where the residual's spread is nothing beside the effects': no point of a climb
+        return volume * torch.nan, volume_1 * torch.nan, volume_2 * torch.nan
     beta = torch.cholesky_solve(m[:p, p:], factor)
     r = torch.cat([-beta, beta.new_ones(1, 1)])
     across, across_2 = (m_1 @ r).squeeze(-1), (m_2 @ r).squeeze(-1)

@@ -80,6 +80,11 @@ def nodes_of(method: MixedModel) -> int:
     return int(method.settings.nodes or NODES.get(_effects(method), 1))
 
 
+def by_laplace(method: MixedModel) -> bool:
+    """Whether effects of clients and of groups inside them are integrated out by Laplace's approximation."""
+    return method.likelihood.searches_beta and not method.network.spread and nodes_of(method) == 1
+
+
 def nodes_per_row(method: MixedModel) -> int:
     """Of all of them together."""
     return nodes_of(method) ** _effects(method)
