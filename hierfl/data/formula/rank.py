@@ -84,7 +84,8 @@ class IndependentColumns:
         variance = np.maximum(gram.diagonal(), 0.0) / n
         size = np.abs(centre + scale * mean)
         spread = scale * np.sqrt(variance)
-        for k in np.flatnonzero((spread > ROUNDING * size) & (spread < LOST * size)) if ones is not None else ():
+        nearly: list[int] = np.flatnonzero((spread > ROUNDING * size) & (spread < LOST * size)).tolist()
+        for k in nearly if ones is not None else ():
             raise UserError(
                 f"{names[k]!r} lies near {size[k]:.4g} and varies by {spread[k]:.2g} alone, which double precision "
                 f"does not tell from the intercept: write center({names[k]})"
