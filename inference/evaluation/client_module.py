@@ -49,6 +49,7 @@ class ClientModule(nn.Module):
         mean, std, sd: of the arguments; buffers.
         labels: names of the classes, in the order of the output's columns; empty of a regression.
         power: 1 / T of a temperature T; 1 for none.
+        event: the shape of one input; None where it is not checked.
 
     Args:
         bases: a base network, or one for each draw.
@@ -69,6 +70,7 @@ class ClientModule(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.labels, self.power = list[str](), 1.0
+        self.event: tuple[int, ...] | None = None
         self.bases = nn.ModuleList(bases)
         self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
         self.ids = scale == 0
@@ -80,8 +82,10 @@ class ClientModule(nn.Module):
         """Of raw inputs, (n, *event).
 
         Raises:
-            UserError: for pixels from 0 to 1 where the pool's are from 0 to 255; an exported module cannot say so.
+            UserError: for inputs that are no tensor or of another shape, and for pixels from 0 to 1 where the pool's
+                are from 0 to 255; an exported module cannot say so.
         """
+        self._check_shape(x)
         if not self.ids:
             self._check_scale(x)
             x = x if x.is_floating_point() else x.to(self.weight.dtype)
@@ -99,6 +103,16 @@ class ClientModule(nn.Module):
         if self.units is not None:
             centre, sd = centre * self.units.sd + self.units.mean, sd * self.units.sd
         return torch.stack([centre, sd], -1)
+
+    def _check_shape(self, x: Tensor) -> None:
+        if torch.compiler.is_compiling() or torch.jit.is_tracing() or self.event is None:
+            return
+        expected = f"(n, {', '.join(map(str, self.event))})"
+        if not isinstance(x, Tensor):
+            raise UserError(f"inputs are a {type(x).__name__}, and this module takes a tensor {expected}")
+        if tuple(x.shape[1:]) != self.event:
+            hint = " (one input x is x[None])" if tuple(x.shape) == self.event else ""
+            raise UserError(f"inputs have shape {tuple(x.shape)}, expected {expected}{hint}")
 
     def _check_scale(self, x: Tensor) -> None:
         if self.scale != BYTE or not x.is_floating_point() or torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -223,7 +237,9 @@ def _made(
         for k, own in enumerate(values)
     ]
     mean, std = (None if value is None else value.clone() for value in (federation.mean, federation.std))
-    return ClientModule(bases, weight.contiguous(), bias.contiguous(), mean, std, scale, sd, federation.units).eval()
+    made = ClientModule(bases, weight.contiguous(), bias.contiguous(), mean, std, scale, sd, federation.units).eval()
+    made.event = tuple(federation.event_shape)
+    return made
 
 
 def _loaded(module: nn.Module, values: Mapping[str, Tensor], dtype: torch.dtype) -> nn.Module:

@@ -56,6 +56,18 @@ def test_a_module_of_pictures_takes_bytes_and_is_exported() -> None:
         module(x / 255)
 
 
+def test_a_module_refuses_inputs_of_another_shape() -> None:
+    """A column alone would be spread over all of them, and answered."""
+    fed = blobs([9, 7])
+    module = fit(FedAvg(network_for(FedAvg, fed)), fed, **HOW).client_module(fed.ids[0])
+    for wrong, words in (
+        (fed.x[:4, :1], r"shape \(4, 1\), expected \(n, \d\)$"), (fed.x[0], r"one input x is x\[None\]"),
+        (fed.x[:4].numpy(), "a ndarray, and this module takes a tensor"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=words):
+            module(wrong)
+
+
 def test_a_module_is_at_the_run_s_temperature_and_names_its_columns() -> None:
     fed = blobs([30, 30], validation=0.3)
     run = fit(PFedVEM(network_for(PFedVEM, fed)), fed, calibrate="temperature", **HOW)
