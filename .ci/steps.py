@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 from shards import ROOT, choose, git, read
@@ -20,8 +21,20 @@ TOOLS = ("dev", "docs")
 ROOM = 9.0
 
 
+#: lines of a failed step that are printed again at the very end: only the last part of what is printed may be kept
+LAST_LINES = 60
+
+
 class Failed(Exception):
-    """A step has failed; what it printed has been printed."""
+    """A step has failed; what it printed has been printed.
+
+    Attributes:
+        last: its last lines.
+    """
+
+    def __init__(self, name: str, last: list[str]) -> None:
+        super().__init__(name)
+        self.last = last
 
 
 def roomy() -> str:
@@ -49,19 +62,23 @@ def step(name: str, command: str, venv: Path, cwd: Path = ROOT, log: Path | None
     Raises:
         Failed: if it does not end well.
     """
-    start = time.monotonic()
+    start, said = time.monotonic(), deque[str](maxlen=200)
     if log is None:
         print(f"== {name}", flush=True)
-    with open(log, "w", encoding="utf-8") if log else open(os.dup(1), "w", encoding="utf-8") as out:
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command], cwd=cwd, env=environment(venv), stdout=out,
-            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+    with subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", command], cwd=cwd, env=environment(venv), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
+    ) as done, open(log or os.devnull, "w", encoding="utf-8") as kept:  # fmt: skip
+        assert done.stdout is not None
+        for line in done.stdout:
+            said.append(line.rstrip("\n"))
+            kept.write(line)
+            if log is None:
+                print(line, end="", flush=True)
     took = time.monotonic() - start
     if done.returncode:
-        said = log.read_text(encoding="utf-8", errors="replace") if log else ""
-        print(f"== {name}: FAILED after {took:.0f} s", *said.splitlines()[-200:], sep="\n", flush=True)
-        raise Failed(name)
+        print(f"== {name}: FAILED after {took:.0f} s", *(said if log else []), sep="\n", flush=True)
+        raise Failed(name, list(said)[-LAST_LINES:])
     print(f"== {name}: {took:.0f} s", flush=True)
 
 
@@ -76,7 +93,7 @@ def readme_commands() -> list[str]:
     return commands
 
 
-def beside(work: Path, venv: Path, failed: list[str]) -> None:
+def beside(work: Path, venv: Path, failed: list[Failed]) -> None:
     """Lint, docs, types: in an environment of their own, which sees the packages of the first and a plain install."""
     tools, log = work / "tools", work / "beside.log"
     source = work / "source"
@@ -102,11 +119,11 @@ def beside(work: Path, venv: Path, failed: list[str]) -> None:
         files = [path for floor in floors for path in (ROOT / floor).rglob("*.py") if "results" not in path.parts]
         # (it counts folders without code, such as models/settings, too)
         if seen < len(files):
-            raise Failed(f"mypy saw {seen} of {len(files)} files")
+            raise Failed(f"mypy saw {seen} of {len(files)} files", [])
         few = "tests/models/test_pfedvem.py tests/house/test_installed.py"
         step("tests of the clone by a plain install", f"{nice}python -m pytest {few}", tools, log=log)
     except Failed as error:
-        failed.append(str(error))
+        failed.append(error)
 
 
 def browser() -> None:
@@ -128,7 +145,7 @@ def main(what: str) -> None:
         print(f"  {shard.name} ({shard.seconds:.0f} s, {len(shard.tests)} tests): {why}")
     if what == "--plan":
         return
-    start, failed = time.monotonic(), list[str]()
+    start, failed = time.monotonic(), list[Failed]()
     job, tests = readme_commands()
     os.environ["PIP_NO_CACHE_DIR"] = "1"  # (each package once on the disk)
     os.environ["TMPDIR"] = tempfile.tempdir = roomy()
@@ -150,13 +167,15 @@ def main(what: str) -> None:
             try:
                 step(name, command, venv)
             except Failed as error:
-                failed.append(str(error))
+                failed.append(error)
             if name == job:
                 running.start()
         running.join()
     print(f"== {time.monotonic() - start:.0f} s in all")
     if failed:
-        sys.exit(f"== failed: {'; '.join(failed)}")
+        for error in failed:
+            print(f"== {error}: its last lines, again", *error.last, sep="\n")
+        sys.exit(f"== failed: {'; '.join(map(str, failed))}")
     print("== all well")
 
 
