@@ -32,6 +32,8 @@ from .turns import Turns
 LARGEST = 1e30
 #: heads of so many numbers at most have covariances without an approximation
 SMALL = 600
+#: Newton's steps, at most, of a client that is far from its mode: it was away, and the network is another one
+NEARER = 4
 #: nats at most that one client says its head is worth, either way
 MOST = 1e5
 #: a spread is too wide where heads say less by so many nats than none, after so many turns; it begins again narrower
@@ -93,19 +95,22 @@ class HeadSpreads:
         """A step, of what those who have reported say for all."""
         if not self.turns(context.round, context.shared):
             return dict(old)
-        log_rho = old[f"{self.name}.log_rho"].double()
-        all_clients = context.num_clients / context.reported
-        sums = {k: (v.double() * all_clients).clamp(-LARGEST, LARGEST) for k, v in total.items()}
+        kept, log_rho = context.rule_state, old[f"{self.name}.log_rho"].double()
+        part, zero = (context.reported / context.num_clients).to(log_rho), torch.zeros_like(log_rho)
+        taken = kept.get("taken", zero[:1]) + 1
+        # Of a sample of clients a step is part of the way, and what is no gradient is averaged over rounds.
+        length = torch.maximum(part, 1 / taken)
+        sums = {k: (v.double() / part).clamp(-LARGEST, LARGEST) for k, v in total.items()}
+        for key in sums.keys() - {"score"}:
+            sums[key] = kept[f"mean/{key}"] = torch.lerp(kept.get(f"mean/{key}", sums[key]), sums[key], length)
         penalty = (2 * log_rho).exp() / self.rho_scale**2
         information = sums["information"] + torch.diag(2 * penalty)
-        context.rule_state.setdefault("tries", torch.zeros(1, dtype=torch.float64, device=log_rho.device))
-        whole = torch.ones((), dtype=torch.float64, device=log_rho.device)
-        moved = scored("log_rho", log_rho, sums["score"] - penalty, information, whole, context)
-        values = {"log_rho": moved, "information": information}
+        kept.setdefault("tries", zero[:1])
+        moved = scored("log_rho", log_rho, sums["score"] - penalty, information, length, context)
+        values, kept["taken"] = {"log_rho": moved, "information": information}, taken
         if self.judged:
-            kept, zero = context.rule_state, torch.zeros_like(log_rho)
-            taken = kept.get("taken", zero[:1]) + 1
-            wide = (sums["gain"] < WORSE) & (taken >= PATIENCE) & (log_rho > LEAST_LOG).any()
+            judged = (taken >= PATIENCE) & (taken * part >= 1)
+            wide = (sums["gain"] < WORSE) & judged & (log_rho > LEAST_LOG).any()
             narrower = (log_rho - math.log(NARROWER)).clamp_min(LEAST_LOG)
             kept["taken"] = torch.where(wide, 0, taken)
             # Steps begin again, too.
@@ -201,10 +206,10 @@ class Heads:
             beside_none="probabilities" if self.labels else "densities",
         )  # fmt: skip
         small = self.head.d <= SMALL
-        turns, newton = (2, 5) if final else (1, 1)
+        turns, newton, nearer = (2, 5, 0) if final else (1, 1, NEARER)
         return GaussianHead(
-            "w_j", "mu", covariance="full" if small else "low_rank", newton=newton, turns=turns, rank=self.rank,
-            terms=None if final else terms, final=self.draws if final else 0, points=self.points,
+            "w_j", "mu", covariance="full" if small else "low_rank", newton=newton, nearer=nearer, turns=turns,
+            rank=self.rank, terms=None if final else terms, final=self.draws if final else 0, points=self.points,
             centred=self.centred,
         )  # fmt: skip
 

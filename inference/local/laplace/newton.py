@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from .curvature import product_with
-from .forms import Scaled
+from .forms import Curvature, Scaled
 from .target import Expansion, Spread, Target
 
 #: halvings of a step that does not raise the log joint density
@@ -17,9 +19,34 @@ CG_STEPS, LEFT = 30, 1e-12
 #: a row has arrived where a step promises less: 1e-8 posterior standard deviations, and 1e-3 in single precision, whose
 #: gradients know no more
 ARRIVED = {torch.float64: 1e-16, torch.float32: 1e-6}
+#: nats that a step promises where its row is near the mode: what a step from there leads to is as good as that
+NEAR = 0.01
 
 
-def newton_step(target: Target, at: Expansion, scaled: Scaled, spread: Spread | None, exact: bool) -> Expansion | None:
+def nearer(
+    target: Target, at: Expansion, known: tuple[Curvature, Scaled], spread: Spread | None,
+    curvature: Callable[[Expansion], tuple[Curvature, Scaled]], exact: bool, steps: int,
+) -> tuple[Expansion, Curvature, Scaled]:  # fmt: skip
+    """The expansion, and its curvature, after steps of those rows that are not near their modes; the others stay.
+
+    Args:
+        target, at, spread, exact: as of :func:`newton_step`.
+        known: curvature and B at the expansion.
+        curvature: makes them.
+        steps: at most.
+    """
+    begun = at
+    for _ in range(steps):
+        ahead = newton_step(target, at, known[1], spread, exact, NEAR)
+        if ahead is None:
+            break
+        at, known = ahead, curvature(ahead) if exact else known
+    return at, *(known if exact or at is begun else curvature(at))
+
+
+def newton_step(
+    target: Target, at: Expansion, scaled: Scaled, spread: Spread | None, exact: bool, least: float = 0.0
+) -> Expansion | None:
     """Where a Newton step leads; None where all rows have arrived.
 
     Args:
@@ -28,12 +55,13 @@ def newton_step(target: Target, at: Expansion, scaled: Scaled, spread: Spread | 
         scaled: B of the curvature there if it is ``exact``, and else a preconditioner.
         spread: of each example's predictor.
         exact: whether B^-1 is the direction as it is.
+        least: a row has arrived where a step promises less, in nats, too.
     """
     slope = at.slope
     right = at.r * slope
     step = at.r * (scaled.solve(right) if exact else conjugate_gradients(at, scaled, right))
     promised = (slope * step).sum(-1)
-    arrived = promised < ARRIVED[step.dtype]
+    arrived = promised < max(least, ARRIVED[step.dtype])
     if bool(arrived.all()):
         return None
     # A row that has arrived stays, whichever rows are beside it.

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from hierfl.data.padding import buckets
 from hierfl.errors import UserError
-from hierfl.ppl.lattice import standard_points
 from hierfl.rng import ClientNoise
 
 from ...clients.chunk import ClientChunk
@@ -31,10 +30,10 @@ from ...state import State
 from .curvature import Covariance, curvature
 from .forms import Curvature, Scaled
 from .lost import finite_draws
-from .newton import newton_step
+from .newton import nearer, newton_step
 from .points import DEVIATIONS, client_deviations, deviations, population_deviations
 from .population_terms import Groups, PopulationTerms
-from .posterior import AtDraws, Posterior, pairs
+from .posterior import AtDraws, Posterior, alike, pairs
 from .target import Expansion, Target
 
 #: numbers of the matrices (d, d) that rows hold at a time, and of their examples' (n, outputs, outputs + features)
@@ -61,6 +60,8 @@ class GaussianHead:
         mean: the personal value mu_j, (d,).
         covariance: the form of the curvature; the mean is that with the exact one whatever the form.
         newton: steps on the mean at most, while the covariance is held.
+        nearer: steps before those, at most, of clients that are more than 0.01 nats from their mode, as those are that
+            have been away for rounds.
         turns: how often the precision follows.
         rank: of ``covariance="low_rank"``.
         terms: what the head says of its population, left as rows ``LATENT/KEY`` for an aggregation rule.
@@ -80,6 +81,7 @@ class GaussianHead:
     _: KW_ONLY
     covariance: Covariance = "full"
     newton: int = 20
+    nearer: int = 0
     turns: int = 1
     rank: int = 50
     terms: PopulationTerms | None = None
@@ -220,6 +222,8 @@ class GaussianHead:
         exact = self.covariance == "full"
         held = self.newton > 1 and not exact
         h, scaled = self._curvature(at, posterior.known[1] if held and posterior.known else None)
+        if self.nearer:
+            at, h, scaled = nearer(target, at, (h, scaled), spread, self._curvature, exact, self.nearer)
         for number in range(self.newton):
             # After the last step that of the step before will do: where nothing moves any more they are the same.
             h, scaled = self._curvature(at) if number and not held else (h, scaled)
@@ -260,7 +264,7 @@ class GaussianHead:
             yield AtDraws(everywhere, target, at.m + at.offset(h, scaled), at.r, h, scaled)
             return
         w = shared.pop(self.population)
-        for places, others, own in self._alike(shared, target):
+        for places, others, own in alike(shared, target, self.own, self.final):
             middle = w[places].mean(0)
             at_middle = target.given({self.population: middle[0, target.back], **others}, own)
             if self.refit:
@@ -280,19 +284,3 @@ class GaussianHead:
         drawn = target.chunk.method.shared_draws(target.chunk.shared, self.final)  # type: ignore[attr-defined]
         w = target.cast(drawn.pop(self.population)[:, 0, :, target.order])
         return {k: target.cast(v[:, 0, 0]) for k, v in drawn.items()} | {self.population: w}
-
-    def _alike(self, shared: State, target: Target) -> Iterator[tuple[Tensor, State, State]]:
-        """Draws (places) that share all but w: these values, {name: (*shape)}, and the rows' own, (S, 1, *shape)."""
-        if self.own:
-            own, sd = (target.cast(target.chunk.values[name]) for name in (self.own, f"{self.own}_sd"))
-            points, pair = standard_points(own.shape[-1]).to(own), torch.arange(self.final, device=own.device)
-            pair = pair % (self.final - self.final // 2)
-            for number, z in enumerate(points):
-                places = (pair % len(points) == number).nonzero().flatten()
-                if len(places):
-                    yield places, {}, {self.own: own + sd * z}
-            return
-        _, which = torch.unique(torch.cat([v.flatten(1) for v in shared.values()], 1), dim=0, return_inverse=True)
-        for number in range(int(which.max()) + 1):
-            places = (which == number).nonzero().flatten()
-            yield places, {k: v[places[0]] for k, v in shared.items()}, {}
