@@ -18,7 +18,7 @@ from hierfl.inference.local.laplace.population_terms import Groups, PopulationTe
 from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.messages.form import Field, Form, beside, not_negative
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.server.rules.scoring import LEAST_LOG, scored
+from hierfl.inference.server.rules.scoring import LARGEST, LEAST_LOG, of_all, scored
 from hierfl.inference.server.rules.weights import times_rows
 from hierfl.inference.state import State
 from hierfl.nn.head import LinearHead
@@ -28,8 +28,6 @@ from ..pfedeb.config import block_numbers
 from ..pfedeb.population import of_numbers
 from .turns import Turns
 
-#: log rho is known no better than of so many clients' numbers where none has reported
-LARGEST = 1e30
 #: heads of so many numbers at most have covariances without an approximation
 SMALL = 600
 #: Newton's steps, at most, of a client that is far from its mode: it was away, and the network is another one
@@ -96,23 +94,19 @@ class HeadSpreads:
         if not self.turns(context.round, context.shared):
             return dict(old)
         kept, log_rho = context.rule_state, old[f"{self.name}.log_rho"].double()
-        part, zero = (context.reported / context.num_clients).to(log_rho), torch.zeros_like(log_rho)
-        taken = kept.get("taken", zero[:1]) + 1
-        # Of a sample of clients a step is part of the way, and what is no gradient is averaged over rounds.
-        length = torch.maximum(part, 1 / taken)
-        sums = {k: (v.double() / part).clamp(-LARGEST, LARGEST) for k, v in total.items()}
-        for key in sums.keys() - {"score"}:
-            sums[key] = kept[f"mean/{key}"] = torch.lerp(kept.get(f"mean/{key}", sums[key]), sums[key], length)
+        sums, length = of_all(total, context)
         penalty = (2 * log_rho).exp() / self.rho_scale**2
         information = sums["information"] + torch.diag(2 * penalty)
+        zero = torch.zeros_like(log_rho)
         kept.setdefault("tries", zero[:1])
         moved = scored("log_rho", log_rho, sums["score"] - penalty, information, length, context)
-        values, kept["taken"] = {"log_rho": moved, "information": information}, taken
+        values = {"log_rho": moved, "information": information}
         if self.judged:
-            judged = (taken >= PATIENCE) & (taken * part >= 1)
-            wide = (sums["gain"] < WORSE) & judged & (log_rho > LEAST_LOG).any()
+            # Of a sample's gains only their average over about as many messages as there are clients.
+            known = (kept["taken"] >= PATIENCE) & (kept["taken"] * context.reported >= context.num_clients)
+            wide = (sums["gain"] < WORSE) & known & (log_rho > LEAST_LOG).any()
             narrower = (log_rho - math.log(NARROWER)).clamp_min(LEAST_LOG)
-            kept["taken"] = torch.where(wide, 0, taken)
+            kept["taken"] = torch.where(wide, 0, kept["taken"])
             # Steps begin again, too.
             kept |= {
                 f"log_rho/{k}": torch.where(wide, zero, kept[f"log_rho/{k}"]) for k in ("step", "whole", "log_factor")

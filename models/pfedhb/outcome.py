@@ -17,7 +17,7 @@ from hierfl.inference.local.laplace.posterior import pairs
 from hierfl.inference.messages.form import Field, Form, not_negative
 from hierfl.inference.objective.sites import guide_latents, model_sites
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.server.rules.scoring import scored
+from hierfl.inference.server.rules.scoring import of_all, scored
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.client_outcome import Given, OutcomeGiven, Population, Residuals
@@ -163,8 +163,7 @@ class OutcomePopulation:
     """Scoring on nu, log tau, mu and log omega: maximum likelihood, every o_j integrated out.
 
     The shared values are NAME.location, nu and mu, and NAME.log_scale, log tau and log omega. A client sends the score
-    of its log evidence by each, and the expected information, 8 numbers. omega has a half-normal prior. Where only some
-    clients report, what they say stands for all.
+    of its log evidence by each, and the expected information, 8 numbers. omega has a half-normal prior.
 
     Args:
         name: NAME.
@@ -196,16 +195,14 @@ class OutcomePopulation:
         """A step, of what those who have reported say for all."""
         if not self.turns(context.round, context.shared):
             return dict(old)
-        share = context.num_clients / context.reported
-        score, information = (total[key].double() * share for key in ("score", "information"))
+        sums, length = of_all(total, context)
+        score, information = sums["score"], sums["information"]
         location, log_scale = (old[f"{self.name}.{key}"].double() for key in ("location", "log_scale"))
         least = torch.finfo(torch.float64).tiny
-        location = location + score[0::2] / information[0::2].clamp_min(least) * (information[0::2] > 0)
+        location = location + length * score[0::2] / information[0::2].clamp_min(least) * (information[0::2] > 0)
         context.rule_state.setdefault("tries", torch.zeros(1, dtype=torch.float64, device=location.device))
         penalty = torch.stack([torch.zeros_like(log_scale[1]), (2 * log_scale[1]).exp() / OMEGA_SCALE**2])
-        whole = torch.ones((), dtype=torch.float64, device=location.device)
-        moved = scored(
-            "log_scale", log_scale, score[1::2] - penalty, torch.diag(information[1::2] + 2 * penalty), whole, context
-        )  # fmt: skip
+        information = torch.diag(information[1::2] + 2 * penalty)
+        moved = scored("log_scale", log_scale, score[1::2] - penalty, information, length, context)
         values = {"location": location.clamp(-LARGEST, LARGEST), "log_scale": moved.clamp(-LARGEST, LARGEST)}
         return {k: values[k.removeprefix(f"{self.name}.")].to(v) for k, v in old.items()}

@@ -13,12 +13,12 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.messages.form import Field, Form, not_negative
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.server.rules.scoring import definite, scored
+from hierfl.inference.server.rules.scoring import LARGEST, definite, of_all, scored
 from hierfl.inference.state import State
 
 from ..pfedeb.at_nodes import AtNodes
 from ..pfedeb.head_nodes import LEAST, design
-from .heads import LARGEST, MOST
+from .heads import MOST
 from .turns import Turns
 
 #: the shared values of the nodes, and of the spread that they stand for
@@ -76,8 +76,7 @@ class RhoNodes:
         if not self.turns(context.round, context.shared):
             return dict(old)
         log_rho = old[f"{NODES}.log_rho"].double()
-        share = context.num_clients / context.reported
-        sums = {k: (v.double() * share).clamp(-LARGEST, LARGEST) for k, v in total.items()}
+        sums, length = of_all(total, context)
         penalty = (2 * log_rho).exp() / self.rho_scale**2
         height = sums["gain"].squeeze(-1) + (log_rho - penalty / 2).sum(-1)
         z, base = (v.to(log_rho.device) for v in design(log_rho.shape[-1]))
@@ -85,7 +84,7 @@ class RhoNodes:
         information = sums["information"][0] + torch.diag(1 + 2 * penalty[0])
         context.rule_state.setdefault("tries", log_rho.new_zeros(1))
         score = sums["score"][0] + 1 - penalty[0]
-        centre = scored("log_rho", log_rho[0], score, information, log_rho.new_ones(()), context)
+        centre = scored("log_rho", log_rho[0], score, information, length, context)
         root = torch.linalg.cholesky(torch.linalg.inv(definite(information)))
         values = {
             f"{NODES}.log_rho": torch.cat([centre[None], centre + z @ root.mT]),

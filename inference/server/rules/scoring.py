@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ...state import State
 from .base import AggregationContext
 
 #: a logarithm of a spread moves by no more in a round, and is kept above: what lies there is no spread at all
@@ -16,6 +17,8 @@ SHORTEST, LONGEST = math.log(0.125), math.log(4.0)
 #: where a step is longer than this share of the one before it, its logarithm crawls; by how much the factor grows, and
 #: what is taken from it where a step turns back
 SLOW, LONGER, HALF = 0.7, math.log(1.25), math.log(2.0)
+#: sums are no larger
+LARGEST = 1e30
 #: length of a step that was taken as a whole
 WHOLE = 0.9
 
@@ -59,6 +62,27 @@ def scored(
     kept[f"{name}/whole"] = torch.where(all_reported, torch.where(again, zero, taken.to(log)), zero)
     kept[f"{name}/log_factor"] = factor
     return new
+
+
+def of_all(total: State, context: AggregationContext) -> tuple[State, Tensor]:
+    """Sums over all clients, in double precision, from those that have reported, and a step's length by them, (1,).
+
+    Scores are this round's, and a step by a sample's is part of the way. All other sums are averaged over rounds. Both
+    with the share of the clients that has reported, and in the first rounds with one over their number: that is in
+    ``context.rule_state["taken"]``, and a rule that begins again sets it to zero. Where all report nothing is averaged.
+
+    Args:
+        total: sums over those that have reported; the scores are called "score".
+        context: of the round.
+    """
+    kept = context.rule_state
+    part = (context.reported / context.num_clients).double().reshape(1)
+    kept["taken"] = kept.get("taken", torch.zeros_like(part)) + 1
+    length = torch.maximum(part, 1 / kept["taken"])
+    sums = {key: (value.double() / part).clamp(-LARGEST, LARGEST) for key, value in total.items()}
+    for key in sums.keys() - {"score"}:
+        sums[key] = kept[f"mean/{key}"] = torch.lerp(kept.get(f"mean/{key}", sums[key]), sums[key], length)
+    return sums, length
 
 
 def definite(information: Tensor) -> Tensor:
