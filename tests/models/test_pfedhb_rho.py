@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from support.few_heads import fitted as few_fitted
 from hierfl import UserError
 from hierfl.inference.local.laplace.step import GaussianHead
 from hierfl.inference.server.rules.base import AggregationContext
+from hierfl.inference.state import State
 from hierfl.models import PFedHB
 from hierfl.models.pfedeb.head_nodes import design
 from hierfl.models.pfedhb.heads import HeadSpreads
@@ -58,6 +60,28 @@ def test_the_start_does_not_matter_while_the_network_is_trained() -> None:
     assert rho[0].max() > math.log(0.1)
     above = rho[0] > math.log(0.01)
     torch.testing.assert_close(rho[1][above], rho[0][above], rtol=0, atol=math.log(1.25))
+
+
+@pytest.mark.cpu(4, "two fits of 31 rounds")
+def test_rho_settles_where_a_quarter_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that were away have posteriors of another network, which say nothing of rho until they have moved.
+
+    It is a little larger than where all report: w is a mean of two clients' heads, and moves with who they are.
+    """
+    fed, seen, update = blobs([30] * 8), [], HeadSpreads.update
+
+    def followed(*given: Any) -> State:
+        new = update(*given)
+        seen.append((float(new["heads.log_rho"][0]), float(new["heads.restart"])))
+        return new
+
+    monkeypatch.setattr(HeadSpreads, "update", followed)
+    net = architecture("mlp:8", fed)
+    whole = fitted(PFedHB(net, **COMMON, draws=2, nodes="off"), fed, 31).shared["heads.log_rho"][0]
+    fitted(PFedHB(net, **COMMON, draws=2, nodes="off"), fed, 31, participation=0.25)
+    assert sum(restart for _, restart in seen) == 0
+    settled = [log_rho - float(whole) for log_rho, _ in seen[-20:]]
+    assert math.log(0.7) < min(settled) <= max(settled) < math.log(2.2)
 
 
 def test_steps_of_parts_that_stay_out_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,7 +197,9 @@ def test_a_mean_begins_as_far_from_w_as_it_was_where_the_prior_is_narrow(fed, rh
     torch.testing.assert_close(found, mu + 1.0 if with_w else mu)
 
 
-@pytest.mark.parametrize("steps", [{"newton": 1}, {"newton": 20, "turns": 2}], ids=["one", "all"])
+@pytest.mark.parametrize(
+    "steps", [{"newton": 1}, {"newton": 20, "turns": 2}, {"newton": 1, "nearer": 4}], ids=["one", "all", "nearer"]
+)
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_a_row_does_not_depend_on_who_is_beside_it(fed, covariance, steps):
     """A row that has arrived stays while others move."""
@@ -207,6 +209,22 @@ def test_a_row_does_not_depend_on_who_is_beside_it(fed, covariance, steps):
     for row in range(len(together)):
         alone = step.run(chunk.part(row, row + 1), 0).values["mu"]
         torch.testing.assert_close(alone[0], together[row], rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_only_rows_that_are_far_from_their_modes_take_more_steps(fed, covariance):
+    """A client that was away has a head of another network; the others take the one step that they would."""
+    method = method_of(fed, points=1)
+    step = GaussianHead("w_j", "mu", covariance=covariance, rank=6, newton=1, points=1)
+    chunk = rows_of(method, fed)
+    for _ in range(8):
+        chunk = step.run(chunk, 0)
+    mode = chunk.values["mu"]
+    stale = mode + 3.0 * torch.tensor([1.0, 0.0, 0.0]).double()[:, None, None]
+    one, more = (replace(step, nearer=k).run(chunk.put({"mu": stale}), 0).values["mu"] for k in (0, 4))
+    torch.testing.assert_close(more[1:], one[1:], rtol=0, atol=0)
+    assert (one[0] - mode[0]).abs().max() > 0.2
+    torch.testing.assert_close(more[0], mode[0], rtol=0, atol=0.02)
 
 
 def test_a_step_needs_its_draws_and_a_normal_prior(fed):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hierfl.inference.server.rules.base import AggregationContext
-from hierfl.inference.server.rules.scoring import scored
+from hierfl.inference.server.rules.scoring import of_all, scored
 
 #: (steps are at most one long)
 START = 0.3
@@ -124,3 +124,32 @@ def test_each_logarithm_has_a_factor_of_its_own():
     assert kept["log_rho/log_factor"][0] < -0.3
     assert float(kept["log_rho/log_factor"][1]) == 0
     assert log.abs().max() < 1e-3
+
+
+def test_sums_of_samples_are_averaged_over_rounds_and_steps_by_them_are_part_of_the_way():
+    """Ten clients of which two report, one after the other: after all have, each says as much as it should."""
+    make, kept = torch.Generator().manual_seed(0), {}
+    each = torch.rand(10, 3, generator=make, dtype=torch.float64)
+    found = []
+    for number in range(100):
+        some = each[[2 * number % 10, (2 * number + 1) % 10]].sum(0)
+        sums, length = of_all({"score": some, "information": some}, context(2, kept=kept))
+        torch.testing.assert_close(sums["score"], 5 * some)
+        found.append(sums["information"])
+        assert float(length) == pytest.approx(max(0.2, 1 / (number + 1)))
+    # (the first five rounds are their plain mean, later ones count as e^(-k/5))
+    torch.testing.assert_close(found[4], each.sum(0))
+    torch.testing.assert_close(torch.stack(found[-5:]).mean(0), each.sum(0), rtol=1e-6, atol=0)
+    kept["taken"] = torch.zeros(1).double()
+    sums, length = of_all({"score": some, "information": some}, context(2, kept=kept))
+    assert float(length) == 1
+    torch.testing.assert_close(sums["information"], 5 * some)
+
+
+def test_where_all_report_sums_are_theirs():
+    kept: dict[str, Tensor] = {}
+    for number in range(3):
+        said = {"score": torch.full((1,), 3.0 + number), "gain": torch.full((1,), -0.1 * number)}
+        sums, length = of_all(said, context(kept=kept))
+        assert float(length) == 1
+        assert {k: v.tolist() for k, v in sums.items()} == {k: v.double().tolist() for k, v in said.items()}
