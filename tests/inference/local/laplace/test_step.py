@@ -220,7 +220,7 @@ def test_only_rows_that_are_far_from_their_modes_take_more_steps(fed, covariance
     for _ in range(8):
         chunk = step.run(chunk, 0)
     mode = chunk.values["mu"]
-    stale = mode + torch.tensor([3.0, 0.02, 0.02]).double()[:, None, None]
+    stale = mode + torch.tensor([3.0, 0.005, 0.005]).double()[:, None, None]
     one, more = (replace(step, nearer=k).run(chunk.put({"mu": stale}), 0).values["mu"] for k in (0, 4))
     torch.testing.assert_close(more[1:], one[1:], rtol=0, atol=0)
     assert (one[0] - mode[0]).abs().max() > 0.2
