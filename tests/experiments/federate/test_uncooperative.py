@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.failing import HANGS, SMALL, Worker, quickly, study_in, wait_for, working
+from support.failing import HANGS, SMALL, Clock, Worker, quickly, study_in, wait_for, working
 from support.parties import Parties
 from support.studies import FileStudy, formula_study, patients, write_tables
 
@@ -127,7 +127,7 @@ def test_two_processes_of_one_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("part", ["h00", "h00/requests", "h00/replies"])
 def test_a_folder_that_is_a_link_is_not_followed(
-    part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     """The server begins with one line; a link that comes later is not written through, and the deadline is kept."""
     place = study_in(tmp_path)
@@ -140,30 +140,44 @@ def test_a_folder_that_is_a_link_is_not_followed(
         place.serve(lambda names: None)
     link.unlink()
 
+    clock = Clock(monkeypatch)
+
     def links(names: list[str]) -> None:
         if not link.is_symlink():
             link.rename(tmp_path / "moved")
             link.symlink_to(elsewhere)
+        if names == ["h00"]:
+            clock.forward(2 * HANGS)
 
     begun = time.monotonic()
     shutil.rmtree(tmp_path / "server")
     with working(place), pytest.raises(UserError, match="2 of 3 sites have sent"):
-        place.serve(links, deadline=0.7)
-    assert time.monotonic() - begun < 10
+        place.serve(links, deadline=HANGS)
+    assert time.monotonic() - begun < HANGS
     assert not list(elsewhere.iterdir())
     assert [line for line in caplog.messages if "it is not followed; it is tried again" in line]
 
 
-def test_a_slow_site_misses_the_round_and_takes_part_again(tmp_path: Path) -> None:
-    place = study_in(tmp_path, rounds=4)
+def test_a_slow_site_misses_the_round_and_takes_part_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """It answers round 2 when round 3 has been asked."""
+    place, clock = study_in(tmp_path, rounds=4), Clock(monkeypatch)
+
+    def asked(number: int) -> bool:
+        return any((tmp_path / "exchange" / "h00" / "requests").glob(f"{number:06d}-round-*"))
 
     def slow(request: bytes) -> None:
         if (header(request)["kind"], header(request)["round"]) == ("round", 2):
-            time.sleep(1.5)
+            wait_for(lambda: asked(3))
+
+    def waiting(names: list[str]) -> None:
+        if names == ["h01"] and asked(2):
+            clock.forward(2 * HANGS)
 
     begun = time.monotonic()
     with working(place, h01=slow) as workers:
-        place.serve(lambda names: None, deadline=0.8)
+        place.serve(waiting, deadline=HANGS)
         wait_for(lambda: all(worker.ended for worker in workers.values()))
     assert time.monotonic() - begun < HANGS
     who = read_frame(tmp_path / "server" / "participation.csv")
