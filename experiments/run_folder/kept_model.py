@@ -30,7 +30,7 @@ MODEL = "model"
 
 def write_model(folder: Path, run: Run) -> None:
     """Keeps a run's model in its folder."""
-    record: dict[str, Any] = {"network": None, "design": None}
+    record: dict[str, Any] = {"network": None, "design": None, "settings": dict(read_config(folder).settings)}
     tensors: dict[str, Tensor] = {}
     method: Any = run.fitted.method
     if not is_tabular(method):

@@ -177,6 +177,9 @@ def test_parts_of_two_runs_are_no_run(finished: Finished, tmp_path: Path) -> Non
         UserError, match="config.toml has the seed 7, and the model in model/ 0: one of them is of another"
     ):
         load_run(one)
+    config.write_text(text.replace("sigma_0 = 1.0", "sigma_0 = 0.5"))
+    with pytest.raises(UserError, match=r"config.toml has the setting sigma_0 0.5, and the model in model/ 1.0: one"):
+        load_run(one)
     config.write_text(text)
     load_run(one)
     shutil.rmtree(one / "model")
