@@ -180,6 +180,8 @@ def leaf(**change: object) -> str:
         (leaf(users=["a"]), "user_data has 'b', and users has not"),
         (leaf(users=["a", "b", "c"]), "users has 'c', and user_data has not"),
         (leaf().replace('"b":', '"a":'), "'a' comes twice in one object"),
+        (leaf(num_samples=[2, 3]), "num_samples says that user 'b' has 3 rows, and there are 2"),
+        (leaf(num_samples=[2]), "num_samples is not a list with a number for each of its users"),
         (leaf().replace("[1.0, 0.0]", "[1.0]", 1), "the rows of user 'a' are not all numbers, or of different lengths"),
         (leaf().replace("1.0", "[1.0]", 1), "the rows of user 'a' are not all numbers, or of different lengths"),
     ],
