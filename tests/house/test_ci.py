@@ -25,6 +25,26 @@ def shards() -> ModuleType:
     return module
 
 
+def test_a_failed_step_keeps_its_last_lines(
+    shards: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """They are printed again at the end of a run, of which the beginning may not be kept."""
+    monkeypatch.setitem(sys.modules, "shards", shards)
+    spec = importlib.util.spec_from_file_location("ci_steps", ROOT / ".ci" / "steps.py")
+    assert spec is not None
+    assert spec.loader is not None
+    steps = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(steps)
+    for log in (None, tmp_path / "log"):
+        with pytest.raises(steps.Failed, match="lists") as failed:
+            steps.step("lists", "seq 100 >&2; exit 3", tmp_path, log=log)
+        assert failed.value.last == [str(k) for k in range(41, 101)]
+        assert "\n99\n100\n" in capsys.readouterr().out
+    assert (tmp_path / "log").read_text().splitlines() == [str(k) for k in range(1, 101)]
+    steps.step("ends well", "echo so", tmp_path)
+    assert "so\n== ends well: 0 s" in capsys.readouterr().out
+
+
 def test_every_slow_test_is_in_one_shard(shards: ModuleType, request: pytest.FixtureRequest) -> None:
     slow = request.config.stash.get(SLOW_TESTS, None)
     if slow is None:
