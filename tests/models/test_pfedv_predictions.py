@@ -14,6 +14,8 @@ from support.pfedv import Torch, method_of, pictures
 from hierfl import UserError
 from hierfl.arviz_data import group_names
 from hierfl.errors import NotFinite
+from hierfl.experiments.config import Configuration, RunConfig
+from hierfl.experiments.run_folder.config_file import write_config
 from hierfl.experiments.run_folder.results import write_results
 from hierfl.inference import fit
 from hierfl.inference.evaluation import fitted as predictions
@@ -117,6 +119,11 @@ def test_a_model_that_has_diverged_leaves_its_results(value: float, tmp_path: Pa
     run = fit(method_of(PFedV, fed), fed, rounds=1, progress=False, draws=3)
     run.shared["encoder.4.bias"][:] = value  # means and log variances
     run = replace(run, tested=None)
+    config = RunConfig(
+        method="pfedv", method_digest="", data="pictures", clients=2, split="iid", network="", response_sd=1.0,
+        rounds=1, participation=1.0, evaluate_every=1, quorum=1, chunk=0,
+    )  # fmt: skip
+    write_config(tmp_path, Configuration(config, {}))
     write_results(tmp_path, run, "pfedv")
     written = {path.name for path in tmp_path.iterdir()}
     assert {"clients.csv", "metrics.csv", "summary.json", "figures"} <= written
