@@ -41,7 +41,7 @@ def test_the_tables_of_results_are_those_of_committed_runs() -> None:
             assert value.strip() == ("" if math.isnan(mean) else f"{mean:.{digits}f} ± {error:.{digits}f}"), name
     runs = pd.read_csv(ROOT / "experiments/results/fashion-mnist/pfedhb/runs.csv")
     own = 100 * runs[runs.method == "pfedhb"]
-    pm, gm = (f"{own[figure].mean():.1f} ± {own[figure].sem():.1f}" for figure in ("pm_accuracy", "gm_accuracy"))
+    pm, gm = (f"{own[figure].mean():.2f} ± {own[figure].sem():.2f}" for figure in ("pm_accuracy", "gm_accuracy"))
     assert f"| **PFedHB** (five seeds) | {pm} | | {gm} | |" in README
 
 
