@@ -18,11 +18,15 @@ from .rounds import held_out_sums
 
 #: one evaluation on one split
 Row = dict[str, Any]
-#: what a checkpoint says beside the tensors; an evaluation has numbers, or nothing where one does not apply
+#: an evaluation has numbers, or nothing where one does not apply
+EVALUATION: Schema = {
+    "round": Number(int, 0), "split": str, "diverged?": AnyOf(Number(int, 0), None), "*": AnyOf(Number(), None)
+}  # fmt: skip
+#: what a checkpoint says beside the tensors
 RECORD: Schema = {
     "seconds": Number(float, 0), "diverged": Number(int, 0), "refused?": Number(int, 0), "federation": str,
     "dtype": str,
-    "metrics": [{"round": Number(int, 0), "split": str, "*": AnyOf(Number(), None)}],
+    "metrics": [EVALUATION],
     "fit": {"method": str, "settings": {"*": str}, "*": AnyOf(Number(), str, bool)},
 }  # fmt: skip
 

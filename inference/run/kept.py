@@ -29,6 +29,7 @@ from ..server.robust.standing import StandsOut
 from ..state import State
 from . import checkpoint
 from .coverage import Coverage
+from .journal import EVALUATION
 from .loaded import LoadedRun
 from .result import Run
 from .watched import Watched
@@ -41,7 +42,7 @@ WATCHED = ("measured", "beside", "without", "errors")
 RECORD: Schema = {
     "federation": without_rows.FEDERATION, "options": dict, "tensors": {"*": Number(int, 0)}, "seed": Number(int, 0),
     "seconds": Number(float, 0), "random": bool,
-    "evaluations": [{"round": Number(int, 0), "split": str, "*": AnyOf(Number(), None)}],
+    "evaluations": [EVALUATION],
     "summaries": [Number(int, 0)], "held_out": [Number(int, 0)], "tested": AnyOf(Number(int, 0), None),
     "calibration": AnyOf(dict, None), "coverage": AnyOf(dict, None), "watched": AnyOf(dict, None),
 }  # fmt: skip
