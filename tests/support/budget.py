@@ -34,6 +34,9 @@ REFERENCE = 0.0227
 FEW = 50
 #: names of all slow tests, parameters left out, where the whole suite was collected: {name: how many cases}
 SLOW_TESTS = pytest.StashKey[dict[str, int]]()
+#: CPU seconds between two measurements of the machine's speed: what it is before the first test and after the last is
+#: not what it was between them, beside other workers and neighbours
+BETWEEN = 15.0
 #: how many of the dearest are printed
 DEAREST = 10
 #: what tests import somewhere, and what would be the cost of the first that does
@@ -85,7 +88,8 @@ class Budget:
         self.tests: list[tuple[float, float, str]] = []
         self.judging = False
         self.slowness = slowness()
-        self._shared = 0.0
+        self.measured: list[float] = [self.slowness]
+        self._shared = self._last = 0.0
 
     @contextmanager
     def shared(self, name: str) -> Iterator[None]:
@@ -102,6 +106,9 @@ class Budget:
         result = yield
         taken, limit = spent() - start - self._shared, limit_of(item)
         self.tests.append((taken, limit, item.nodeid))
+        if spent() - self._last > BETWEEN:
+            self.measured.append(slowness())
+            self._last = spent()
         if self.judging and taken > limit * self.slowness * NOISE:
             self.slowness = max(self.slowness, slowness())  # (the machine may have become slower)
             if taken > limit * self.slowness * NOISE:
@@ -110,8 +117,11 @@ class Budget:
 
     def said(self) -> dict[str, Any]:
         """What the controller is told."""
+        self.measured.append(slowness())
+        mean = sum(self.measured) / len(self.measured)
         return {
-            "total": spent(), "slowness": max(self.slowness, slowness()), "tests": sorted(self.tests, reverse=True),
+            "total": spent(), "slowness": max(self.slowness, self.measured[-1], mean),
+            "tests": sorted(self.tests, reverse=True),
         }  # fmt: skip
 
 
