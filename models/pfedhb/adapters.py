@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from hierfl.data.batch import Batch
 from hierfl.data.padding import buckets
 from hierfl.errors import UserError
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.local.base import LocalStep
 from hierfl.inference.local.laplace.posterior import pairs
-from hierfl.inference.objective.sites import guide_latents
 from hierfl.inference.state import State
 from hierfl.nn.functional import Network
-from hierfl.nn.low_rank_changes import LowRankChanges, Pass
-from hierfl.nn.output_derivatives import mean_output_curvature, moved_output, output_gradient
-from hierfl.ppl.frozen_features import FrozenFeatures
+from hierfl.nn.low_rank_changes import LowRankChanges
 from hierfl.ppl.plates import param
 from hierfl.ppl.restrict import Restrict
 from hierfl.rng import ClientNoise
 
+from .adapter_likelihood import MAX_NUMBERS_AT_ONCE, Likelihood
 from .heads import HeadSpreads
 from .turns import Turns
 
@@ -34,8 +30,10 @@ MOST = 1000
 TAU_0, TAU_SCALE = 0.1, 10.0
 #: how often a step of Newton's is halved, and what it promises where it has arrived
 HALVINGS, ARRIVED = 8, 1e-14
-#: numbers of the gradient of some examples' outputs that are held at a time
-MAX_NUMBERS_AT_ONCE = 8_000_000
+#: draws of a posterior by which Laplace's approximation is corrected: in a round, and at least in the end
+WEIGHED, WEIGHED_LAST = 256, 2000
+#: it stays as it is where so few of them have all the weight, and where a client has more numbers
+FEWEST, WEIGHED_AT_MOST = 2.0, 100
 #: the matrices A are keyed by a number below this, which single precision holds
 SEEDS = 2**20
 NO_NOISE = "the spreads of a client's adapters are learned from numbers that noise would hide: adapters=off"
@@ -142,11 +140,15 @@ class Adapted:
 
 @dataclass(frozen=True)
 class AdapterPosteriors:
-    """Laplace's approximation of q(B_j) by Gauss and Newton's steps, given the means of the client's other latents.
+    """Posteriors of B_j by Newton's steps and importance weights, given the means of the client's other latents.
 
     With H the generalised Gauss-Newton matrix of the log likelihood and D = diag(tau)^2, P = H + D^-1, a row leaves the
-    score of log tau, |B|_l^2 / tau_l^2 - tr_l(H P^-1), and its expected information 2 tr_lm((tau^2 A)^2),
-    A = H P^-1 D^-1. The score is the derivative of Laplace's log evidence where H is held.
+    score of log tau, E |B|_l^2 / tau_l^2 - d_l, and its expected information 2 tr_lm((tau^2 A)^2), A = H P^-1 D^-1.
+
+    The expectation, and the draws, are of the posterior itself, by importance weights of draws of the approximation q:
+    E_q |B|_l^2, which is known, plus the difference that the weights make in q's draws. If the posterior is normal,
+    weights are equal, and the score is exact. The derivative of the log marginal likelihood is this expectation
+    (Fisher's identity). Laplace's score alone finds too small a tau where labels are few.
 
     Args:
         adapters: the part.
@@ -169,13 +171,15 @@ class AdapterPosteriors:
         numbers = self.adapters.changes.d * chunk.method.network.head.outputs
         with torch.no_grad():
             for first, last in buckets(chunk.sizes, max(1, MAX_NUMBERS_AT_ONCE // numbers)):
-                for key, value in self._rows(chunk.part(first, last), phase).items():
+                for key, value in self._rows(chunk.part(first, last)).items():
                     parts_of.setdefault(key, []).append(value.to(chunk.n.dtype).unsqueeze(1))
         return chunk.put({key: torch.cat(parts) for key, parts in parts_of.items()})
 
-    def _rows(self, chunk: ClientChunk, phase: object) -> State:
-        likelihood, b = Likelihood.of(chunk, self.adapters), chunk.values["a"].squeeze(1).double()
-        tau, changes = likelihood.tau, self.adapters.changes
+    def _rows(self, chunk: ClientChunk) -> State:
+        changes, b = self.adapters.changes, chunk.values["a"].squeeze(1).double()
+        with Restrict(chunk.view):
+            tau = self.adapters.tau(chunk.n.double())
+        likelihood = Likelihood.of(chunk, changes, tau)
         identity = torch.eye(changes.d).to(tau)
         # What a run's own precision cannot tell apart is no progress.
         rounding = torch.finfo(chunk.n.dtype).eps
@@ -200,100 +204,44 @@ class AdapterPosteriors:
         inside = torch.linalg.solve(scaled + identity, scaled)  # of A times tau^2, symmetric
         score = self._by_layer((b / tau).square() - inside.diagonal(dim1=-2, dim2=-1))
         information = 2 * self._by_layer(self._by_layer(inside.square()).mT)
+        drawn, weights = self._weighed(likelihood, b, torch.linalg.cholesky(scaled + identity), chunk)
+        score = score + ((weights - 1 / len(weights))[..., None] * self._by_layer((drawn / tau).square())).sum(0)
         kept = self.final or chunk.values["a_j_draws"].shape[3]
-        when = () if self.final else (chunk.round, phase)
-        noise = ClientNoise(
-            chunk.keys.to(chunk.n.device), (chunk.seed, "adapters", *when), max(1, kept // 2), dtype=b.dtype
-        )  # fmt: skip
-        e = pairs(noise, "a_j", changes.d, kept)  # (K, S, d)
-        root = torch.linalg.cholesky(scaled + identity)
-        away = tau * torch.linalg.solve_triangular(root.mT, e[..., None], upper=True).squeeze(-1)
-        drawn = (b + away).transpose(0, 1)[:, None]
-        return {"a": b, "a_j_draws": drawn, "a_j/score": score, "a_j/information": information}
+        drawn = b[None] if kept == 1 else _resampled(drawn, weights, kept)
+        return {"a": b, "a_j_draws": drawn.transpose(0, 1)[:, None], "a_j/score": score, "a_j/information": information}
+
+    def _weighed(self, likelihood: Likelihood, b: Tensor, root: Tensor, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
+        """Draws (M, S, d) of the approximation, the same in each round, and their weights (M, S), which add up to one.
+
+        Args:
+            likelihood, b, chunk: of the rows.
+            root: L of D^1/2 P D^1/2 = L L^T, (S, d, d).
+        """
+        tau = likelihood.tau
+        many = max(WEIGHED_LAST, 4 * self.final) if self.final else WEIGHED
+        many = many if len(tau) <= WEIGHED_AT_MOST else max(2, self.final or chunk.values["a_j_draws"].shape[3])
+        noise = ClientNoise(chunk.keys.to(chunk.n.device), (chunk.seed, "adapters"), many // 2, dtype=b.dtype)
+        e = pairs(noise, "a_j", len(tau), many)
+        drawn = b + tau * torch.linalg.solve_triangular(root.mT, e[..., None], upper=True).squeeze(-1)
+        if len(tau) > WEIGHED_AT_MOST:
+            return drawn, drawn.new_full(drawn.shape[:2], 1 / many)
+        log_weights = likelihood.heights(drawn) + 0.5 * e.square().sum(-1)
+        weights = log_weights.nan_to_num(-torch.inf).softmax(0)
+        carried = 1 / weights.square().sum(0)  # (the effective number of draws)
+        return drawn, torch.where(carried > FEWEST, weights, 1 / many)
 
     def _by_layer(self, numbers: Tensor) -> Tensor:
         """Sums over each layer's numbers, (..., d) to (..., L)."""
         return torch.stack([part.sum(-1) for part in numbers.split(self.adapters.changes.sizes, -1)], -1)
 
 
-@dataclass(frozen=True)
-class Likelihood:
-    """Some rows' log likelihood as a function of B, (S, d), other latents at their centre.
+def _resampled(drawn: Tensor, weights: Tensor, kept: int) -> Tensor:
+    """So many of the draws (M, S, d) in proportion to their weights (M, S): (kept, S, d).
 
-    Attributes:
-        method: the model without adapters.
-        values: what the rows see.
-        centre: the other latents.
-        batches: the examples, some at a time.
-        features: of examples under B.
-        tau: spreads, (d,).
+    They are moved so that their mean is that of all draws: predictions at the mean have no noise of this choice.
     """
-
-    method: Any
-    values: State
-    centre: State
-    batches: Sequence[Batch]
-    features: Pass
-    tau: Tensor
-
-    @classmethod
-    def of(cls, chunk: ClientChunk, adapters: Adapters) -> Likelihood:
-        """Of the rows."""
-        method, batch, view = chunk.method, chunk.batch(), chunk.view
-        centre = {k: site.value for k, site in guide_latents(method, batch, view, None).items()}
-        features = Pass.of(adapters.changes, chunk.shared, int(chunk.shared["adapters.seed"]), chunk.n)
-        if adapters.changes.unchecked:
-            features.check(batch.x)
-            adapters.changes.unchecked.clear()
-        with Restrict(view):
-            tau = adapters.tau(chunk.n.double())
-        rows, width = batch.y.shape
-        most = max(1, MAX_NUMBERS_AT_ONCE // (rows * adapters.changes.d * method.network.head.outputs))
-        batches = [_some(batch, k, k + most) for k in range(0, width, most)]
-        return cls(method, view, centre, batches, features, tau)
-
-    def height(self, b: Tensor) -> Tensor:
-        """Log likelihood and log prior, (S,)."""
-        said = [self._said(self._at(batch, self.features(batch.x, b)), batch) for batch in self.batches]
-        return torch.stack(said).sum(0) - 0.5 * (b / self.tau).square().sum(-1)
-
-    def expanded(self, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The height, its gradient (S, d), and minus the likelihood's expected second derivative, (S, d, d)."""
-        height, gradient = -0.5 * (b / self.tau).square().sum(-1), -b / self.tau.square()
-        h = b.new_zeros((*b.shape, b.shape[-1]))
-        for batch in self.batches:
-
-            def outputs(features: Tensor, batch: Batch = batch) -> tuple[Any, Tensor]:
-                fn = self._at(batch, features)
-                return fn, fn.logits[0] if hasattr(fn, "logits") else fn.mean[0, ..., None]
-
-            fn, jacobian = self.features.jacobian(batch.x, b, outputs)
-            height = height + self._said(fn, batch)
-            first = _there(output_gradient(fn, batch.y)[0], batch)
-            gradient = gradient + torch.einsum("snc,sncd->sd", first, jacobian)
-            second = _there(mean_output_curvature(fn), batch)  # (S, n, C, C)
-            h += (second @ jacobian).flatten(1, 2).mT @ jacobian.flatten(1, 2)
-        return height, gradient, h
-
-    def _at(self, batch: Batch, features: Tensor) -> Any:
-        """The response's distribution under these features of the network, (1, S, n)."""
-        frozen = FrozenFeatures(frozenset(), lambda network: features)
-        frozen.show(batch.x)
-        with Restrict(self.values, latents=self.centre, frozen=frozen) as restricted:
-            self.method.model(batch)
-        return moved_output(restricted.sites["y"].fn, features.new_zeros((1, 1, 1, 1)).double())
-
-    def _said(self, fn: Any, batch: Batch) -> Tensor:
-        return _there(fn.log_prob(batch.y)[0].detach(), batch).sum(-1)
-
-
-def _some(batch: Batch, first: int, last: int) -> Batch:
-    """Some of each row's examples."""
-    mask = None if batch.mask is None else batch.mask[:, first:last]
-    return Batch(batch.x[:, first:last], batch.y[:, first:last], mask, batch.n)
-
-
-def _there(value: Tensor, batch: Batch) -> Tensor:
-    """Zero where rows (S, n, ...) are padded."""
-    value, mask = value.detach(), batch.mask
-    return value if mask is None else torch.where(mask.view(*mask.shape, *[1] * (value.dim() - 2)), value, 0.0)
+    places = (torch.arange(kept).to(weights) + 0.5) / kept
+    which = torch.searchsorted(weights.cumsum(0).mT.contiguous(), places.expand(weights.shape[1], -1).contiguous())
+    which = which.clamp_max(len(drawn) - 1).mT[..., None]
+    chosen = drawn.gather(0, which.expand(-1, -1, drawn.shape[-1]))
+    return chosen + (weights[..., None] * drawn).sum(0) - chosen.mean(0)
