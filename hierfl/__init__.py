@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .data.reading.read import read_table
     from .errors import UserError
     from .experiments.federate.study_fit import load_study
+    from .experiments.functions import ablate, compare, report, tune
     from .experiments.papers.make_table import table
     from .experiments.run_folder.in_python import fit
     from .experiments.run_folder.load import load_run
@@ -36,6 +37,8 @@ __all__ = [
     "Run",
     "UserError",
     "__version__",
+    "ablate",
+    "compare",
     "fit",
     "fit_model",
     "load_mixed_model",
@@ -43,7 +46,9 @@ __all__ = [
     "load_study",
     "mixed_model",
     "read_table",
+    "report",
     "table",
+    "tune",
 ]
 
 #: what is lent from the rooms, and which of them has it; from upper floors, too: a door for users, not for this floor
@@ -55,6 +60,8 @@ _ROOMS = {
     "Method": "inference",
     "Run": "inference",
     "UserError": "errors",
+    "ablate": "experiments.functions",
+    "compare": "experiments.functions",
     "fit": "experiments.run_folder.in_python",
     "fit_model": "models.any_model.fit_model",
     "load_mixed_model": "models.mixed_effects.mixed_model",
@@ -62,7 +69,9 @@ _ROOMS = {
     "load_study": "experiments.federate.study_fit",
     "mixed_model": "models.mixed_effects.mixed_model",
     "read_table": "data.reading.read",
+    "report": "experiments.functions",
     "table": "experiments.papers.make_table",
+    "tune": "experiments.functions",
 }
 
 wait_briefly()

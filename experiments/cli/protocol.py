@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from .as_json import AsJson, print_json
 from .options import Offline, Quiet, TrustCode, path_argument, path_option, with_run_options
 
 
@@ -29,6 +30,7 @@ def protocol(
     offline: Offline = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
+    as_json: AsJson = False,
     **given: Any,
 ) -> None:  # fmt: skip
     """Evaluate finished runs with the clients' own test labels, balanced ones, and those of another client.
@@ -41,12 +43,14 @@ def protocol(
     rows = []
     for folder in runs:
         rows_of_run = run_under_protocols(
-            folder, names, given, not quiet, seed=seed, offset=offset, trust_code=trust_code
+            folder, names, given, not (quiet or as_json), seed=seed, offset=offset, trust_code=trust_code
         )  # fmt: skip
         rows += rows_of_run
-        if not quiet:
+        if not (quiet or as_json):
             from .screen_protocols import print_protocols
 
             print_protocols(rows_of_run, folder)
     if out is not None:
         write_protocols(out, rows)
+    if as_json:
+        print_json(rows)

@@ -20,26 +20,6 @@ By = Annotated[
 Settle = Annotated[int, typer.Option(help="Average metrics over this many last evaluations.")]
 
 
-def _data_of(method: str, given: dict[str, Any]) -> str:
-    """The data on which settings are chosen; taken out of what is given.
-
-    Raises:
-        UserError: for a plain model, all of whose rows are fitted.
-    """
-    from hierfl.inference.method.capabilities import reads_columns
-
-    from ..configure import usual_data
-    from ..methods import load
-
-    loaded = load(method)
-    if reads_columns(loaded.cls):
-        raise UserError(
-            f"{loaded.name} is a plain Pyro model: settings are chosen on validation data, and all of its rows are "
-            "fitted; hierfl ablate A.py B.py compares models by rows that they have not seen"
-        )
-    return str(given.pop("data", None) or usual_data(loaded.cls))
-
-
 @with_reading()
 @with_run_options("tune")
 def tune(
@@ -63,9 +43,10 @@ def tune(
     """Choose a method's settings on validation data, with a budget. Stopped, it goes on where it was."""
     from ..configure import parse_settings
     from ..search.cells import parse_metrics
+    from ..search.tune import data_of
     from ..search.tune import tune as climb
 
-    data = _data_of(method, given)
+    data = data_of(method, given.pop("data", None))
     values = {key: text.split(",") for key, text in parse_settings(grid or []).items()}
     best = climb(
         method, data, given, values, budget, out,
@@ -96,8 +77,9 @@ def search(
     from ..search.cells import in_words, parse_metrics
     from ..search.cells import search as run_grid
     from ..search.sensitivity import draw_sensitivity, numeric_settings
+    from ..search.tune import data_of
 
-    data = _data_of(method, given)
+    data = data_of(method, given.pop("data", None))
     values = {key: text.split(",") for key, text in parse_settings(grid).items()}
     if against and against not in numeric_settings(method):
         raise UserError(f"--against takes a setting of {method} that is a number, not {against!r}")

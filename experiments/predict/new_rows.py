@@ -1,4 +1,4 @@
-"""New rows from a file: a table, an .npz, or a folder of pictures; read as the run's own data were."""
+"""New rows: a table, an .npz, or a folder of pictures or clients' arrays; read as the run's own data were."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from hierfl.data import tables
 from hierfl.data.client_names import client_names
 from hierfl.data.federation import Federation
 from hierfl.data.folders.images import read_as
+from hierfl.data.folders.load import new_client_rows
 from hierfl.data.frames import is_table
 from hierfl.data.readers.npz import read_npz
 from hierfl.data.readers.pictures import is_picture, picture_files
@@ -105,6 +106,10 @@ def network_rows(
         return _of_table(path, federation, run, group, reading)
     if not path.exists():
         raise UserError(f"no file {shown(path)}")
+    if path.is_dir() and (rows := new_client_rows(path)) is not None:
+        _refuse(path, reading, "a folder of arrays", group)
+        x, y, owner = rows
+        return NewRows(x, client_names(owner, f"clients of {shown(path)}"), y)
     if path.is_dir() or is_picture(path):
         what = "a folder of pictures" if path.is_dir() else "a picture"
         _refuse(path, reading, what, group)
@@ -123,9 +128,7 @@ def network_rows(
                 raise UserError(f"{shown(path)} has {len(arrays['x'])} x, and {len(arrays[name])} {name}")
         return NewRows(arrays["x"], owner, arrays.get("y"))
     if facts.get("columns") is None:
-        raise UserError(
-            f"the run is of arrays: --data takes FILE.npz with x, a picture or a folder of pictures, not {shown(path)}"
-        )
+        raise UserError(f"the run is of arrays: --data takes FILE.npz with x, a picture or a folder, not {shown(path)}")
     return _of_table(path, federation, run, group, reading)
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.inference.method.capabilities import reads_columns
 from hierfl.inference.method.settings import applicable, make_settings
 
-from ..configure import configure
+from ..configure import configure, usual_data
 from ..messages import to_stderr
 from ..methods import load
 from .cells import criterion, search
@@ -49,6 +50,21 @@ def published_grid(method: str) -> tuple[Grid, str]:
     table = dict(grids_of_methods[method])
     source = str(table.pop("source"))
     return {name: [str(v) for v in values] for name, values in table.items()}, source
+
+
+def data_of(method: str, data: str | None) -> str:
+    """The data on which settings are chosen: the method's usual ones for None.
+
+    Raises:
+        UserError: for a plain model, all of whose rows are fitted.
+    """
+    loaded = load(method)
+    if reads_columns(loaded.cls):
+        raise UserError(
+            f"{loaded.name} is a plain Pyro model: settings are chosen on validation data, and all of its rows are "
+            "fitted; hierfl ablate A.py B.py compares models by rows that they have not seen"
+        )
+    return str(data or usual_data(loaded.cls))
 
 
 def tune(

@@ -136,16 +136,18 @@ def check_calibration(engine: Engine, options: Options) -> None:
     Raises:
         UserError: for a regression, or where there are no validation data.
     """
-    check_wanted(options, engine.task, engine.has_data("validation"))
+    remedy = "--validation-fraction 0.1; where no client has ten rows of a class, --validation-of clients"
+    check_wanted(options, engine.task, engine.has_data("validation"), remedy)
 
 
-def check_wanted(options: Options, task: str, validation: bool) -> None:
+def check_wanted(options: Options, task: str, validation: bool, remedy: str = "--validation-fraction 0.1") -> None:
     """Refuses the same before there is an engine.
 
     Args:
         options: of the fit.
         task: "classification" or "regression".
         validation: whether there are validation data.
+        remedy: the options that hold out validation data.
 
     Raises:
         UserError: likewise.
@@ -156,7 +158,7 @@ def check_wanted(options: Options, task: str, validation: bool) -> None:
     if task != "classification":
         raise UserError(f"{wanted[0]} is of class probabilities, and this is a regression")
     if not validation:
-        raise UserError(f"{wanted[0]} is by validation data, and there are none: --validation-fraction 0.1")
+        raise UserError(f"{wanted[0]} is by validation data, and there are none: {remedy}")
 
 
 def _wanted(options: Options) -> dict[str, bool]:

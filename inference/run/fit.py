@@ -228,7 +228,7 @@ class Fit:
         self.state = self.server(self.state, self.watch.seen(reports.sums, reports.singles, broadcast.shared))
         self.used = reports.used & ~self.state.last_skipped
         self.journal.add(reports)
-        diverged = int(reports.sums.diverged)  # the round's one word to the host, after its end
+        diverged = int(reports.sums.diverged)  # the only value of a round that the host waits for
         self.journal.seconds += time.perf_counter() - start
         self.journal.diverged += diverged
         warn_diverged(number, reports.diverged, self.engine.ids, diverged * self.engine.leads)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ...errors import UserError
 from ...files import shown
 from ..given_arrays import given_pool
@@ -55,6 +57,37 @@ def folder_pool(
     return given_pool(
         rows.x, rows.y, rows.client, x_test, y_test, client_test, test, seed, None, root.name, standardise, None
     )  # fmt: skip
+
+
+def new_client_rows(root: Path) -> tuple[np.ndarray, np.ndarray | None, np.ndarray] | None:
+    """Rows to predict for, of a folder with a file for each client or with LEAF's json files.
+
+    Args:
+        root: the folder.
+
+    Returns:
+        Inputs (N, *event), targets (N,) or None without, and the client of each row, (N,). None for a folder without
+        such files.
+
+    Raises:
+        UserError: for files of both kinds, files that cannot be read, and targets in some files alone.
+    """
+    npz, leaf = _has_npz(root), has_json(root)
+    if npz and leaf:
+        raise UserError(f"{shown(root)} holds files of several kinds: {KINDS}")
+    if leaf:
+        rows = read_leaf(root)
+        return rows.x, rows.y, rows.client
+    if not npz:
+        return None
+    arrays = {path.stem: read_npz(path, ("x",), ("y",)) for path in sorted(root.glob("*.npz"))}
+    labelled = [name for name, of_client in arrays.items() if "y" in of_client]
+    if labelled and len(labelled) < len(arrays):
+        lacking = next(name for name in arrays if name not in labelled)
+        raise UserError(f"{shown(root)}: {labelled[0]}.npz has y, and {lacking}.npz has none")
+    given = ((name, a["x"], a["y"] if labelled else np.zeros(len(a["x"]))) for name, a in arrays.items())
+    rows = joined_clients(given, shown(root))
+    return rows.x, rows.y if labelled else None, rows.client
 
 
 def is_folder(path: str) -> bool:

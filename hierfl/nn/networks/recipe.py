@@ -106,7 +106,8 @@ class Recipe:
         head, whole = Head.of(self.head), self.spec
         if head.kind != "linear" and weights is None and not again:
             raise UserError(
-                f"head={self.head} is beside a network as a file has it: say weights=FILE (--network-weights FILE)"
+                f"head={self.head} is for a pretrained network: name the file of its weights, weights=FILE "
+                "(--network-weights FILE)"
             )
         norm = next((word for end, word in NORMS.items() if whole.endswith(end)), None)
         spec = whole.removesuffix(f",{norm}-norm").removesuffix(Z_NORM)

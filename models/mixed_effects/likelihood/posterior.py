@@ -53,7 +53,7 @@ class JointDraws:
         return [f"{level.effects}_{part}" for level in self.method.at_site for part in ("draws", "mean", "root")]
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """Where there are draws of the population; elsewhere everything stays, and is conditional on the estimates."""
+        """Draws effects given draws of the population. Without these the chunk stays as it is."""
         if Phase(int(chunk.shared["effects.phase"])) != Phase.DONE or not len(chunk.shared["effects.draws"]):
             return chunk
         draws = self.method.parts(chunk.shared["effects.draws"])

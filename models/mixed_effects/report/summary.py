@@ -99,8 +99,9 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
 
 
 def standard_errors(method: MixedModel, estimates: State) -> tuple[Tensor, Tensor]:
-    """(m,): from the curvature at the estimates; not a number where there is none. And which effects are at infinity,
-    (m,): others have the errors that they have with those there.
+    """(m,), from the curvature at the estimates; NaN without any. And which effects are at infinity, (m,).
+
+    The errors of the other effects are conditional on the infinite ones.
     """
     jacobian, inverse, infinite = seen_curvature(method, estimates)
     variance = torch.where(infinite, torch.nan, ((jacobian @ inverse) * jacobian).sum(1))

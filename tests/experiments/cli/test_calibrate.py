@@ -79,6 +79,16 @@ def test_what_cannot_be_calibrated_is_one_line(options: list, line: str, hierfl:
     assert not (tmp_path / "runs").exists()
 
 
+def test_small_classes_get_the_option_that_holds_out_rows_of_every_client(hierfl: Call) -> None:
+    """Few rows of each class: no fraction holds out any of them, and the message names what does."""
+    few = ["--data", "digits", "--clients", 100, "--split", "iid", "--network", "linear", "--rounds", 1]
+    few += ["--conformal", 0.1, "--validation-fraction", 0.5]
+    code, _, error = hierfl("run", "fedavg", *few)
+    assert code == 2
+    assert "where no client has ten rows of a class, --validation-of clients" in error
+    assert hierfl("run", "fedavg", *few, "--validation-of", "clients", "--quiet")[0] == 0
+
+
 def test_a_table_has_no_classes(hierfl: Call) -> None:
     code, _, error = hierfl("run", "mixed-effects", "--conformal", 0.1)
     assert code == 2

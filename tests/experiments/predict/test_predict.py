@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -73,6 +74,31 @@ def test_rows_of_an_npz_are_answered_by_their_clients(asked: Callable[..., Any],
     np.testing.assert_allclose(found["p(3)"], run.predict_new_client(X)[:, 3], rtol=1e-5)
     code, found, _ = asked("--data", "alone.npz", "--new", "--given", "named.npz")
     np.testing.assert_allclose(found["p(3)"], run.predict_new_client(X, given=(X, np.arange(4)))[:, 3], rtol=1e-5)
+
+
+def test_a_folder_of_clients_arrays_is_answered_by_its_clients(asked: Callable[..., Any], tmp_path: Path) -> None:
+    """An .npz for each client, with or without y, and LEAF's json: what a run may be fitted to."""
+    for name, rows in (("npz/0", X[:1]), ("npz/2", X[1:]), ("mixed/0", X)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        np.savez(tmp_path / f"{name}.npz", x=rows)
+    code, found, err = asked("--data", "npz")
+    assert code == 0, err
+    assert found["client"].tolist() == ["0", "2", "2", "2"]
+    run = package.load_run(tmp_path / "run")
+    np.testing.assert_allclose(found["p(3)"].to_numpy()[1:], run.predict(X[1:], "2").numpy()[:, 3], rtol=1e-5)
+    code, given, err = asked("--data", "npz", "--client", "1", "--draws", 0)
+    assert (given["client"] == "1").all()
+    np.savez(tmp_path / "npz/1.npz", x=X, y=np.arange(4))
+    assert asked("--data", "npz")[2] == "error: npz: 1.npz has y, and 0.npz has none\n"
+    users = {name: {"x": X[:2].tolist(), "y": [3, 1]} for name in ("1", "0")}
+    (tmp_path / "leaf").mkdir()
+    (tmp_path / "leaf/all.json").write_text(json.dumps({"users": ["1", "0"], "user_data": users}))
+    code, found, err = asked("--data", "leaf")
+    assert code == 0, err
+    assert found["client"].tolist() == ["1", "1", "0", "0"]
+    np.testing.assert_allclose(found["p(3)"][:2], run.predict(X[:2], "1").numpy()[:, 3], rtol=1e-5)
+    shutil.copy(tmp_path / "leaf/all.json", tmp_path / "mixed")
+    assert "mixed holds files of several kinds" in asked("--data", "mixed")[2]
 
 
 def test_what_is_not_understood_is_one_line(asked: Callable[..., Any], tmp_path: Path) -> None:

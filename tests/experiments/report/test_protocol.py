@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,11 @@ def test_a_runs_table_is_in_its_folder_and_says_which_rows_use_test_inputs(
     assert own.equals(table[table["method"] == "pfedhb"].reset_index(drop=True))
     assert set(own["setting"]) == {"prior=hierarchical shares=on heads=off"}
     assert set(own.loc[own["transductive"].astype(str) == "True", "shares"]) == {"test"}
+    code, out, error = hierfl("protocol", folders[1], "--protocol", "own", "--json")
+    assert (code, error) == (0, "")
+    assert [row["nll"] for row in json.loads(out)] == pytest.approx(
+        table.loc[(table["method"] == "local") & (table["protocol"] == "own"), "nll"].astype(float).tolist()
+    )
     of_local = table.loc[table["method"] == "local", ["predictions", "shares"]]
     assert of_local.drop_duplicates().values.tolist() == [["pm", ""]]
     assert hierfl("protocol", folders[1], "--offset")[2] == (

@@ -131,7 +131,7 @@ def rounding(method: Method) -> float:
 @pytest.mark.cpu(6, "two fits, one of which is simulated")
 @pytest.mark.parametrize("case", of_all(METHODS, EVERYWHERE, case_name))
 def test_every_method(case: Case) -> None:
-    """The same numbers there; and its rounds do not wait, but for one word to the host after a round's end."""
+    """The same numbers as on the CPU. A round waits for the device once, at its end."""
     cls, settings = case
     federation = blobs([23, 7, 2, 14])
     more = FEW_STEPS.get(cls, {})
