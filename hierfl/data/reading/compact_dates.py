@@ -33,12 +33,14 @@ def compact_dates(numbers: Collection[float]) -> str | None:
 
     A difference of such numbers is no time: a new year adds 8,870 to 20191231, and one day.
     """
-    if len(numbers) < LEAST_DAYS or any(number % 1 for number in numbers):
-        return None
-    written = [str(int(number)) for number in numbers]
-    lengths = {len(text) for text in written}
-    likely = lengths == {8} or (lengths == {6} and len(written) >= LEAST_MONTHS)
-    return written[0] if likely and all(compact_date(text) for text in written) else None
+    least, first = LEAST_DAYS, ""
+    for number in numbers:  # most columns end at their first number
+        text = "" if number % 1 else str(int(number))
+        if compact_date(text) is None or len(text) != len(first or text):
+            return None
+        first = first or text
+        least = LEAST_DAYS if len(first) == 8 else LEAST_MONTHS
+    return first if len(numbers) >= least else None
 
 
 def refuse_compact_dates(name: str, numbers: Collection[float], remedies: Remedies) -> None:

@@ -149,7 +149,7 @@ class Typing:
     def _check_codes(self, name: str, result: pd.Series) -> None:
         """Refuses dates, and numbers among which there may be a code for missing values."""
         numbers = result.dropna()
-        refuse_compact_dates(name, dict.fromkeys(numbers.tolist()), self.remedies)
+        refuse_compact_dates(name, numbers.unique().tolist(), self.remedies)
         code = sentinel(set(numbers.tolist()))
         if code is None:
             return
