@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from functools import cache
 
+from .compact_dates import compact_date
 from .options import Type
 
 #: names of the types of columns of dates
@@ -25,10 +26,13 @@ def days(cell: str, kind: Type) -> float | None:
     """Days since the beginning of 1970, parts of a day included; None for what is no date of this kind.
 
     Args:
-        cell: as it is written: with the year first, with the month's name, a year and a month, or as ``kind`` says.
+        cell: as it is written: with the year first, with the month's name, a year and a month, as 20200131 or 202001,
+            or as ``kind`` says.
         kind: "date", "date-dmy" (day, month, year) or "date-mdy".
     """
     text = cell.strip()
+    if compact := compact_date(text):
+        return float((compact - _EPOCH.date()).days)
     if result := _YEAR_FIRST.fullmatch(text):
         year, month, day, clock = int(result[1]), int(result[3]), int(result[4]), result[5]
     elif (result := _YEAR_LAST.fullmatch(text)) and kind != "date":

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import UserError
 from .dates import kinds_of
-from .missing_words import is_unsure
+from .missing_words import unsure_among
 from .numbers import NumberFormat, undecorated, without_unit
 from .options import Reading
 from .remedies import Remedies, either
@@ -30,10 +30,16 @@ FORMATS = tuple(
 POINTS = NumberFormat()
 
 
-#: times of a day, and numbers with a sign that says more of them
+#: units of which a time or a length may have several: 7 years 9 months, 1h 30m
+_PARTS = (
+    "(?i:y|yrs?|years?|mo|months?|w|weeks?|d|days?|h|hrs?|hours?|m|mins?|minutes?|s|secs?|seconds?|ft|in|lbs?|oz)[.,]?"
+)
+#: times of a day, times and lengths in several units, fractions, and numbers with a sign that says more of them
 _NEARLY = re.compile(
     r"\d{1,2}:\d{2}(:\d{2})?|[~\u2248]\s*\d[\d.,]*|\d[\d.,]*\s*[*\u2020'\"\u2032\u00bd]|\d+\.-|\d{1,3}(_\d{3})+(\.\d*)?"
     r"|[+-]?\d*\.\d*[dD][+-]?\d+|[+-]?\d[\d.,]*\s*[*x\u00d7\u00b7.]\s*10\s*\^\s*[+-]?\d+"
+    r"|(\d+\s+)?\d{1,3}\s*[/\u2044]\s*\d{1,3}|\[[+-]?\d[\d.,]*\]|\d+,--?|0[xX][0-9a-fA-F]+|\d[\d.,]*-"
+    rf"|\d+\s*['\u2032]\s*\d+\s*[\"\u2033]?|(\d+\s*({_PARTS})\s*){{2,}}"
 )
 
 
@@ -74,7 +80,7 @@ def refuse_disguise(
         UserError: with three of the entries, and what reads them.
     """
     counts, plain = Counter(cells), usual(reading)
-    unsure = [cell for cell in counts if is_unsure(cell.strip())]
+    unsure = unsure_among(counts)
     text = {cell: k for cell, k in counts.items() if cell not in unsure}
     whole, labels = sum(text.values()), False
     category = remedies.say(types={name: "category"})
@@ -120,7 +126,7 @@ def refuse_disguise(
     elif sum(k for cell, k in text.items() if _NEARLY.fullmatch(undecorated(cell))) > MOST * whole:
         shown = ", ".join(map(repr, list(text)[:3]))
         raise UserError(
-            f"column {name!r} holds times of a day or marked numbers as text, {shown}: write plain numbers, or say "
+            f"column {name!r} holds times, fractions or marked numbers as text, {shown}: write plain numbers, or say "
             f"{category} for levels"
         )
     elif whole >= LEAST_ROWS and len(text) >= LEVELS_SHARE * whole:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .compact_dates import compact_dates
 from .disguise import refuse_disguise
 from .missing_words import SENTINELS, sentinel
 from .options import Reading
@@ -40,7 +41,7 @@ def refuse_text(df: pd.DataFrame, names: Collection[str]) -> None:
 
 
 def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
-    """A sentence for each column of numbers among which one may be a code for missing values, such as -999.
+    """A sentence for each column of numbers that are dates, or of which one may be a code for missing values, as -999.
 
     What :func:`.read.read_table` has read is checked or declared already.
 
@@ -52,6 +53,11 @@ def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
     for name in sorted(set(names) - set(df.attrs.get(CHECKED, ()))):
         if name not in df.columns or (column := df[name]).ndim > 1 or getattr(column.dtype, "kind", "O") not in "iuf":
             continue
+        if first := compact_dates(column.dropna().unique().tolist()):
+            result.append(
+                f"column {name!r} holds dates as numbers, {first}, whose differences are no times: df = "
+                f"hierfl.read_table(df, types={{{name!r}: 'date'}}) reads them"
+            )
         if code := code_among(column.dropna().to_numpy()):
             result.append(
                 f"column {name!r} {code[0]}: df = hierfl.read_table(df, na=['{code[1]:g}']) if it is a missing "

@@ -24,6 +24,17 @@ def is_unsure(word: str) -> bool:
     return word in UNSURE or word.lower() in SIGNS
 
 
+def unsure_among(cells: Collection[str]) -> list[str]:
+    """Which entries of a column of words may be missing values; so may 9, 99 or -9 if no other entry has a digit."""
+    result = [cell for cell in cells if is_unsure(cell.strip())]
+    numbers = [cell for cell in cells if cell.strip().lstrip("+-").isdigit()]
+    words = [cell for cell in cells if cell not in result and cell not in numbers]
+    plain = not any(letter.isdigit() for word in words for letter in word)
+    if len(words) > 1 and plain and len({*map(str.strip, numbers)}) == 1 and float(numbers[0]) in SENTINELS:
+        result += numbers
+    return result
+
+
 def sentinel(numbers: Collection[float]) -> float | None:
     """A number that looks like a code for missing values, among a column's different numbers; None without one.
 

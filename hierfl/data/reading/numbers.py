@@ -18,7 +18,7 @@ CURRENCIES = (
 )  # fmt: skip
 #: endings of ordinal numbers, which are no units
 _ORDINALS = ("st", "nd", "rd", "th")
-_TEXT_MARKS = re.compile(r'="([^"]+)"|\'\s*([-+.\d][^\']*)')
+_TEXT_MARKS = re.compile(r'="([^"]+)"|\'\s*([-+.\d][^\']*)\'?|[\u2018\u201c"]\s*([-+.\d][^"\']*)[\u2019\u201d"]')
 #: signs of other scripts, and the point at half height
 _WIDE = {"\uff0e": ".", "\uff0c": ",", "\uff0d": "-", "\uff0b": "+", "\u066b": ".", "\u066c": ",", "\u00b7": "."}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
@@ -89,14 +89,14 @@ def without_unit(cell: str) -> tuple[str, str]:
 
 
 def undecorated(cell: str) -> str:
-    """An entry in ASCII's digits, without the signs by which spreadsheets make text of numbers: '5 and ="5".
+    """An entry in ASCII's digits, without the signs that make text of numbers: '5, '5' and ="5".
 
     What cannot be seen is left out as well, such as a byte order mark or a blank of no width.
     """
     seen = "".join(c for c in cell if unicodedata.category(c) != "Cf").strip()
     text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else _WIDE.get(c, c) for c in seen)
     result = _TEXT_MARKS.fullmatch(text)
-    return (result[1] or result[2]).strip() if result else text
+    return (result[1] or result[2] or result[3]).strip() if result else text
 
 
 def _is_currency(text: str) -> bool:

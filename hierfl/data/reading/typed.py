@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import UserError
+from .compact_dates import refuse_compact_dates
 from .dates import DATES, days, kinds_of
 from .disguise import MOST_MISSING, POINTS, refuse_disguise, rows_shown, usual
-from .missing_words import MISSING, UNSURE, is_unsure, sentinel
+from .missing_words import MISSING, UNSURE, is_unsure, sentinel, unsure_among
 from .numbers import NumberFormat, is_whole, without_unit
 from .options import Reading
 from .remedies import Remedies, either
@@ -146,8 +147,9 @@ class Typing:
         return pd.Series([None if cell in missing else cell for cell in cells], dtype="str")
 
     def _check_codes(self, name: str, result: pd.Series) -> None:
-        """Refuses numbers among which there may be a code for missing values."""
+        """Refuses dates, and numbers among which there may be a code for missing values."""
         numbers = result.dropna()
+        refuse_compact_dates(name, numbers.unique().tolist(), self.remedies)
         code = sentinel(set(numbers.tolist()))
         if code is None:
             return
@@ -268,7 +270,7 @@ class Typing:
 
     def _refuse_unsure(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> None:
         """Refuses words that may be levels or missing values."""
-        words = sorted({cell for cell in cells if is_unsure(cell.strip()) and not self._is_declared_missing(cell)})
+        words = sorted(unsure_among({cell for cell in cells if not self._is_declared_missing(cell)}))
         if not words:
             return
         na = self.remedies.say(na=(*self.reading.na, *map(str.strip, words)))

@@ -27,6 +27,8 @@ from ..model.equations import MixedModel
 IMPOSSIBLE = -1e-6
 #: a row with less than this share of the typical one's information is where its site's likelihood is flat
 MIN_INFORMATION_SHARE = 0.3
+#: eigenvalues of information on unit diagonals that are no further below zero are zero
+ROUNDING = 1e-9
 #: below this share a site's information determines a coefficient not at all
 DETERMINED = 0.99
 
@@ -66,8 +68,8 @@ def rows_of(
     """
     unit = information.diagonal(dim1=-2, dim2=-1).abs().sqrt()
     unit = torch.where(unit > 0, unit, 1)
-    inverse = torch.linalg.pinv(information / (unit[:, :, None] * unit[:, None]), rtol=1e-9, hermitian=True)
-    inverse = inverse / (unit[:, :, None] * unit[:, None])
+    correlated = information / (unit[:, :, None] * unit[:, None])
+    inverse = torch.linalg.pinv(correlated, rtol=1e-9, hermitian=True) / (unit[:, :, None] * unit[:, None])
     own, p = (inverse @ linear[..., None]).squeeze(-1), linear.shape[1]
     if square is not None:
         left, free = square - (linear * own).sum(1), (rows - p).clamp_min(1)
@@ -82,7 +84,9 @@ def rows_of(
         noise = torch.zeros_like(rows)
     share_known = (information @ inverse).diagonal(dim1=-2, dim2=-1)
     places, between = _random(method, shared)
-    effects = torch.where(share_known[:, places] > DETERMINED, own[:, places], torch.nan)
+    # Where a likelihood bends upwards, as that of few counts with many zeros may, its own estimate is no maximum.
+    maximum = torch.linalg.eigvalsh(correlated)[:, :1] > -ROUNDING
+    effects = torch.where((share_known[:, places] > DETERMINED) & maximum, own[:, places], torch.nan)
     variance = (inverse.diagonal(dim1=-2, dim2=-1)[:, places] - between).clamp_min(0)
     return Rows(own, spread, noise, effects, variance, square is not None)
 

@@ -185,3 +185,13 @@ def test_single_counts_do_not_stand_out_by_their_spread(caplog: pytest.LogCaptur
     df.loc[7, "y"] = 15
     mixed_model(df, "y ~ x + (1 | row)", family="poisson", draws=0, population="ml")
     assert not [line for line in caplog.messages if "spread of its rows" in line]
+
+
+def test_a_likelihood_that_bends_upwards_has_no_effects_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """Eight counts, most of them zero: Newton's own estimate of such a site is no maximum, and has no error."""
+    rng = np.random.default_rng(1)
+    df = pd.DataFrame({"site": np.repeat([f"s{k:02d}" for k in range(12)], 8), "x": rng.normal(size=96)})
+    eta = 0.5 + 0.5 * df.x + np.repeat(rng.normal(0, 0.5, 12), 8)
+    df["y"] = np.where(rng.random(96) < 0.4, 0, rng.poisson(np.exp(eta)))
+    mixed_model(df, "y ~ x + (1 | site)", family="zero-inflated-poisson", draws=0, nodes=1, population="ml")
+    assert not [line for line in caplog.messages if "stands out" in line]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hierfl.data.reading.frames import refuse_text
+from hierfl.data.reading.frames import possible_codes, refuse_text
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.read import read_table
 from hierfl.data.reading.remedies import OPTIONS
@@ -19,7 +19,8 @@ VALUES = [20 + 7 * k % 5 for k in range(40)]
 @pytest.mark.parametrize(
     ("written", "kind", "first"),
     [
-        ('="{}"', "number", 20), ("'{}", "number", 20), ("\uff12\uff10", "number", 20), ("{}", "number", 20),
+        ('="{}"', "number", 20), ("'{}", "number", 20), ("'{}'", "number", 20), ('"{}"', "number", 20),
+        ("\uff12\uff10", "number", 20), ("{}", "number", 20),
         ("{}\u200b", "number", 20), ("\ufeff{}", "number", 20), ("{}\u00b70", "number", 20),
         ("2020-{:02d}", "date", 18262), ("{:02d}/2020", "date", 18262), ("Jan {}", "date", 14610),
     ],
@@ -35,14 +36,18 @@ def test_the_remedy_reads_what_was_refused(written: str, kind: str, first: int) 
 
 
 @pytest.mark.parametrize(
-    "written", ["08:{}", "{}*", "~{}", "{}'", "{}.-", "{}_000", "1.{}D+3", "1.{}x10^3", "{} \u00d7 10^-3"]
-)
+    "written",
+    ["08:{}", "{}*", "~{}", "{}'", "{}.-", "{}_000", "1.{}D+3", "1.{}x10^3", "{} \u00d7 10^-3", "{}/80", "3 1/{}",
+     "[{}]", "{},-", "0x{}", "{}-", "5'{}\"", "{}h 21m", "7 years {} months"],
+)  # fmt: skip
 def test_times_and_marked_numbers_are_no_category_in_silence(written: str) -> None:
     with pytest.raises(UserError, match="write plain numbers, or say .*category"):
         refuse_text(pd.DataFrame({"inc": [written.format(value) for value in VALUES]}), ["inc"])
 
 
-@pytest.mark.parametrize("levels", [("<18", "18-64", "65+"), ("1a", "1b", "2"), ("2019/20", "2019/21"), ("A1", "A2")])
+@pytest.mark.parametrize(
+    "levels", [("<18", "18-64", "65+"), ("1a", "1b", "2"), ("2019/20", "2019/21"), ("A1", "A2"), ("1h", "2x")]
+)
 def test_words_with_digits_stay_categories(levels: tuple[str, ...]) -> None:
     refuse_text(pd.DataFrame({"inc": levels * 20}), ["inc"])
 
@@ -101,3 +106,41 @@ def test_numbers_of_several_units_are_no_category_in_silence(written: tuple[str,
 def test_encodings_that_make_no_text_are_unknown(name: str) -> None:
     with pytest.raises(UserError, match=f"encoding '{name}' is not known"):
         Reading(encoding=name)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "first"), [((20191231, 20200101), 18261), ((202011, 202012, 202101), 18567)], ids=["days", "months"]
+)
+def test_dates_as_whole_numbers_are_asked_about(numbers: tuple[int, ...], first: int) -> None:
+    """From the last day of a year to the first of the next they rise by 8,870."""
+    cells, rows = [*map(str, numbers)] * 9, range(2, 2 + 9 * len(numbers))
+    with pytest.raises(
+        UserError, match=f"dates as numbers, {numbers[0]}, .* say --type inc=date to read dates or --ty"
+    ):
+        Typing(Reading(), OPTIONS).column("inc", cells, rows, strict=True)
+    dates = Typing(Reading(types={"inc": "date"}), OPTIONS).column("inc", cells, rows, strict=True)
+    assert dates[0] == first
+    assert dates[1] - dates[0] == (1 if len(numbers) == 2 else 30)
+    plain = Typing(Reading(types={"inc": "number"}), OPTIONS).column("inc", cells, rows, strict=True)
+    assert plain[0] == numbers[0]
+    (line,) = possible_codes(pd.DataFrame({"inc": numbers}), ["inc"])
+    assert "dates as numbers" in line
+
+
+@pytest.mark.parametrize("numbers", [(20191231, 20191232), (202011, 202013, 202101), (20191231,), (201911, 201912)])
+def test_other_whole_numbers_are_no_dates(numbers: tuple[int, ...]) -> None:
+    cells = [*map(str, numbers)] * 9
+    assert Typing(Reading(), OPTIONS).column("inc", cells, range(len(cells)), strict=True)[0] == numbers[0]
+
+
+@pytest.mark.parametrize(
+    ("levels", "asked"), [(("low", "high", "9"), True), (("A", "B", "0"), False), (("a1", "b", "9"), False)]
+)
+def test_a_lone_code_among_words_is_asked_about(levels: tuple[str, ...], asked: bool) -> None:
+    """Sorted before the words, it would be the reference of all of them."""
+    typing = Typing(Reading(), OPTIONS)
+    if asked:
+        with pytest.raises(UserError, match="holds '9' .*say --na 9 for missing values"):
+            typing.column("arm", levels * 9, range(27), strict=True)
+    else:
+        typing.column("arm", levels * 9, range(9 * len(levels)), strict=True)
