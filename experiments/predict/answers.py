@@ -23,6 +23,7 @@ from hierfl.models.any_model.fitted_model import FittedModel
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 
 from ..config import RunConfig
+from .clients_asked import check_fitted, name_others
 from .new_rows import NewRows, network_rows, table_rows
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ def _groups(
     """Clients by name, and their rows."""
     ids = list(run.ids)
     if asked.client is not None:
-        _check_fitted([asked.client], ids)
+        check_fitted([asked.client], ids)
+        if rows.owner is not None:
+            name_others(rows.owner, asked.client)
         yield asked.client, np.arange(n)
         return
     if rows.owner is None:
@@ -145,22 +148,11 @@ def _groups(
     owner = rows.owner if asked.new else as_known(rows.owner, ids, how, "the column of clients")
     names = list(dict.fromkeys(owner.tolist()))
     if not asked.new:
-        _check_fitted(names, ids)
+        check_fitted(names, ids)
     for name in names:
         if asked.new and name in ids:
             raise UserError(f"client {name!r} was fitted, and --new is of clients that were not: leave one of them out")
         yield name, np.flatnonzero(owner == name)
-
-
-def _check_fitted(names: list[str], ids: list[str]) -> None:
-    """Refuses names that were not fitted, all of them in one line."""
-    strange = sorted(set(names) - set(ids))
-    if not strange:
-        return
-    some, shown = (", ".join(part[:5]) + ", ..." * (len(part) > 5) for part in (ids, [repr(name) for name in strange]))
-    were = f"no client {shown} was" if len(strange) == 1 else f"no clients {shown} were"
-    apart = ", from a file of theirs alone" * (len(names) > len(strange))
-    raise UserError(f"{were} fitted (there are {some}): --new predicts for clients that are new{apart}")
 
 
 #: from inputs and draws to probabilities (n, C), or mean and standard deviation (n, 2)
@@ -284,7 +276,7 @@ def _check_known(df: pd.DataFrame, column: str, ids: list[str], how: Spelling) -
             raise UserError(f"the table has no column {column!r}: whose rows are these? --client NAME, or --new")
         return
     names = as_known(client_names(df[column], f"column {column!r}"), ids, how, column)
-    _check_fitted(list(dict.fromkeys(names.tolist())), ids)
+    check_fitted(list(dict.fromkeys(names.tolist())), ids)
 
 
 def _regrouped(df: pd.DataFrame, asked: Question, column: str) -> pd.DataFrame:
@@ -293,4 +285,8 @@ def _regrouped(df: pd.DataFrame, asked: Question, column: str) -> pd.DataFrame:
         if asked.group not in df.columns:
             raise UserError(f"the table has no column {asked.group!r} that says whose rows are whose")
         df = df.drop(columns=column, errors="ignore").rename(columns={asked.group: column}).astype({column: str})
-    return df if asked.client is None else df.assign(**{column: asked.client})
+    if asked.client is None:
+        return df
+    if column in df.columns:
+        name_others(client_names(df[column], f"column {column!r}"), asked.client)
+    return df.assign(**{column: asked.client})
