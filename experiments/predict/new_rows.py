@@ -108,8 +108,8 @@ def network_rows(
         raise UserError(f"no file {shown(path)}")
     if path.is_dir() and (rows := new_client_rows(path)) is not None:
         _refuse(path, reading, "a folder of arrays", group)
-        x, y, owner = rows
-        return NewRows(x, client_names(owner, f"clients of {shown(path)}"), y)
+        x, y, names_of_rows = rows
+        return NewRows(x, client_names(names_of_rows, f"clients of {shown(path)}"), y)
     if path.is_dir() or is_picture(path):
         what = "a folder of pictures" if path.is_dir() else "a picture"
         _refuse(path, reading, what, group)
