@@ -53,7 +53,7 @@ def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
     for name in sorted(set(names) - set(df.attrs.get(CHECKED, ()))):
         if name not in df.columns or (column := df[name]).ndim > 1 or getattr(column.dtype, "kind", "O") not in "iuf":
             continue
-        if first := compact_dates(column.dropna().unique().tolist()):
+        if first := compact_dates(dict.fromkeys(column.dropna().to_numpy().tolist())):
             result.append(
                 f"column {name!r} holds dates as numbers, {first}, whose differences are no times: df = "
                 f"hierfl.read_table(df, types={{{name!r}: 'date'}}) reads them"

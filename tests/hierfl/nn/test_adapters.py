@@ -137,7 +137,7 @@ def test_a_folder_predicts_without_the_file(head: str, federation: Federation, p
 @pytest.mark.parametrize(
     ("spec", "head", "file", "words"),
     [
-        ("mlp:6,5", "lora:2", None, "a network as a file has it: say weights=FILE"),
+        ("mlp:6,5", "lora:2", None, "is for a pretrained network: name the file of its weights, weights=FILE"),
         ("mlp:6,5", "lora", "network.safetensors", "unknown head 'lora'"),
         ("mlp:6,5", "lora:9", "network.safetensors", "adapters of rank 9 do not fit"),
         ("mlp:6,5", "lora:0", "network.safetensors", "rank is at least 1"),
