@@ -219,8 +219,12 @@ class Pass:
                 else:
                     read = (args[0] @ a.mT).movedim(-1, 1)
                 by_place = read.flatten(2) if read.dim() > 2 else read[..., None]
-                moved = own[:, None] @ by_place.unflatten(0, (rows, n))  # (S, n, out, places)
-                moved = moved.flatten(0, 1).reshape(rows * n, -1, *read.shape[2:])
+                in_rows = by_place.unflatten(0, (rows, n))  # (S, n, r, places)
+                if in_rows.shape[-1] == 1:  # (one product for each row, and not one for each example)
+                    moved = (in_rows.squeeze(-1) @ own.mT)[..., None]
+                else:
+                    moved = own[:, None] @ in_rows
+                moved = moved.flatten(0, 1).reshape(rows * n, -1, *read.shape[2:])  # (S n, out, *places)
                 if seen is not None:
                     more = torch.zeros_like(moved, requires_grad=True)
                     seen[layer] = more, by_place.detach()

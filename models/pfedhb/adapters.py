@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from hierfl.ppl.restrict import Restrict
 from hierfl.rng import ClientNoise
 
 from .adapter_likelihood import MAX_NUMBERS_AT_ONCE, Likelihood
+from .adapter_mixture import Mixture, Mode, half_as_good, inside
 from .heads import HeadSpreads
 from .turns import Turns
 
@@ -28,12 +30,12 @@ from .turns import Turns
 MOST = 1000
 #: where the spreads begin, and the scale of their half-normal prior
 TAU_0, TAU_SCALE = 0.1, 10.0
-#: how often a step of Newton's is halved, and what it promises where it has arrived
-HALVINGS, ARRIVED = 8, 1e-14
-#: draws of a posterior by which Laplace's approximation is corrected: in a round, and at least in the end
-WEIGHED, WEIGHED_LAST = 256, 2000
-#: it stays as it is where so few of them have all the weight, and where a client has more numbers
-FEWEST, WEIGHED_AT_MOST = 2.0, 100
+#: draws by which Laplace's approximation is corrected: in a round, and at least in the end
+WEIGHED, WEIGHED_LAST = 1024, 8000
+#: further starts of Newton's steps, and steps from each: in a round, and in the end
+STARTS, STARTS_LAST = (7, 3), (15, 8)
+#: it stays as it is where a client has more numbers
+WEIGHED_AT_MOST = 100
 #: the matrices A are keyed by a number below this, which single precision holds
 SEEDS = 2**20
 NO_NOISE = "the spreads of a client's adapters are learned from numbers that noise would hide: adapters=off"
@@ -106,7 +108,9 @@ class Adapters:
 
     def step(self, final: bool = False) -> AdapterPosteriors:
         """Newton's steps on q(B_j)."""
-        return AdapterPosteriors(self, 10 if final else 2, self.draws if final else 0)
+        if final:
+            return AdapterPosteriors(self, 10, STARTS_LAST, max(WEIGHED_LAST, 4 * self.draws), self.draws)
+        return AdapterPosteriors(self, 2, STARTS, WEIGHED, 0)
 
 
 @dataclass(frozen=True)
@@ -142,22 +146,30 @@ class Adapted:
 class AdapterPosteriors:
     """Posteriors of B_j by Newton's steps and importance weights, given the means of the client's other latents.
 
-    With H the generalised Gauss-Newton matrix of the log likelihood and D = diag(tau)^2, P = H + D^-1, a row leaves the
-    score of log tau, E |B|_l^2 / tau_l^2 - d_l, and its expected information 2 tr_lm((tau^2 A)^2), A = H P^-1 D^-1.
+    Steps go on from the mode that the row has, and from draws of the prior, since posteriors have several modes. The
+    approximation q is a mixture of the Laplace approximations around all of them (:mod:`.adapter_mixture`), and the row
+    keeps the highest. With H the generalised Gauss-Newton matrix of the log likelihood and D = diag(tau)^2,
+    P = H + D^-1, a row leaves the score of log tau, E |B|_l^2 / tau_l^2 - d_l, and its expected information
+    2 tr_lm((tau^2 A)^2), A = H P^-1 D^-1.
 
-    The expectation, and the draws, are of the posterior itself, by importance weights of draws of the approximation q:
+    The expectation, and the draws, are of the posterior itself, by importance weights of draws of q:
     E_q |B|_l^2, which is known, plus the difference that the weights make in q's draws. If the posterior is normal,
     weights are equal, and the score is exact. The derivative of the log marginal likelihood is this expectation
-    (Fisher's identity). Laplace's score alone finds too small a tau where labels are few.
+    (Fisher's identity). Laplace's score alone finds too small a tau where labels are few, and so do weights of
+    draws around one mode.
 
     Args:
         adapters: the part.
-        newton: steps.
+        newton: steps from the mode that a row has.
+        starts: draws of the prior from which steps begin, and how many steps.
+        many: draws that are weighted, at least.
         final: draws in the end; 0 for as many as there are.
     """
 
     adapters: Adapters
     newton: int
+    starts: tuple[int, int]
+    many: int
     final: int
 
     @property
@@ -169,10 +181,12 @@ class AdapterPosteriors:
         """Moves the posteriors of all rows."""
         parts_of: dict[str, list[Tensor]] = {}
         numbers = self.adapters.changes.d * chunk.method.network.head.outputs
+        rows = max(1, MAX_NUMBERS_AT_ONCE // (self._many(chunk) * self.adapters.changes.d))
         with torch.no_grad():
             for first, last in buckets(chunk.sizes, max(1, MAX_NUMBERS_AT_ONCE // numbers)):
-                for key, value in self._rows(chunk.part(first, last)).items():
-                    parts_of.setdefault(key, []).append(value.to(chunk.n.dtype).unsqueeze(1))
+                for row in range(first, last, rows):
+                    for key, value in self._rows(chunk.part(row, min(row + rows, last))).items():
+                        parts_of.setdefault(key, []).append(value.to(chunk.n.dtype).unsqueeze(1))
         return chunk.put({key: torch.cat(parts) for key, parts in parts_of.items()})
 
     def _rows(self, chunk: ClientChunk) -> State:
@@ -180,55 +194,33 @@ class AdapterPosteriors:
         with Restrict(chunk.view):
             tau = self.adapters.tau(chunk.n.double())
         likelihood = Likelihood.of(chunk, changes, tau)
-        identity = torch.eye(changes.d).to(tau)
+        weighed = changes.d <= WEIGHED_AT_MOST
+        others, steps = self.starts if weighed else (0, 0)
         # What a run's own precision cannot tell apart is no progress.
-        rounding = torch.finfo(chunk.n.dtype).eps
-        scaled = tau.new_zeros(())
-        for number in range(self.newton + bool(self.final)):
-            height, gradient, h = likelihood.expanded(b)
-            scaled = tau[:, None] * h * tau  # (D^1/2 H D^1/2: B - I)
-            step = tau * torch.linalg.solve(scaled + identity, tau * gradient)
-            promised = (gradient * step).sum(-1)
-            if number == self.newton or bool((promised <= ARRIVED + rounding * height.abs()).all()):
-                break
-            length = torch.ones_like(height)
-            for _ in range(HALVINGS):
-                new = b + length[:, None] * step
-                higher = likelihood.height(new)
-                worse = ~(higher >= height)
-                if not bool(worse.any()):
-                    break
-                length = torch.where(worse, length / 2, length)
-            b = torch.where((higher >= height)[:, None], new, b)
-        # Where steps have not arrived the curvature is that before the last one; in the end it is taken again.
-        inside = torch.linalg.solve(scaled + identity, scaled)  # of A times tau^2, symmetric
-        score = self._by_layer((b / tau).square() - inside.diagonal(dim1=-2, dim2=-1))
-        information = 2 * self._by_layer(self._by_layer(inside.square()).mT)
-        drawn, weights = self._weighed(likelihood, b, torch.linalg.cholesky(scaled + identity), chunk)
+        mode = partial(Mode.of, likelihood, rounding=torch.finfo(chunk.n.dtype).eps, again=bool(self.final))
+        stream = partial(ClientNoise, chunk.keys.to(chunk.n.device), (chunk.seed, "adapters"), dtype=b.dtype)
+        modes = [mode(b, self.newton)]
+        if others:
+            starts = stream(others).normal("starts", None, torch.Size((changes.d,))).squeeze(2)
+            modes += [mode(tau * start, steps) for start in starts]
+        mixture = Mixture(likelihood, modes, half_as_good(changes.d) if weighed else 1.0)
+        noise = stream(-(-self._many(chunk) // (2 * len(modes))))
+        normals = [pairs(noise, f"a_j/{k}", changes.d, 2 * noise.particles) for k in range(len(modes))]
+        drawn = mixture.drawn(normals)
+        weights = mixture.weights(drawn) if weighed else drawn.new_full(drawn.shape[:2], 1 / len(drawn))
+        best = mixture.highest()
+        score = self._by_layer(mixture.squares())
         score = score + ((weights - 1 / len(weights))[..., None] * self._by_layer((drawn / tau).square())).sum(0)
+        information = 2 * self._by_layer(self._by_layer(inside(best).square()).mT)
         kept = self.final or chunk.values["a_j_draws"].shape[3]
-        drawn = b[None] if kept == 1 else _resampled(drawn, weights, kept)
-        return {"a": b, "a_j_draws": drawn.transpose(0, 1)[:, None], "a_j/score": score, "a_j/information": information}
+        drawn = best.b[None] if kept == 1 else _resampled(drawn, weights, kept)
+        return {"a": best.b, "a_j_draws": drawn.transpose(0, 1)[:, None], "a_j/score": score,
+                "a_j/information": information}  # fmt: skip
 
-    def _weighed(self, likelihood: Likelihood, b: Tensor, root: Tensor, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
-        """Draws (M, S, d) of the approximation, the same in each round, and their weights (M, S), which add up to one.
-
-        Args:
-            likelihood, b, chunk: of the rows.
-            root: L of D^1/2 P D^1/2 = L L^T, (S, d, d).
-        """
-        tau = likelihood.tau
-        many = max(WEIGHED_LAST, 4 * self.final) if self.final else WEIGHED
-        many = many if len(tau) <= WEIGHED_AT_MOST else max(2, self.final or chunk.values["a_j_draws"].shape[3])
-        noise = ClientNoise(chunk.keys.to(chunk.n.device), (chunk.seed, "adapters"), many // 2, dtype=b.dtype)
-        e = pairs(noise, "a_j", len(tau), many)
-        drawn = b + tau * torch.linalg.solve_triangular(root.mT, e[..., None], upper=True).squeeze(-1)
-        if len(tau) > WEIGHED_AT_MOST:
-            return drawn, drawn.new_full(drawn.shape[:2], 1 / many)
-        log_weights = likelihood.heights(drawn) + 0.5 * e.square().sum(-1)
-        weights = log_weights.nan_to_num(-torch.inf).softmax(0)
-        carried = 1 / weights.square().sum(0)  # (the effective number of draws)
-        return drawn, torch.where(carried > FEWEST, weights, 1 / many)
+    def _many(self, chunk: ClientChunk) -> int:
+        """Draws of each row, at least."""
+        weighed = self.adapters.changes.d <= WEIGHED_AT_MOST
+        return self.many if weighed else self.final or int(chunk.values["a_j_draws"].shape[3])
 
     def _by_layer(self, numbers: Tensor) -> Tensor:
         """Sums over each layer's numbers, (..., d) to (..., L)."""

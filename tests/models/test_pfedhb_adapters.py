@@ -52,9 +52,9 @@ def at(method: PFedHB, fed: Federation, log_tau: float, **changed: Tensor) -> Cl
     return rows_of(method, fed, **{"w": w, "adapters.log_rho": log, "adapters.seed": seed, **changed})
 
 
-def posteriors(method: PFedHB, chunk: ClientChunk, final: int = 0) -> ClientChunk:
-    """After all steps, as a round takes them."""
-    step = dataclasses.replace(method.adapters.step(), newton=30, final=final)
+def posteriors(method: PFedHB, chunk: ClientChunk, **how: int) -> ClientChunk:
+    """After all steps, as a round takes them, or the last evaluation."""
+    step = dataclasses.replace(method.adapters.step("final" in how), newton=30, **how)
     moved = step.run(dataclasses.replace(chunk, method=method.plain), 0)
     return dataclasses.replace(moved, method=method)
 
@@ -74,7 +74,7 @@ def test_a_linear_bases_posterior(fed: Federation) -> None:
     """The mode by Newton's steps on a height by hand; score and moments by importance weights of 50,000 wider draws."""
     method = PFedHB(linear_base(fed), **COMMON, **ALONE)
     tau = 0.6
-    chunk = posteriors(method, at(method, fed, math.log(tau)), final=5000)
+    chunk = posteriors(method, at(method, fed, math.log(tau)), final=5000, many=60_000)
     d, rng = method.adapters.changes.d, torch.Generator().manual_seed(0)
     assert d == 4 * 2
     corrections = []
@@ -182,8 +182,11 @@ def learned_tau(method: PFedHB, chunk: ClientChunk, rounds: int) -> Tensor:
     return shared["adapters.log_rho"]
 
 
-def test_tau_is_the_maximum_of_the_marginal_likelihood() -> None:
-    """A linear regression: y ~ N(f, s^2 I + tau^2 J J^T) is maximised over tau by a search."""
+def test_tau_is_the_maximum_of_the_marginal_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A linear regression: y ~ N(f, s^2 I + tau^2 J J^T) is maximised over tau by a search.
+
+    Without noise of draws: they are of the posterior itself, with equal weights, where they are not drawn wider.
+    """
     fed = slopes([20, 35, 12, 25, 9, 40])
     net = linear_base(fed, noise=0.5)
     method = PFedHB(net, **COMMON, adapters="on", heads="off", outcome="off")
@@ -212,6 +215,11 @@ def test_tau_is_the_maximum_of_the_marginal_likelihood() -> None:
     for _ in range(60):
         a, b = low + (high - low) / 3, high - (high - low) / 3
         low, high = (a, high) if evidence(a) < evidence(b) else (low, b)
+    there = {"adapters.log_rho": torch.tensor([low], dtype=torch.float64)}
+    found = posteriors(method, dataclasses.replace(chunk, shared={**chunk.shared, **there}), many=32_768)
+    assert float(found.values["a_j/score"].sum()) == pytest.approx(math.exp(2 * low) / 100, abs=0.3)
+    monkeypatch.setattr("hierfl.models.pfedhb.adapters.WEIGHED", 16)
+    monkeypatch.setattr("hierfl.models.pfedhb.adapters.half_as_good", lambda d: 1.0)
     assert float(learned_tau(method, chunk, 30)[0]) == pytest.approx(low, abs=1e-4)
     assert 0.4 < math.exp(low) < 1.2
 
@@ -237,7 +245,9 @@ def test_without_spread_the_model_is_the_one_without_adapters(fed: Federation) -
 
 
 @pytest.mark.cpu(5, "two fits of twelve rounds")
-def test_it_enters_where_it_is_in_the_data_and_says_so(fed: Federation) -> None:
+def test_it_enters_where_it_is_in_the_data_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, fewer in {"STARTS": (1, 2), "STARTS_LAST": (1, 2), "WEIGHED": 128, "WEIGHED_LAST": 128}.items():
+        monkeypatch.setattr(f"hierfl.models.pfedhb.adapters.{name}", fewer)
     for truth in ("none", "adapters"):
         numbers = entered(truth, 1, judged=4, draws=8)
         assert numbers["entered_adapters"] == float(truth == "adapters")
