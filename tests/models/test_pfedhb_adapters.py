@@ -166,6 +166,16 @@ def test_gradient_and_curvature_are_autograds(fed: Federation, kind: str) -> Non
         torch.testing.assert_close(curvature[row], torch.einsum("ncd,nce,nef->df", jacobian, second, jacobian))
 
 
+def test_rows_are_taken_some_at_a_time(fed: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = PFedHB(linear_base(fed), **COMMON, **ALONE)
+    chunk = at(method, fed, 0.0)
+    whole = posteriors(method, chunk, many=64)
+    monkeypatch.setattr("hierfl.models.pfedhb.adapters.MAX_NUMBERS_AT_ONCE", 700)
+    parts = posteriors(method, chunk, many=64)
+    for key in ("a", "a_j/score", "a_j/information"):
+        torch.testing.assert_close(parts.values[key], whole.values[key])
+
+
 def learned_tau(method: PFedHB, chunk: ClientChunk, rounds: int) -> Tensor:
     """log tau after scoring steps on sums, given the network."""
     rule, state = method.adapters.rule(Turns()), {}
