@@ -103,7 +103,7 @@ def main(first: int, many: int, with_chains: bool) -> None:
             print(f"{seed},{line[0]:.0f}," + ",".join(f"{number:.4f}" for number in line[1:]), flush=True)
     table = torch.tensor(lines)
     means = ", ".join(f"{number:.3f}" for number in table[:, 1:].mean(0).tolist())
-    higher, lower = (float((sign * table[:, 5] > 0.05).double().mean()) for sign in (1, -1))
+    higher, lower = (float((sign * table[:, 4] > 0.05).double().mean()) for sign in (1, -1))
     print(f"means over clients: {means}; higher by 0.05 nats {higher:.2f}, lower {lower:.2f}", file=sys.stderr)
 
 
