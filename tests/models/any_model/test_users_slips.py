@@ -101,6 +101,11 @@ def test_a_model_without_densities_of_rows_is_named_among_alternatives() -> None
         scored("counts", fitted, None, "site")
 
 
+def test_clients_are_named_by_one_column() -> None:
+    with pytest.raises(UserError, match=r"the table has no column \['site'\] that names the clients"):
+        hierfl.fit_model(of(lambda u, _: dist.Poisson(u.exp()), "count"), FRAME, group=["site"])  # type: ignore[arg-type]
+
+
 def test_what_the_codes_of_a_text_outcome_stand_for_is_said() -> None:
     """Codes are in alphabetical order: of which word a model is depends on the words."""
     frame = FRAME.assign(end=["died", "left", "died", "left", "left"])

@@ -8,7 +8,7 @@ import pytest
 from hierfl.data.reading.frames import possible_codes, refuse_text
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.read import read_file, read_table
-from hierfl.data.reading.remedies import OPTIONS
+from hierfl.data.reading.remedies import OPTIONS, SITE
 from hierfl.data.reading.typed import Typing
 from hierfl.errors import UserError
 
@@ -144,6 +144,11 @@ def test_a_lone_code_among_words_is_asked_about(levels: tuple[str, ...], asked: 
             typing.column("arm", levels * 9, range(27), strict=True)
     else:
         typing.column("arm", levels * 9, range(9 * len(levels)), strict=True)
+
+
+def test_a_site_is_told_to_write_plain_numbers() -> None:
+    with pytest.raises(UserError, match='say plain numbers in the file to read 5 or kind = "category" of columns.w'):
+        Typing(Reading(), SITE).column("w", ["5 kg", "6 kg", "7 kg"], [2, 3, 4], strict=True)
 
 
 def test_zeros_behind_a_point_are_asked_about_where_entries_are_names(tmp_path: Path) -> None:
