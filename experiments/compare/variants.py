@@ -128,7 +128,7 @@ def gather_variants(runs: Sequence[Path], labels: Mapping[Path, str] | None = No
 
 
 def _clients(run: Path) -> pd.DataFrame:
-    return read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test"))
+    return read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test"), whole=True)
 
 
 def _how_data_differ(first: pd.DataFrame, other: pd.DataFrame) -> str:
