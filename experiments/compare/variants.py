@@ -95,6 +95,10 @@ def gather_variants(runs: Sequence[Path], labels: Mapping[Path, str] | None = No
         if members is None:
             groups.append((setting, known_class(config.run.as_table()), members := {}))
         if seed in members:
+            one, two = (read_summary(folder).get("federation") for folder in (members[seed], run))
+            if one and two and one != two:
+                how = _how_data_differ(*map(_clients, (members[seed], run)))
+                raise UserError(f"{run} is of other data than {members[seed]}, though their files have one name: {how}")
             raise UserError(f"{members[seed]} and {run} are the same run: same method, settings and seed")
         members[seed] = run
     same_data = [name for name, facts in options().items() if facts.same_data]
@@ -110,18 +114,31 @@ def gather_variants(runs: Sequence[Path], labels: Mapping[Path, str] | None = No
         names = [f"{_method_name(s, cls)} ({labels[next(iter(members.values()))]})" for s, cls, members in groups]
     for name, (setting, cls, members) in zip(names, groups, strict=True):
         summaries = {seed: read_summary(run) for seed, run in members.items()}
-        frames = [
-            read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test")).assign(seed=seed)
-            for seed, run in members.items()
-        ]
+        frames = [_clients(run).assign(seed=seed) for seed, run in members.items()]
         variants.append(Variant(name, setting, members, summaries, pd.concat(frames, ignore_index=True), cls))
-    digests: dict[int, str] = {}
+    digests: dict[int, tuple[str, Variant]] = {}
     for variant in variants:
         for seed, summary in variant.summaries.items():
             digest = summary.get("federation")  # runs from before it was kept have none
-            if digest and digests.setdefault(seed, digest) != digest:
-                raise UserError(f"{variant.runs[seed]} holds other data, or splits them otherwise, than the others")
+            if digest and digests.setdefault(seed, (digest, variant))[0] != digest:
+                first = digests[seed][1]
+                how = _how_data_differ(*(v.clients[v.clients["seed"] == seed] for v in (first, variant)))
+                raise UserError(f"{variant.runs[seed]} is of other data than {first.runs[seed]}: {how}")
     return variants
+
+
+def _clients(run: Path) -> pd.DataFrame:
+    return read_frame(run / "clients.csv", ("client",), ("client", "n", "n_test"), whole=True)
+
+
+def _how_data_differ(first: pd.DataFrame, other: pd.DataFrame) -> str:
+    """In words, by two runs' tables of clients."""
+    sizes = [frame.set_index(frame["client"].astype(str))[["n", "n_test"]] for frame in (first, other)]
+    if set(sizes[0].index) != set(sizes[1].index):
+        return "it has other clients"
+    if changed := [name for name in sizes[0].index if not sizes[0].loc[name].equals(sizes[1].loc[name])]:
+        return f"client {changed[0]!r} has other numbers of rows, or is split otherwise"
+    return "the same clients have other values, other columns, or the same rows in another order"
 
 
 def _names(settings: Sequence[tuple[Mapping[str, Any], type[Method] | None]]) -> list[str]:

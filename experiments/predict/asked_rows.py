@@ -50,8 +50,8 @@ def _table(rows: Any) -> Any:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in columns:
         if strange := [value for row in rows if isinstance(value := row.get(name), list | dict)]:
-            kind = "list" if isinstance(strange[0], list) else "object"
-            raise UserError(f"column {name!r} holds a {kind}: a value is a number, text or truth value")
+            kind = "a list" if isinstance(strange[0], list) else "an object"
+            raise UserError(f"column {name!r} holds {kind}: a value is a number, text or truth value")
     return pd.DataFrame(rows, columns=columns)
 
 

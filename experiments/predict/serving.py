@@ -36,6 +36,10 @@ SAID = {"client": str, "new": bool, "interval": float, "draws": int, "shares": s
 IN_JSON = (
     (r", --new, or of a table --group COLUMN", ', or "new": true'), (r"FILE\.npz with x and y", "x and y"),
     (r"or a table with (?=')", "or rows with the column "), (r"--new(?![\w-])", '"new": true'),
+    (", of which pandas.to_numeric makes numbers", ""),
+    (r", as df\.dropna\(.* in Python", ""),
+    (r"(?<=and numbers in the fit): .*", ": write them without quotes"),
+    (r"(?<=in the fit): df\[.*", ": write text in quotes"),
     (rf"--({'|'.join(SAID)}|given) (?=[A-Z0-9])", r'"\1": '), (rf"--({'|'.join(SAID)}|given)(?![\w-])", r'"\1"'),
 )  # fmt: skip
 

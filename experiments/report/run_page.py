@@ -116,7 +116,7 @@ def write_run_page(folder: Path, *, by_row: bool = True) -> Path:
 def _each_client(folder: Path) -> Section | None:
     """A row for each client, the largest first; None where there is one client only."""
     path = folder / "clients.csv"
-    frame = read_frame(path, ("client",)) if path.is_file() else None
+    frame = read_frame(path, ("client",), whole=True) if path.is_file() else None
     if frame is None or len(frame) < 2 or "n" not in frame:
         return None
     every = len(frame)

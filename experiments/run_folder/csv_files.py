@@ -56,19 +56,22 @@ def write_frame(path: Path, frame: pd.DataFrame, index: str | None = None) -> No
     write_whole(path, text.encode())
 
 
-def read_frame(path: Path, text: Sequence[str] = (), needs: Sequence[str] = ()) -> pd.DataFrame:
+def read_frame(path: Path, text: Sequence[str] = (), needs: Sequence[str] = (), *, whole: bool = False) -> pd.DataFrame:
     """A csv file of ours; an empty frame of an empty file.
 
     Args:
         path: the file.
         text: columns of text, where ``01`` and ``NA`` are names; all others are numbers, or empty.
         needs: columns that have to be there.
+        whole: whether the file was written at once, so that its last line has an end. Files that grow may lack it.
 
     Raises:
         UserError: for a file that is not there, is damaged or not of this form.
     """
     try:
         data = read_bytes(path, "a csv file of a run")
+        if whole and data and not data.endswith(b"\n"):
+            raise UserError(f"{path} is damaged: it is cut off")
         if not data.strip():
             frame = pd.DataFrame()
         else:

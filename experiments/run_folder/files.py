@@ -45,7 +45,7 @@ def read_effects(folder: Path) -> tuple[tuple[str, ...], list[list[str]]]:
     from hierfl.models.mixed_effects.report.summary import p_value
 
     needs = ("effect", "estimate", "standard_error", "lower", "upper", "statistic", "df", "p", "note")
-    frame = read_frame(folder / "effects.csv", ("effect", "note"), needs)
+    frame = read_frame(folder / "effects.csv", ("effect", "note"), needs, whole=True)
     rows = []
     for row in frame.itertuples():
         interval = [f"{bound:.4g}" if bound == bound else "" for bound in (row.lower, row.upper)]

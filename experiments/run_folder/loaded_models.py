@@ -65,7 +65,7 @@ class LoadedModel(FittedModel):
         return ModelSummary(self.method.name, size, table, tuple(self.method.notes(self.run.fitted, self.run.rounds)))
 
     def client_table(self) -> pd.DataFrame:
-        return read_frame(self.folder / "clients.csv", ("client",), ("client",))
+        return read_frame(self.folder / "clients.csv", ("client",), ("client",), whole=True)
 
     @checked_call
     def loo(self, site: str | None = None) -> Any:

@@ -43,6 +43,13 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return by_fold[close[0]] if close else ""
 
 
+def lacks(name: str, names: Iterable[object]) -> UserError:
+    """The error for a site's table without a column of the study: it shows no name but one that is spelled alike."""
+    alike = [str(other) for other in names if folded(str(other)) == folded(name)]
+    hint = f"; it has {alike[0]!r}" if alike else ""
+    return UserError(f"the table has no column {name!r}, which the study's dictionary has{hint}")
+
+
 def as_table(df: object) -> pd.DataFrame:
     """A table whose columns are named by text: 3 is called "3".
 

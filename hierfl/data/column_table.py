@@ -114,7 +114,7 @@ def _codes(column: pd.Series, name: str, levels: Sequence[str] | None) -> np.nda
 
 
 def _client_column(df: pd.DataFrame, client: str) -> None:
-    if client not in df.columns:
+    if not isinstance(client, str) or client not in df.columns:
         present = ", ".join(map(repr, df.columns[:8]))
         raise UserError(f"the table has no column {client!r} that names the clients; it has {present}")
     one_column(df, client)

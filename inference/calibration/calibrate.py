@@ -136,7 +136,8 @@ def check_calibration(engine: Engine, options: Options) -> None:
     Raises:
         UserError: for a regression, or where there are no validation data.
     """
-    remedy = "--validation-fraction 0.1; where no client has ten rows of a class, --validation-of clients"
+    # A study's sites have no --validation-of.
+    remedy = "--validation-fraction 0.1; if no client has ten rows of a class, --validation-of clients in a simulation"
     check_wanted(options, engine.task, engine.has_data("validation"), remedy)
 
 

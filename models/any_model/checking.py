@@ -76,7 +76,7 @@ def check_model(model: Model, design: ColumnDesign, batch: Batch | None = None) 
         if layout is not None:
             refuse_coupled_rows(look, layout)
         if batch is not None and batch.mask is not None and not sites.rows:
-            _padding(model, design, sites, batch, batch.mask)
+            _padding(look, design, batch, batch.mask)
         return sites
 
 
@@ -210,12 +210,14 @@ def _which(first: Any, look: Look, j: int) -> str:
     return "the model has"
 
 
-def _padding(model: Model, design: ColumnDesign, sites: Sites, batch: Batch, mask: Tensor) -> None:
+def _padding(look: Look, design: ColumnDesign, batch: Batch, mask: Tensor) -> None:
+    model, sites = look.model, look.sites
     short = mask.sum(-1)
     j = int(short.argmin())
     rows = min(int(short[j]), ROWS)
     columns = design.stacked(batch)[j : j + 1, :, :rows].clone()
-    x, v, centring = sites.start.to(columns), sites.client_start.to(columns), torch.ones_like(sites.client_start)
+    # Beside the start, where slopes are mostly 0, and what they are multiplied with is not seen.
+    x, v, centring = look.x.to(columns), look.v[0].to(columns), torch.ones_like(sites.client_start)
     alone = client_log_joint(model, sites, x, v, named(design, columns, None), centring.to(columns))
     longer = named(design, *design.lengthened(columns, None, rows + 2))
     if _moves(alone, client_log_joint(model, sites, x, v, longer, centring.to(columns))):
@@ -228,5 +230,5 @@ def _padding(model: Model, design: ColumnDesign, sites: Sites, batch: Batch, mas
         which = f"site {outside[0]!r}" if outside else "a site"
         raise UserError(
             f"{which} counts rows of padding: put it within plate 'data', or mask it by "
-            "poutine.mask(mask=batch.present[..., t, None])"
+            "poutine.mask(mask=batch.present[..., t, None]); sums and means over rows are of batch.present"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from hierfl.data.column_design import ColumnDesign
 from hierfl.inference.evaluation.fitted import Fitted
 from hierfl.plurals import counted
 
@@ -18,10 +19,25 @@ if TYPE_CHECKING:
 
 #: standard deviations of a last step that a reader has to know of: beyond a tenth, means are not known to one
 MIN_NOTED_SDS = 0.1
+#: levels of a column of text whose codes are listed; who reads one of more knows what it holds
+MOST_LISTED = 5
 
 
 def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
-    """Whether a fit of so many rounds has arrived, and how its globals were drawn."""
+    """How text was coded, whether a fit of so many rounds has arrived, and how its globals were drawn."""
+    return [*_code_notes(cast("GaussianModel", fitted.method).network), *_of_fit(fitted, rounds)]
+
+
+def _code_notes(design: ColumnDesign) -> list[str]:
+    """What the codes of columns of few words stand for: a model of ``healthy`` and ``ill`` is of one of them."""
+    lists = {name: levels for name, levels in design.level_names.items() if len(levels) <= MOST_LISTED}
+    return [
+        f"{name} is text: " + ", ".join(f"{level} is {code}" for code, level in enumerate(levels))
+        for name, levels in lists.items()
+    ]
+
+
+def _of_fit(fitted: Fitted, rounds: int) -> list[str]:
     method, shared = cast("GaussianModel", fitted.method), fitted.shared
     phase, settings = Phase(int(shared[PHASE])), method.settings
     if phase != Phase.DONE:

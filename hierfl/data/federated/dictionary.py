@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import UserError, unknown
 from ...schema import AnyOf, Number, Schema, check
-from ..column_names import one_column
+from ..column_names import lacks, one_column
 from ..reading.options import Reading
 from ..reading.read import ENDINGS, read_file
 from ..reading.remedies import SITE
@@ -85,7 +85,7 @@ class Column:
         missing = int(values.isna().sum())
         if missing:
             return f"lacks {missing} of its {len(values)} values"
-        number = values.dtype.kind in "iufb"
+        number = values.dtype.kind in ("iuf" if self.kind == "number" else "iufb")
         if self.kind == "category":
             strange = int((~values.isin(self.levels)).sum())
             many = f"{strange} value{' that is' if strange == 1 else 's that are'}"
@@ -93,7 +93,7 @@ class Column:
         if self.kind == "name":
             return ""
         if not number:
-            return f"holds words, and is declared a {self.kind}"
+            return f"holds {'truth values' if values.dtype.kind == 'b' else 'words'}, and is declared a {self.kind}"
         numbers = values.to_numpy(dtype=float)
         if not np.isfinite(numbers).all():
             return "holds numbers that are not finite"
@@ -291,7 +291,7 @@ class Dictionary:
             if name not in self.columns:
                 raise unknown("column of the dictionary", name, self.columns)
             if name not in df.columns:
-                raise UserError(f"the table has no column {name!r}, which the study's dictionary has")
+                raise lacks(name, df)
             values = as_agreed(one_column(df, name), self.columns[name].levels, self.spellings[name])
             if problem := self.columns[name].misfit(values):
                 raise UserError(f"column {name!r} {problem}")

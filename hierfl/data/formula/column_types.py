@@ -215,6 +215,8 @@ class ColumnTypes:
                 way = f"{frame_column} = {frame_column} == 'True'"
             elif strange := next((level for level in column.unique().tolist() if not _is_written_number(level)), ""):
                 way = f"{frame_column} = {frame_column} == {strange!r} is 1 for {strange!r} and 0 for others"
+                if any(map(str.isdigit, strange)):
+                    way = f"{strange!r} is none that Python reads, as 1.5 is"
             raise UserError(f"column {name!r} holds {what}, and numbers in the fit: {way}")
         words = self.levels.get(name, ())
         if is_number and words and all(isinstance(level, str) for level in words):

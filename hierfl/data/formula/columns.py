@@ -141,6 +141,14 @@ def check_numbers(what: str, column: np.ndarray) -> None:
         raise UserError(f"{what} reaches {largest:g}, whose square is no double precision number: rescale it")
 
 
+def check_offset(offset: np.ndarray) -> None:
+    """Refuses an offset that is not finite; of a logarithm it is so where an exposure is 0 or negative."""
+    strange = int((~np.isfinite(offset)).sum())
+    if strange:
+        raise UserError(f"the offset is not finite in {strange} of {len(offset)} rows: is an exposure 0 or negative?")
+    check_numbers("the offset", offset)
+
+
 def check_slopes(random: Mapping[str, np.ndarray], who: np.ndarray, place: str) -> None:
     """Refuses a random slope beside an intercept where no group's rows differ in it.
 

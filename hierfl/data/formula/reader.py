@@ -16,7 +16,7 @@ from ..column_names import as_table, no_column, one_column
 from ..spellings import Spellings
 from . import gate
 from .column_types import ColumnTypes, typed
-from .columns import check_numbers, effects_and_offset, random_columns, with_smooths
+from .columns import check_numbers, check_offset, effects_and_offset, random_columns, with_smooths
 from .correlation import SERIES, TIME
 from .groups import Groups
 from .missing import lacks_values
@@ -173,6 +173,8 @@ class Reader:
                 what = f"column {strange[2]!r} has the level {level!r}"
                 raise UserError(f"{what}, which was in no row of the fit: it has no coefficient") from fault
             raise gate.misfit(terms, fault) from fault
+        if offset is not None:
+            check_offset(offset)
         return fixed.to_numpy(), random, offset
 
     @property

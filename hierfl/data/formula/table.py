@@ -16,7 +16,15 @@ from ..spellings import Spellings
 from . import gate
 from .ambiguous import check_unambiguous
 from .column_types import ColumnTypes, truth_columns
-from .columns import check_numbers, effects_and_offset, random_columns, random_terms, read_terms, with_smooths
+from .columns import (
+    check_numbers,
+    check_offset,
+    effects_and_offset,
+    random_columns,
+    random_terms,
+    read_terms,
+    with_smooths,
+)
 from .correlation import SERIES
 from .design import Design
 from .groups import Groups, by_field
@@ -121,7 +129,7 @@ class FormulaTable:
             raise UserError(f"every fixed effect of {formula.text!r} is zero in every row")
         response = response_class(family).read(Cells.of(read.response, order_of(typed, formula)))
         if offset is not None:
-            check_numbers("the offset", offset)
+            check_offset(offset)
         places = Groups.of(df, levels)
         groups = places.numbers(df)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **groups}

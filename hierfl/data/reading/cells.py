@@ -117,9 +117,10 @@ def parsed(data: str, text: str, sep: str, skipped: int = 0) -> Cells:
                 continue  # an empty line, or one of separators alone
             line = rows.line_num + skipped
             if len(row) != len(header):
+                entries = "1 entry" if len(row) == 1 else f"{len(row)} entries"
                 above = ", or delete the lines above the header" if len(header) == 1 else ""
                 raise UserError(
-                    f"{data}: line {line} has {len(row)} entries, and the header {len(header)}: quote entries that "
+                    f"{data}: line {line} has {entries}, and the header {len(header)}: quote entries that "
                     f"hold {sep!r}, or say --sep or sep= for another separator{above}"
                 )
             lines.append(line)

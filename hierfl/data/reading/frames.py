@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .compact_dates import compact_dates
+from .compact_dates import compact_dates, numbers_of_time
 from .disguise import refuse_disguise
 from .missing_words import SENTINELS, sentinel
 from .options import Reading
@@ -53,10 +53,16 @@ def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
     for name in sorted(set(names) - set(df.attrs.get(CHECKED, ()))):
         if name not in df.columns or (column := df[name]).ndim > 1 or getattr(column.dtype, "kind", "O") not in "iuf":
             continue
-        if first := compact_dates(dict.fromkeys(column.dropna().to_numpy().tolist())):
+        numbers = dict.fromkeys(column.dropna().to_numpy().tolist())
+        if first := compact_dates(numbers):
             result.append(
                 f"column {name!r} holds dates as numbers, {first}, whose differences are no times: df = "
                 f"hierfl.read_table(df, types={{{name!r}: 'date'}}) reads them"
+            )
+        elif found := numbers_of_time(numbers):
+            result.append(
+                f"column {name!r} holds {found[0]}: write {found[1]}, or df = hierfl.read_table(df, types={{{name!r}: "
+                "'number'}) if it is a number"
             )
         if code := code_among(column.dropna().to_numpy()):
             result.append(

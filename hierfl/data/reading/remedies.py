@@ -37,7 +37,9 @@ class Remedies:
         if self.study and (types := reading.pop("types", None)):
             ((column, kind),) = types.items()
             levels = f'kind = "category" of columns.{column} in study.toml'
-            return levels if kind == "category" else " ".join([self.say(**reading), "and plain numbers"]).strip()
+            if kind == "category":
+                return levels
+            return f"{self.say(**reading)} and plain numbers" if reading else "plain numbers in the file"
         if self.python:
             return f"{self.python}{', '.join(f'{name}={_short(value)!r}' for name, value in reading.items())})"
         return " ".join(

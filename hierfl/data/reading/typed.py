@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,12 +14,10 @@ from .missing_words import MISSING, UNSURE, is_unsure, sentinel, unsure_among
 from .numbers import NumberFormat, is_whole, without_unit
 from .options import Reading
 from .remedies import Remedies, either
+from .spelled_numbers import THOUSANDS_POINTS, refuse_points, refuse_zeros
 
 if TYPE_CHECKING:
     import pandas as pd
-
-#: numbers whose point may be a decimal mark or not
-THOUSANDS_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+")
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,9 @@ class Typing:
             result = self._numbers(plain, cells)
             if strict and name not in self.known:
                 self._check_codes(name, result)
-                self._check_points(name, [cell.strip() for cell in present])
+                refuse_points(name, [cell.strip() for cell in present], self.reading, self.remedies)
+                if split:
+                    refuse_zeros(name, cells, rows, self.remedies, levels=True)
             return result
         truths = {cell: _truth(cell) for cell in present}
         if not missing and None not in truths.values():
@@ -162,20 +161,6 @@ class Typing:
             f"column {name!r} holds {code:g} in {count} row{'s' * (count > 1)}, and all others lie from "
             f"{others.min():g} to {others.max():g}: say {na} if it is a missing value, or {number} if it is a number"
         )
-
-    def _check_points(self, name: str, present: Sequence[str]) -> None:
-        """Refuses 1.200 beside 950: points between thousands, of which only numbers below a thousand have none."""
-        pointed, whole = [cell for cell in present if "." in cell], [cell for cell in present if "." not in cell]
-        if self.reading.decimal or self.reading.thousands or len(pointed) < 2 or not whole:
-            return
-        largest = [max(abs(float(cell)) for cell in cells) for cells in (pointed, whole)]
-        if largest[1] > largest[0] and all(THOUSANDS_POINTS.fullmatch(cell) for cell in pointed):
-            example, points = pointed[0].replace(".", ""), self.remedies.say(decimal=",", thousands=".")
-            plain = self.remedies.say(types={name: "number"})
-            raise UserError(
-                f"column {name!r} holds {pointed[0]!r} beside {max(whole, key=lambda cell: abs(float(cell)))!r}: say "
-                f"{points} to read {example} or {plain} to read {pointed[0]}"
-            )
 
     def _declared(self, name: str, kind: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
         """Numbers, percentages or dates."""
@@ -250,23 +235,11 @@ class Typing:
         """
         if result.dtype.kind in "iuf":
             self._check_codes(name, result)
-            self._check_points(name, [cell.strip() for cell in dict.fromkeys(cells) if not self._is_missing(cell)])
-            self._check_zeros(name, cells, rows)
+            different = [cell.strip() for cell in dict.fromkeys(cells) if not self._is_missing(cell)]
+            refuse_points(name, different, self.reading, self.remedies)
+            refuse_zeros(name, cells, rows, self.remedies)
         elif result.dtype.kind != "b":
             self._refuse_unsure(name, cells, rows)
-
-    def _check_zeros(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> None:
-        """Refuses 01 beside 1: one number, or names of two clients."""
-        written = dict.fromkeys(map(str.strip, cells))
-        padded = [cell for cell in written if len(cell) > 1 and cell.isdigit() and cell[0] == "0"]
-        twice = [cell for cell in padded if (cell.lstrip("0") or "0") in written]
-        if twice:
-            shown = rows_shown([twice[0]], [cell.strip() for cell in cells], rows, self.remedies)
-            raise UserError(
-                f"column {name!r} holds {shown} beside {twice[0].lstrip('0') or '0'!r}: say "
-                f"{self.remedies.say(types={name: 'category'})} if these are names or levels, or "
-                f"{self.remedies.say(types={name: 'number'})} if they are numbers"
-            )
 
     def _refuse_unsure(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> None:
         """Refuses words that may be levels or missing values."""

@@ -85,7 +85,7 @@ def test_small_classes_get_the_option_that_holds_out_rows_of_every_client(hierfl
     few += ["--conformal", 0.1, "--validation-fraction", 0.5]
     code, _, error = hierfl("run", "fedavg", *few)
     assert code == 2
-    assert "where no client has ten rows of a class, --validation-of clients" in error
+    assert "if no client has ten rows of a class, --validation-of clients in a simulation" in error
     assert hierfl("run", "fedavg", *few, "--validation-of", "clients", "--quiet")[0] == 0
 
 

@@ -138,13 +138,19 @@ def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) 
 
 def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     changed = {}
-    for name, old, new in (("split", '"dirichlet:0.5,redraw"', '"iid"'), ("digest", "", ""), ("draws", "", "")):
+    for name, old, new in (("split", '"dirichlet:0.5,redraw"', '"iid"'), ("digest", "", ""), ("draws", "", ""),
+                            ("rows", "", ""), ("clients", "", "")):  # fmt: skip
         changed[name] = tmp_path / name
         shutil.copytree(runs / "fixed-0", changed[name])
         path = changed[name] / "config.toml"
         path.write_text(path.read_text().replace(old, new))
     summary = json.loads((changed["digest"] / "summary.json").read_text())
     (changed["digest"] / "summary.json").write_text(json.dumps({**summary, "federation": "0" * 16}))
+    frame = pd.read_csv(changed["digest"] / "clients.csv")
+    more, others = frame.assign(n=frame["n"] + 1), frame.assign(client=frame["client"] + 9)
+    for name, other in (("rows", more), ("clients", others)):
+        (changed[name] / "summary.json").write_text(json.dumps({**summary, "federation": "0" * 16}))
+        other.to_csv(changed[name] / "clients.csv", index=False)
     (changed["draws"] / "posterior.nc").unlink()
     begun = tmp_path / "begun"
     shutil.copytree(runs / "fixed-0", begun)
@@ -152,11 +158,14 @@ def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> No
     first = runs / "hierarchical-0"
     for said, words in (
         ([changed["split"]], "its split is 'iid', not 'dirichlet:0.5,redraw'"),
-        ([changed["digest"]], "holds other data, or splits them otherwise"),
+        ([changed["digest"]], "the same clients have other values, other columns, or the same rows in another order"),
+        ([changed["rows"]], "has other numbers of rows, or is split otherwise"),
+        ([changed["clients"]], "it has other clients"),
         ([changed["draws"], "--loo"], "pfedvem (fixed prior): it has no draws (posterior.nc)"),
         ([runs / "flat-0", "--loo"], "needs two variants with draws; pfedvem (flat prior): its guide is a point"),
         ([begun], "has not finished"),
         ([first], "are the same run"),
+        ([changed["clients"], changed["draws"]], "though their files have one name: it has other clients"),
         ([runs / "hierarchical-1"], "there is nothing to compare"),
         ([runs / "absent"], "is not the folder of a run"),
         ([runs / "fixed-1"], "they have no seed in common"),

@@ -85,8 +85,13 @@ def test_rows_of_a_mixed_model_are_answered(hierfl: Call, served: Callable[[Path
     assert card["takes"] == {"client": "site", "formula": "y ~ x + (1 | site)"}
     said = json.dumps(card)
     assert not any(str(value) in said for value in df.y)
-    for words, request in {"say rows, not x": {"x": [[1.0]]}, "lacks": {"rows": [{"site": 1}]}}.items():
-        assert words in client.post("/predict", json=request).json()["error"]
+    texts = {"say rows, not x": {"x": [[1.0]]}, "lacks": {"rows": [{"site": 1}]}, "write them without": "1.5",
+             "or leave such rows out": None, "holds an object": {}}  # fmt: skip
+    for words, request in texts.items():
+        rows = request if isinstance(request, dict) and request else {"rows": [{"site": "1", "x": request}]}
+        error = client.post("/predict", json=rows).json()["error"]
+        assert words in error
+        assert "df" not in error
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,15 @@ def test_a_file_of_ours_that_was_changed_is_told_in_one_line(text: str, words: s
         read_frame(tmp_path / "clients.csv", ("client",), ("client", "n"))
 
 
+def test_a_file_that_was_written_at_once_is_not_cut_off(tmp_path: Path) -> None:
+    """A table of clients that ends within a number had been a report of fewer clients, one of them wrong."""
+    path = tmp_path / "clients.csv"
+    path.write_text("client,n\n01,3\n02,1")
+    assert read_frame(path, ("client",))["n"].tolist() == [3, 1]
+    with pytest.raises(UserError, match="is damaged: it is cut off"):
+        read_frame(path, ("client",), whole=True)
+
+
 def test_validation_rows_without_test_rows_leave_a_finished_run(tmp_path: Path, hierfl: Call) -> None:
     rng = np.random.default_rng(0)
     x, y, who = rng.normal(size=(80, 3)), np.arange(80) % 2, np.repeat(["a", "b"], 40)

@@ -205,6 +205,41 @@ def test_rows_outside_of_their_plate_are_masked_by_the_model() -> None:
         check_model(chain, DESIGN, rows(ragged=True))
 
 
+@pytest.mark.parametrize("of_rows", [
+    lambda batch: batch["x"].mean(-1, keepdim=True), lambda batch: batch["x"].roll(1, -1),
+    lambda batch: batch["x"].flip(-1),
+])  # fmt: skip
+def test_what_padding_changes_among_rows_is_refused(of_rows: Callable[[ColumnBatch], torch.Tensor]) -> None:
+    """A mean that counts padding is a short client's mean times a number that depends on the longest one.
+
+    At the start its slope is 0, so that only latents beside it show it.
+    """
+
+    def model(batch: ColumnBatch) -> None:
+        slope = pyro.sample("slope", Normal(0.0, 2.0))
+        with batch.clients():
+            u = pyro.sample("u", Normal(0.0, 1.0))
+            with batch.data():
+                pyro.sample("y", Normal(u + slope * of_rows(batch), 1.0), obs=batch["y"])
+
+    check_model(model, DESIGN, rows())
+    with pytest.raises(UserError, match=r"counts rows of padding.*sums and means over rows are of batch\.present"):
+        check_model(model, DESIGN, rows(ragged=True))
+
+
+def test_a_mean_over_rows_that_are_there_is_none_of_padding() -> None:
+    def model(batch: ColumnBatch) -> None:
+        slope = pyro.sample("slope", Normal(0.0, 2.0))
+        there = batch.present.double()
+        mean = (batch["x"] * there).sum(-1, keepdim=True) / there.sum(-1, keepdim=True)
+        with batch.clients():
+            u = pyro.sample("u", Normal(0.0, 1.0))
+            with batch.data():
+                pyro.sample("y", Normal(u + slope * mean, 1.0), obs=batch["y"])
+
+    check_model(model, DESIGN, rows(ragged=True))
+
+
 def many_shapes(batch: ColumnBatch) -> None:
     """Plates of items outside and inside of clients, matrices, simplices, ordered numbers, factors, scales."""
     with pyro.plate("items", len(batch.levels("item")), dim=-1):

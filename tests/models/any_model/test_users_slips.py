@@ -99,3 +99,16 @@ def test_a_model_without_densities_of_rows_is_named_among_alternatives() -> None
     fitted = hierfl.fit_model(model, FRAME, group="site", rounds=2, progress=False)
     with pytest.raises(UserError, match="^counts: no row has a log likelihood"):
         scored("counts", fitted, None, "site")
+
+
+def test_clients_are_named_by_one_column() -> None:
+    with pytest.raises(UserError, match=r"the table has no column \['site'\] that names the clients"):
+        hierfl.fit_model(of(lambda u, _: dist.Poisson(u.exp()), "count"), FRAME, group=["site"])  # type: ignore[arg-type]
+
+
+def test_what_the_codes_of_a_text_outcome_stand_for_is_said() -> None:
+    """Codes are in alphabetical order: of which word a model is depends on the words."""
+    frame = FRAME.assign(end=["died", "left", "died", "left", "left"])
+    model = of(lambda u, _: dist.Bernoulli(logits=u), "end")
+    notes = hierfl.fit_model(model, frame, group="site", rounds=1, progress=False).summary().notes
+    assert notes[0] == "end is text: died is 0, left is 1"

@@ -57,6 +57,7 @@ def test_the_same_rows_in_another_form_have_the_same_predictions(fitted: FittedM
 
 REFUSED: list[tuple[dict, str]] = [
     ({"x": "12"}, "column 'x' holds text such as '12', and numbers in the fit: df['x'] = df['x'].astype(float)"),
+    ({"x": "1,5"}, "column 'x' holds text such as '1,5', and numbers in the fit: '1,5' is none that Python reads"),
     ({"x": pd.Categorical([1, 2, 3, 1, 2, 3])}, "column 'x' holds a category, and numbers in the fit: df['x'] ="),
     ({"x": pd.Timestamp("2020-01-01")}, "column 'x' holds dates"),
     ({"x": 1j}, "column 'x' holds complex numbers"),

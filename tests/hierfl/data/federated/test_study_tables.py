@@ -93,6 +93,10 @@ def test_columns_that_are_not_there() -> None:
     study = StudyFormula("y ~ age + (1 | site)", DICTIONARY)
     with pytest.raises(UserError, match="no column 'age', which the study's dictionary has"):
         study.first(pooled().drop(columns="age"))
+    with pytest.raises(UserError, match="the study's dictionary has; it has 'Age '$"):
+        study.first(pooled().rename(columns={"age": "Age ", "smokes": "private"}))
+    with pytest.raises(UserError, match="'y' holds truth values, and is declared a number"):
+        study.first(pooled().assign(y=True))
     with pytest.raises(UserError, match="column 'weight' is not in the dictionary"):
         StudyFormula("y ~ weight + (1 | site)", DICTIONARY)
 

@@ -7,8 +7,8 @@ import pytest
 
 from hierfl.data.reading.frames import possible_codes, refuse_text
 from hierfl.data.reading.options import Reading
-from hierfl.data.reading.read import read_table
-from hierfl.data.reading.remedies import OPTIONS
+from hierfl.data.reading.read import read_file, read_table
+from hierfl.data.reading.remedies import OPTIONS, SITE
 from hierfl.data.reading.typed import Typing
 from hierfl.errors import UserError
 
@@ -144,3 +144,57 @@ def test_a_lone_code_among_words_is_asked_about(levels: tuple[str, ...], asked: 
             typing.column("arm", levels * 9, range(27), strict=True)
     else:
         typing.column("arm", levels * 9, range(9 * len(levels)), strict=True)
+
+
+def test_a_site_is_told_to_write_plain_numbers() -> None:
+    with pytest.raises(UserError, match='say plain numbers in the file to read 5 or kind = "category" of columns.w'):
+        Typing(Reading(), SITE).column("w", ["5 kg", "6 kg", "7 kg"], [2, 3, 4], strict=True)
+
+
+def test_zeros_behind_a_point_are_asked_about_where_entries_are_names(tmp_path: Path) -> None:
+    """1.10 and 1.1 are two clients, and one number: in C() always, in Python where entries come twice."""
+    path = tmp_path / "t.csv"
+    path.write_text("site,y\n" + "1.1,1\n1.10,2\n1.2,3\n" * 2)
+    with pytest.raises(UserError, match=r"'1\.10' \(line 3\) and 1 more beside '1\.1': say .*'site': 'category'"):
+        read_table(path)
+    assert read_table(path, types={"site": "category"})["site"].nunique() == 3
+    assert read_table(path, types={"site": "number"})["site"].nunique() == 2
+    with pytest.raises(UserError, match="--type site=category if these are names or levels"):
+        read_file(path, Reading(), used=["site"], split=["site"])
+    path.write_text("dose,y\n0.5,1\n0.50,2\n0.25,3\n")
+    assert read_table(path)["dose"].tolist() == [0.5, 0.5, 0.25]
+    path.write_text("dose,y\n" + "1.0,1\n1,2\n" * 2)
+    assert read_table(path)["dose"].tolist() == [1.0] * 4
+    with pytest.raises(UserError, match=r"'1\.0' \(line 2\) and 1 more beside '1'"):
+        read_file(path, Reading(), used=["dose"], split=["dose"])
+
+
+@pytest.mark.parametrize(
+    ("numbers", "holds"),
+    [
+        ([f"{7 + k % 9}.{7 * k % 60:02d}" for k in range(40)], "times of a day, 8.07"),
+        ([f"{7 + k % 9}{7 * k % 60:02d}" for k in range(40)], "times of a day, 807"),
+        ([f"{18 + k % 4}{1 + k % 12:02d}{1 + 5 * k % 28:02d}" for k in range(9)], "dates as numbers, 180101"),
+        ([f"{1 + 5 * k % 28}{1 + k % 12:02d}{18 + k % 4}" for k in range(9)], "dates as numbers, 010118"),
+    ],
+)  # fmt: skip
+def test_times_and_short_dates_among_numbers_are_asked_about(numbers: list[str], holds: str) -> None:
+    frame = pd.DataFrame({"x": numbers})
+    with pytest.raises(UserError, match=rf"'x' holds .*{holds}.*--type x=number"):
+        Typing(Reading(), OPTIONS).column("x", numbers, range(len(numbers)), strict=True)
+    (line,) = possible_codes(frame.astype(float), ["x"])
+    assert holds in line
+    sure = Reading.of({"types": {"x": "number"}})
+    assert Typing(sure, OPTIONS).column("x", numbers, range(len(numbers)), strict=True)[1] == float(numbers[1])
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [f"{k / 100:.2f}" for k in range(0, 2400, 7)], [str(k) for k in range(60)], ["7.30", "7.45", "8.15"] * 9,
+        [str(k) for k in range(100000, 100040)], [f"7.{k:02d}" for k in range(50)], [str(100 * k) for k in range(23)],
+        ["120115", "130210"],
+    ],
+)  # fmt: skip
+def test_plain_numbers_are_no_times(numbers: list[str]) -> None:
+    Typing(Reading(), OPTIONS).column("x", numbers, range(len(numbers)), strict=True)

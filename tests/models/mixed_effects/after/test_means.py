@@ -111,6 +111,9 @@ def test_a_responses_mean_is_that_of_zero_effects_and_differences_are_ratios() -
     np.testing.assert_allclose(ratio.ratio, np.exp(gap.estimate))
     np.testing.assert_allclose(ratio[["p", "upper"]], np.column_stack([gap.p, np.exp(gap.upper)]))
     assert np.isinf(gap.df).all()
+    for x in (-5.0, -6.0):  # the logarithm's argument is 0, or negative: NaN ended in a distribution's ValueError
+        with pytest.raises(UserError, match="the offset is not finite in 2 of 2 rows: is an exposure 0 or negative"):
+            fit.predict(DF.head(2).assign(x=x))
     # (a Weibull's mean falls where hazards rise)
     times = mixed_model(DF, "t ~ arm + (1 | site)", family="weibull", event="seen", draws=0)
     late = times.means("arm", scale="response")
