@@ -21,7 +21,7 @@ from ..likelihood.quadrature.nodes import by_laplace
 from ..model.effects import effects_of
 from ..model.equations import MixedModel
 from ..model.names import held, short
-from ..search.bounds import Bound, at_bounds
+from ..search.bounds import NOT_IDENTIFIED, Bound, at_bounds
 from ..search.profile import INFINITE, UNKNOWN
 from ..search.requests import Phase
 from ..search.separation import directions
@@ -86,6 +86,7 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
         belong(table, method, estimates, bounds, level)
         coefficient_tests(table, method, estimates, level)
     table["note"] = notes_of(method, table, bounds, infinite)
+    table.loc[table["note"] == NOT_IDENTIFIED, "standard_error"] = np.nan
     numbers = _numbers(method, estimates, bayes)
     residual = table["estimate"][table["effect"] == "sd(residual)"]
     if not bayes and bool((residual < EXACT_SHARE * method.network.scale).any()):

@@ -89,6 +89,7 @@ def test_a_standard_deviation_that_the_likelihood_does_not_know_is_not_at_its_bo
     """With a coefficient for each client REML's criterion is the same for every spread of their intercepts."""
     table = fitted("y ~ site + (1 | site)").summary().table.set_index("effect")
     assert table.note["sd(Intercept)"] == "not identified"
+    assert np.isnan(table.standard_error["sd(Intercept)"])
 
 
 @pytest.mark.parametrize(("n", "line"), [("5", "'n' holds no numbers"), (None, r"df.dropna\(subset=\['n'\]\)")])
