@@ -106,7 +106,7 @@ class Federation(FederationMakers):
             global_test=torch.as_tensor(np.unique(np.concatenate(parts.test))),
             mean=None if pool.mean is None else torch.as_tensor(pool.mean),
             std=None if pool.std is None else torch.as_tensor(pool.std),
-            response_units=ResponseUnits.of(pool.y_train) if pool.task == "regression" else None,
+            response_units=ResponseUnits.of(pool.y_train, pool.train_weights) if pool.task == "regression" else None,
             about={"data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
                    "origin": pool.origin},
             weights=None if pool.weights is None else torch.as_tensor(pool.weights),
