@@ -54,6 +54,12 @@ for number in range(24):
 X, hospital = x, client
 """.replace("from PIL", "from pathlib import Path\nfrom PIL", 1),
     "extend": DATA,
+    "figures": """
+import sys
+sys.path.insert(0, "docs/gallery")
+from eight_schools import data
+data().to_csv("schools.csv", index=False)
+""",
     "mixed-effects": TABLE
     + """
 df["pressure"] = 120 + 5 * rng.normal(size=240)
