@@ -144,7 +144,7 @@ def _groups(
             )
         yield None if asked.new else ids[0], np.arange(n)
         return
-    how = Spellings.of(config.spellings or "refuse")[str(config.group)]
+    how = Spellings.from_choice(config.spellings or "refuse")[str(config.group)]
     owner = rows.owner if asked.new else as_known(rows.owner, ids, how, "the column of clients")
     names = list(dict.fromkeys(owner.tolist()))
     if not asked.new:

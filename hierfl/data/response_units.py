@@ -25,7 +25,7 @@ class ResponseUnits(NamedTuple):
     sd: float
 
     @classmethod
-    def of(cls, y: np.ndarray, weights: np.ndarray | None = None) -> ResponseUnits:
+    def from_responses(cls, y: np.ndarray, weights: np.ndarray | None = None) -> ResponseUnits:
         """Of responses (n,); constant ones have standard deviation 1.
 
         Args:

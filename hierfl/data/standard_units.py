@@ -29,7 +29,7 @@ def in_standard_units(federation: Federation, *, alone: bool = False) -> Federat
             raise UserError("the mean and sd of all sites' responses are not known: noise=SD keeps the user's units")
         rows = [index.cpu() for index in federation.train]
         everyone = torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
-        units = ResponseUnits.of(federation.y.cpu()[everyone].numpy(), _weights(federation, everyone))
+        units = ResponseUnits.from_responses(federation.y.cpu()[everyone].numpy(), _weights(federation, everyone))
     return replace(federation, response_units=units, standard_response=True)
 
 

@@ -41,13 +41,13 @@ def test_each_group_has_its_own_model() -> None:
     assert own.classes_.tolist() == ["no", "yes"]
     assert own.clients_.tolist() == ["a", "b", "c", "d"]
     assert own.score(X, df.died, groups=groups) > 0.95
-    one = HierarchicalClassifier(**SMALL).fit(X, df.died)  # (of all wards together nobody can say ward d's)
+    one = HierarchicalClassifier(**SMALL).fit(X, df.died)  # of all wards together nobody can say ward d's
     assert one.score(X, df.died) < 0.8
     p = own.predict_proba(X[::7], groups[::7])
     assert p.shape == (23, 2)
     assert np.allclose(p.sum(1), 1)
     assert (own.classes_[p.argmax(1)] == own.predict(X[::7], groups[::7])).all()
-    # (rows of several clients in any order are each as alone)
+    # Rows of several clients in any order are each as alone.
     assert np.allclose(own.predict_proba(X[[159, 3]], ["d", "a"])[1:], own.predict_proba(X[[3]], ["a"]))
 
 
