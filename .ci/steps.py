@@ -110,14 +110,14 @@ def beside(work: Path, venv: Path, failed: list[Failed]) -> None:
             shutil.copy(ROOT / name, source)
         step("tools: a plain install", f"{nice}pip install --quiet '{source}[{extras}]'", tools, work, log)
         step("ruff", f"{nice}python -m ruff format --check . && {nice}python -m ruff check .", tools, log=log)
-        # (elsewhere: here ./hierfl is found, without its upper floors)
+        # elsewhere: here ./hierfl is found, without its upper floors.
         docs = f"{nice}python -m sphinx -W --keep-going -q -b html {ROOT / 'docs'} {work / 'docs'}"
         step("docs", docs, tools, work, log)
         step("mypy", f"{nice}python -m mypy --config-file {ROOT / 'pyproject.toml'} -p hierfl", tools, work, log)
         seen = int(re.findall(r"in (\d+) source files", log.read_text(encoding="utf-8"))[-1])
         floors = ("hierfl", "inference", "models", "experiments")
         files = [path for floor in floors for path in (ROOT / floor).rglob("*.py") if "results" not in path.parts]
-        # (it counts folders without code, such as models/settings, too)
+        # It counts folders without code, such as models/settings, too.
         if seen < len(files):
             raise Failed(f"mypy saw {seen} of {len(files)} files", [])
         few = "tests/models/test_pfedvem.py tests/house/test_installed.py"
@@ -147,7 +147,7 @@ def main(what: str) -> None:
         return
     start, failed = time.monotonic(), list[Failed]()
     job, tests = readme_commands()
-    os.environ["PIP_NO_CACHE_DIR"] = "1"  # (each package once on the disk)
+    os.environ["PIP_NO_CACHE_DIR"] = "1"  # each package once on the disk
     os.environ["TMPDIR"] = tempfile.tempdir = roomy()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -157,7 +157,7 @@ def main(what: str) -> None:
         install, _, pytest = tests.partition(" && ")
         step(install, install, venv)
         names = " ".join(f"'{test}'" for shard, _ in chosen for test in shard.tests)
-        # (the quick set has a budget of CPU seconds, and is not disturbed; beside the others all else is checked)
+        # The quick set has a budget of CPU seconds, and is not disturbed; beside the others all else is checked.
         running = threading.Thread(target=beside, args=(work, venv, failed))
         for name, command in (
             (pytest, pytest),

@@ -33,8 +33,10 @@ def fingerprint(cls: type[Method], source: bytes) -> str:
     """
     files = foundation(cls)
     if not files:
-        return short(source)
-    return f"{short(source)}-{short(b''.join(trust.digest(path.read_bytes()).encode() for path in files))}"
+        return short_digest(source)
+    return (
+        f"{short_digest(source)}-{short_digest(b''.join(trust.digest(path.read_bytes()).encode() for path in files))}"
+    )
 
 
 def own_part(digest: str) -> str:
@@ -84,7 +86,7 @@ def _statements(tree: ast.AST) -> Iterator[ast.AST]:
             left.extend(getattr(node, name, ()))
 
 
-def short(source: bytes) -> str:
+def short_digest(source: bytes) -> str:
     return trust.digest(source)[:16]
 
 

@@ -22,7 +22,7 @@ from hierfl.files import user_path
 from hierfl.models import METHODS
 
 from . import trust
-from .fingerprints import fingerprint, foundation, own_part, same_version, short
+from .fingerprints import fingerprint, foundation, own_part, same_version, short_digest
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
@@ -110,7 +110,7 @@ def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -
             f"no file {path}, the method of {folder}; say where it is: hierfl run FILE.py --resume {folder}"
         )
     source = _read(path)
-    _unchanged(path, short(source), folder, run)
+    _unchanged(path, short_digest(source), folder, run)
     if not trust_code and not trust.trusted(source):
         raise UserError(
             f"{folder} runs the Python file {path}, which you have neither named nor run before: read it, then say "
@@ -131,7 +131,7 @@ def known_class(run: Mapping[str, Any]) -> type[Method] | None:
     if not reference.endswith(".py") or not path.is_file():
         return None
     source = _read(path)
-    same = short(source) == own_part(run["method_digest"])
+    same = short_digest(source) == own_part(run["method_digest"])
     trusted = same and trust.trusted(source)
     return _from_file(path.resolve(), source, run.get("model")).cls if trusted else None
 

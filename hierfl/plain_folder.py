@@ -104,7 +104,7 @@ class PlainFolder:
                 raise
             return []
 
-    def about(self, name: str) -> os.stat_result | None:
+    def entry_status(self, name: str) -> os.stat_result | None:
         """Of one entry, which is not followed; None where there is none."""
         try:
             with self.opened() as handle:
@@ -191,7 +191,7 @@ def read_plain(path: Path, most: int, *, folder: int | Path | None = None, shown
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise Linked(f"{shown(shown_as or path)} is a symbolic link: it is not followed") from error
-        if error.errno == errno.ENXIO:  # (a socket)
+        if error.errno == errno.ENXIO:  # a socket
             return b""
         error.filename = str(shown_as or path)
         raise

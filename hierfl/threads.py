@@ -37,6 +37,6 @@ def wait_briefly() -> bool:
     """
     if "torch" in sys.modules or any(name in os.environ for name in SAID):
         return False
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # (Windows has none)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Windows has none
     os.environ["GOMP_SPINCOUNT"] = str(turns(load, os.cpu_count() or 1))
     return True

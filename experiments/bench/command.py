@@ -55,7 +55,7 @@ def run_benchmark(
     record: dict[str, Any] = {
         "benchmark": name,
         "what": f"a round of {settings[0].method} at every client; what others do: hierfl.experiments.bench.references",
-        "machine": asdict(Machine.here(device)),
+        "machine": asdict(Machine.this_machine(device)),
         "versions": versions(),
         "results": [],
     }

@@ -20,7 +20,7 @@ class Machine:
     memory_gib: float
 
     @classmethod
-    def here(cls, device: str) -> Machine:
+    def this_machine(cls, device: str) -> Machine:
         """This one."""
         import os
 

@@ -53,7 +53,7 @@ def run_mixed_benchmark(repeats: int, references: bool, out: Path | None, overwr
     r = shutil.which("Rscript") if references else None
     record: dict[str, Any] = {
         "benchmark": "mixed", "what": "CPU seconds of a mixed model's fit beside lme4's, one thread",
-        "machine": asdict(Machine.here("cpu")), "versions": versions(), "results": {},
+        "machine": asdict(Machine.this_machine("cpu")), "versions": versions(), "results": {},
     }  # fmt: skip
     if references and r is None and not quiet:
         print("there is no Rscript: lme4's figures of another machine are in docs/speed.md", file=sys.stderr)

@@ -86,7 +86,7 @@ def run_plain_benchmark(
     record: dict[str, Any] = {
         "benchmark": "plain",
         "what": "rounds of a fit of a plain Pyro model by phase; its gradients beside hand-written torch",
-        "machine": asdict(Machine.here("cpu")), "versions": versions(), "results": [],
+        "machine": asdict(Machine.this_machine("cpu")), "versions": versions(), "results": [],
     }  # fmt: skip
     for size in sizes:
         if not quiet:

@@ -74,7 +74,7 @@ def run_sites_benchmark(
     record: dict[str, Any] = {
         "benchmark": "sites",
         "what": "a round of pfedvem at every client, who all report: seconds, bytes, CPU seconds of a message",
-        "machine": asdict(Machine.here("cpu")), "versions": versions(), "results": [],
+        "machine": asdict(Machine.this_machine("cpu")), "versions": versions(), "results": [],
     }  # fmt: skip
     for size in sizes:
         with TemporaryDirectory(prefix="hierfl-bench-") as folder:

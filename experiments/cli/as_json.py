@@ -20,7 +20,7 @@ def print_json(value: Any) -> None:
 
 def plain(value: Any) -> Any:
     """A value as json has it."""
-    if hasattr(value, "to_dict"):  # (a pandas DataFrame)
+    if hasattr(value, "to_dict"):  # a pandas DataFrame
         return plain(value.to_dict("records"))
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}

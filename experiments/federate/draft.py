@@ -124,7 +124,7 @@ def draft(
             **privacy,
         }
     table["privacy"] = {"new_clients": False, "least_rows": 2, **privacy}
-    study = Study.of(table, out)
+    study = Study.from_table(table, out)
     noisy_plan(study)  # what it says must be possible
     if {"head", "weights_file"} & data.keys():
         _check_network(study)
@@ -198,7 +198,7 @@ def _data(
             f"--type {strange[0]}={reading.types[strange[0]]} says nothing to a study's sites: their files hold numbers"
         )
     spelling_choice = options.pop("spellings", None) or "refuse"
-    spellings = Spellings.of(spelling_choice)
+    spellings = Spellings.from_choice(spelling_choice)
     header = [str(name) for name in tables.read(str(sample), reading=reading).columns]
     if formula:
         text = options.pop("formula", "")

@@ -94,6 +94,6 @@ def model_parts(loaded: Loaded, sample: Path, options: dict[str, Any]) -> tuple[
             "in study.toml", MOST_ROWS,
         )  # fmt: skip
     df = tables.read(str(sample), set(columns), reading=reading)
-    dictionary = Dictionary.from_sample(df, columns, spellings=Spellings.of(spelling_choice))
+    dictionary = Dictionary.from_sample(df, columns, spellings=Spellings.from_choice(spelling_choice))
     entries = {"kind": MODEL, "na": options.pop("na", None) or "refuse", "spellings": spelling_choice}
     return entries, dictionary.as_table()

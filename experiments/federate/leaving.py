@@ -163,7 +163,7 @@ def _of_masks(study: Study) -> list[Leaving]:
 
 def _nbytes(shape: tuple[int, ...], dtype: torch.dtype, masked: bool) -> int:
     """Of a value as it is sent: under masks each number is a few integers."""
-    bytes_each = 8 * FixedPoint.of(dtype).words if masked else dtype.itemsize
+    bytes_each = 8 * FixedPoint.for_dtype(dtype).words if masked else dtype.itemsize
     return math.prod(shape) * bytes_each
 
 

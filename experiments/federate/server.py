@@ -148,7 +148,7 @@ def _begun(study: Study, folder: Path) -> Study:
         UserError: where it is another one.
     """
     kept = folder / STUDY_COPY
-    before = Study.of(read_toml(kept, STUDY), study.path)
+    before = Study.from_table(read_toml(kept, STUDY), study.path)
     if before.digest != study.digest:
         raise UserError(f"{kept} and {study.path} differ in more than their rosters: that is another study")
     return before
@@ -202,7 +202,7 @@ def fit_study(
     run = ready.run(
         folder / "checkpoint", resume=begun, progress=progress, observe=lambda rows: write_metrics(folder, rows)
     )
-    assert isinstance(ready.engine, RemoteEngine)  # (as of above)
+    assert isinstance(ready.engine, RemoteEngine)  # as of above
     return run, ready.engine.offers
 
 

@@ -76,10 +76,10 @@ class Study:
         """
         if not path.is_file():
             raise UserError(f"no file {path}: it is what hierfl federate study writes, the same at every site")
-        return cls.of(read_toml(path, STUDY), path, trust_code=trust_code, finished=finished)
+        return cls.from_table(read_toml(path, STUDY), path, trust_code=trust_code, finished=finished)
 
     @classmethod
-    def of(
+    def from_table(
         cls, table: Mapping[str, Any], path: Path, *, trust_code: bool = False, finished: bool = False
     ) -> Study:  # fmt: skip
         """The same from what is in the file."""

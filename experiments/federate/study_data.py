@@ -70,8 +70,10 @@ def data_of(table: Mapping[str, Any], path: Path, loaded: Loaded) -> StudyData:
         common |= {name: entries[name] for name in ("network", "response_sd")}
         common["learn_sd"] = entries.get("learn_sd", "no")
         return ArrayData(tuple(entries["inputs"]), entries["images"], entries["classes"], **common)
-    spellings = Spellings.of(entries.get("spellings", "keep"))  # studies from before this entry kept them apart
-    dictionary = Dictionary.of(table.get("columns", {}), path, spellings)
+    spellings = Spellings.from_choice(
+        entries.get("spellings", "keep")
+    )  # studies from before this entry kept them apart
+    dictionary = Dictionary.from_table(table.get("columns", {}), path, spellings)
     if entries["kind"] == MODEL:
         return _model_data(dictionary, loaded, table, path)
     common |= {

@@ -133,7 +133,7 @@ def load_study(folder: str | Path) -> FittedMixedModel:
         return _at_site(Membership.read(place))
     if not (place / STUDY_COPY).is_file():
         raise UserError(f"{place} is no folder of a study: it has no {STUDY_COPY}")
-    study = Study.of(read_toml(place / STUDY_COPY, STUDY), place / STUDY_COPY, finished=True)
+    study = Study.from_table(read_toml(place / STUDY_COPY, STUDY), place / STUDY_COPY, finished=True)
     _check(study)
     if not (place / "summary.json").is_file():
         raise UserError(f"{place}: the study has not ended")

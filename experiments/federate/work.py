@@ -87,7 +87,7 @@ def alone(place: PlainFolder, lock: str, words: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         try:
-            with place.opened():  # (no link)
+            with place.opened():  # no link
                 pass
             stack.enter_context(locked(place.path / lock, words))
         except (OSError, NotImplementedError) as error:

@@ -181,7 +181,7 @@ def _cost(
                 given = {**cell.given, "network": with_width(network, width)}
                 cells[place.method, width] = type(cell)(**{**vars(cell), "given": given})
         timed = time_rounds(cells, extra, turns)
-        machine = asdict(Machine.here(extra.get("device", "cpu")))
+        machine = asdict(Machine.this_machine(extra.get("device", "cpu")))
         write_text(path, json.dumps({"machine": machine, "versions": versions(), "rows": timed}, indent=1) + "\n")
         write_text(out / "cost.md", cost_table(timed))
     timed = json.loads(path.read_text())["rows"] if path.is_file() else []

@@ -144,7 +144,7 @@ def _groups(
             )
         yield None if asked.new else ids[0], np.arange(n)
         return
-    how = Spellings.of(config.spellings or "refuse")[str(config.group)]
+    how = Spellings.from_choice(config.spellings or "refuse")[str(config.group)]
     owner = rows.owner if asked.new else as_known(rows.owner, ids, how, "the column of clients")
     names = list(dict.fromkeys(owner.tolist()))
     if not asked.new:
@@ -227,8 +227,6 @@ def _numbers_of_table(run: Run, df: pd.DataFrame, name: str | None, asked: Quest
 
 
 def _of_mixed(fitted: FittedMixedModel, config: RunConfig, asked: Question) -> pd.DataFrame:
-    if asked.given is not None:
-        raise UserError("--given is not for a mixed model: a client with rows of its own is part of another fit")
     if asked.draws is not None:
         raise UserError("--draws is not for a mixed model, which predicts by all of its draws")
     reader = fitted.run.fitted.federation.about["reader"]
@@ -239,9 +237,13 @@ def _of_mixed(fitted: FittedMixedModel, config: RunConfig, asked: Question) -> p
     ids = list(fitted.run.ids)
     if not asked.new:
         _check_known(df, column, ids, reader.spellings[column])
+    given = None
+    if asked.given is not None:
+        used = {*terms.predictors, *(terms.response or ()), *reader.more.columns}
+        given = _regrouped(table_rows(asked.given, config, text, asked.reading, used), asked, column)
     with torch.random.fork_rng(devices=[]):
-        table = fitted.predict(df, "new" if asked.new else "client", asked.interval or INTERVAL)
-    if asked.new and column in df.columns:
+        table = fitted.predict(df, "new" if asked.new else "client", asked.interval or INTERVAL, given)
+    if asked.new and given is None and column in df.columns:
         names = client_names(df[column], f"column {column!r}")
         if fitted_ones := [name for name in dict.fromkeys(names.tolist()) if name in ids]:
             raise UserError(

@@ -27,7 +27,7 @@ from hierfl.models import METHODS
 
 from ..config import Configuration, RunConfig, options
 from ..declared import PYTHON
-from ..fingerprints import fingerprint, short
+from ..fingerprints import fingerprint, short_digest
 from .config_file import read_config
 from .files import write_metrics
 from .layout import check_out, create_run_folder, lock_run_folder
@@ -149,7 +149,7 @@ def _reference(cls: type[Method]) -> tuple[str, str]:
     path = _file(cls)
     if path is not None and cls.__module__ == f"hierfl_method_{path.stem}":  # as hierfl.experiments.methods.load has
         return str(path), fingerprint(cls, path.read_bytes())
-    return f"{cls.__module__}.{cls.__qualname__}", "" if path is None else short(path.read_bytes())
+    return f"{cls.__module__}.{cls.__qualname__}", "" if path is None else short_digest(path.read_bytes())
 
 
 def _file(cls: type[Method]) -> Path | None:

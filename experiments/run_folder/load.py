@@ -131,7 +131,7 @@ def _with_rows(
 def _check_one_run(folder: Path, config: Configuration, record: Mapping[str, Any]) -> None:
     """Refuses a folder whose configuration and model are of different runs: it would predict, and say nothing."""
     run, data = config.run, record["federation"].get("digest")
-    settings = record.get("settings", {})  # (of runs that were written before, nothing is known)
+    settings = record.get("settings", {})  # of runs that were written before, nothing is known
     pairs = {"data": (run.federation, data), "seed": (run.seed, record["seed"])}
     pairs |= {f"setting {name}": (config.settings.get(name), value) for name, value in settings.items()}
     for what, (configured, kept_value) in pairs.items():

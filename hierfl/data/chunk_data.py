@@ -76,7 +76,7 @@ class ChunkData:
         x, y = self.data
         if not defer:
             return taken(x), taken(y)
-        return LazyTensor.of(lambda: taken(x), (*places.shape, *x.shape[1:]), x), taken(y)
+        return LazyTensor.deferred(lambda: taken(x), (*places.shape, *x.shape[1:]), x), taken(y)
 
     def batch(self, clients: Sequence[int]) -> Batch:
         """All examples of these clients, padded to the longest; not to be changed in place."""

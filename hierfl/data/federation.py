@@ -99,6 +99,8 @@ class Federation(FederationMakers):
         parts = split_pool(pool, clients, split, seed)
         y = np.concatenate([pool.y_train, pool.y_test])
         train, held_out = hold_out(parts.train, parts.ids, y, validation, seed, pool.task, validation_of)
+        regression = pool.task == "regression"
+        units = ResponseUnits.from_responses(pool.y_train, pool.train_weights) if regression else None
         return cls(
             x=torch.as_tensor(np.concatenate([pool.x_train, pool.x_test])), y=torch.as_tensor(y),
             train=[torch.as_tensor(i) for i in train], test=[torch.as_tensor(i) for i in parts.test],
@@ -106,7 +108,7 @@ class Federation(FederationMakers):
             global_test=torch.as_tensor(np.unique(np.concatenate(parts.test))),
             mean=None if pool.mean is None else torch.as_tensor(pool.mean),
             std=None if pool.std is None else torch.as_tensor(pool.std),
-            response_units=ResponseUnits.of(pool.y_train) if pool.task == "regression" else None,
+            response_units=units,
             about={"data": pool.name, "split": split, "redraws": parts.redraws, "data_digest": pool.digest(),
                    "origin": pool.origin},
             weights=None if pool.weights is None else torch.as_tensor(pool.weights),

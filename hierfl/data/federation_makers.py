@@ -65,8 +65,8 @@ class FederationMakers:
                 scale where they are whole, too; or "ids", whole numbers that reach the network as int64. None: uint8 of
                 two dimensions or more are pixels, others numbers.
             name, spellings: what to call it; and as in :meth:`from_frame`.
-            weights: (N,), for how many training rows each row stands; None for one each. Metrics, scales and units
-                count every row once.
+            weights: (N,), for how many training rows each row stands; None for one each. Scales and units are
+                weighted, too; metrics count every row once.
             validation_of: as in :meth:`from_pool`.
 
         Raises:

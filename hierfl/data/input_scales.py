@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import UserError, unknown
 from .pool import PooledDataset
+from .weighted_moments import weighted_moments
 
 #: "auto" standardises where a column's scale is far from one
 Standardise = bool | Literal["auto"]
@@ -36,10 +37,11 @@ def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = Fa
     if pool.mean is not None:
         return pool
     x = pool.x_train
+    weights = pool.train_weights
     if wanted is True:
-        mean, std = (getattr(x, name)(0, dtype=np.float64).astype(x.dtype) for name in ("mean", "std"))
+        mean, std = (values.astype(x.dtype) for values in weighted_moments(x, weights))
         return replace(pool, mean=mean, std=np.where(std > 0, std, 1.0).astype(x.dtype))
-    constants = far_constants(x, numbers=numbers) if wanted else None
+    constants = far_constants(x, numbers=numbers, weights=weights) if wanted else None
     if constants is None:
         _refuse_beyond(pool)
         return pool
@@ -53,16 +55,19 @@ def _refuse_beyond(pool: PooledDataset) -> None:
             raise UserError(f"{pool.name}: inputs reach {largest:.3g}: give them in another unit, or standardise=True")
 
 
-def far_constants(x: np.ndarray, *, numbers: bool) -> tuple[np.ndarray, np.ndarray] | None:
+def far_constants(
+    x: np.ndarray, *, numbers: bool, weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray] | None:
     """Mean and standard deviation of each column of rows (N, k), 0 and 1 of those that stay; None where all stay.
 
     Args:
         x: training rows.
         numbers: as for :func:`standardised`.
+        weights: of the rows, (N,); None for one each.
     """
     if x.ndim != 2 or x.dtype.kind != "f" or not len(x):
         return None
-    mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
+    mean, std = weighted_moments(x, weights)
     several = np.array([_more_than_two(column) for column in x.T])
     if not numbers:
         several &= (x != np.round(x)).any(0)

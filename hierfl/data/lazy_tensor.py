@@ -19,7 +19,7 @@ class LazyTensor(Tensor):
     made: Tensor | None
 
     @staticmethod
-    def of(make: Callable[[], Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
+    def deferred(make: Callable[[], Tensor], shape: Sequence[int], like: Tensor) -> Tensor:
         """What ``make`` will give, of this shape, and ``like``'s type and device."""
         lazy: LazyTensor = Tensor._make_wrapper_subclass(LazyTensor, shape, dtype=like.dtype, device=like.device)
         lazy.make, lazy.made = make, None

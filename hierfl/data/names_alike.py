@@ -28,7 +28,7 @@ def names_of_arrays(
     Args:
         client, client_test: of each row, (n,) or (n, 1); the latter None where there are no test rows.
         name: of the data, for messages.
-        spellings: as of :meth:`hierfl.data.spellings.Spellings.of`.
+        spellings: as of :meth:`hierfl.data.spellings.Spellings.from_choice`.
 
     Raises:
         UserError: for names that are spelled alike, where they are refused, and missing ones that have become text.
@@ -74,7 +74,7 @@ def _one_spelling(columns: Sequence[np.ndarray], what: str, spellings: str) -> l
                 "write another word"
             )
     whole = pd.Series(np.concatenate(columns).astype(object), name=what)
-    read = joined(whole, Spellings.of(spellings)[what]).to_numpy().astype(str)
+    read = joined(whole, Spellings.from_choice(spellings)[what]).to_numpy().astype(str)
     return np.split(read, np.cumsum([len(column) for column in columns])[:-1])
 
 

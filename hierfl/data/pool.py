@@ -45,6 +45,11 @@ class PooledDataset:
     origin: str = ""
     weights: np.ndarray | None = None
 
+    @property
+    def train_weights(self) -> np.ndarray | None:
+        """Weights of the training examples, (n,); None where each counts once."""
+        return None if self.weights is None else self.weights[: len(self.y_train)]
+
     def digest(self) -> str:
         """A fingerprint of the arrays, so that a resumed run notices other data under the same name."""
         h = hashlib.blake2b(digest_size=8)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
+from .weighted_moments import weighted_moments
 
 #: metrics in float32 do not hold responses beyond this, or below its inverse
 LARGEST = 1e30
@@ -24,8 +25,12 @@ class ResponseUnits(NamedTuple):
     sd: float
 
     @classmethod
-    def of(cls, y: np.ndarray) -> ResponseUnits:
+    def from_responses(cls, y: np.ndarray, weights: np.ndarray | None = None) -> ResponseUnits:
         """Of responses (n,); constant ones have standard deviation 1.
+
+        Args:
+            y: the responses.
+            weights: of their rows, (n,); None for one each.
 
         Raises:
             UserError: for responses beyond what metrics in float32 hold.
@@ -36,8 +41,8 @@ class ResponseUnits(NamedTuple):
         largest = float(np.abs(y).max())
         if not 1 / LARGEST < largest < LARGEST:
             raise UserError(f"the responses reach {largest:.3g}: give them in another unit, such as y / {largest:.0e}")
-        sd = float(y.std())
-        return cls(float(y.mean()), sd if sd > 0 else 1.0)
+        mean, sd = map(float, weighted_moments(y, weights))
+        return cls(mean, sd if sd > 0 else 1.0)
 
     def standard(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         """Responses in the user's units as a model sees them: mean 0, standard deviation 1."""

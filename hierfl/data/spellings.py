@@ -68,7 +68,7 @@ class Spellings:
     columns: Mapping[str, Spelling] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, choice: str | Mapping[str, str]) -> Spellings:
+    def from_choice(cls, choice: str | Mapping[str, str]) -> Spellings:
         """From what a user says.
 
         Args:
@@ -126,14 +126,14 @@ def one_spelling(df: pd.DataFrame, columns: Collection[str], choice: str | Mappi
     Args:
         df: the table.
         columns: of names.
-        choice: see :meth:`Spellings.of`.
+        choice: see :meth:`Spellings.from_choice`.
 
     Raises:
         UserError: for names that are spelled alike, where they are refused.
     """
     import pandas as pd
 
-    how = Spellings.of(choice)
+    how = Spellings.from_choice(choice)
     if not isinstance(df, pd.DataFrame):
         return df
     present = [name for name in dict.fromkeys(columns) if list(df.columns).count(name) == 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from ..errors import UserError
@@ -28,7 +29,7 @@ def in_standard_units(federation: Federation, *, alone: bool = False) -> Federat
             raise UserError("the mean and sd of all sites' responses are not known: noise=SD keeps the user's units")
         rows = [index.cpu() for index in federation.train]
         everyone = torch.cat(rows) if rows else torch.empty(0, dtype=torch.long)
-        units = ResponseUnits.of(federation.y.cpu()[everyone].numpy())
+        units = ResponseUnits.from_responses(federation.y.cpu()[everyone].numpy(), _weights(federation, everyone))
     return replace(federation, response_units=units, standard_response=True)
 
 
@@ -38,8 +39,15 @@ def with_scaled_inputs(federation: Federation) -> Federation:
     if federation.mean is not None or rowless or federation.x.dim() != 2:
         return federation
     rows = torch.cat([index.cpu() for index in federation.train])
-    constants = far_constants(federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about)
+    constants = far_constants(
+        federation.x.cpu()[rows].numpy(), numbers="columns" in federation.about, weights=_weights(federation, rows)
+    )
     if constants is None:
         return federation
     mean, std = (torch.as_tensor(v, device=federation.device) for v in constants)
     return replace(federation, mean=mean, std=std)
+
+
+def _weights(federation: Federation, rows: torch.Tensor) -> np.ndarray | None:
+    """Weights of some of the pool's rows (n,); None where each counts once."""
+    return None if federation.weights is None else federation.weights.cpu()[rows].numpy()

@@ -27,7 +27,7 @@ class Chain:
     layers: tuple[tuple[str, nn.Module], ...]
 
     @classmethod
-    def of(cls, module: nn.Module) -> Chain | None:
+    def from_module(cls, module: nn.Module) -> Chain | None:
         """The layers of a module, or of a Sequential; None where they are not all known."""
         parts = [(f"{key}.", layer) for key, layer in module._modules.items() if layer is not None]
         layers = parts if type(module) is nn.Sequential else [("", module)]

@@ -61,7 +61,7 @@ class Network:
         self.module, self.name, self.event = copy.deepcopy(module), name, event
         frozen = {key: p for key, p in self.module.named_parameters() if not p.requires_grad}
         #: its layers, one after the other; None for a module that is no chain of known ones
-        self.chain = None if frozen else Chain.of(self.module)
+        self.chain = None if frozen else Chain.from_module(self.module)
         self._norms = dict(self.chain.norms()) if self.chain else norms_of(self.module)
         statistics = {f"{prefix}{s}" for prefix in self._norms for s in STATISTICS}
         #: the module as one function, with what is constant in it

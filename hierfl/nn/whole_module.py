@@ -137,7 +137,7 @@ class WholeModule:
             present = len(xs) if mask is None else int(mask[j].sum())
             for norm in self.norms.values():
                 norm.seen = []
-            try:  # (of padding alone nothing is learned, see below)
+            try:  # of padding alone nothing is learned, see below
                 y = self(weights, xs[:present] if present else xs)
                 seen = {prefix: norm.seen or [] for prefix, norm in self.norms.items()}
             finally:

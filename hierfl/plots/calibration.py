@@ -31,9 +31,10 @@ def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
 
 @figure(
     "reliability", "Calibration",
-    "A calibrated model lies on the diagonal. Below: the number of predictions in each bin. Bins of fewer than ten "
-    "are hollow, and not joined. Pooled ECE takes all predictions together; the clients' mean is the tables' ECE. It "
-    "is larger, since errors of single clients do not cancel, and small clients have few predictions.",
+    "A calibrated model lies on the diagonal. Below: the number of predictions in each bin, written for the first "
+    "line. Bins of fewer than ten are hollow, and not joined. Pooled ECE takes all predictions together; the clients' "
+    "mean is the tables' ECE. It is larger, since errors of single clients do not cancel, and small clients have few "
+    "predictions.",
     place=1, source="run", needs=_diagram, order=4,
 )  # fmt: skip
 def reliability(
@@ -88,7 +89,7 @@ def mean_error(bins: np.ndarray) -> float:
 
 
 def _bars(ax: Any, counts: Sequence[np.ndarray], colours: Sequence[str]) -> None:
-    """How many predictions each bin has: bars below the diagram, side by side, with the numbers of the first."""
+    """How many predictions each bin has: bars below the diagram, side by side, the first with its numbers."""
     width, most = 1 / len(counts[0]), max(count.max() for count in counts)
     for k, (count, colour) in enumerate(zip(counts, colours, strict=True)):
         at = (np.arange(len(count)) + (k + 0.5) / len(counts)) * width
@@ -96,8 +97,9 @@ def _bars(ax: Any, counts: Sequence[np.ndarray], colours: Sequence[str]) -> None
         ax.bar(at, heights, 0.9 * width / len(counts), -STRIP, color=colour, alpha=0.5, lw=0)
     for k, number in enumerate(counts[0]):
         if number:
-            height = STRIP * (0.62 * max(count[k] for count in counts) / most - 1)
-            ax.text((k + 0.5) * width, height, compact(number), ha="center", va="bottom", fontsize=5.5, color=INK)
+            at, height = (k + 0.5 / len(counts)) * width, STRIP * (0.62 * number / most - 1)
+            colour = INK if len(counts) == 1 else colours[0]
+            ax.text(at, height, compact(number), ha="center", va="bottom", fontsize=5.5, color=colour)
 
 
 def compact(number: float) -> str:
@@ -134,7 +136,8 @@ def worst_calibrated(bins: np.ndarray) -> int | None:
 
 @figure(
     "reliability-clients", "Calibration",
-    "The worst is the one with the largest ECE, of those with 20 test examples and more.",
+    "A line for each client, and one for all predictions together. Of clients with 20 test examples and more the one "
+    "with the largest ECE is named.",
     place=1, source="run", needs=_diagram_of_clients, order=5,
 )  # fmt: skip
 def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = ()) -> Any:

@@ -43,7 +43,7 @@ def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
 
 
 @figure(
-    "clients", "Clients", place=2, source="run",
+    "clients", "Clients", "Each client's personal model on its own test data.", place=2, source="run",
     needs=lambda run: once(run.measured and run.alike, "clients", clients=run.clients), order=3,
 )  # fmt: skip
 def metric_by_client(clients: pd.DataFrame, ax: Any = None) -> Any:

@@ -26,7 +26,7 @@ class FrozenFeatures:
         self._kept: dict[int, Tensor] = {}
 
     @classmethod
-    def of(cls, x: Tensor, moving: frozenset[str], values: Mapping[str, Tensor]) -> FrozenFeatures:
+    def from_inputs(cls, x: Tensor, moving: frozenset[str], values: Mapping[str, Tensor]) -> FrozenFeatures:
         """Of inputs that are shown whole, (S, n, *event), under these values."""
         frozen = cls(moving, lambda network: network.apply(network.parameters_from(values), x))
         frozen.show(x)

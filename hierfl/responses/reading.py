@@ -53,7 +53,7 @@ class Cells:
     order: Sequence[Any] | None = None
 
     @classmethod
-    def of(cls, response: Any, order: Sequence[Any] | None) -> Cells:
+    def from_formulae(cls, response: Any, order: Sequence[Any] | None) -> Cells:
         """Of formulae's response."""
         return cls(
             response.name, response.kind, np.asarray(response.design_matrix), response.levels or (), order

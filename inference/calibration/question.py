@@ -48,7 +48,7 @@ class Question:
         return {**asdict(self), "draws": list(self.draws), "powers": list(self.powers)}
 
     @classmethod
-    def of(cls, request: object, options: Options) -> Question:
+    def from_request(cls, request: object, options: Options) -> Question:
         """What a request says, where it asks for what a fit with these options needs.
 
         Raises:

@@ -56,7 +56,7 @@ def _of_rows(chunk: ClientChunk) -> Tensor:
     total, sd = torch.zeros_like(batch.n), values[RESPONSE_SD]
     for part in [batch] if whole else _pieces(batch):
         site = response(
-            model_sites(chunk.method, part, values, latents, FrozenFeatures.of(part.x, frozenset(), values))
+            model_sites(chunk.method, part, values, latents, FrozenFeatures.from_inputs(part.x, frozenset(), values))
         )
         unknown = (over_draws(site.fn.variance) - sd.square()).clamp_min(0) if part.given is not None else 0.0
         squares = ((part.y - over_draws(site.fn.mean)).square() + unknown).mean(0)

@@ -32,17 +32,17 @@ AT_ONCE = 256
 
 def fits(numbers: Mapping[str, Tensor], clients: int) -> bool:
     """Whether all numbers are finite, and none is beyond what one of so many clients may add."""
-    return all(FixedPoint.of(value.dtype).fits(value, clients) for value in numbers.values())
+    return all(FixedPoint.for_dtype(value.dtype).fits(value, clients) for value in numbers.values())
 
 
 def encoded(numbers: Mapping[str, Tensor], clients: int) -> State:
     """Numbers that fit, as digits."""
-    return {name: FixedPoint.of(value.dtype).encode(value, clients) for name, value in numbers.items()}
+    return {name: FixedPoint.for_dtype(value.dtype).encode(value, clients) for name, value in numbers.items()}
 
 
 def decoded(digits: Mapping[str, Tensor], like: Mapping[str, Tensor], clients: int) -> State:
     """Sums of digits as numbers of the types of ``like``."""
-    return {name: FixedPoint.of(value.dtype).decode(digits[name], clients) for name, value in like.items()}
+    return {name: FixedPoint.for_dtype(value.dtype).decode(digits[name], clients) for name, value in like.items()}
 
 
 def added(parts: Iterable[Mapping[str, Tensor]], nothing: Mapping[str, Tensor], clients: int) -> State:
@@ -59,11 +59,11 @@ def added(parts: Iterable[Mapping[str, Tensor]], nothing: Mapping[str, Tensor], 
     while some := list(itertools.islice(of_clients, AT_ONCE)):
         for name in nothing:
             values = torch.stack([own[name] for own in some])
-            if not FixedPoint.of(values.dtype).fits(values, clients):
+            if not FixedPoint.for_dtype(values.dtype).fits(values, clients):
                 rows = [marked({name: value}, clients) for value in values]
                 values = torch.stack([row[name] for row in rows])
                 digits[f"{name}{ODD}"] += torch.stack([row[f"{name}{ODD}"] for row in rows]).sum(0)
-            digits[name] += FixedPoint.of(values.dtype).encode(values, clients).sum(1)
+            digits[name] += FixedPoint.for_dtype(values.dtype).encode(values, clients).sum(1)
     return digits
 
 
@@ -80,7 +80,7 @@ def marked(numbers: Mapping[str, Tensor], clients: int) -> State:
     numbers_marked: State = {}
     for name, value in numbers.items():
         without_nan = value.masked_fill(value.isnan(), 0)  # an infinite one stays, and does not fit
-        odd = [bool(value.isnan().any()), not FixedPoint.of(value.dtype).fits(without_nan, clients)]
+        odd = [bool(value.isnan().any()), not FixedPoint.for_dtype(value.dtype).fits(without_nan, clients)]
         numbers_marked |= {
             name: torch.zeros_like(value) if any(odd) else value,
             f"{name}{ODD}": torch.tensor(odd).long(),

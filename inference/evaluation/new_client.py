@@ -13,13 +13,14 @@ from ..clients.chunk import ClientChunk
 from .fitted import Fitted
 
 
-def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
+def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int, name: str = "newcomer") -> Fitted:
     """A client that was never seen, with its own posterior from a few examples; nothing shared moves, nothing is sent.
 
     Args:
         fitted: what the federation has learned.
         x, y: its examples: raw inputs (n, *event) and targets (n,).
         rounds: how often it does so.
+        name: of the client, by which its noise is keyed.
 
     Raises:
         UserError: for a method with nothing personal to learn.
@@ -31,7 +32,7 @@ def fit_new_client(fitted: Fitted, x: Tensor, y: Tensor, rounds: int) -> Fitted:
     nothing = torch.empty(0, dtype=torch.long, device=old.device)
     federation = replace(
         old, x=x, y=y, train=[torch.arange(len(x), device=old.device)], validation=[nothing], test=[nothing],
-        global_test=nothing, ids=["newcomer"], weights=None,
+        global_test=nothing, ids=[name], weights=None,
     )  # fmt: skip
     rows = fitted.newcomer()
     rows = {k: v[None, None].clone() for k, v in rows.items()}

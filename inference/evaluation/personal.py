@@ -62,7 +62,7 @@ def evaluate_personal(
         noises = [fitted.noise(rows, k, "predict") if k else None for k in draws]
         parts: list[list[list[Tensor]]] = [[] for _ in draws]
         for piece in fitted.pieces(batch, max(draws)):
-            features = FrozenFeatures.of(piece.x, frozenset(), values)
+            features = FrozenFeatures.from_inputs(piece.x, frozenset(), values)
             for k, noise, terms in zip(draws, noises, parts, strict=True):
                 _, sites = fitted.personal_sites(rows, piece, k, features=features, noise=noise)
                 terms.append(predictive_terms(response(sites), piece.y, federation.task, federation.units))

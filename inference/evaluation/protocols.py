@@ -63,7 +63,7 @@ def evaluate_protocols(
         for kind, number in (("pm", 0), *([("pm_draws", draws)] if draws else [])):
             rows += [row(protocol, kind, which, personal(tested, which, number, chunk)) for which in shares]
         if fitted.method.has_global_model:
-            global_model = GlobalModel.of(tested)
+            global_model = GlobalModel.from_fit(tested)
             rows.append(row(protocol, "gm", "", global_model.metrics()))
             if offset:
                 rows += [row(protocol, "gm", which, global_model.metrics(which)) for which in SHARES]
@@ -111,7 +111,7 @@ class GlobalModel:
     neutral: Tensor
 
     @classmethod
-    def of(cls, fitted: Fitted) -> GlobalModel:
+    def from_fit(cls, fitted: Fitted) -> GlobalModel:
         """Asks it once of each row."""
         federation = fitted.federation
         index = torch.unique(torch.cat(list(federation.test)))

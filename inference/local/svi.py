@@ -160,7 +160,7 @@ class SVI:
         turns = sum(block.turns for block in blocks)
         noise = chunk.noise(phase, self.particles, chunk.sizes).reading(steps * turns)
         values = {**chunk.view, **all_leaves(trainers)}
-        frozen = FrozenFeatures.of(batch.x, names, values)
+        frozen = FrozenFeatures.from_inputs(batch.x, names, values)
 
         def step(places: Sequence[MinibatchPlaces], noise: ClientNoise, number: int) -> None:
             noise.at(number * turns)

@@ -38,7 +38,7 @@ class FixedPoint:
     fraction: int
 
     @classmethod
-    def of(cls, dtype: torch.dtype) -> FixedPoint:
+    def for_dtype(cls, dtype: torch.dtype) -> FixedPoint:
         """For a dtype: 4 limbs and 100 bits of float64, 2 and 40 of other floating-point numbers, 1 of integers."""
         if dtype == torch.float64:
             return cls(dtype, 4, 100)

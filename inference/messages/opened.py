@@ -23,7 +23,7 @@ def clamped(value: Tensor, field: Field, sites: int) -> Tensor:
     """
     if not field.impossible:
         return value
-    beyond = value.isfinite() & (value.abs() > FixedPoint.of(value.dtype).largest(sites))
+    beyond = value.isfinite() & (value.abs() > FixedPoint.for_dtype(value.dtype).largest(sites))
     return torch.where(beyond, value.sign() * field.impossible, value)
 
 
@@ -36,7 +36,9 @@ def opened_sums(sums: Sums, forms: Mapping[str, Form], sites: int) -> Sums:
         sites: J.
     """
     totals = {
-        name: {key: FixedPoint.of(forms[name][key].dtype).decode(v, sites).to(v.device) for key, v in total.items()}
+        name: {
+            key: FixedPoint.for_dtype(forms[name][key].dtype).decode(v, sites).to(v.device) for key, v in total.items()
+        }
         for name, total in sums.totals.items()
     }
     return replace(sums, totals=totals)
@@ -49,4 +51,4 @@ def masked_bytes(forms: Mapping[str, Form]) -> int:
         forms: {group: form} of what is sent.
     """
     fields = [field for form in forms.values() for field in form.values()]
-    return 8 * (3 + sum(FixedPoint.of(field.dtype).words * field.numel for field in fields))
+    return 8 * (3 + sum(FixedPoint.for_dtype(field.dtype).words * field.numel for field in fields))

@@ -29,7 +29,7 @@ def privacy_of(method: Method, options: Options) -> Privacy | None:
         raise UserError(
             "calibrate and conformal ask for sums on validation data, which have no share of epsilon: no dp"
         )
-    plan = Plan.of(options.dp, options.epsilon, options.delta, tuple(method.mechanisms(options)))
+    plan = Plan.for_epsilon(options.dp, options.epsilon, options.delta, tuple(method.mechanisms(options)))
     return Privacy(plan, options.clip, options.patient_rows, options.seed)
 
 

@@ -71,7 +71,7 @@ def with_client_noise(options: Options, method: Method, everyone: int) -> Method
     for group, rule in method.exchange().items():
         names = method.expand(group, shared)
         if names and getattr(rule, "sends", True):
-            parts[group] = Changes.of(group, rule, names, shared)
+            parts[group] = Changes.for_group(group, rule, names, shared)
     if pressed := next(iter(method.pipeline()), None):
         raise UserError(f"dp='client': messages of {pressed!r} pass a pipeline (compression), and noise a sum: without")
     private = copy.copy(method)
@@ -113,7 +113,7 @@ class Changes:
     weights: frozenset[str]
 
     @classmethod
-    def of(cls, group: str, rule: AggregationRule, names: Sequence[str], shared: State) -> Changes:
+    def for_group(cls, group: str, rule: AggregationRule, names: Sequence[str], shared: State) -> Changes:
         """Of a group of an exchange.
 
         Raises:

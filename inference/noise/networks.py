@@ -141,11 +141,11 @@ def _blank(method: Method, federation: Federation, rows: int, seed: int) -> Clie
     """One client as every fit begins, without data."""
     start, form, examples = InitialWeights.of(method.network, 0), _form(federation, rows), _none()
 
-    def here(values: State) -> State:
+    def on_device(values: State) -> State:
         return {k: v.to(federation.device, federation.dtype) for k, v in values.items()}
 
-    own = {k: v[None, None] for k, v in here(method.personal(start)).items()}
-    return ClientChunk(method, form, [0], 1, seed, here(method.shared(start)), own, examples)
+    own = {k: v[None, None] for k, v in on_device(method.personal(start)).items()}
+    return ClientChunk(method, form, [0], 1, seed, on_device(method.shared(start)), own, examples)
 
 
 def _form(federation: Federation, rows: int) -> Any:

@@ -42,7 +42,7 @@ class Plan:
     parts: Mapping[str, Part]
 
     @classmethod
-    def of(cls, level: str, epsilon: float, delta: float, mechanisms: Sequence[Mechanism]) -> Plan:
+    def for_epsilon(cls, level: str, epsilon: float, delta: float, mechanisms: Sequence[Mechanism]) -> Plan:
         """The plan with which all mechanisms together have at most this epsilon.
 
         Raises:

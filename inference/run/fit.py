@@ -130,7 +130,7 @@ class Fit:
         self.engine.begin(shared, self.initial, exchange)
         check_calibration(self.engine, options)
         self.journal = Journal()
-        self.watch = Watch.of(options, exchange)
+        self.watch = Watch.for_fit(options, exchange)
         check_robust(options, exchange, clients)
         #: whose messages of the last round were used, (J,); None before the first
         self.used: Tensor | None = None
@@ -225,7 +225,7 @@ class Fit:
         plan = self.schedule.plan(reporting, len(self.keys), evaluated=options.evaluates(number), personal=personal)
         broadcast = Broadcast(number, self.state.shared, self.used, replies=self.state.replies)
         reports = self.engine.round(broadcast, plan)
-        self.state = self.server(self.state, self.watch.seen(reports.sums, reports.singles, broadcast.shared))
+        self.state = self.server(self.state, self.watch.after_round(reports.sums, reports.singles, broadcast.shared))
         self.used = reports.used & ~self.state.last_skipped
         self.journal.add(reports)
         diverged = int(reports.sums.diverged)  # the only value of a round that the host waits for

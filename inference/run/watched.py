@@ -49,7 +49,7 @@ class Watched:
     before: Sequence[str] = ()
 
     @classmethod
-    def of(cls, watch: Watch, ids: Sequence[str]) -> Watched | None:
+    def from_watch(cls, watch: Watch, ids: Sequence[str]) -> Watched | None:
         """At the end of a fit, or so far; None where single messages are not seen."""
         if not watch.members:
             return None
@@ -134,7 +134,7 @@ class Watching:
     @cached_property
     def found(self) -> Watched | None:
         """All of it."""
-        return Watched.of(self.watch, self.ids)
+        return Watched.from_watch(self.watch, self.ids)
 
     @property
     def lines(self) -> list[str]:
@@ -146,7 +146,7 @@ class Watching:
 
 def watching(watch: Watch, ids: Sequence[str]) -> Watched | Watching | None:
     """What is known at the end of a fit."""
-    return Watching(watch, ids) if watch.judges and watch.rule is None else Watched.of(watch, ids)
+    return Watching(watch, ids) if watch.judges and watch.rule is None else Watched.from_watch(watch, ids)
 
 
 def announce(watch: Watch, ids: Sequence[str]) -> None:
@@ -155,7 +155,7 @@ def announce(watch: Watch, ids: Sequence[str]) -> None:
     Estimates of a round before the last are not said, since they are not those of the fit: :attr:`Watched.lines` has
     them at its end.
     """
-    if (watched := Watched.of(watch, ids)) is None:
+    if (watched := Watched.from_watch(watch, ids)) is None:
         return
     for row in watched.named:
         if row.client not in watch.announced:

@@ -149,7 +149,7 @@ class Receiver:
         """
         kept = valid_rows(value, valid)
         if self.fixed:
-            return FixedPoint.of(field.dtype).encode(kept, self.everyone).sum(1).to(self.device)
+            return FixedPoint.for_dtype(field.dtype).encode(kept, self.everyone).sum(1).to(self.device)
         if not field.individual:
             return by_row(kept, lambda v: v.sum(0, keepdim=True))[0].contiguous()
         places = kept.new_zeros((self.clients, *field.shape))
@@ -213,7 +213,7 @@ class Receiver:
         size = largest(value, 1)  # not a number where one of them is not, and so below nothing
         fits = size <= self.ceiling(value.dtype)
         if self.fixed and not field.impossible:
-            fits = fits & (size <= FixedPoint.of(value.dtype).largest(self.everyone))
+            fits = fits & (size <= FixedPoint.for_dtype(value.dtype).largest(self.everyone))
         if field.holds is not None:
             fits = fits & everywhere(field.holds(value))
         if field.agrees is not None:

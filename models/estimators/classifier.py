@@ -43,23 +43,25 @@ class HierarchicalClassifier(ClassifierMixin, HierarchicalEstimator):
 
     _task = "classification"
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> HierarchicalClassifier:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> HierarchicalClassifier:
         """Fits a model to each client.
 
         Args:
             X: inputs, (n, k): an array, or a table.
             y: labels, (n,).
             groups: the client of each row, (n,).
+            sample_weight: for how many rows each row counts, (n,). It multiplies the row's log likelihood, and weights
+                the row in the scales of inputs and responses. Zero leaves a row out. None, or ones, counts each once.
 
         Raises:
-            ValueError: for rows that cannot be used.
+            ValueError: for rows that cannot be used, and weights for a method that takes none.
         """
-        x, y, client = self._rows_to_fit(X, y, groups)
+        x, y, client, weights = self._rows_to_fit(X, y, groups, sample_weight)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise UserError(f"y has one class, {self.classes_[0]!r}: there is nothing to tell apart")
-        self._fit(x, numbers, client)
+        self._fit(x, numbers, client, weights)
         return self
 
     def predict_proba(self, X: Any, groups: Any = None) -> np.ndarray:

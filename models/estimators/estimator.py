@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from hierfl.data.category_columns import category_levels, encoded_columns, input_names
 from hierfl.data.client_names import client_names
 from hierfl.data.federation import Federation
 from hierfl.data.frames import is_table
+from hierfl.data.labels import one_column
 from hierfl.data.pool import Task
+from hierfl.data.raw_values import number_array
 from hierfl.errors import UserError, unknown
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.capabilities import is_tabular
@@ -63,15 +65,15 @@ class HierarchicalEstimator(BaseEstimator):
         run: Run = self._run
         return run
 
-    def _fit(self, x: np.ndarray, y: np.ndarray, client: np.ndarray) -> None:
-        """Fits the method to checked rows."""
+    def _fit(self, x: np.ndarray, y: np.ndarray, client: np.ndarray, weights: np.ndarray | None) -> None:
+        """Fits the method to checked rows, with their weights."""
         if len(x) < 2:
             raise UserError(f"a fit needs at least two rows, and has n_samples={len(x)}")
         cls, whole = method_class(self.method), isinstance(self.random_state, int | np.integer)
         seed = int(self.random_state) if whole else int(check_random_state(self.random_state).randint(2**31 - 1))
         federation = Federation.from_arrays(
             x, y, client, test=0.0, validation=0.0, seed=seed, task=self._task, standardise=True, inputs="numbers",
-            spellings="keep",
+            spellings="keep", weights=weights,
         )  # fmt: skip
         network = architecture(self.network, federation, latent=cls.latent, head=self.head, weights=self.weights)
         made = cls(network, **dict(self.settings or {}))
@@ -111,7 +113,26 @@ class HierarchicalEstimator(BaseEstimator):
             table[places] = part
         return table
 
-    def _rows_to_fit(self, X: Any, y: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _rows_to_fit(
+        self, X: Any, y: Any, groups: Any, sample_weight: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+        """Inputs (n, k), targets (n,), clients (n,) and weights (n,) of the rows whose weight is above zero, checked.
+
+        Weights are None where each row counts once, so that methods that take no weights are fitted to equal ones.
+        """
+        rows = self._checked_rows(X, y, groups)
+        if sample_weight is None:
+            return *rows, None
+        weights = checked_weights(sample_weight, len(rows[0]))
+        if not (weights > 0).all():
+            kept = np.flatnonzero(weights)
+            X, y, groups, weights = (
+                None if part is None else _safe_indexing(part, kept) for part in (X, y, groups, weights)
+            )
+            rows = self._checked_rows(X, y, groups)
+        return *rows, None if (weights == 1).all() else weights
+
+    def _checked_rows(self, X: Any, y: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs (n, k), targets (n,) and clients (n,), checked; what a prediction needs of the columns is kept."""
         X, groups = self._without_group(X, groups)
         self._columns, self._levels = (
@@ -163,6 +184,26 @@ def _clients(groups: Any, rows: int) -> np.ndarray | None:
     if len(names) != rows:
         raise UserError(f"groups names the clients of {len(names)} rows, and X has {rows}")
     return names
+
+
+def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
+    """Weights of rows as scikit-learn means them, (n,) in float64: zero leaves a row out.
+
+    Args:
+        sample_weight: (n,) or (n, 1).
+        rows: n.
+
+    Raises:
+        UserError: for another length, a number below zero or not finite, and zeros alone.
+    """
+    weights = number_array(one_column(sample_weight, "sample_weight"), "sample_weight").astype(np.float64)
+    if weights.shape != (rows,):
+        raise UserError(f"sample_weight has {counted(len(weights), 'value')}, and X has {counted(rows, 'row')}")
+    if bad := int((~(np.isfinite(weights) & (weights >= 0))).sum()):
+        raise UserError(f"sample_weight has {counted(bad, 'value')} below zero or not finite")
+    if not weights.any():
+        raise UserError("every sample_weight is zero: no row is left to fit")
+    return weights
 
 
 def method_class(method: Any) -> type[Method]:

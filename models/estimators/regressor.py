@@ -24,19 +24,21 @@ class HierarchicalRegressor(RegressorMixin, HierarchicalEstimator):
 
     _task = "regression"
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> HierarchicalRegressor:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> HierarchicalRegressor:
         """Fits a model to each client.
 
         Args:
             X: inputs, (n, k): an array, or a table.
             y: responses, (n,).
             groups: the client of each row, (n,).
+            sample_weight: for how many rows each row counts, (n,). It multiplies the row's log likelihood, and weights
+                the row in the scales of inputs and responses. Zero leaves a row out. None, or ones, counts each once.
 
         Raises:
-            ValueError: for rows that cannot be used.
+            ValueError: for rows that cannot be used, and weights for a method that takes none.
         """
-        x, y, client = self._rows_to_fit(X, y, groups)
-        self._fit(x, np.asarray(y, dtype=np.float64), client)
+        x, y, client, weights = self._rows_to_fit(X, y, groups, sample_weight)
+        self._fit(x, np.asarray(y, dtype=np.float64), client, weights)
         return self
 
     def predict(self, X: Any, groups: Any = None, return_std: bool = False) -> Any:

@@ -15,6 +15,7 @@ from hierfl.inference.run.result import Run
 from .after.again import Origin
 from .after.answers import AfterFit
 from .after.histogram import numbers_of
+from .after.new_clients import predicted_after
 from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
 from .report.elsewhere import ELSEWHERE
@@ -91,7 +92,10 @@ class FittedMixedModel(AfterFit):
         return self._numbers.get("log_likelihood", float("nan"))
 
     @typed_call
-    def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:
+    def predict(
+        self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9,
+        given: pd.DataFrame | None = None,
+    ) -> pd.DataFrame:  # fmt: skip
         """What the model says of rows of such a table: the mean, and intervals of it and of a new response.
 
         Args:
@@ -100,6 +104,9 @@ class FittedMixedModel(AfterFit):
                 client that is not among those fitted.
             interval: of both intervals, from draws of the joint posterior: what is not known of the population and
                 of the client is in them. None for none. A fit without draws has none, and says so in a line.
+            given: for level "new", rows of the new clients with their responses; the clients' column says whose they
+                are, or both tables are of one client and lack it. Each client's effects have the posterior given these
+                rows. The population stays as it was fitted.
 
         Returns:
             The index of ``df``; for level "client" a column client; mean (of the response); with intervals lower and
@@ -116,7 +123,11 @@ class FittedMixedModel(AfterFit):
         """
         if interval is not None:
             check_level(interval)
-        return predicted(self.run, df, level, interval)
+        if given is None:
+            return predicted(self.run, df, level, interval)
+        if level != "new":
+            raise UserError(f"given= has rows of new clients: level='new', not {level!r}")
+        return predicted_after(self.run, df, given, interval)
 
     @typed_call
     def ranef(self, level: str = "client") -> pd.DataFrame:

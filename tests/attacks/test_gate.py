@@ -210,7 +210,7 @@ def test_a_carrier_reads_no_number(north: Hospital, tmp_path: Path) -> None:
             reply, Identity.make("carrier"), site.gate.home.identity.card, str(outer(reply)["question"]),
             study=site.study.digest,
         )  # fmt: skip
-    with pytest.raises(Unreadable):  # (nor does it answer another question)
+    with pytest.raises(Unreadable):  # nor does it answer another question
         open_reply(
             reply, north.server, site.gate.home.identity.card, question_digest(plain), study=site.study.digest
         )  # fmt: skip
@@ -252,5 +252,5 @@ def test_a_site_is_not_alone(roster: str, north: Hospital, tmp_path: Path) -> No
     try:
         rules = north.failing(out, tmp_path / "north.csv")
     except UserError:
-        return  # (keys that two names share, or that are not those pinned: no study at all)
+        return  # keys that two names share, or that are not those pinned: no study at all
     assert "sites" in rules

@@ -39,7 +39,7 @@ def test_a_server_does_not_hear_how_far_one_site_s_rows_reach(kind: str, second_
         found = sum(heard[1:], heard[0])
         assert found[:3].tolist() == [3, 0, 1]
         assert is_noise(found[3:])
-        assert server.refused(FAR, *asked[FAR]) == "answered"  # (it has its price all the same)
+        assert server.refused(FAR, *asked[FAR]) == "answered"  # it has its price all the same
 
 
 def test_a_first_broadcast_that_no_fit_begins_with_is_refused_alike(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -54,11 +54,11 @@ def test_alone_an_answer_is_noise_and_so_is_every_sum_but_that_over_all(ended: t
         assert is_noise(np.concatenate([found[name] for found in questions]))
         assert is_noise(np.concatenate([total(found, name) for found in questions]))
     for found in questions:
-        assert total(found)[:3].tolist() == [4, 0, 0]  # (how many report, have failed, refuse)
+        assert total(found)[:3].tolist() == [4, 0, 0]  # how many report, have failed, refuse
     assert not is_noise(np.concatenate([total(found) for found in questions]))
     # the sum is the one that the sites' files have
     form = {k: (shape, torch.float64) for k, shape in Study.read(place.study).data.form([]).items()}
-    step = [one for one in seen if one[1].get("step") == 1]  # (the first counts sites)
+    step = [one for one in seen if one[1].get("step") == 1]  # the first counts sites
     layout = Layout(form, 4)
     sums, _ = layout.read(layout.words.added(rows(step, "prepare").values()))
     plain = [place.sites[name].data.held.sums([]) for name in place.files]
@@ -170,7 +170,7 @@ def test_keys_are_those_that_the_roster_has_signed(tmp_path: Path) -> None:
     forged = SiteKeys(bytes(32), bytes(31) + b"1", (), ()).signed(epoch, Identity.make("h03")).text
     later, _ = server.ask("h03", {"kind": "keys", "round": 0, "counted": 0, "masks": {"epoch": 2, "slots": 0}})
     keys = head["masks"]["keys"]
-    for other in (forged, later["keys"], None, keys["h02"]):  # (of another epoch, left out, another site's)
+    for other in (forged, later["keys"], None, keys["h02"]):  # of another epoch, left out, another site's
         table = {**keys, "h03": other} if other else {name: keys[name] for name in ("h00", "h01", "h02")}
         said, answer = server.ask("h00", {**head, "masks": {**head["masks"], "keys": table}}, tensors)
         assert not answer
@@ -232,7 +232,7 @@ def test_no_mask_covers_two_messages_after_a_home_was_restored(
         place.restart("h01")
     audited(place.home("h01"), "Dr Test", place.ledger("h01"))
     place.restart("h01")
-    assert torch.equal(server.ask("h01", head, tensors)[1]["masked"], first)  # (the same message)
+    assert torch.equal(server.ask("h01", head, tensors)[1]["masked"], first)  # the same message
     shutil.rmtree(place.place("h01") / "answers")
     whole = place.gates["h01"].site.contribute
 

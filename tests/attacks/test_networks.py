@@ -33,7 +33,7 @@ def test_an_honest_broadcast_shows_few_images_in_its_gradient(
 ) -> None:
     """One and two are seen, and of thirty two hardly any."""
     x, y = (part[10 : 10 + images] for part in membership.digits(40))
-    if images == 1:  # (a site has two at least)
+    if images == 1:  # a site has two at least
         x, y = np.repeat(x, 2, 0), np.repeat(y, 2)
     how = {**ONE_STEP, "epochs": steps, "momentum": 0.0, "lr": 0.1}
     path = imprint.image_study(tmp_path, "fedavg", SITES, x, y, 32, rounds=2, **how)

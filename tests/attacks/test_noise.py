@@ -23,7 +23,7 @@ def test_the_bound_on_areas_is_above_that_of_gaussian_mechanisms(epsilon: float)
     assert gaussian_epsilon(ratio, 1e-5) == pytest.approx(epsilon)
     assert 0.5 < gaussian_auc(ratio) < auc_bound(epsilon, 1e-5) < 1
     assert auc_bound(0.0, 0.0) == pytest.approx(0.5)
-    # (without delta the curve has one corner, at 1 / (1 + e^epsilon))
+    # Without delta the curve has one corner, at 1 / (1 + e^epsilon).
     assert auc_bound(epsilon, 0.0) == pytest.approx(1 - 1 / (1 + math.exp(epsilon)), abs=1e-3)
 
 

@@ -45,9 +45,9 @@ def test_totals_that_were_refused_are_not_told_anew(kind: str, north: Hospital, 
     assert site.classes() == [site.classes()[0], *["answered"] * 4]
     again = GatedCoordinator(north, north.coordinator(north.study(tmp_path / "study.toml")).gate, site.study)
     again.sums([told(site, 87.5, 15000.0)])
-    assert again.classes() == ["policy"]  # (it is what was told, and still what the rules refuse)
+    assert again.classes() == ["policy"]  # it is what was told, and still what the rules refuse
     again = north.approved(north.study(tmp_path / "study.toml"), tmp_path / "north.csv")
-    assert again.sums([told(site, 65.0, 15000.0)]) is not None  # (others count once people have approved it again)
+    assert again.sums([told(site, 65.0, 15000.0)]) is not None  # others count once people have approved it again
 
 
 def steep(site: GatedCoordinator, slope: float) -> State:

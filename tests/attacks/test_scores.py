@@ -52,7 +52,7 @@ def test_a_gaussian_studys_scores_read_the_largest_response(tmp_path: Path) -> N
     assert site.prepared()
     start, n, asked = initial(site.study, site.totals), len(responses), [1000.0]
     assert site.round(1, start) is not None
-    offset = excess(site, start, asked) - n * 1000.0  # (all responses are below)
+    offset = excess(site, start, asked) - n * 1000.0  # all responses are below
     low, high, found = 0.0, 80.0, []
     while len(found) < 2:
         for at in ((low + high) / 2, (low + high) / 2 + 1e-3):

@@ -63,7 +63,7 @@ def test_no_row_is_in_a_home_or_in_the_ledger(kept: Kept) -> None:
     """Values of the site's model are, and hashes of rows whose key is beside them."""
     assert of_rows(kept.home.folder, {ROWS}, responses(kept)) == []
     found = of_rows(kept.ledger.folder, {ROWS}, responses(kept))
-    assert {line.partition(":")[0].split("/")[0] for line in found} == {"rows"}  # (a hash for each row)
+    assert {line.partition(":")[0].split("/")[0] for line in found} == {"rows"}  # a hash for each row
     assert not [line for line in found if "has a response" in line]
 
 

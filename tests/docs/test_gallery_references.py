@@ -80,7 +80,7 @@ def test_the_page_and_its_referee_have_the_same_log_joint(key: str) -> None:
     for j, client in enumerate(found["clients"]):
         mine = {name: values[name][j : j + 1, None] for name in own}
         joint = joint + log_joint(module.model, Batch(frame, module.GROUP, [client]), {**shared, **mine}, sums) - prior
-    # (a simplex was written with twelve digits)
+    # A simplex was written with twelve digits.
     assert joint.item() == pytest.approx(found["point"]["log_joint"], rel=1e-8)
 
 
@@ -107,4 +107,4 @@ def test_eight_schools_is_its_quadrature(seed: int) -> None:
         sd, got = np.sqrt(square - mean**2), found[name]
         error = sd / np.sqrt(got["ess"])
         assert got["mean"] == pytest.approx(mean, abs=4 * error)
-        assert got["sd"] == pytest.approx(sd, rel=0.05)  # (tau's fourth moment is large: its sd has a larger error)
+        assert got["sd"] == pytest.approx(sd, rel=0.05)  # tau's fourth moment is large: its sd has a larger error

@@ -75,7 +75,7 @@ def test_every_client_has_a_posterior(shown: dict[str, Any]) -> None:
     assert posterior.dims == ("chain", "draw", "client", "w_j_dim_0")
     assert posterior.sizes["client"] == 85
     houses = shown["houses"][:3]
-    # (of a few hundred draws alone neither is known well enough to tell them apart)
+    # Of a few hundred draws alone neither is known well enough to tell them apart.
     inputs = houses[["floor", "log_uranium"]].to_numpy()
     mean, spread = run.predict(inputs, client="county-07", draws=20_000)[0].tolist()
     _, of_new = run.predict_new_client(inputs, draws=20_000)[0].tolist()
@@ -92,7 +92,7 @@ def test_the_plain_model_is_fitted() -> None:
     schools = load("eight_schools").data().rename(columns={"y": "effect", "sigma": "error"})
     names: dict[str, Any] = {"schools": schools}
     exec(f"{start}{program}", names)
-    # (posteriordb: 4.4 and 3.6, with sds of 3.3 and 3.2; 1,000 draws)
+    # posteriordb: 4.4 and 3.6, with sds of 3.3 and 3.2; 1,000 draws.
     assert names["fitted"].globals["mu"].mean() == pytest.approx(4.4, abs=0.4)
     assert names["fitted"].globals["tau"].mean() == pytest.approx(3.6, abs=0.4)
 

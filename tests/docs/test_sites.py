@@ -44,9 +44,9 @@ def test_every_command_of_the_page_runs(masked: bool, tmp_path: Path) -> None:
     assert summary.get("masked", False) is masked
     contributions = pd.read_csv(tmp_path / "server" / "contributions.csv")
     (trips,) = set(contributions.groupby("client").size())
-    assert trips == (20 if masked else 18)  # (as the page says)
+    assert trips == (20 if masked else 18)  # as the page says
     (report,) = (tmp_path / "at-north" / "studies").glob("stages-*/results/report.html")
     assert report.is_file()
     if not masked:
         study, pooled = (pd.read_csv(tmp_path / f"visits-{part}" / "globals.csv") for part in ("server", "pooled"))
-        np.testing.assert_allclose(study[["mean", "sd"]], pooled[["mean", "sd"]], rtol=1e-9)  # (as the page says)
+        np.testing.assert_allclose(study[["mean", "sd"]], pooled[["mean", "sd"]], rtol=1e-9)  # as the page says

@@ -29,7 +29,7 @@ def test_the_files_that_a_class_inherits_from_in_order() -> None:
 
     assert names("fedbn") == ["_global_network.py", "_common_settings.py", "_local_head.py"]
     assert names("ditto") == ["_global_and_personal.py", "_common_settings.py", "_whole_network.py"]
-    assert names("fedv") == ["_common_settings.py"]  # (no class but its own file's)
+    assert names("fedv") == ["_common_settings.py"]  # no class but its own file's
     mixed = names("mixed-effects")
     assert {"equations.py", "covariance.py", "cross_products.py", "posterior.py", "to_estimates.py"} <= set(mixed)
     assert not {"mixed_model.py", "predictions.py", "comparing.py"} & set(mixed)
@@ -61,7 +61,7 @@ def test_a_changed_base_file_refuses_a_resume(method: str, hierfl: Call, monkeyp
     assert "has changed since o was begun" in said
     assert read_config(Path("o")).run.method_digest == before
     with monkeypatch.context() as context:
-        changed(context, "fedrep.py")  # (not a file of it)
+        changed(context, "fedrep.py")  # not a file of it
         assert hierfl("run", "--resume", "o", "-q") == (0, "", "")
 
 

@@ -58,7 +58,7 @@ def test_a_file_that_is_none(folder: PlainFolder, tmp_path: Path, monkeypatch: p
     os.mkfifo(folder.path / "pipe")
     (folder.path / "folder").mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
-        monkeypatch.chdir(folder.path)  # (a socket's path is short)
+        monkeypatch.chdir(folder.path)  # a socket's path is short
         listener.bind("socket")
     assert [folder.read(name, 99) for name in ("pipe", "folder", "socket")] == [b""] * 3
 

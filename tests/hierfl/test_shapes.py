@@ -33,5 +33,5 @@ def test_other_rows_are_changed_whole() -> None:
     value = torch.arange(30.0).view(5, 3, 2)
     for other in (value, value.transpose(1, 2), value[:, :1], value[:0], value[:, 0, 0]):
         assert torch.equal(by_row(other, torch.neg), -other)
-    # (a view whose first number is another's second is no row of one number)
+    # A view whose first number is another's second is no row of one number.
     assert torch.equal(by_row(value[:, :1].expand(5, 3, 2), torch.neg), -value[:, :1].expand(5, 3, 2))

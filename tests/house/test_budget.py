@@ -58,7 +58,7 @@ def test_a_test_that_takes_too_long_fails_and_one_that_says_why_does_not(tmp_pat
     assert code == 1
     assert "1 failed, 52 passed" in said
     assert "CPU seconds of 0.2: make it cheaper, or say why it is worth more" in said
-    assert said.count("(0.2) test_it.py::test_dear") == 1  # (the dearest are printed)
+    assert said.count("(0.2) test_it.py::test_dear") == 1  # the dearest are printed
 
 
 def test_a_suite_that_takes_too_long_fails_though_every_test_passes(tmp_path: Path) -> None:

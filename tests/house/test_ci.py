@@ -56,7 +56,7 @@ def test_every_slow_test_is_in_one_shard(shards: ModuleType, request: pytest.Fix
 
 def test_shards_are_short_and_touch_what_their_files_do(shards: ModuleType) -> None:
     for shard in shards.read():
-        # (a test of many cases may be a shard of its own)
+        # A test of many cases may be a shard of its own.
         assert shard.seconds <= shards.LIMIT or len(shard.tests) == 1, shard.name
         assert shard.touches == shards.touched_by(shard.files), f"{shard.name}: python .ci/shards.py measure"
         assert shard.touches
@@ -81,7 +81,7 @@ def test_a_run_takes_two_that_the_change_touches_and_one_by_turns(shards: Module
     for commit in range(200):
         chosen = shards.choose(all_shards, str(commit), lambda since: files)
         assert len(chosen) == 3
-        assert chosen[0][0].name == "room-7"  # (the test itself has changed)
+        assert chosen[0][0].name == "room-7"  # the test itself has changed
         assert chosen[1][0].name in ("room-3", "room-9")
         assert "inference/room" in chosen[1][1]
         turns.add(chosen[2][0].name)

@@ -62,7 +62,7 @@ def test_bad_input_is_one_line(arguments: list[str], line: str) -> None:
 def test_a_dry_run_passes_all_that_needs_no_cuda(tmp_path: Path) -> None:
     out, wheels = tmp_path / "gpu.json", tmp_path / "wheels"
     wheels.mkdir()
-    # (minutes for a machine that others use, too)
+    # Minutes for a machine that others use, too.
     done = check("--device", "cpu", "--small", "--minutes", 15, "--wheels", wheels, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(f"no wheels in {wheels}: what is installed here is used\n")

@@ -32,7 +32,7 @@ def evaluates_text(path: Path) -> list[str]:
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and ast.unparse(node.value) != "False":
             found.append(f"{node.value.lineno}: allow_pickle")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eval":
-            found += [f"{node.lineno}: .eval(...)"] * bool(node.args or node.keywords)  # (a module's own has none)
+            found += [f"{node.lineno}: .eval(...)"] * bool(node.args or node.keywords)  # a module's own has none
         if isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
             first = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
             ours = isinstance(first, ast.Constant) and str(first.value).startswith("hierfl.")

@@ -61,7 +61,7 @@ def test_a_run_its_report_and_shared_folders_need_no_handles_of_folders(tmp_path
         folder.write("a", b"x\\n")
         folder.write("a", b"y\\n")
         assert folder.names() == ["a"] and folder.read("a", 9) == b"y\\n" and folder.read("a", 1) == b""
-        assert folder.read("b", 9) == b"" and folder.about("b") is None and folder.about("a").st_size == 2
+        assert folder.read("b", 9) == b"" and folder.entry_status("b") is None and folder.entry_status("a").st_size == 2
         os.symlink("a", "round/one/link")
         os.symlink("round", "elsewhere")
         for call in (lambda: folder.read("link", 9), PlainFolder(Path("."), "elsewhere", "one").names):
@@ -77,7 +77,7 @@ def test_a_run_its_report_and_shared_folders_need_no_handles_of_folders(tmp_path
         main()
     """
     code = textwrap.dedent(WITHOUT) + textwrap.dedent(program)
-    environment = {**os.environ, "USERNAME": "somebody"}  # (as Windows says it)
+    environment = {**os.environ, "USERNAME": "somebody"}  # as Windows says it
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )

@@ -99,7 +99,7 @@ def imported(module: Module, within: ast.AST | None = None) -> set[str]:
     for node in ast.walk(within or module.tree):
         for name in named(module, node):
             name = lent().get(name, name)
-            while name and name not in known:  # (a name of a module)
+            while name and name not in known:  # a name of a module
                 name = name.rpartition(".")[0]
             found.add(name)
     return found - {module.name, ""}
@@ -137,7 +137,7 @@ def test_relative_imports_stay_on_their_floor_and_others_name_it() -> None:
             if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
                 names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""]
                 wrong += [f"{module.name}:{node.lineno} imports {n}" for n in names if n.split(".")[0] in OUTSIDE]
-                own = FLOORS[module.folder][0]  # (its names are not asked of itself, nor of the door)
+                own = FLOORS[module.folder][0]  # its names are not asked of itself, nor of the door
                 wrong += [
                     f"{module.name}:{node.lineno} names its own floor: {n}"
                     for n in names
@@ -175,7 +175,7 @@ def test_tests_are_short_and_lie_where_their_subject_does() -> None:
     assert {name: n for name, n in lengths.items() if n > 300} == {}
     assert not list((ROOT / "tests").rglob("__init__.py"))
     rooms = {path.parent.relative_to(ROOT / "tests") for path in files if path.stem.startswith("test_")}
-    ours = {"house", "invariants", "attacks"}  # (what is of no one room)
+    ours = {"house", "invariants", "attacks"}  # what is of no one room
     strange = [room for room in rooms if not room.parts or (room.parts[0] not in ours and not (ROOT / room).is_dir())]
     assert strange == []
     importers = [
@@ -184,7 +184,7 @@ def test_tests_are_short_and_lie_where_their_subject_does() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0].startswith(("test_", "conftest"))
     ]
-    assert importers == []  # (what tests share is in tests/support)
+    assert importers == []  # what tests share is in tests/support
 
 
 @pytest.mark.parametrize("library", ["unittest.mock", "pickle", "argparse"])

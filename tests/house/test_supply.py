@@ -38,7 +38,7 @@ def test_the_archive_holds_all_that_git_does(tmp_path: Path) -> None:
         pytest.skip("not in a clone: there is nothing to compare the archive with")
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     files = [name for name in tracked.split("\0") if name and name != ".gitignore" and (ROOT / name).is_file()]
-    for name in files:  # (a copy: building leaves things behind)
+    for name in files:  # a copy: building leaves things behind
         (tmp_path / "copy" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / "copy" / name)
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"

@@ -99,7 +99,7 @@ def test_in_the_curvatures_metric_the_learned_spread_is_that_of_quadrature(kerne
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
 
     def minus(at: np.ndarray) -> float:
-        logit = at[0] + 2**0.5 * np.exp(at[1]) * nodes  # (of the difference of two heads)
+        logit = at[0] + 2**0.5 * np.exp(at[1]) * nodes  # of the difference of two heads
         likelihood = -ones * np.logaddexp(0, -logit) - (6 - ones) * np.logaddexp(0, logit)
         return -float(np.log(np.exp(likelihood) @ weights).sum())
 

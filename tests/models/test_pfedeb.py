@@ -126,7 +126,7 @@ def test_clients_draws_have_the_cavitys_covariance():
     log_scale = torch.full((2,), 2.0, dtype=torch.float64).log()
     _, _, heads, covariance = Exact(fed).posterior(run.shared["w.log_rho"], log_scale)
     method = PFedEB(linear(fed), **HELD, w_scale=2.0, draws=20_000)
-    # (rho as good as known: otherwise it is drawn, too)
+    # Rho as good as known: otherwise it is drawn, too.
     known = {**run.shared, "w.information": 1e9 * torch.eye(2, dtype=torch.float64)}
     chunk = rows_of(method, fed, **known, mu=run.personal["mu"][by_size(fed)][:, None])
     draws = method.schedule().final_steps[0].run(chunk, 0).values["w_j_draws"][:, 0, 0]
@@ -227,7 +227,7 @@ def test_a_client_that_is_not_like_the_others_has_a_spread_of_its_own_and_less_w
     assert log_rho[strange].min() > log_rho[~strange].max()
     weight = {name: run.personal["seen"][:, -1] for name, run in (("shared", shared), ("own", own))}
     share = {name: value[strange].sum() / value.sum() for name, value in weight.items()}
-    # (a third of the numbers are biases, in which they are like the others)
+    # A third of the numbers are biases, in which they are like the others.
     assert share["own"] < 0.4 * share["shared"]
 
 
@@ -245,7 +245,7 @@ def test_what_is_not_sent_as_a_whole_leads_to_the_same_population():
     w, rho = modes("full")
     for exchange in ("outputs", "diagonal"):
         other, other_rho = modes(exchange)
-        # (rho's score has the trace of A S A, in which the forms differ a little)
+        # Rho's score has the trace of A S A, in which the forms differ a little.
         assert abs(float(other_rho - rho)) < 0.15
         torch.testing.assert_close(other, w, rtol=0.1, atol=0.05)
 

@@ -27,7 +27,7 @@ def test_steps_are_shortened_by_what_the_groups_leave_out():
             m = posterior_mean(m, prior, said, groups, kept, torch.ones(1).double()).m
         return m
 
-    # (a sum over clients, and its weights)
+    # A sum over clients, and its weights.
     torch.testing.assert_close(after(3000, torch.stack([7 * c[0], torch.tensor(7.0)])), expected, rtol=1e-8, atol=1e-8)
     assert (after(3000, torch.tensor([7.0, 7.0])) - expected).abs().max() > 1
 

@@ -28,7 +28,7 @@ def exact_log_evidence(truth: Truth) -> float:
 
 def test_the_referee_has_the_exact_marginal_likelihood_of_a_gaussian_federation():
     truth = simulated("gaussian", 0.3, 0, FEW)
-    # (eight draws of w: an error of some 0.1)
+    # Eight draws of w: an error of some 0.1.
     assert log_evidence(padded(truth), 0.3) == pytest.approx(exact_log_evidence(truth), abs=0.3)
 
 

@@ -36,10 +36,10 @@ def test_the_base_stays_where_it_began_while_it_waits():
     [
         (5, 1, 0.05, 0, 0),
         (5, 1, 0.15, 0, 1),
-        (1, 1, 0.05, 0, 1),  # (posteriors have no width yet)
-        (5, 1, 0.05, 1, 1),  # (a step is taken again)
-        (8, 1, 0.15, 0, 0),  # (the last of eight rounds)
-        (5, 0, 0.15, 0, 0),  # (it has been trained)
+        (1, 1, 0.05, 0, 1),  # posteriors have no width yet
+        (5, 1, 0.05, 1, 1),  # a step is taken again
+        (8, 1, 0.15, 0, 0),  # the last of eight rounds
+        (5, 0, 0.15, 0, 0),  # it has been trained
     ],
 )
 def test_how_long_it_waits(number: int, waits: float, step: float, tries: float, expected: float):

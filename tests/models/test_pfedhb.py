@@ -74,7 +74,7 @@ def test_draws_are_of_the_shares_given_counts_and_predictions_at_their_mean(skew
 @pytest.mark.cpu(5, "two fits until spreads have settled")
 def test_heads_spread_where_clients_differ_in_more_than_shares_and_not_where_they_do_not() -> None:
     """All classes at every client: in one federation centres differ between clients, in the other all are dealt."""
-    fed = blobs([80] * 12)  # (whose test files have other centres)
+    fed = blobs([80] * 12)  # whose test files have other centres
     pooled = torch.cat(list(fed.train))
     dealt = pooled[torch.randperm(len(pooled), generator=torch.Generator().manual_seed(0))].split(80)
     differs, alike = (

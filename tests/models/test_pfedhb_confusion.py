@@ -68,7 +68,7 @@ def test_a_client_whose_labels_are_shuffled_is_flagged_and_does_not_hurt_others(
     plain = fitted(PFedHB(net, **COMMON), shuffled, ROUNDS)
     nll = others(alone, shuffled)
     assert abs(others(found, shuffled) - nll) < 0.01
-    assert others(plain, shuffled) - nll > 0.03  # (as it is without)
+    assert others(plain, shuffled) - nll > 0.03  # as it is without
     assert "confused" in found.fitted.method.client_summary({**found.shared, **found.personal})
 
 
@@ -89,8 +89,8 @@ def test_permuted_labels_are_learned_and_the_base_is_fedavgs_where_no_client_is_
     honest, fedavg = (fitted(m, fed, 3) for m in (PFedHB(net, **COMMON, confusion="on"), FedAvg(net, **_fedavg())))
     assert torch.equal(honest.shared["w"], fedavg.shared["w"])
     assert honest.evaluations[-1]["gm_nll"] == fedavg.evaluations[-1]["gm_nll"]
-    torch.testing.assert_close(new, run.predict(x, client=1, draws=0), atol=0.01, rtol=0)  # (the global model)
-    drawn = run.predict_new_client(x, draws=8)  # (at draws of the population)
+    torch.testing.assert_close(new, run.predict(x, client=1, draws=0), atol=0.01, rtol=0)  # the global model
+    drawn = run.predict_new_client(x, draws=8)  # at draws of the population
     torch.testing.assert_close(drawn.sum(-1), torch.ones(len(x), dtype=drawn.dtype))
 
 

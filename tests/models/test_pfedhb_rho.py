@@ -47,7 +47,7 @@ def test_a_spread_at_which_heads_say_less_than_none_begins_again_at_a_tenth() ->
         )
         found.append(rule.update(old, said, context))
     restarts = [bool(new["heads.restart"]) for new in found]
-    assert restarts == [False, True, False, False]  # (a posterior settles first, and again)
+    assert restarts == [False, True, False, False]  # a posterior settles first, and again
     torch.testing.assert_close(found[1]["heads.log_rho"], old["heads.log_rho"] - math.log(10))
     torch.testing.assert_close(found[3]["heads.log_rho"], old["heads.log_rho"], rtol=0, atol=0.01)
 
@@ -97,7 +97,7 @@ def test_steps_of_parts_that_stay_out_are_not_taken(monkeypatch: pytest.MonkeyPa
     assert {1, 2} <= set(taken)
     taken.clear()
     fitted(PFedHB(net, **COMMON, every=3, nodes="off"), fed, 6)
-    assert taken == [1, 1, 4, 6]  # (and in rounds that are evaluated, the first and the last)
+    assert taken == [1, 1, 4, 6]  # and in rounds that are evaluated, the first and the last
     with pytest.raises(UserError, match="every=3 changes nothing where heads, features and adapters are off"):
         PFedHB(net, every=3, heads="off")
 
@@ -124,7 +124,7 @@ def test_weights_of_nodes_are_the_marginal_likelihood_by_monte_carlo() -> None:
     found, true = (
         (q, q @ log_rho, (q @ (log_rho - q @ log_rho).square()).sqrt()) for q in (weight.exp(), expected.exp())
     )
-    # (the bound is looser where rho is large: its mean is half a standard deviation lower)
+    # The bound is looser where rho is large: its mean is half a standard deviation lower.
     assert bool((found[1] < true[1] + 0.02).all())
     torch.testing.assert_close(found[1], true[1], rtol=0, atol=0.3)
     torch.testing.assert_close(found[2], true[2], rtol=0.2, atol=0)

@@ -129,7 +129,7 @@ def test_a_fit_under_the_protocols(skewed: Federation, run: Run) -> None:
 @pytest.mark.cpu(5, "three fits, and shares estimated from inputs four times")
 def test_an_offset_on_a_balanced_global_model_is_to_equal_shares(skewed: Federation) -> None:
     model = FedROD(architecture("mlp:5", skewed), **COMMON)
-    # (every client trains on its own two classes, but classes are not equally frequent in all)
+    # Every client trains on its own two classes, but classes are not equally frequent in all.
     fewer = dataclasses.replace(skewed, train=[t[:: 1 + j % 3] for j, t in enumerate(skewed.train)])
     rows = evaluate_protocols(fitted(model, fewer, 2).fitted, ["balanced"], offset=True)
     found = {(r["predictions"], r["shares"]): r["nll"] for r in rows}

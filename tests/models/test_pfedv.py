@@ -49,7 +49,7 @@ def test_the_elbo_is_the_papers_objective(cls: type[PFedV], prior: str, kl: str,
         own = {k: v[j, 0] for k, v in rows.items()}
         client = Torch(method.network).load(own, own["w" if cls is FedV else "w_j_point"]).train(training)
         index = fed.train[j]
-        sent_j = copy.deepcopy(sent)  # (its statistics move)
+        sent_j = copy.deepcopy(sent)  # its statistics move
         loss = client.loss(fed.x[index].double(), fed.y[index], xi[j, :n], 0.7, sent_j, kl == "mean")
         assert torch.isclose(ours[j], -loss.detach(), rtol=1e-8)
 
@@ -139,7 +139,7 @@ def test_both_sites_are_scaled_alike(prior: str) -> None:
             elbo(method, chunk.batch(), values, replace(chunk, seed=seed).noise(0, 50, chunk.sizes), analytic=a)
             for a in (True, False)
         )
-        gaps.append(drawn - exact)  # (the same draws: what is left is the KL's Monte-Carlo error)
+        gaps.append(drawn - exact)  # the same draws: what is left is the KL's Monte-Carlo error
     gap = torch.stack(gaps)
     error = gap.std(0) / many**0.5
     assert (gap.mean(0).abs() < 4 * error).all()

@@ -128,7 +128,7 @@ def test_a_model_that_has_diverged_leaves_its_results(value: float, tmp_path: Pa
     written = {path.name for path in tmp_path.iterdir()}
     assert {"clients.csv", "metrics.csv", "summary.json", "figures"} <= written
     json.loads((tmp_path / "summary.json").read_text(), parse_constant=pytest.fail)
-    if value != -1e30:  # (there every standard deviation is zero: a point)
+    if value != -1e30:  # there every standard deviation is zero: a point
         assert "posterior.nc" not in written
         with pytest.raises(NotFinite, match="client c0 says nothing finite"):
             run.posterior()

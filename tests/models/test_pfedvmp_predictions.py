@@ -28,7 +28,7 @@ def test_predictions_and_a_newcomer() -> None:
     with torch.no_grad():
         theirs = client.head(client.base(x)).softmax(-1)
     assert torch.allclose(run.predict(fed.x[fed.test[1]], 1, draws=0), theirs, atol=1e-9)
-    index = fed.train[0][:7]  # (less than a minibatch: one step an epoch)
+    index = fed.train[0][:7]  # less than a minibatch: one step an epoch
     head = run.personal["w_j_point"].mean(0)
     by_hand = Torch(run.fitted.method, run.shared, head)
     optimizer = torch.optim.SGD(by_hand.head.parameters(), lr=0.05)

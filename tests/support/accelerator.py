@@ -201,7 +201,7 @@ class _Operations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(not issubclass(kind, Held) and kind not in (Tensor, torch.nn.Parameter) for kind in types):
-            return NotImplemented  # (lazy tensors make themselves first)
+            return NotImplemented  # lazy tensors make themselves first
         kwargs, (name, changes_shape) = dict(kwargs or {}), _about(func)
         tensors = _tensors(args, kwargs)
         held = [value for value in tensors if isinstance(value, Held)]
@@ -224,7 +224,7 @@ class _Operations(TorchDispatchMode):
         plain = _changed((args, kwargs), lambda value: value.inner if isinstance(value, Held) else value)
         known = {id(value.inner): value for value in held}
         found = func(*plain[0], **plain[1]) if tape is None else tape.call(func, *plain)
-        if changes_shape and held:  # (the shape of what holds the numbers follows)
+        if changes_shape and held:  # the shape of what holds the numbers follows
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Python)):
                 func(*args, **kwargs)
         if not there:
@@ -246,7 +246,7 @@ class _Operations(TorchDispatchMode):
                 f"{name} on tensors of two devices: {[tuple(v.shape) for v in held]} there, "
                 f"{[tuple(v.shape) for v in others]} here"
             )
-        # (indices on the host are copied to the device, and waited for)
+        # Indices on the host are copied to the device, and waited for.
         by_mask = by_index and any(isinstance(v, Tensor) and v.dtype == torch.bool for v in args[1])
         if name in WAITING or by_mask or (by_index and any(value.dim() for value in others)):
             self._wait(name)

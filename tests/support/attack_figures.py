@@ -28,7 +28,7 @@ import torch
 
 from hierfl.experiments import methods  # noqa: F401
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support.attacks import imprint, inversion, membership
 from support.attacks.coordinator import Coordinator, initial, plain
 from support.attacks.gated import Hospital

@@ -26,5 +26,5 @@ class Checked(Sites):
             found |= super().ask({name: request})
             bounds.answered(head, tensors)
             memory, bounds.memory = bounds.memory, {}
-            bounds.memory = {k: v.clone() for k, v in memory.items()}  # (as from a disk)
+            bounds.memory = {k: v.clone() for k, v in memory.items()}  # as from a disk
         return found

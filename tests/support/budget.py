@@ -110,7 +110,7 @@ class Budget:
             self.measured.append(slowness())
             self._last = spent()
         if self.judging and taken > limit * self.slowness * NOISE:
-            self.slowness = max(self.slowness, slowness())  # (the machine may have become slower)
+            self.slowness = max(self.slowness, slowness())  # the machine may have become slower
             if taken > limit * self.slowness * NOISE:
                 pytest.fail(too_dear(taken, limit, self.slowness), pytrace=False)
         return result
@@ -188,7 +188,7 @@ class Plugin:
         if hasattr(self.config, "workeroutput"):
             self.config.workeroutput["budget"] = self.budget.said()
             return
-        alone = not self.said  # (a controller's children are workers, which have said what they spent)
+        alone = not self.said  # a controller's children are workers, which have said what they spent
         self.said.append({**self.budget.said(), **({} if alone else {"total": time.process_time()})})
         if self.whole and not self.off and exitstatus == 0 and over(self.total, self.slowness):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

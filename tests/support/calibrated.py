@@ -16,7 +16,7 @@ from hierfl.inference.engines.ranks import follows
 from hierfl.models import PFedVEM
 from hierfl.nn.networks.build import architecture
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support.federations import blobs
 
 HOW: dict[str, Any] = {

@@ -63,7 +63,7 @@ class Cancelled:
             return None
         sums, counts = {}, [0, 0, 0]
         for name, (shape, dtype) in form.items():
-            fixed = FixedPoint.of(dtype)
+            fixed = FixedPoint.for_dtype(dtype)
             digits = sum(fixed.encode(answers[j][1][name], sites) for j in there)
             sums[name] = fixed.decode(torch.as_tensor(digits), sites)
             assert tuple(sums[name].shape) == tuple(shape)

@@ -25,7 +25,7 @@ import pandas as pd
 try:
     from support.levels import SDS, table
     from support.responses import CASES
-except ModuleNotFoundError:  # (as a script, beside it)
+except ModuleNotFoundError:  # as a script, beside it
     from levels import SDS, table
     from responses import CASES
 
@@ -147,7 +147,7 @@ def hits(setting: Setting, seed: int, **settings) -> dict[str, float]:
     draws = fit.run.posterior(observed=False).posterior
     effects = draws["effects"]
     mu = np.zeros(effects.sizes["chain"] * effects.sizes["draw"])
-    if "Intercept" in effects.effect:  # (levels have thresholds: there it is the clients' own parts)
+    if "Intercept" in effects.effect:  # levels have thresholds: there it is the clients' own parts
         mu = effects.sel(effect="Intercept").to_numpy().ravel()
     sd = effects.sel(effect="sd(Intercept)").to_numpy().ravel()
     theta = mu[:, None] + draws["b"].to_numpy().reshape(len(mu), -1)

@@ -28,7 +28,7 @@ def main() -> None:
         setting = Setting("", (1, 28, 28), FEW * EACH, FEW, "mlp:100", 10, name, "equal")
         try:
             fit = prepare(setting)
-        except UserError as error:  # (of tables)
+        except UserError as error:  # of tables
             print(f"{name:14} {error}")
             continue
         store = fit.engine.store  # type: ignore[attr-defined]

@@ -34,7 +34,7 @@ def fork(command: tuple[object, ...], prepare: Callable[[], object] = lambda: No
             said = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(said, 1)
             os.dup2(said, 2)
-            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # (a test's are pytest's)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # a test's are pytest's
             sys.argv = ["hierfl", *map(str, command)]
             prepare()
             cli.main()

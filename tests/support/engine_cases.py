@@ -87,7 +87,7 @@ def _regression(whose: Learned) -> MakeFit:
 
 #: {name: what makes the method and its data}
 CASES: dict[str, MakeFit] = {
-    # (ranks and sites hear one broadcast, and refuse replies to single clients)
+    # Ranks and sites hear one broadcast, and refuse replies to single clients.
     **{case_name(case): _plain(*case) for case in METHODS if not case[0].replies},
     **{case_name((FedPop, kernel)): _plain(FedPop, kernel) for kernel in KERNELS},
     "pfedvmp": _centroids,
@@ -156,10 +156,10 @@ def spoiled_messages() -> Iterator[None]:
         rows = [row for row, j in enumerate(chunk.clients) if chunk.federation.ids[j] in bad]
         for message in found.values():
             for name, value in message.items():
-                message[name] = value = value.clone()  # (zeros may be one number, seen as many)
+                message[name] = value = value.clone()  # zeros may be one number, seen as many
                 if value.is_floating_point():
                     value[rows] = torch.nan
-                elif value.dtype == torch.uint8:  # (bytes of a compressed message: no number is finite)
+                elif value.dtype == torch.uint8:  # bytes of a compressed message: no number is finite
                     value[rows] = 255
         return found
 
@@ -203,7 +203,7 @@ def agree(one: Path, other: Path, name: str, *, by_sums: bool = False, within: f
         assert row.keys() == twin.keys()
         for key in row.keys() - {"seconds"}:
             if name.endswith("energy") and key.startswith("gm_"):
-                continue  # (a new client of it starts from what chains are here)
+                continue  # a new client of it starts from what chains are here
             if by_sums and key == "bytes":
                 continue
             x, y = row[key], twin[key]

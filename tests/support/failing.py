@@ -82,7 +82,7 @@ class Worker:
     def _work(self) -> None:
         try:
             answer_by_files(self, self.place.folder / "exchange", self.name)
-        except BaseException as error:  # (for the test to see)
+        except BaseException as error:  # for the test to see
             self.error = error
 
 

@@ -24,7 +24,7 @@ from types import ModuleType
 
 HERE = Path(__file__).resolve().parent
 
-if "support" not in sys.modules:  # (as a command; tests/ itself stays off the path, since it has a folder hierfl)
+if "support" not in sys.modules:  # as a command; tests/ itself stays off the path, since it has a folder hierfl
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != HERE]
     sys.modules["support"] = ModuleType("support")

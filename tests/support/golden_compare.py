@@ -95,9 +95,9 @@ def described(x: Any, y: Any) -> tuple[str, tuple[float, float]]:
     if one.size > 1:
         at = ", ".join(str(k) for k in np.unravel_index(places[0], np.shape(x)))
         words = f"[{at}]: {words}, the first of {len(places)} of {one.size}"
-    try:  # (cells of a csv file are text)
+    try:  # cells of a csv file are text
         u, v = (np.array([float("nan" if cell == "" else cell) for cell in values]) for values in (one, two))
-    except (TypeError, ValueError):  # (names have no differences)
+    except (TypeError, ValueError):  # names have no differences
         return words, nothing
     gap, size = np.abs(u - v)[places], np.maximum(np.abs(u), np.abs(v))
     if not np.isfinite(gap).all():

@@ -88,7 +88,7 @@ def _one(out: Path, name: str, about: dict[str, str]) -> str:
             run(shlex.split(about["words"]), out, folder)
         except Exception as error:
             kind = type(error).__name__
-            if kind == "Abort":  # (what some versions of typer make of it)
+            if kind == "Abort":  # what some versions of typer make of it
                 raise KeyboardInterrupt from error
             end, words = "refused" if kind == "UserError" else "FAULT", f"{kind}: {error}".replace(str(out), "OUT")
             (folder / "error.txt").write_text(words)
@@ -126,14 +126,14 @@ def _study(words: list[str], df: pd.DataFrame, folder: Path) -> None:
     study, files = folder / "study.toml", write_tables(df, folder / "data")
     _command(*words, *(word for name in files for word in ("--site", name)), "--out", str(study))
     held = tomllib.loads(study.read_text())
-    if "patient" in held["columns"]:  # (names that stay at the sites)
+    if "patient" in held["columns"]:  # names that stay at the sites
         held["columns"]["patient"] = {"kind": "name"}
     for column in (one for one in held["columns"].values() if one["kind"] in ("number", "whole")):
-        column |= {"least": -1000, "most": 1000}  # (nothing is taken for the sign of a missing value)
+        column |= {"least": -1000, "most": 1000}  # nothing is taken for the sign of a missing value
     held["privacy"]["least_rows"] = 1
     study.write_text(tomli_w.dumps(held))
     FileStudy(study, files, folder).serve()
-    shutil.rmtree(folder / "exchange")  # (files are called by their digests; what is in them is recorded)
+    shutil.rmtree(folder / "exchange")  # files are called by their digests; what is in them is recorded
 
 
 def _command(*words: str) -> None:

@@ -84,7 +84,7 @@ class Check:
 
     def __init__(self, asked: argparse.Namespace, folder: Path) -> None:
         self.asked, self.folder = asked, folder
-        #: (installing the wheels counts)
+        #: Installing the wheels counts.
         self.start = time.monotonic() - max(0.0, time.time() - asked.begun)
         self.end = self.start + 60 * asked.minutes
         self.parts: dict[str, Any] = {name: {"state": NOT_REACHED} for name in SHARES}
@@ -115,7 +115,7 @@ class Check:
                 self.write()
                 raise
             found = self.parts[name].get("figures", {})
-            if name == "environment":  # (what everything depends on is where it is looked for)
+            if name == "environment":  # what everything depends on is where it is looked for
                 self.record |= {key: found.pop(key) for key in ("hardware", "versions") if key in found}
             print(in_short(name, self.parts[name]), flush=True)
             self.write()
@@ -132,7 +132,7 @@ class Check:
         command = [sys.executable, str(Path(__file__).with_name("gpu_parts.py")), json.dumps(task)]
         begin, before = time.monotonic(), children_cpu()
         with open(log, "wb") as said:
-            # (a group of its own, so that what it starts is stopped with it)
+            # A group of its own, so that what it starts is stopped with it.
             process = subprocess.Popen(
                 command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
             )
@@ -169,7 +169,7 @@ def children_cpu() -> float:
 
 def stop_group(process: subprocess.Popen[bytes]) -> None:
     """Ends a process and all that it has started."""
-    with contextlib.suppress(ProcessLookupError):  # (all have ended)
+    with contextlib.suppress(ProcessLookupError):  # all have ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

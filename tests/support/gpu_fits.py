@@ -168,7 +168,7 @@ def _taken(
         raise Failed(f"there is no run {way.against!r} to compare with")
     method = cls(architecture(f"mlp:{size}", federation), **FEW_STEPS.get(cls, {}))
     if task.cuda:
-        gc.collect()  # (a fit that is done holds memory until then)
+        gc.collect()  # a fit that is done holds memory until then
         torch.cuda.init()
         torch.cuda.reset_peak_memory_stats(task.device)
     how = Options(rounds=rounds + 1, device=task.device, chunk=federation.clients // 4, **way.options)

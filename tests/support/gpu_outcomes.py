@@ -27,7 +27,7 @@ class Outcomes:
         """How many there are, where this process runs them."""
         self.found = len(session.items)
 
-    @pytest.hookimpl(optionalhook=True)  # (pytest-xdist's)
+    @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
         """Likewise, where workers do."""
         self.found = len(ids)
@@ -47,7 +47,7 @@ class Outcomes:
             self._add(report.nodeid.rpartition("::")[2], report.outcome, message, report.duration)
 
     def _add(self, name: str, outcome: str, message: str, seconds: float) -> None:
-        if self.states.get(name) != "failed":  # (a test that has failed may fail at its end, too)
+        if self.states.get(name) != "failed":  # a test that has failed may fail at its end, too
             self.states[name] = outcome
         if outcome == "failed":
             self.failures[name] = message

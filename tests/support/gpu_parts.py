@@ -20,7 +20,7 @@ from pathlib import Path
 
 import hierfl
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support.gpu_task import Failed, NeedsCuda, Task, told
 from support.paths import ROOT
 
@@ -53,7 +53,7 @@ def unmet() -> list[str]:
         wanted, version = Requirement(text), version_of(name_of(text))
         if version is None or not wanted.specifier.contains(version, prereleases=True):
             found.append(f"{text} (installed: {version})")
-        if version is None or wanted.name in ("torch", "torchvision"):  # (the machine's own)
+        if version is None or wanted.name in ("torch", "torchvision"):  # the machine's own
             continue
         for below in map(Requirement, importlib.metadata.requires(wanted.name) or []):
             needed = below.marker is None or below.marker.evaluate({"extra": ""})
@@ -85,7 +85,7 @@ def environment(task: Task) -> None:
         }  # fmt: skip
     from hierfl.experiments.bench.machine import Machine
 
-    task.figures["hardware"] |= asdict(Machine.here(task.device))
+    task.figures["hardware"] |= asdict(Machine.this_machine(task.device))
     task.short(f"{task.figures['hardware']['device']}, torch {torch.__version__}, CUDA {torch.version.cuda}")
     if task.figures["unmet"]:
         raise Failed(f"not met: {'; '.join(task.figures['unmet'])}")
@@ -116,7 +116,7 @@ def cuda_tests(task: Task) -> None:
     outcomes = Outcomes(task)
     how = ["-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"]
     if task.small:
-        how += ["-k", "not ["]  # (tests that are not of every method)
+        how += ["-k", "not ["]  # tests that are not of every method
     how += ["-n", str(workers), "--maxprocesses", str(WORKERS)]
     code = int(pytest.main([*how, str(CUDA_TESTS)], plugins=[outcomes]))
     counts = Counter(outcomes.states.values())

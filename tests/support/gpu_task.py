@@ -90,7 +90,7 @@ class Task:
 
 def judged(difference: float, tolerance: float) -> dict[str, Any]:
     """A case's state by its largest difference; one that is no number has failed."""
-    if not math.isfinite(difference):  # (json has no such number)
+    if not math.isfinite(difference):  # json has no such number
         return {"state": "failed", "largest_difference": None, "error": "some values are not finite"}
     if difference > tolerance:
         return {"state": "failed", "error": f"the largest difference is {difference:.2g}, above {tolerance:g}"}

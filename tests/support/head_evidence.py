@@ -105,7 +105,7 @@ def log_evidence(data: Padded, rho: float, seed: int = 0) -> float:
     factor = torch.linalg.cholesky(precision)
     w = m + torch.linalg.solve_triangular(factor.mT, e.mT, upper=True).mT  # (K, d)
     log_q = -0.5 * e.square().sum(-1) + factor.diagonal().log().sum()
-    total = -0.5 * (w / S_W).square().sum(-1) - d * np.log(S_W) - log_q  # (the 2 pi's cancel)
+    total = -0.5 * (w / S_W).square().sum(-1) - d * np.log(S_W) - log_q  # the 2 pi's cancel
     for j in range(len(mu)):
         total = total + _integrated(data, j, rho, w, m, mu[j], p[j], rng)
     return float(total.logsumexp(0) - np.log(OUTER))

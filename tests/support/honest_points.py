@@ -53,7 +53,7 @@ def table(family: str, kind: str, sites: int, seed: int) -> pd.DataFrame:
     site = np.repeat(np.arange(sites), rows)
     n = len(site)
     x, g = rng.normal(50, 10, n).round(1), rng.choice(list("abc"), n)
-    if kind == "quasi":  # (a rare level whose outcomes are all 1)
+    if kind == "quasi":  # a rare level whose outcomes are all 1
         g = np.where(rng.random(n) < 0.03, "c", np.where(g == "c", "a", g))
     patient, region = rng.integers(0, 8, n), site % 3
     slope = 0.04 if kind == "plain" else 0.25
@@ -61,7 +61,7 @@ def table(family: str, kind: str, sites: int, seed: int) -> pd.DataFrame:
     eta = eta + rng.normal(0, 0.6, sites)[site] + rng.normal(0, 0.02, sites)[site] * (x - 50)
     eta = eta + rng.normal(0, 0.4, (sites, 8))[site, patient] + rng.normal(0, 0.4, 3)[region]
     if kind != "plain" and family not in ("ordinal", "gaussian", "student-t", "lognormal", "beta", *BINOMIAL):
-        eta = eta.clip(-3, 3)  # (means up to 20)
+        eta = eta.clip(-3, 3)  # means up to 20
     y = outcomes(family, eta, rng)
     if kind == "separated":
         y = (x > 50).astype(int)
@@ -120,7 +120,7 @@ def cases(families: list[str]) -> Iterator[dict[str, Any]]:
     for seed in itertools.count():
         for terms, sites, family in itertools.product(TERMS, (10, 4, 30), families):
             if sites > 4 and (terms == TERMS[2] or family == "beta-binomial"):
-                continue  # (they take minutes each)
+                continue  # they take minutes each
             kinds = ["plain", "strong"] + ["quasi", "separated"] * (family == "binomial")
             kind = kinds[(seed + TERMS.index(terms)) % len(kinds)]
             draws = 1000 if (seed + sites // 10 + TERMS.index(terms)) % 2 else 0
@@ -182,7 +182,7 @@ def summary(path: Path) -> None:
         "# points and explored are at least what 95 % of the fits of all families but gaussian need. Fits with",
         "# groups of sites have their own numbers: nodes count. Written by tests/support/honest_points.py",
     ]
-    fits = rows[rows["kind"] != "separated"]  # (they have no estimates, and sites do not answer)
+    fits = rows[rows["kind"] != "separated"]  # they have no estimates, and sites do not answer
     for family in RESPONSES:
         for nodes in (False, True):
             alike = fits[(fits["terms"] == TERMS[3]) == nodes]
@@ -223,7 +223,7 @@ def main(path: Path, limit: float, families: list[str]) -> None:
         begin = time.process_time()
         try:
             found = measured(case)
-        except Exception as error:  # (a table that cannot be fitted says nothing of points)
+        except Exception as error:  # a table that cannot be fitted says nothing of points
             found = {"done": -1, "error": f"{type(error).__name__}: {error}"[:80]}
         rows.append({**case, **found, "seconds": round(time.process_time() - begin, 1)})
         pd.DataFrame(rows).to_csv(path, index=False)

@@ -26,7 +26,7 @@ def import_installed() -> None:
 def stale() -> list[str]:
     """Files of the installed package that are not the checkout's, or that one of both lacks."""
     home = Path(sys.modules["hierfl"].__file__ or "").resolve().parent
-    if home == ROOT / "hierfl":  # (editable: the same files)
+    if home == ROOT / "hierfl":  # editable: the same files
         return []
     found = []
     for folder, place in FOLDERS.items():

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal
 
 try:
     from support.responses import Case
-except ModuleNotFoundError:  # (as a script, beside it)
+except ModuleNotFoundError:  # as a script, beside it
     from responses import Case
 
 #: names of the levels' standard deviations in a table of effects

@@ -22,7 +22,7 @@ import torch
 
 from hierfl.inference.run.result import Run
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support.liars import (
     LIAR,
     LIES,
@@ -63,7 +63,7 @@ def shift(run: Run, honest: Run) -> float:
 def networks(name: str, seed: int) -> Iterator[Row]:
     federation = digits(seed)
     data = {"labels flipped": flipped(federation), TWIN: twin(federation)}
-    for rule in RULES if name == "fedavg" else RULES[:-1]:  # (pFedVEM takes longer)
+    for rule in RULES if name == "fedavg" else RULES[:-1]:  # pFedVEM takes longer
         honest = None
         for what in ("honest", LEFT_OUT, *LIES, *data):
             lie = times(0.0, weights=True) if what == LEFT_OUT else LIES[what]() if what in LIES else None
@@ -85,7 +85,7 @@ def mixed(seed: int) -> Iterator[Row]:
             data["1e6 rows invented"] = invented(df, 10**6, family, seed)
         honest = coefficient(mixed_run(df, family, "none", None))
         for what in ("honest", *data, *LIES):
-            for rule in ("none", "trimmed:0.1"):  # (all rules do the same here)
+            for rule in ("none", "trimmed:0.1"):  # all rules do the same here
                 row = {"method": f"{family} mixed model", "lie": what, "rule": rule, "seed": seed, "measure": "x"}
                 lie = LIES[what]() if what in LIES else None
                 try:

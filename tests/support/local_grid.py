@@ -63,7 +63,7 @@ class LocalGrid(Grid):
             node = message.metadata.dst_node_id
             try:
                 reply: Message | None = copy.deepcopy(self.app(message, self.contexts[node]))
-            except Exception as error:  # (as Flower does)
+            except Exception as error:  # as Flower does
                 reply = Message(Error(code=2, reason=repr(error)), reply_to=message)
             if self.change is not None and reply is not None:
                 reply = self.change(node, message, reply)

@@ -60,11 +60,11 @@ class Loopback:
         self.study, self.files, self.folder, self.parties = study, files, folder, parties
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self.port = free_port()
-        # (some twenty processes: tests that run beside each other take turns)
+        # Some twenty processes: tests that run beside each other take turns.
         self.turn = FileLock(Path(tempfile.gettempdir()) / "hierfl-loopback.lock")
         self.environment = {**os.environ, **environment_of(study.with_name(HOME)), "OMP_NUM_THREADS": "1"}
         parties.save(folder)
-        self.environment["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # (flwr's scripts start each other)
+        self.environment["PATH"] = f"{BIN}{os.pathsep}{os.environ['PATH']}"  # flwr's scripts start each other
 
     def __enter__(self) -> Loopback:
         self.turn.acquire()
@@ -75,7 +75,7 @@ class Loopback:
             raise
 
     def _begun(self) -> Loopback:
-        self.study.with_name(HOME).mkdir(exist_ok=True)  # (a SuperLink does not make it)
+        self.study.with_name(HOME).mkdir(exist_ok=True)  # a SuperLink does not make it
         self.hierfl("certificates", self.folder / "tls", "--host", "127.0.0.1")
         tls = self.folder / "tls"
         self.start(
@@ -125,7 +125,7 @@ class Loopback:
         for pid in (*children(process.pid), process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with suppress(ProcessLookupError):  # (flwr's processes outlive the one that has started them)
+        with suppress(ProcessLookupError):  # flwr's processes outlive the one that has started them
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 

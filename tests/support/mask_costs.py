@@ -28,7 +28,7 @@ import torch
 
 from hierfl.experiments import methods  # noqa: F401
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support.masked_sites import Masked
 
 from hierfl.experiments.bench.machine import Machine
@@ -91,7 +91,7 @@ def costs(sites: int, message: str, mode: Any, folder: Path) -> dict[str, Any]:
         assert total is not None
         assert total.reported == sites - away
         server = spent - sum(map(sum, timed.seconds.values()))
-        if number == 1:  # (with shares a site has checked the keys before it is asked)
+        if number == 1:  # with shares a site has checked the keys before it is asked
             epoch = [kind for kind in ("keys", "shares") if timed.seconds[kind]]
             found["epoch"] = {
                 "site_seconds": sum(median(timed.seconds[kind]) for kind in epoch),
@@ -127,7 +127,7 @@ def main() -> None:
         "what": "CPU seconds of one site (median) and of the server, and bytes to and from one site; all sites in one "
         "process, one thread; the question is that of round 2, and each later one has 33 bytes "
         "more for each round before it",
-        "machine": asdict(Machine.here("cpu")), "results": [],
+        "machine": asdict(Machine.this_machine("cpu")), "results": [],
     }  # fmt: skip
     for sites in given.sites:
         for message in given.messages:

@@ -89,7 +89,7 @@ class Copy:
             "PATH": f"{self.places}{os.pathsep}{os.environ['PATH']}",
             "VIRTUAL_ENV": str(folder / "v"),
             "OMP_NUM_THREADS": "1",
-            "HIERFL_TEST_BUDGET": "off",  # (a mutant that is seen on a busy machine alone is not seen)
+            "HIERFL_TEST_BUDGET": "off",  # a mutant that is seen on a busy machine alone is not seen
             "COLUMNS": "400",
         }
         done = self.ask([str(self.python), "-c", ASKED.format(names=list(PACKAGES))])
@@ -108,7 +108,7 @@ class Copy:
         folders = dict(zip(PACKAGES, map(str, self.homes), strict=True))
         (site / "finder_of_the_copy.py").write_text(FINDER.format(folders=folders))
         theirs = [entry for entry in sys.path if Path(entry).name in ("site-packages", "dist-packages")]
-        # (a .pth file in a folder that a .pth file adds is not read: no editable install comes with it)
+        # A .pth file in a folder that a .pth file adds is not read: no editable install comes with it.
         (site / "copy.pth").write_text("\n".join([*theirs, "import finder_of_the_copy", ""]))
         for script in Path(sys.executable).parent.iterdir():
             text = script.read_bytes() if script.is_file() else b""

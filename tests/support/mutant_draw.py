@@ -88,7 +88,7 @@ def compiles(text: bytes, change: Change) -> bool:
     """Whether the changed file compiles, to another syntax tree."""
     changed = text[: change.start] + change.new + text[change.end :]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # ("int object is not callable", and the like, is what a mutant may do)
+        warnings.simplefilter("ignore")  # "int object is not callable", and the like, is what a mutant may do
         try:
             compile(changed, "<mutant>", "exec", dont_inherit=True)
         except SyntaxError:

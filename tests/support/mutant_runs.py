@@ -72,7 +72,7 @@ def run(root: Path, listed: Sequence[Mapping[str, Any]], out: Path, how: Setting
     found = {one["number"]: one for one in json.loads(out.read_text())["mutants"]} if out.exists() else {}
     wanted = [{"number": 0, "file": ""}] if how.control else [*listed]
     wanted = [one for one in wanted if how.only is None or one["number"] in how.only]
-    with tempfile.TemporaryDirectory(prefix="mut-") as taken:  # (who goes on working changes nothing of this run)
+    with tempfile.TemporaryDirectory(prefix="mut-") as taken:  # who goes on working changes nothing of this run
         snapshot(root, Path(taken))
         for one in wanted:
             number = one["number"]
@@ -197,7 +197,7 @@ def first_failure(copy: Copy, arguments: Sequence[str], timeout: float) -> tuple
 def end(process: subprocess.Popen[bytes]) -> None:
     """Ends a process that has not ended, and all that it has started."""
     for pid in started(process.pid) if process.poll() is None else []:
-        with suppress(ProcessLookupError):  # (it has ended meanwhile)
+        with suppress(ProcessLookupError):  # it has ended meanwhile
             os.kill(pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -208,7 +208,7 @@ def started(pid: int) -> list[int]:
     """All processes that a process has started, and theirs."""
     parents: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # (it has ended meanwhile)
+        with suppress(OSError):  # it has ended meanwhile
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
     found, new = [], {pid}
     while new:

@@ -126,7 +126,7 @@ def mutable(node: ast.AST, in_class: bool = False) -> Iterator[tuple[ast.AST, bo
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 below = mutable(child, isinstance(node, ast.ClassDef) and name == "body")
-                if statement:  # (it is dropped as a statement; what it is called with may be swapped)
+                if statement:  # it is dropped as a statement; what it is called with may be swapped
                     call, _ = next(below)
                     yield call, True
                 yield from below

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 def main(arguments: list[str]) -> None:
     """One of the commands above."""
-    sys.path.append(str(ROOT / "tests"))  # (last: there is a folder "hierfl" of tests)
+    sys.path.append(str(ROOT / "tests"))  # last: there is a folder "hierfl" of tests
     from support.mutant_draw import draw
     from support.mutant_runs import Settings, run, write
     from support.mutant_table import table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-if TYPE_CHECKING:  # (a plugin of pytest: who imports it first has its asserts as they are written)
+if TYPE_CHECKING:  # a plugin of pytest: who imports it first has its asserts as they are written
     from .budget import Budget
 
 

@@ -54,6 +54,12 @@ for number in range(24):
 X, hospital = x, client
 """.replace("from PIL", "from pathlib import Path\nfrom PIL", 1),
     "extend": DATA,
+    "figures": """
+import sys
+sys.path.insert(0, "docs/gallery")
+from eight_schools import data
+data().to_csv("schools.csv", index=False)
+""",
     "mixed-effects": TABLE
     + """
 df["pressure"] = 120 + 5 * rng.normal(size=240)
@@ -109,5 +115,17 @@ x_few, y_few = x[:6], y[:6]
 ten = np.tile(np.arange(10), 192)
 np.savez("mine.npz", x_train=np.repeat(x, 8, 0), y_train=ten, x_test=x, y_test=ten[:240])
 x, ax = torch.as_tensor(x[:5]), pyplot.figure().gca()
+""",
+    "start-engineer": """
+from pathlib import Path
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_digits
+images, labels = load_digits(return_X_y=True)
+images = (images.reshape(-1, 8, 8) * 15).astype(np.uint8)
+for number, (image, label) in enumerate(zip(images[:40], labels)):
+    folder = Path("new-phone/phone-20") if number < 20 else Path("labelled/phone-20", str(label))
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(folder / f"{number}.png")
 """,
 }

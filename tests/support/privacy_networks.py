@@ -28,7 +28,7 @@ from scipy.special import log_ndtr
 from hierfl import Federation, fit
 from hierfl.experiments import methods
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support.attacks import membership
 from support.privacy_settings import CANDIDATES, CLIP, SETTINGS, Setting, chosen
 
@@ -98,7 +98,7 @@ def fitted(
     """
     settings, rounds = setting or chosen((method, unit, federation.clients))
     noise = {} if unit == "none" else {"dp": unit, "epsilon": epsilon, "clip": CLIP[unit]}
-    masked = unit == "client" and federation.clients == MANY  # (as in a study, with more noise than without masks)
+    masked = unit == "client" and federation.clients == MANY  # as in a study, with more noise than without masks
     start = time.perf_counter()
     run = fit(
         methods.load(method).cls(architecture(network, federation), **settings), federation, seed=seed, progress=False,
@@ -191,7 +191,7 @@ def attacked(x: np.ndarray, y: np.ndarray, rows: int, models: int, epsilon: floa
     member = membership.halves(models, rows)
     scores = np.stack([confidence(which, k) for k, which in enumerate(member)])
     found = membership.likelihood_ratio(scores, member)
-    others = float((scores[~member] > 0).mean())  # (of more than one half for the right label)
+    others = float((scores[~member] > 0).mean())  # of more than one half for the right label
     return {"auc": found.auc, "auc_se": found.se, "tpr_at_fpr_1": found.tpr, "others_right": others}
 
 

@@ -24,7 +24,7 @@ from hierfl.data.formula.federate import from_formula
 from hierfl.inference import fit
 from hierfl.models.mixed_effects.method import MixedEffects
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support import private_formulas, private_rounds
 
 #: no noise, and the budgets

@@ -30,7 +30,7 @@ from hierfl.models.mixed_effects.method import MixedEffects
 from hierfl.models.mixed_effects.private.working_release import message_parts
 from hierfl.models.mixed_effects.report.summary import effects_table
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support.private_formulas import number_of
 
 SITES, PATIENTS, LEVEL = 10, 200, 0.9

@@ -14,7 +14,7 @@ from hierfl.inference import fit
 from hierfl.inference.engines.distributed import DistributedEngine
 from hierfl.inference.engines.ranks import follows
 
-sys.path.append(str(Path(__file__).parents[1]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[1]))  # last: there is a folder "hierfl" of tests
 from support.engine_cases import CASES, how_of, keep, named, spoiled_messages
 
 

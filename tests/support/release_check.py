@@ -29,7 +29,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 #: places of relative links in Markdown
 RELATIVE = re.compile(r"\]\((?!https?:|#|mailto:)([^)\s]+)\)")
-#: (setuptools changes sys.argv)
+#: Setuptools changes sys.argv.
 BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
 
 

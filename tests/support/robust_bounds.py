@@ -23,7 +23,7 @@ def quantile(clients: int, rounds: int, replicates: int, seed: int = 0) -> float
     """The largest of the three kinds' 95 % quantiles."""
     rng, found = np.random.default_rng(seed), []
     for kind in ("normal", "heavy tails", "one outlies"):
-        # (spreads far above the least ones)
+        # Spreads far above the least ones.
         largest = [np.nanmax(standing.distances(100 * honest(rng, rounds, clients, kind))) for _ in range(replicates)]
         found.append(float(np.quantile(largest, 0.95)))
     return max(found)
@@ -34,7 +34,7 @@ def estimate_quantile(clients: int, replicates: int, seed: int = 0) -> float:
     rng, found = np.random.default_rng(seed), []
     for kind in ("normal", "heavy tails", "one outlies"):
         for p in (1, 2):
-            for scale in (1.0, 4.0):  # (as standard errors say, or sites differ by more)
+            for scale in (1.0, 4.0):  # as standard errors say, or sites differ by more
                 largest = []
                 for _ in range(replicates):
                     own = scale * honest(rng, 1, clients, kind, p)[0]

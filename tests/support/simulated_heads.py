@@ -108,7 +108,7 @@ def fitted(truth: Truth, rounds: int, seed: int = 0, final: Final = "method", **
     """PFedEB without a base, w's prior known; final as of :func:`~hierfl.inference.fit`."""
     chosen = {"base_epochs": 0, "w_scale": S_W, "spreads": "pooled", "draws": DRAWS, **settings}
     if not CLASSES[truth.family]:
-        chosen.setdefault("points", 2)  # (any number is exact)
+        chosen.setdefault("points", 2)  # any number is exact
     method = PFedEB(truth.net, **chosen)
     how: dict[str, Any] = {"dtype": torch.float64, "progress": False, "evaluate_every": 10_000, "final": final}
     return fit(method, truth.fed, rounds=rounds, seed=seed, **how)

@@ -18,7 +18,7 @@ import pandas as pd
 
 try:
     from support.structures import CELLS, Cell
-except ModuleNotFoundError:  # (as a script, beside it)
+except ModuleNotFoundError:  # as a script, beside it
     from structures import CELLS, Cell
 
 from hierfl import mixed_model

@@ -93,7 +93,7 @@ class Proposal:
             raise UserError("say who approves: --by NAME")
         study, card = self.member.study, self.home.identity.card
         audit = Audit(self.home.folder)
-        audit.check(self.ledger.seen(card.fingerprint))
+        audit.check(self.ledger.last_audit_head(card.fingerprint))
         approval = Approval(
             study.digest, study.roster, study.table["method_digest"], code_digest(), self.policy.digest, study.name,
             keep_rows(self.data, self.ledger), self.member.client, by.strip(), now(), self.allowed,
@@ -168,7 +168,7 @@ def _member(home: Home, study: Study, client: str, data: Path | None, reading: R
         if data is None and before is None:
             raise UserError(f"{study.name} is new to {home.folder}: say --data FILE")
         data, reading = data or (before.data if before else None), reading or (before.reading if before else Reading())
-    assert data is not None  # (as of above)
+    assert data is not None  # as of above
     return Membership(folder, study, client, data.absolute(), reading)
 
 

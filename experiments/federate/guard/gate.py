@@ -68,7 +68,7 @@ class Gate:
     def __init__(self, home: Home, folder: Path, *, ledger: Ledger | None = None, device: str = "cpu") -> None:
         self.home, self.folder, self.device, self.ledger = home, folder, device, ledger or Ledger()
         identity, audit = home.identity, Audit(home.folder)
-        audit.check(self.ledger.seen(identity.card.fingerprint))
+        audit.check(self.ledger.last_audit_head(identity.card.fingerprint))
         self.answers, self.replies = Answers(folder), Replies(identity, audit, self.ledger)
         self._load()
 
@@ -111,7 +111,7 @@ class Gate:
             OSError: where the disk cannot hold what has to be kept; nothing is answered then.
             UserError: for an audit file or ledger that is not what it was.
         """
-        asked = Asked.of(request)
+        asked = Asked.unsigned(request)
         refused: Refused | None = None
         try:
             reply = self._answer(asked)
@@ -219,7 +219,7 @@ class Gate:
 
     @property
     def _data(self) -> SiteRows:
-        assert isinstance(self.site.data, SiteRows)  # (as of Membership.site)
+        assert isinstance(self.site.data, SiteRows)  # as of Membership.site
         return self.site.data
 
     def _check_totals(self, tensors: State) -> None:
@@ -264,7 +264,7 @@ class Gate:
         if train and not self._policy.train_scores:
             raise Refused("policy", "scores of training rows are asked for")
         self._broadcasts_of(site).check_form(head, tensors)
-        assert self._approval is not None  # (as of _check_approval)
+        assert self._approval is not None  # as of _check_approval
         if explores(site.method, head, tensors) and not may_explore(self._policy, self._approval.allowed):
             raise Refused("policy", "it explores, and the approval does not allow that")
 
@@ -283,7 +283,7 @@ class Gate:
         Raises:
             Refused: where its slot is taken, or the budget is used up.
         """
-        assert self._approval is not None  # (as of _check_approval)
+        assert self._approval is not None  # as of _check_approval
         site, study, allowed, budget = self.site.site, self.member.study, self._approval.allowed, 0
         charge = charge_of(asked.charged, head, slot, tensors, self.member, self._approval.data, site)
         if site is not None:

@@ -243,7 +243,7 @@ class Ledger:
 
     # -- audit heads --------------------------------------------------------------------------------------------
 
-    def seen(self, key: str) -> tuple[int, str] | None:
+    def last_audit_head(self, key: str) -> tuple[int, str] | None:
         """The head of an audit file that this account has last seen; None for none.
 
         Args:

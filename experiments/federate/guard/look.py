@@ -25,7 +25,7 @@ def audited(home: Home, accept: str = "", ledger: Ledger | None = None) -> Audit
         UserError: for a gap, an edit, or lines that this account has seen and that are gone.
     """
     ledger, card, audit = ledger or Ledger(), home.identity.card, Audit(home.folder)
-    last_seen = ledger.seen(card.fingerprint)
+    last_seen = ledger.last_audit_head(card.fingerprint)
     try:
         audit.check(last_seen)
     except UserError as error:

@@ -131,7 +131,7 @@ class Policy:
     budget: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], path: Path) -> Policy:
+    def from_table(cls, table: Mapping[str, Any], path: Path) -> Policy:
         """From what is in a file.
 
         Args:
@@ -174,7 +174,7 @@ class Policy:
         if not path.is_file():
             raise UserError(f"{home} has no {POLICY}: hierfl federate policy {home} writes one")
         try:
-            return cls.of(tomllib.loads(path.read_text(encoding="utf-8")), path)
+            return cls.from_table(tomllib.loads(path.read_text(encoding="utf-8")), path)
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UserError(f"{path} is damaged: {error}") from error
 

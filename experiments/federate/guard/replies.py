@@ -55,7 +55,7 @@ class Asked:
     again: bool = False
 
     @classmethod
-    def of(cls, request: bytes) -> Asked:
+    def unsigned(cls, request: bytes) -> Asked:
         """A request that no one may have signed."""
         try:
             plain, head = read_request(request)

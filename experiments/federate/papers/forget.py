@@ -98,7 +98,7 @@ def _forget(home: Home, folder: Path, ended: str, ledger: Ledger) -> Forgotten:
     member = about_study(home, folder)
     with alone(folder, member["study"], member["client"], ledger):
         approval = home.approval_of(folder)
-        assert approval is not None  # (as of about_study)
+        assert approval is not None  # as of about_study
         files = digests_of(folder)
         note(home, member["study"], member["client"], "forget", {"ended": ended, "deleted": files}, ledger)
         # Margins say something of the rows.

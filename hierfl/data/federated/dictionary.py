@@ -141,7 +141,7 @@ class Dictionary:
                 check_levels_spelled(name, column.levels)
 
     @classmethod
-    def of(cls, table: Mapping[str, Any], path: Path, spellings: Spellings | None = None) -> Dictionary:
+    def from_table(cls, table: Mapping[str, Any], path: Path, spellings: Spellings | None = None) -> Dictionary:
         """From a table of a toml file, {name: {kind = ..., levels = ...}}.
 
         Args:

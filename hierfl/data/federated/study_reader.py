@@ -166,11 +166,11 @@ class StudyReader:
         units, first = {}, 0
         for level, (names, blocks) in self.levels.items():
             part = slice(first, first + len(names))
-            units[level] = Units.of(names, sums.random.mean[part], sums.random.rms[part], blocks)
+            units[level] = Units.from_moments(names, sums.random.mean[part], sums.random.rms[part], blocks)
             first += len(names)
         return replace(
             base, histogram=tuple(sums.histogram.tolist()), centre=centre, scale=sd if residual else 1.0,
-            fixed_units=Units.of(fixed, means, np.sqrt(gram.diagonal() / n), (len(fixed),)),
+            fixed_units=Units.from_moments(fixed, means, np.sqrt(gram.diagonal() / n), (len(fixed),)),
             random_units=units[CLIENT], **by_field(self._groupings(units)),
         )  # fmt: skip
 
@@ -252,8 +252,8 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
         rows |= {SERIES: True, TIME: formula.more.correlated.time or None}
     extras = tuple(name for name in EXTRAS if rows.get(name) is not None)
     reader = Reader(
-        read, groups, extras, formula.more, formula.formula, formula.places,
-        types=ColumnTypes.of(table, formula.terms.predictors), spellings=formula.dictionary.spellings, smooths=smooths,
+        read, groups, extras, formula.more, formula.formula, formula.places, smooths=smooths,
+        types=ColumnTypes.from_table(table, formula.terms.predictors), spellings=formula.dictionary.spellings,
     )  # fmt: skip
     levels = {k: (tuple(v), blocks) for k, (v, blocks) in random.items()}
     return StudyReader(formula, reader, tuple(fixed), _units_about(fixed), levels)

@@ -56,7 +56,7 @@ def _users(root: Path) -> Iterator[tuple[str, Any, Any]]:
                     raise ValueError(f"{one} has {min(lacking)!r}, and {other} has not")
             users = [(name, data[name]["x"], data[name]["y"]) for name in names]
             said = table.get("num_samples", found := [len(y) for _, _, y in users])
-            if said != found:  # (a file that was cut and mended has fewer rows than it says)
+            if said != found:  # a file that was cut and mended has fewer rows than it says
                 raise ValueError(_unlike(names, said, found))
         for name, x, y in users:
             if x and isinstance(x[0], str):

@@ -32,7 +32,7 @@ class ArgumentParser(Cursor):
 
     def call(self) -> bool:
         """A function of the list with arguments that it takes; whether a column is among them."""
-        name = self.here.text
+        name = self.current.text
         if name not in CALLS:
             raise Refused(f"unknown function {name!r}; known: {', '.join((*TRANSFORMS, *NUMPY))}")
         takes, given, texts = CALLS[name], list[str](), list[str]()
@@ -58,8 +58,8 @@ class ArgumentParser(Cursor):
 
     def argument(self, name: str, takes: Arguments, given: list[str]) -> bool:
         """One argument, of the kind that belongs there."""
-        key, kinds = self.here.text, {**takes.places, **takes.others}
-        if self.here.kind == "name" and self.tokens[self.place + 1] == Token("sign", "="):
+        key, kinds = self.current.text, {**takes.places, **takes.others}
+        if self.current.kind == "name" and self.tokens[self.place + 1] == Token("sign", "="):
             if not takes.named or key not in kinds:
                 raise Refused(f"{name} takes no argument {key!r}")
             self.place += 2
@@ -83,12 +83,12 @@ class ArgumentParser(Cursor):
     def listed(self, what: str, kind: str) -> None:
         """A list, [...] or c(...). Levels are for the table, and formulae does not get them."""
         first = self.place
-        if self.here == Token("name", "c") and self.tokens[first + 1] == sign("("):
+        if self.current == Token("name", "c") and self.tokens[first + 1] == sign("("):
             self.place += 1
             self.cut.add(first)
         closing = {"[": "]", "(": ")"}.get(self.take("[", "("), "")
         if not closing:
-            raise Refused(f"{what} is a list, as in {what.partition(': ')[2]}=[1, 2], not {self.here.shown}")
+            raise Refused(f"{what} is a list, as in {what.partition(': ')[2]}=[1, 2], not {self.current.shown}")
         # Formulae has no lists, but a function of the list's name.
         self.tokens[self.place - 1] = sign("c(")
         levels = list[Level]()
@@ -120,7 +120,7 @@ class ArgumentParser(Cursor):
     def literal(self, what: str, kind: str) -> None:
         """A number, a flag, a level or a contrast."""
         negative = kind in (NUMBER, LEVEL) and bool(self.take("-"))
-        token = self.here
+        token = self.current
         self.place += 1
         whole = token.kind == "number" and token.text.isdigit()
         if token.kind == "number" and kind in (NUMBER, LEVEL):
@@ -159,7 +159,7 @@ class ArgumentParser(Cursor):
     def side(self) -> bool:
         """What may be compared: a text, or a sum."""
         compared = self.tokens[self.place + 1].text in _COMPARISONS or self.tokens[self.place - 1].text in _COMPARISONS
-        if self.here.kind == "text" and compared:
+        if self.current.kind == "text" and compared:
             self.place += 1
             return False
         columns = self.factors()
@@ -193,7 +193,7 @@ class ArgumentParser(Cursor):
         if not columns:
             raise Refused("a power of a number is a number: write that")
         self.take("-")
-        token = self.here
+        token = self.current
         self.place += 1
         if token.kind != "number" or float(token.text) > MAX_EXPONENT:
             raise Refused(f"an exponent is a number up to {MAX_EXPONENT}, not {token.shown}")
@@ -202,7 +202,7 @@ class ArgumentParser(Cursor):
         return columns
 
     def atom(self) -> bool:
-        token = self.here
+        token = self.current
         if token.kind == "number":
             self.place += 1
             return False

@@ -191,7 +191,7 @@ class ColumnTypes:
     truths: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, df: pd.DataFrame, names: Collection[str], truths: frozenset[str] = frozenset()) -> ColumnTypes:
+    def from_table(cls, df: pd.DataFrame, names: Collection[str], truths: frozenset[str] = frozenset()) -> ColumnTypes:
         """Those of columns that :func:`typed` has read."""
         numbers = frozenset(name for name in names if df[name].dtype.kind in "biuf")
         return cls(numbers, {name: tuple(df[name].unique()) for name in sorted(set(names) - numbers)}, truths)

@@ -49,7 +49,7 @@ class Correlation:
     most: int = 0
 
     @classmethod
-    def of(cls, text: str) -> Correlation | None:
+    def parse(cls, text: str) -> Correlation | None:
         """As it is written; None for nothing.
 
         Raises:

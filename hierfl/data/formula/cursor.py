@@ -28,11 +28,11 @@ class Cursor:
         self.orders: dict[str, tuple[Level, ...]] = {}  # of categories whose levels are listed
 
     @property
-    def here(self) -> Token:
+    def current(self) -> Token:
         return self.tokens[self.place]
 
     def at(self, *signs: str) -> bool:
-        return self.here.kind == "sign" and self.here.text in signs
+        return self.current.kind == "sign" and self.current.text in signs
 
     def take(self, *signs: str) -> str:
         """The sign that is next, if it is one of these; else nothing, and nothing is taken."""
@@ -43,7 +43,7 @@ class Cursor:
 
     def expect(self, sign: str, where: str) -> None:
         if not self.take(sign):
-            raise Refused(f"{sign!r} is missing {where}, before {self.here.shown}")
+            raise Refused(f"{sign!r} is missing {where}, before {self.current.shown}")
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
@@ -56,7 +56,7 @@ class Cursor:
 
     def column(self) -> str:
         """The name of a column, as the table has it."""
-        token = self.here
+        token = self.current
         if token.kind not in ("name", "quoted") or token.text in _LITERALS:
             raise Refused(f"a column or a function is expected, not {token.shown}")
         self.place += 1

@@ -25,8 +25,8 @@ class FormulaParser(ArgumentParser):
         self.sum()
         if self.at("|"):
             raise Refused("random effects are written in parentheses, as in (1 | site)")
-        if self.here.kind != "end":
-            raise Refused(f"{self.here.shown} is not expected there")
+        if self.current.kind != "end":
+            raise Refused(f"{self.current.shown} is not expected there")
         safe = self._text(0, len(self.tokens) - 1)
         selections = tuple(dict.fromkeys(self.selections))
         return Formula(
@@ -48,11 +48,11 @@ class FormulaParser(ArgumentParser):
         self.tokens[:4] = [Token("name", "I"), *equal]
 
     def response(self) -> None:
-        if self.here.kind in ("end", "number", "text") or self.at("~", "(", "+", "-"):
-            raise Refused(f"its response is {self.here.shown}, not a column or one function of columns")
+        if self.current.kind in ("end", "number", "text") or self.at("~", "(", "+", "-"):
+            raise Refused(f"its response is {self.current.shown}, not a column or one function of columns")
         self.term()
         if not self.take("~"):
-            raise Refused(f"its response is one column, or one function of columns: not more, as {self.here.shown}")
+            raise Refused(f"its response is one column, or one function of columns: not more, as {self.current.shown}")
 
     def count(self, terms: int) -> int:
         if terms > MAX_EFFECTS:
@@ -92,7 +92,7 @@ class FormulaParser(ArgumentParser):
         if terms == 1:
             base = "".join(token.text for token in self.tokens[start : self.place - 1])
             raise Refused(f"a power of one effect is the effect itself; of numbers it is I({base}**2)")
-        exponent = self.here
+        exponent = self.current
         self.place += 1
         if exponent.kind != "number" or not exponent.text.isdigit() or not 1 <= int(exponent.text) <= MAX_EXPONENT:
             raise Refused(f"'**' takes a whole number from 1 to {MAX_EXPONENT}, not {exponent.shown}")
@@ -102,13 +102,13 @@ class FormulaParser(ArgumentParser):
 
     def signed(self) -> int:
         if sign := self.take("+", "-"):
-            if sign == "-" and self.here.text not in ("0", "1"):
-                raise Refused(f"a '-' at the beginning takes 1 (no intercept), not {self.here.shown}")
+            if sign == "-" and self.current.text not in ("0", "1"):
+                raise Refused(f"a '-' at the beginning takes 1 (no intercept), not {self.current.shown}")
             self.count(1)
         return self.term()
 
     def term(self) -> int:
-        token = self.here
+        token = self.current
         if self.take("("):
             return self.group()
         if self.take("{"):
@@ -142,11 +142,11 @@ class FormulaParser(ArgumentParser):
         column, numbers = self.column(), dict[str, float]()
         kept = self.place - 1
         while self.take(","):
-            key, k = self.here.text, self.place
+            key, k = self.current.text, self.place
             if key not in ("k", "df", "lower", "upper") or self.tokens[k + 1] != Token("sign", "="):
                 raise Refused(f"a smooth term is s({column}, k=10), or s({column}, k=10, lower=0, upper=1)")
             self.place += 2
-            negative, number = bool(self.take("-")), self.here
+            negative, number = bool(self.take("-")), self.current
             key = "k" if key == "df" else key
             if number.kind != "number" or key in numbers:
                 raise Refused(f"s: {key} is a number, said once, not {number.shown}")
@@ -189,9 +189,9 @@ class FormulaParser(ArgumentParser):
         """Columns right of a bar, a, a:b or a/b; and whether each has effects of its own."""
         start, names, signs = self.place, list[str](), set[str]()
         while True:
-            if self.here.kind in ("name", "quoted") and self.tokens[self.place + 1].kind == "end":
+            if self.current.kind in ("name", "quoted") and self.tokens[self.place + 1].kind == "end":
                 raise Refused("a parenthesis is not closed: ')' is missing at the end")
-            if self.here.kind not in ("name", "quoted") or self.tokens[self.place + 1].text not in (")", "/", ":"):
+            if self.current.kind not in ("name", "quoted") or self.tokens[self.place + 1].text not in (")", "/", ":"):
                 raise Refused(f"random terms belong to a column of the table, not to {self._until(')', start)}")
             names.append(self.column())
             sign = self.take("/", ":")

@@ -80,7 +80,7 @@ def from_formula(
     response = response_class(family)
     if na not in get_args(Missing):
         raise unknown("value of na", na, get_args(Missing))
-    df, how = as_table(df), Spellings.of(spellings)
+    df, how = as_table(df), Spellings.from_choice(spellings)
     terms = gate.parse(formula, list(df.columns))
     roles = (known_se, event, weights, precision_weights, correlation)
     more = RowColumns(*("" if name is None else name for name in roles))

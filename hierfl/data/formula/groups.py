@@ -103,7 +103,7 @@ class Groups:
         who = [""] * len(df)
         if self.levels.client in df.columns:
             who = _names(df, self.levels.client).tolist()
-        elif len(self.inner) == 1:  # (at a site)
+        elif len(self.inner) == 1:  # at a site
             who = list(self.inner) * len(df)
         by_level = {}
         for kind, columns in self.levels.inside.items():

@@ -197,4 +197,4 @@ class Reader:
             UserError: for one that the family cannot have.
         """
         left = gate.response_alone(gate.parse(self.formula))
-        return response_class(family).read(Cells.of(gate.evaluate(left, df).response, order_of(df, left)))
+        return response_class(family).read(Cells.from_formulae(gate.evaluate(left, df).response, order_of(df, left)))

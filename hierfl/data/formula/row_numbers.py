@@ -72,7 +72,7 @@ class RowColumns:
     @property
     def correlated(self) -> Correlation | None:
         """How residuals correlate; None where they do not."""
-        return Correlation.of(self.correlation)
+        return Correlation.parse(self.correlation)
 
     @property
     def groups(self) -> set[str]:

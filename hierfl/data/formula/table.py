@@ -127,7 +127,7 @@ class FormulaTable:
         fixed = fixed[list(independent.names_kept)]
         if fixed.empty:
             raise UserError(f"every fixed effect of {formula.text!r} is zero in every row")
-        response = response_class(family).read(Cells.of(read.response, order_of(typed, formula)))
+        response = response_class(family).read(Cells.from_formulae(read.response, order_of(typed, formula)))
         if offset is not None:
             check_offset(offset)
         places = Groups.of(df, levels)
@@ -137,7 +137,7 @@ class FormulaTable:
             more.correlated.check_levels(levels, formula.own)
             inside = {columns: groups[kind] for kind, columns in levels.inside.items()}
             rows |= more.correlated.numbers(df, who, inside)
-        types = ColumnTypes.of(typed, formula.predictors, truths)
+        types = ColumnTypes.from_table(typed, formula.predictors, truths)
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
             in_order(rows), who, places, types, spellings, _means(typed, types), smooths,
@@ -219,7 +219,7 @@ def _means(df: pd.DataFrame, types: ColumnTypes) -> dict[str, float]:
 def _units(columns: Mapping[str, np.ndarray], blocks: Sequence[int]) -> Units:
     """Of columns (n,) each."""
     mean = [float(np.mean(column)) for column in columns.values()]
-    return Units.of(list(columns), mean, [root_mean_square(column) for column in columns.values()], blocks)
+    return Units.from_moments(list(columns), mean, [root_mean_square(column) for column in columns.values()], blocks)
 
 
 def root_mean_square(column: np.ndarray) -> float:

@@ -27,7 +27,7 @@ class Units:
     scale: tuple[float, ...]
 
     @classmethod
-    def of(cls, names: Sequence[str], mean: Values, rms: Values, blocks: Sequence[int]) -> Units:
+    def from_moments(cls, names: Sequence[str], mean: Values, rms: Values, blocks: Sequence[int]) -> Units:
         """Columns around their means, where their block has an intercept that takes the difference up.
 
         Args:

@@ -51,7 +51,7 @@ class Head:
     layers: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, text: str) -> Head:
+    def parse(cls, text: str) -> Head:
         """As it is written.
 
         Raises:
@@ -103,7 +103,7 @@ class Recipe:
         Raises:
             UserError: see :func:`.build.architecture`.
         """
-        head, whole = Head.of(self.head), self.spec
+        head, whole = Head.parse(self.head), self.spec
         if head.kind != "linear" and weights is None and not again:
             raise UserError(
                 f"head={self.head} is for a pretrained network: name the file of its weights, weights=FILE "

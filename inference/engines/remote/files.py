@@ -70,7 +70,7 @@ def _waiting(requests: PlainFolder, replied: set[str]) -> list[str]:
     stems = []
     for name in requests.names():
         stem = name.removesuffix(REQUEST)
-        if stem == name or name.startswith(".") or stem in replied or not (status := requests.about(name)):
+        if stem == name or name.startswith(".") or stem in replied or not (status := requests.entry_status(name)):
             continue
         path, mark = requests.path / name, (status.st_size, status.st_mtime_ns)
         if _left_alone.get(path) == mark:
@@ -192,7 +192,7 @@ class FileCourier:
             stem = name.removesuffix(REPLY)
             if stem == name or not OURS.fullmatch(stem):
                 continue
-            status = replies.about(name)
+            status = replies.entry_status(name)
             reply = replies.read(name, LARGEST) if status and stat.S_ISREG(status.st_mode) else b""
             if stem != asked:
                 if reply and not refusal_in(reply):
@@ -214,7 +214,7 @@ class _Asked:
     def looked(self) -> bytes:
         """The whole reply; nothing while there is none. A request that is not there is laid out."""
         self._lay()
-        if not self.replies.about(f"{self.name}{REPLY}"):
+        if not self.replies.entry_status(f"{self.name}{REPLY}"):
             return b""
         data = self.replies.read(f"{self.name}{REPLY}", LARGEST)
         if data and is_cut_off(data) and not self.said:
@@ -226,7 +226,7 @@ class _Asked:
         now = time.monotonic()
         if self.laid and now < self._due:
             return
-        if not self.laid or self.requests.about(f"{self.name}{REQUEST}") is None:
+        if not self.laid or self.requests.entry_status(f"{self.name}{REQUEST}") is None:
             if self.laid:
                 log.warning("the request to %s has vanished, and is laid out once more", self.client)
             self.requests.write(f"{self.name}{REQUEST}", self.request)

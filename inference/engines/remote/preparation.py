@@ -238,7 +238,7 @@ class PreparedSite:
             self._ready(totals, site)
         elif not _same(totals, self.totals):
             raise Refused("its sums over all sites are others than those that this site began with", "answered")
-        assert self.site is not None  # (as of _ready)
+        assert self.site is not None  # as of _ready
         return self.site.answer(request)
 
     def _ready(self, totals: list[State], site: Site | None = None) -> None:

@@ -199,7 +199,7 @@ class Site:
     def _calibration(self, head: dict[str, Any], tensors: State, digest: str) -> bytes:
         fitted = self._fitted(head, tensors)
         try:
-            question = Question.of(head.get("question"), self.options)
+            question = Question.from_request(head.get("question"), self.options)
         except UserError as error:
             raise Unreadable("it asks for what this study's calibration does not need") from error
         sums = flat_answer(answer(fitted, question, 1).sums)

@@ -112,7 +112,7 @@ def header(data: bytes) -> dict[str, Any]:
         raise Unreadable("it is cut off, or no safetensors file")
     try:
         head = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["hierfl"])
-    except Exception as error:  # (as above)
+    except Exception as error:  # as above
         raise Unreadable(f"it is no message of hierfl ({type(error).__name__})") from error
     if not isinstance(head, dict):
         raise Unreadable("its header is no table")

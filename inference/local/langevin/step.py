@@ -160,7 +160,7 @@ class Langevin:
 
     def _whole(self, chunk: ClientChunk, phase: object) -> State:
         batch = chunk.batch()
-        frozen = FrozenFeatures.of(batch.x, frozenset(self.names), chunk.view)
+        frozen = FrozenFeatures.from_inputs(batch.x, frozenset(self.names), chunk.view)
         noise, target = self._noise(chunk, phase), Target(chunk, self.precondition == "curvature")
         density = self._recorded(chunk, noise, lambda places: target.density(batch, frozen))
         return self._chain(chunk, target, noise, lambda: density([]))

@@ -66,7 +66,7 @@ class Full:
 
     def times(self, v: Tensor) -> Tensor:
         """H v."""
-        return along(self.matrix, v)
+        return matrix_times(self.matrix, v)
 
     def scaled(self, r: Tensor) -> ScaledFull:
         """B and its Cholesky factor."""
@@ -106,7 +106,7 @@ class ScaledFull:
 
     def seen_times(self, v: Tensor) -> Tensor:
         """(I - B^-1) v."""
-        return along(self.whole, v)
+        return matrix_times(self.whole, v)
 
     @cached_property
     def whole(self) -> Tensor:
@@ -239,7 +239,7 @@ def blocks_of(matrix: Tensor, number: int) -> Tensor:
     return matrix.unflatten(-1, shape).unflatten(-3, shape).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
-def along(matrix: Tensor, v: Tensor) -> Tensor:
+def matrix_times(matrix: Tensor, v: Tensor) -> Tensor:
     """M v, (S, a, b) and (..., S, b)."""
     if v.dim() == matrix.dim() - 1:
         return (matrix @ v[..., None]).squeeze(-1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hierfl.ppl.gaussian_factors import eigh
 
-from .forms import along
+from .forms import matrix_times
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class LowRank:
 
     def times(self, v: Tensor) -> Tensor:
         """H v."""
-        return along(self.factor, along(self.factor.mT, v)) + self.rest * v
+        return matrix_times(self.factor, matrix_times(self.factor.mT, v)) + self.rest * v
 
     def scaled(self, r: Tensor) -> ScaledLowRank:
         """B by Woodbury's identity."""
@@ -51,7 +51,7 @@ class ScaledLowRank:
         change = torch.expm1(power * torch.log1p(self.values))
         positive = self.values > 0
         factors = torch.where(positive, change / torch.where(positive, self.values, 1.0), power)
-        return v + along(self.within, factors * along(self.within.mT, v))
+        return v + matrix_times(self.within, factors * matrix_times(self.within.mT, v))
 
     def solve(self, v: Tensor) -> Tensor:
         """B^-1 v."""
@@ -78,5 +78,5 @@ class ScaledLowRank:
 
     def seen_times(self, v: Tensor) -> Tensor:
         """(I - B^-1) v."""
-        inside = along(self._scaled.mT, v) / (1 + self.values)
-        return v * self.more / self.level + along(self._scaled, inside)
+        inside = matrix_times(self._scaled.mT, v) / (1 + self.values)
+        return v * self.more / self.level + matrix_times(self._scaled, inside)

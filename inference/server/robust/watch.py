@@ -90,12 +90,12 @@ class Watch:
     _repeats: Repeats = field(default_factory=Repeats)
 
     @classmethod
-    def of(cls, options: Options, exchange: Exchange) -> Watch:
+    def for_fit(cls, options: Options, exchange: Exchange) -> Watch:
         """Of a fit."""
         return cls(exchange, parse_rule(options.robust))
 
     @torch.no_grad()
-    def seen(self, sums: Sums, singles: Singles | None, shared: State) -> Sums:
+    def after_round(self, sums: Sums, singles: Singles | None, shared: State) -> Sums:
         """Notes a round's messages; of a search, from which nothing follows without a robust rule, once somebody asks.
 
         Args:

@@ -80,7 +80,7 @@ def fitted_rows(run: Run) -> Rows:
     return Rows(inputs, federation.about["index"], owner, y)
 
 
-def rows_of(run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: bool) -> Rows:
+def rows_of(run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: bool, weights: bool = False) -> Rows:
     """The rows of a table, or those of the fit.
 
     Args:
@@ -88,6 +88,7 @@ def rows_of(run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: boo
         df: a table with the predictors; None for that of the fit.
         level: "client" needs the clients' column.
         response: whether theirs is needed; rows that lack it are left out, as they were in the fit.
+        weights: whether rows of a table with a response count as often as the fit's column of weights says.
 
     Raises:
         UserError: for a table that does not fit.
@@ -105,10 +106,15 @@ def rows_of(run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: boo
     inputs = torch.as_tensor(reader(df), dtype=torch.float64)
     y = None
     if response:
+        for name in sorted(gate.parse(reader.formula).response or ()):
+            if name not in df.columns:
+                raise no_column(name, df.columns, "the table lacks column")
         df = _in_order(reader, df, run.fitted.method.network.labels)  # type: ignore[attr-defined]
         observed = reader.response(df, run.fitted.method.network.family)  # type: ignore[attr-defined]
         y = torch.as_tensor(_numbered(run, observed.y, observed.labels), dtype=torch.float64)
-        _put_events(reader, df, inputs)
+        _put_numbers(reader, df, inputs, "event")
+        if weights:
+            _put_numbers(reader, df, inputs, "weights")
     owner = client_of_rows(run, df) if level == "client" else None
     return Rows(inputs, df.index, owner, y)
 
@@ -146,20 +152,20 @@ def _numbered(run: Run, y: np.ndarray, labels: tuple[object, ...]) -> np.ndarray
     return np.array([names.index(label) + 1.0 for label in labels])[y.astype(int) - 1]
 
 
-def _put_events(reader: Reader, df: pd.DataFrame, inputs: Tensor) -> None:
-    """What ended the times of rows, in place of events everywhere.
+def _put_numbers(reader: Reader, df: pd.DataFrame, inputs: Tensor, role: Literal["event", "weights"]) -> None:
+    """What ended the times of rows, or how often each counts, in place of ones.
 
     Raises:
         UserError: for a table that lacks the column.
     """
-    if not reader.more.event:
+    if not (column := getattr(reader.more, role)):
         return
-    if reader.more.event not in df.columns:
-        raise UserError(f"the table lacks column {reader.more.event!r}, which says what ended its times")
-    events = RowColumns(event=reader.more.event)
-    numbers = events.numbers(typed(df, gate.parse(reader.formula), [reader.more.event]))
-    place = reader.extras.index("event") - len(reader.extras)
-    inputs[:, place] = torch.as_tensor(numbers["event"])
+    if column not in df.columns:
+        what = "what ended its times" if role == "event" else "how many rows each one stands for"
+        raise UserError(f"the table lacks column {column!r}, which says {what}")
+    columns = RowColumns(**{role: column})
+    ((name, numbers),) = columns.numbers(typed(df, gate.parse(reader.formula), [column])).items()
+    inputs[:, reader.extras.index(name) - len(reader.extras)] = torch.as_tensor(numbers)
 
 
 def effects_at_estimates(fitted: Fitted) -> State:

@@ -53,7 +53,7 @@ def private_fit(method: Population, options: Options, federation: Federation) ->
     if len(columns.names) > MOST_COLUMNS:
         raise UserError(f"dp='site' is of at most {MOST_COLUMNS} columns, not {len(columns.names)}")
     private = PrivateFit(columns, options.patient_rows, (), family != "gaussian")
-    plan = Plan.of("site", options.epsilon, options.delta, mechanisms(family))
+    plan = Plan.for_epsilon("site", options.epsilon, options.delta, mechanisms(family))
     return replace(
         private, sds=tuple(noise_sd(private.numbers, private.sensitivity, plan.multiplier(name)) for name in plan.parts)
     )

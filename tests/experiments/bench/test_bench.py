@@ -139,8 +139,8 @@ def test_operations_of_a_round_are_counted_as_by_hand() -> None:
 def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"about": "small", "event": (1, 4, 4), "examples": 60, "clients": 4, "network": "mlp:5", "batch": 15}
     monkeypatch.setitem(SETTINGS, "digits", type(SETTINGS["digits"])(**small))
-    monkeypatch.setattr(timing, "matmul_rate", partial(timing.matmul_rate, size=256))  # (2048 take seconds)
-    monkeypatch.setattr(bench, "peak_memory", lambda *_: 123.0)  # (a process for each setting)
+    monkeypatch.setattr(timing, "matmul_rate", partial(timing.matmul_rate, size=256))  # 2048 take seconds
+    monkeypatch.setattr(bench, "peak_memory", lambda *_: 123.0)  # a process for each setting
     before = torch.get_num_threads()
     code, out, _ = hierfl("bench", "digits", "--repeats", "1", "--clients", "4,6", "--out", "b.json")
     assert code == 0
@@ -231,7 +231,7 @@ def test_memory_is_kept_unless_the_environment_says_how_to_allocate(said: dict[s
     assert done.returncode == 0, done.stderr
     kept, faults = map(int, done.stdout.split())
     assert kept == keeps
-    assert faults < 10 if keeps else faults >= 32  # (huge pages have 2 MiB)
+    assert faults < 10 if keeps else faults >= 32  # huge pages have 2 MiB
 
 
 def test_lines_of_mixed_models_fit_eighty_letters() -> None:

@@ -29,7 +29,7 @@ def test_lists(hierfl: Call) -> None:
     code, out, _ = hierfl("methods", "pfedvem")
     assert code == 0
     assert all(name in out for name in ("sigma_0", "head_lr", "prior", "on digits: head_lr="))
-    assert ":class:" not in hierfl("methods", "pfedhb")[1]  # (words of docstrings)
+    assert ":class:" not in hierfl("methods", "pfedhb")[1]  # words of docstrings
     code, out, _ = hierfl("datasets")
     assert code == 0
     assert all(name in out for name in ("digits", "FILE.npz", "label-skew:C", "dirichlet:BETA"))
@@ -40,7 +40,7 @@ def test_help_is_fast_and_heavy_imports_wait() -> None:
     command = [sys.executable, "-m", "hierfl", "--help"]
     seconds = []
     for _ in range(3):
-        start = spent()  # (CPU seconds of this process and its children: others may hold the cores)
+        start = spent()  # CPU seconds of this process and its children: others may hold the cores
         subprocess.run(command, check=True, capture_output=True)
         seconds.append(spent() - start)
     assert min(seconds) < slowness()

@@ -113,7 +113,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
     in_this_process("run", "pfedvem", *TINY, "--out", tmp_path / "first")
     shutil.rmtree(tmp_path / "first")
-    # (as often as it costs little depends on the clock: a kill must find what was counted)
+    # As often as it costs little depends on the clock: a kill must find what was counted.
     monkeypatch.setattr(CheckpointKeeper, "due", lambda self: True)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -206,7 +206,7 @@ def test_a_kill_at_any_time_leaves_nothing_stuck(place: Path, name: str, kills: 
         code = forked(again, partial(signal.setitimer, signal.ITIMER_REAL, after))
         assert code in (0, -signal.SIGALRM), Path("out.txt").read_text()
         done += code != 0
-        if code == 0:  # (it was faster than the kill: once more, from the beginning)
+        if code == 0:  # it was faster than the kill: once more, from the beginning
             assert told() == whole
             shutil.rmtree("o")
     again = ("run", "--resume", "o", "--quiet") if name == "run" and Path("o/config.toml").is_file() else command

@@ -84,11 +84,11 @@ def test_the_bound_reaches_the_fit_and_is_kept_by_a_resumed_one(hierfl: Call, tm
     config, state = tmp_path / "other/config.toml", tmp_path / "other/checkpoint/checkpoint.json"
     summary = (tmp_path / "other/summary.json").read_text()
     config.write_text("".join(x for x in config.read_text().splitlines(True) if "max_message_ratio" not in x))
-    assert hierfl("run", "--resume", "other", "--quiet")[0] == 0  # (it is the default)
+    assert hierfl("run", "--resume", "other", "--quiet")[0] == 0  # it is the default
     assert (tmp_path / "other/summary.json").read_text() == summary
     record = json.loads(state.read_text())
     assert record["fit"]["max_message_ratio"] == 1e6
-    for changed in ({"max_message_ratio": 10.0}, {}):  # (another one; none)
+    for changed in ({"max_message_ratio": 10.0}, {}):  # another one; none
         del record["fit"]["max_message_ratio"]
         record["fit"] |= changed
         record["checksum"] = checksum(record)

@@ -41,7 +41,7 @@ def test_a_csv_is_what_the_frame_is(tmp_path: Path) -> None:
         "classification", 2, ["a", "b", "c"], [16] * 3, [4] * 3,
     )  # fmt: skip
     x, y = fed.examples(fed.train[1])
-    # (arm's three levels first, of which each row has one; age is standardised)
+    # Arm's three levels first, of which each row has one; age is standardised.
     assert x.shape == (16, 4)
     assert bool((x[:, :3].sum(1) == 1).all())
     assert x[:, 3].abs().max() < 4

@@ -82,7 +82,7 @@ def test_ranks_are_started_and_how_they_end_is_told(
     for ends, code, said in (
         ("exit 0", 0, ""),
         ("test $RANK = 0 || kill -KILL $$; sleep 0.2", 1, "error: rank 1 was killed (SIGKILL)"),
-        ("exit 2", 2, ""),  # (the first one's words are on the screen)
+        ("exit 2", 2, ""),  # the first one's words are on the screen
     ):
         python.write_text(f'#!/bin/sh\necho "$RANK of $WORLD_SIZE at $MASTER_PORT: $*" > place.$RANK\n{ends}\n')
         python.chmod(0o700)
@@ -134,7 +134,7 @@ def test_ranks_at_a_terminal_write_one_folder(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="ranks are found in /proc")
 def test_a_rank_that_is_killed_ends_the_run_which_goes_on(tmp_path: Path) -> None:
     """In one line, and with another number of ranks."""
-    # (where steps are long, rounding grows)
+    # Where steps are long, rounding grows.
     rounds = ["--rounds", "40", "--evaluate-every", "10", "--set", "base_lr=1e-5", "--set", "head_lr=1e-6"]
     run = started(*RUN, *rounds, "--out", "run", "--engine", "distributed", "--ranks", "2", folder=tmp_path)
     until = time.monotonic() + 120
@@ -153,5 +153,5 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on(tmp_path: Path) -> Non
     plate = started(*RUN, *rounds, "--out", "plate", folder=tmp_path)
     assert plate.communicate() == ("", "")
     for one, two in zip(numbers(tmp_path / "plate"), numbers(tmp_path / "run"), strict=True):
-        smooth = [name for name in one if name.endswith("nll")]  # (counts jump where rounding tips a prediction)
+        smooth = [name for name in one if name.endswith("nll")]  # counts jump where rounding tips a prediction
         assert [two[name] for name in smooth] == pytest.approx([one[name] for name in smooth], rel=1e-3)

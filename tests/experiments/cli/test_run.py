@@ -125,7 +125,7 @@ def test_ctrl_c_says_how_to_go_on(hierfl: Call, tmp_path: Path) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.alarm(60)
 
-    assert hierfl("run", "fedavg", *SMALL, "--out", "first")[0] == 0  # (what that imports, the child has)
+    assert hierfl("run", "fedavg", *SMALL, "--out", "first")[0] == 0  # what that imports, the child has
     child, start = fork(("run", "fedavg", "--rounds", "2000", "--out", "a[b] c"), listening), time.monotonic()
     while not (tmp_path / "a[b] c/metrics.csv").exists() and time.monotonic() - start < 60:
         time.sleep(0.05)
@@ -134,7 +134,7 @@ def test_ctrl_c_says_how_to_go_on(hierfl: Call, tmp_path: Path) -> None:
     err = (tmp_path / "out.txt").read_text()
     assert err.splitlines()[0] == "writing to a[b] c"
     assert err.splitlines()[-1] == "stopped; go on with: hierfl run --resume a[b] c"
-    with lock_run_folder(tmp_path / "a[b] c"):  # (the lock was released)
+    with lock_run_folder(tmp_path / "a[b] c"):  # the lock was released
         pass
 
 

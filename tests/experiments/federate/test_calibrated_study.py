@@ -87,7 +87,7 @@ def test_options_are_agreed_on_and_an_older_study_has_none(
     assert study.options("cpu").calibrate == "temperature"
     assert study.options("cpu").conformal == 0.1
     older = {**study.table, "run": {k: v for k, v in study.table["run"].items() if k not in ("calibrate", "conformal")}}
-    assert Study.of(older, study.path).options("cpu").calibrate == "none"
+    assert Study.from_table(older, study.path).options("cpu").calibrate == "none"
 
 
 @pytest.mark.parametrize("given", [{"calibrate": "temperature"}, {"conformal": 0.1}])

@@ -54,7 +54,7 @@ def test_what_fails_says_what_to_do(home: Path, tmp_path: Path, hierfl: Call) ->
         f"nothing answers at 127.0.0.1:{port} (Connection refused): start flower-superlink", "fail  study: no file",
     ):  # fmt: skip
         assert line in text
-    assert "clock" not in text  # (a folder that is not there is one line)
+    assert "clock" not in text  # a folder that is not there is one line
 
 
 def test_disks_clocks_links_and_ports(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ def test_late_replies_are_not_used(own: dict[str, Path], tmp_path: Path) -> None
         if list((tmp_path / "exchange" / "h01" / "requests").glob("000002-round-*")):
             late.append("h01")
             names = [name for name in names if name != "h01"]
-        elif late:  # (it answers round 2 when round 3 is asked)
+        elif late:  # it answers round 2 when round 3 is asked
             late.clear()
         place.answers(names)
 
@@ -209,7 +209,7 @@ def test_a_site_that_joins_late_and_one_that_leaves(
     first.write_text(text.replace('    "h00",\n', ""))
     parties.put_into(first)
     place.files = own
-    for name in ("h01", "h02", "h03"):  # (everybody agrees on the new roster)
+    for name in ("h01", "h02", "h03"):  # everybody agrees on the new roster
         place.restart(name)
     place.serve(resume=True)
     assert "the roster has changed after round 3: left h00" in caplog.messages
@@ -227,7 +227,7 @@ def test_a_site_that_joins_late_and_one_that_leaves(
     expected, _ = left.fitted.method.population_summary(left.fitted)
     found = read_frame(tmp_path / "server" / "effects.csv", ("effect", "note"))
     assert expected is not None
-    slopes = [not name.startswith("Intercept") for name in expected.effect]  # (ages are centred at all four sites')
+    slopes = [not name.startswith("Intercept") for name in expected.effect]  # ages are centred at all four sites'
     np.testing.assert_allclose(found.estimate[slopes], expected.estimate[slopes], rtol=1e-6)
 
 

@@ -249,13 +249,13 @@ def test_a_refusal_ends_what_needs_all_and_is_not_waited_for(tmp_path: Path) -> 
         assert set(ask(dict.fromkeys(sites.sites, asked))) == {"place-00"}
         assert ask.refusing == {"place-00"}
         done.set()
-        # (beside this: a site that is done already answers nobody, until its socket is closed)
+        # Beside this: a site that is done already answers nobody, until its socket is closed.
         threading.Thread(target=nudge, args=(sites.folder / "place-00",), daemon=True).start()
         answering.join(20)
         assert not answering.is_alive()
     others = {name: site for name, site in sites.sites.items() if name != "place-00"}
     sites.sites = others
-    with at_their_sockets(sites):  # (place-00 is away for good, and holds nobody up)
+    with at_their_sockets(sites):  # place-00 is away for good, and holds nobody up
         asked = encode({"kind": "round", "round": 1}, {})
         assert set(ask(dict.fromkeys(["place-00", *others], asked))) == set(others)
 

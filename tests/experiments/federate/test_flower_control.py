@@ -130,11 +130,11 @@ def test_what_ends_the_follower_ends_the_server(
         def stop(self, run: str) -> None:
             stopped.append(run)
 
-    # (to this thread: of a signal to the process another thread may be told, and this one would wait for ever)
+    # To this thread: of a signal to the process another thread may be told, and this one would wait for ever.
     monkeypatch.setattr(flower_server, "_followed", lambda *given: signal.raise_signal(number))
     before = signal.getsignal(signal.SIGTERM)
     request.addfinalizer(partial(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT)))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # (a shell's background processes ignore it)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     more: Any = {"resume": False, "restart": False, "deadline": 0.0, "trust_code": False, "say": lines.append}
     with pytest.raises((Terminated, KeyboardInterrupt)):
         serve_in_superlink(study, tmp_path / "server", Started(), tmp_path / "coordinator", **more)  # type: ignore[arg-type]

@@ -31,7 +31,7 @@ class Processes:
 
     def __init__(self, study: Path, files: dict[str, Path], folder: Path, parties: Parties) -> None:
         self.study, self.files, self.folder = study, files, folder
-        self.place = FileStudy(study, files, folder, parties)  # (who approves the study at every site)
+        self.place = FileStudy(study, files, folder, parties)  # who approves the study at every site
         parties.server.save(folder / SERVER)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -100,9 +100,9 @@ def round_of(place: Processes) -> int:
 def test_twenty_kills_change_nothing(masked: bool, tmp_path: Path) -> None:
     """``kill -9`` of the server and of sites at random moments; whoever was killed is begun again, and awaited."""
     own, given = write_tables(patients(3), tmp_path / "data"), dict[str, Any]()
-    if masked:  # (each stage would have to be at three sites)
+    if masked:  # each stage would have to be at three sites
         given = {"masked": True, "parties": Parties.of(own), "formula": "y ~ center(age) + (1 | site)"}
-    # (until a step is exactly zero, after some ten rounds: fewer than those that are waited for below)
+    # Until a step is exactly zero, after some ten rounds: fewer than those that are waited for below.
     settings = {"draws": 0, "tol": 1e-300}
     study = formula_study(tmp_path, own, rounds=60, evaluate_every=20, settings=settings, **given)
     plain = FileStudy(study, own, tmp_path / "plain", given.get("parties"))
@@ -115,7 +115,7 @@ def test_twenty_kills_change_nothing(masked: bool, tmp_path: Path) -> None:
                 wait_for_round(place, end)
                 time.sleep(rng.uniform(0.0, 0.03))
                 name = rng.choice(list(place.running))
-            else:  # (once more, while it starts)
+            else:  # once more, while it starts
                 time.sleep(rng.uniform(0.1, 0.5))
             status = place.running[name].poll()
             assert status is None, (status, (tmp_path / "killed" / f"{name}.log").read_text())

@@ -18,7 +18,7 @@ def test_couriers_that_misbehave_harm_nobody(tmp_path: Path, caplog: pytest.LogC
     folder, done = tmp_path / ("a long name " * 10), threading.Event()
 
     def answer(data: bytes) -> bytes:
-        if data == b"last":  # (set before it is answered: the thread looks whether it has ended after each answer)
+        if data == b"last":  # set before it is answered: the thread looks whether it has ended after each answer
             done.set()
         return data[::-1]
 

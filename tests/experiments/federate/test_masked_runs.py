@@ -49,7 +49,7 @@ def kinds(place: FileStudy, client: str = "h00") -> Counter[str]:
 def trips(rounds: int, scores: int, masks: str = "") -> int:
     """Requests by hand to a site of a network's study: hello, first sums, and the end, beside rounds and scores."""
     plain, sums = 3 + rounds + scores, rounds + scores
-    more = {"": 0, "whole": 1 + 1, "shares": 1 + 2 * -(-sums // 8) + 2 * sums}  # (counts of sites; keys, shares; lists)
+    more = {"": 0, "whole": 1 + 1, "shares": 1 + 2 * -(-sums // 8) + 2 * sums}  # counts of sites; keys, shares; lists
     return plain + more[masks]
 
 
@@ -78,7 +78,7 @@ def same_shared(place: FileStudy, expected: dict[str, torch.Tensor]) -> None:
 def test_four_hospitals_find_what_the_pooled_table_would(tmp_path: Path) -> None:
     """With masks, by files: effects and standard errors; two requests more than without masks."""
     df = patients(7)
-    df = df[df.site >= "h03"]  # (each stage is at three sites and more)
+    df = df[df.site >= "h03"]  # each stage is at three sites and more
     place = mixed(tmp_path / "masked", df=df, rounds=40, formula=FORMULA, evaluate_every=40)
     summary = place.serve()
     federation, design = from_formula(df, FORMULA)
@@ -94,7 +94,7 @@ def test_four_hospitals_find_what_the_pooled_table_would(tmp_path: Path) -> None
     assert summary["masked"] is True
     asked = kinds(place, "h03")
     assert asked.pop("keys") == 1
-    assert asked["prepare"] == 3  # (one more, of counts of sites)
+    assert asked["prepare"] == 3  # one more, of counts of sites
     assert asked["round"] == summary["rounds"]
     assert not {"shares", "sign", "open"} & set(asked)
     assert read_summary(tmp_path / "masked" / "server")["masked"] is True
@@ -122,7 +122,7 @@ def test_a_network_trains_under_masks_as_without(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "operations.md").read_text("utf-8")
     for mode, words in (("whole", "`quorum` of all sites"), ("shares", "with rounds that go on without a site")):
         (row,) = re.findall(rf"^\| .*{re.escape(words)} \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
-        assert list(map(int, row)) == [trips(30, 8), trips(30, 8, mode)]  # (two splits, four times)
+        assert list(map(int, row)) == [trips(30, 8), trips(30, 8, mode)]  # two splits, four times
 
 
 @pytest.mark.cpu(3, "a study of three sites, begun twice")

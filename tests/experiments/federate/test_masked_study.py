@@ -61,7 +61,7 @@ def test_what_cannot_be_masked_is_one_line(change: Callable[[dict], Any], line: 
     assert "\n" not in str(found.value)
     table["privacy"].pop("masked")
     path.write_text(tomli_w.dumps(table))
-    Study.read(path)  # (what is not masked may be so)
+    Study.read(path)  # what is not masked may be so
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_only_declared_messages_leave(place: tuple[FileStudy, list[tuple[str, by
         for word in (*PERSONAL, b"a secret", b"diary", b"visits", b"ward", b"dose"):
             assert word not in answer
     assert kinds == {frozenset(), frozenset(declared)}
-    assert len(answers) == 3 * (2 + len(pd.read_csv(of.folder / "server" / "participation.csv")))  # (hello, the end)
+    assert len(answers) == 3 * (2 + len(pd.read_csv(of.folder / "server" / "participation.csv")))  # hello, the end
 
 
 def test_what_leaves_is_said_by_name_shape_and_size(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_an_unknown_file_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     own = write_tables(visits(), tmp_path / "data")
     path = model_study(tmp_path, own, f"open({str(trap)!r}, 'w').close()\n{VISITS}")
     trap.unlink()
-    methods.forget()  # (as another command does)
+    methods.forget()  # as another command does
     monkeypatch.setattr(methods.trust, "trusted", lambda source: False)
     with pytest.raises(UserError, match="which you have neither named nor run before: read it, then say --trust-code"):
         Study.read(path)

@@ -32,7 +32,7 @@ def test_sites_send_one_set_of_noisy_sums(tmp_path: Path) -> None:
     assert {kind for kind, _ in asked} == {"hello", "round", "finish"}
     sent = [tensors for kind, tensors in asked if kind == "round"]
     assert len(sent) == 6
-    # (intercept, age, three levels and y: 21 products, and nothing else)
+    # Intercept, age, three levels and y: 21 products, and nothing else.
     assert {tensor.numel() for tensors in sent for tensor in tensors.values()} == {21}
     assert summary["dp"]["epsilon"] == pytest.approx(6.0, rel=1e-6)
     assert list(summary["dp"]["parts"]) == ["statistics"]

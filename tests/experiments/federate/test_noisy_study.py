@@ -48,7 +48,7 @@ def test_a_study_with_noise_asks_for_nothing_that_has_none(tmp_path: Path) -> No
     assert "its model, metrics and pictures are of its rows without noise" in page
     assert "simulation" not in page
     assert "metrics are null" not in page
-    # (of two rows of each patient one counts)
+    # Of two rows of each patient one counts.
     rows = pd.read_csv(place.files["h01"])
     held = read_site_data(Study.read(place.study), place.files["h01"], "h01")
     assert held.rows == rows["who"].nunique()
@@ -94,7 +94,7 @@ def test_studies_that_cannot_have_noise_are_one_line(
     table = tomllib.loads(path.read_text())
     change(table)
     with pytest.raises(UserError, match=words) as error:
-        Study.of(table, path)
+        Study.from_table(table, path)
     assert "\n" not in str(error.value)
 
 

@@ -74,7 +74,7 @@ def test_rounds_that_are_asked_once_more_after_a_restart_are_counted(tmp_path: P
     """Each once, whoever asks for it again with the same record; and at least one for each restart."""
     counted = []
     for restart, numbers in ((0, [1, 2]), (0, [2]), (1, [2, 3]), (1, [3]), (2, [2, 3, 4]), (3, [5])):
-        recorded = Recorded(tmp_path, "s", 20, SITES)  # (each a process of its own)
+        recorded = Recorded(tmp_path, "s", 20, SITES)  # each a process of its own
         for number in numbers:
             about = {"kind": "round", "round": number, **({"restart": restart} if restart else {})}
             recorded(dict.fromkeys(SITES, encode(about, {})))

@@ -57,7 +57,7 @@ def test_what_a_study_says_of_the_sd(tmp_path: Path) -> None:
     new, number = said(), said(response_sd=500.0)
     assert (new.data.learn_sd, number.data.learn_sd, number.data.response_sd) == ("shared", "no", 500.0)
     table = {**new.table, "data": {k: v for k, v in new.table["data"].items() if k != "learn_sd"}}
-    old = Study.of(table, new.path)
+    old = Study.from_table(table, new.path)
     assert old.data.form([]).keys() == {"n", "total", "square"}
     assert new.data.form([]).keys() - old.data.form([]).keys() == {"y_n", "y_total", "y_square"}
     sums = read_site_data(new, own["h0"], "h0").sums([])

@@ -64,7 +64,7 @@ def test_a_site_rotates_its_key_in_the_middle_of_a_study(
     for name in NAMES:
         pin_again(place, name, "north")
         place.restart(name)
-    new, place.gates["north"] = place.gates["north"], old  # (its process still has the old key)
+    new, place.gates["north"] = place.gates["north"], old  # its process still has the old key
     stopped_in_round_3(place, resume=True)
     assert [line for line in caplog.messages if line.startswith("the reply of north is dropped: it is not signed by")]
     place.gates["north"] = new

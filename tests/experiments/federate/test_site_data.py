@@ -143,7 +143,7 @@ def test_after_a_study_a_site_predicts_and_reports_by_itself(
     pictures = pictures_of(results)
     assert {"forest"} <= {path.stem for _, path in pictures}
     assert page.count("<img") == len(pictures)
-    # (one site's rows do not say what all rows would)
+    # One site's rows do not say what all rows would.
     assert not (results / "estimates.csv").exists()
     # a level that the dictionary has not
     pd.DataFrame({"age": [40.0], "stage": ["V"]}).to_csv(new, index=False)

@@ -34,5 +34,5 @@ def test_metrics_are_null_and_effects_as_before(tmp_path: Path, hierfl: Call) ->
         "4 of 4 sites give no scores of training rows: metrics are empty; estimates do not depend on them"
     ]
     assert not found["open"][0]["warnings"]
-    code, out, err = hierfl("report", tmp_path / "reticent" / "h01")  # (a site sees its own rows)
+    code, out, err = hierfl("report", tmp_path / "reticent" / "h01")  # a site sees its own rows
     assert code == 0, out + err

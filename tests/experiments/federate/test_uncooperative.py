@@ -55,7 +55,7 @@ def test_a_refusal_ends_what_needs_all_at_once(
     begun = time.monotonic()
     words = rf"h01 refuses \({kind}\): its own log says why; go on when it answers"
     with working(place, without=("h02",)), pytest.raises(UserError, match=words):
-        place.serve(lambda names: None, deadline=HANGS)  # (the others are not waited for that long)
+        place.serve(lambda names: None, deadline=HANGS)  # the others are not waited for that long
     assert time.monotonic() - begun < HANGS / 2
     refusal = read_status(tmp_path / "server")["refusals"]["h01"]
     assert (refusal["refused"], refusal["kind"]) == (kind, "prepare")

@@ -44,13 +44,13 @@ def test_accuracy_by_domain_and_paired_differences(tiny: list[str], capsys: pyte
     accuracy = {}
     for method in ("fedv", "fedavg"):
         seen = [pd.read_csv(f"t/digit-three-3-{method}-{seed}/clients.csv") for seed in (0, 1)]
-        accuracy[method] = 100 * np.array([frame["accuracy"] for frame in seen])  # (seeds, domains)
+        accuracy[method] = 100 * np.array([frame["accuracy"] for frame in seen])  # seeds, domains
     assert rows["fedv", "mnist-m"]["ours"] == pytest.approx(accuracy["fedv"][:, 1].mean())
     claims = {(c["better"], c["worse"]): c for c in made["differences"]}
     assert set(claims) == {("fedv", "fedv-gaussian-prior"), ("fedv", "fedavg")}
     gap = (accuracy["fedv"] - accuracy["fedavg"]).mean(1)
     assert claims["fedv", "fedavg"]["mean"] == pytest.approx([gap.mean(), gap.std(ddof=1) / 2**0.5])
-    assert "| 98.9 |" not in capsys.readouterr().out  # (published of five domains, not of these)
+    assert "| 98.9 |" not in capsys.readouterr().out  # published of five domains, not of these
     stamps = {p: p.stat().st_mtime_ns for p in Path("t").glob("*/summary.json")}
     assert len(stamps) == 6
     command("table", "pfedv-2", *tiny, *some, "--set", "alpha=0.1")
@@ -95,7 +95,7 @@ def test_rows_are_what_their_names_say() -> None:
         config = table_cell(table, Place("digit-three", 3, "", row), 3).config({"rounds": 20})
         run = config.run.as_table()
         assert run.pop("method") == method
-        del run["method_digest"]  # (of the method's file)
+        del run["method_digest"]  # of the method's file
         assert config.settings == {**STEPS, **settings}, row
         runs.append(run)
         said = table_cell(table, Place("digit-three", 3, "", row), 3, {"lr": 0.02}).config({}).settings
@@ -114,7 +114,7 @@ def test_models_of_one_domain_are_asked_of_all(tiny: list[str], capsys: pytest.C
     assert sum("ours" in row for row in rows.values()) == 9
     assert rows["trained on svhn", "usps"]["why"].startswith("not on this disk: mnist, svhn")
     capsys.readouterr()
-    command(*how)  # (what is there is not run again)
+    command(*how)  # what is there is not run again
     assert "digit-three, seed 0" not in capsys.readouterr().err
 
 

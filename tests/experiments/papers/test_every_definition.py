@@ -56,7 +56,7 @@ def test_a_definition_runs(name: str, sets: str, tmp_path: Path) -> None:
         assert table.figure or all(row.get("ours") is not None for row in rows)
         return
     if table.conditions[0].clients:
-        said["clients"] = [50 if "sun397" in table.data else 10]  # (which deals fifty subclasses)
+        said["clients"] = [50 if "sun397" in table.data else 10]  # which deals fifty subclasses
     copied = table.figure.get("kind") == "of-runs"
     first, few = table.conditions[0], table.headline[:2] or table.methods[:2]
     quick = next((method for method in QUICK if method in table.methods), table.methods[0])

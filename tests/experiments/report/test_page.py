@@ -66,7 +66,7 @@ def read(path: Path) -> Reader:
 
 def make(root: Path) -> None:
     """Two runs, their comparison, and pages of one of them and of that."""
-    data = ["--data", arrays(root / "d.npz"), "--split", "natural"]  # (features of few examples are soon drawn)
+    data = ["--data", arrays(root / "d.npz"), "--split", "natural"]  # features of few examples are soon drawn
     for prior in ("hierarchical", "flat"):
         small = [*data, "--rounds", 2, "--network", "mlp:8", "--draws", 3, "--quiet"]
         command("run", "pfedvem", "--prior", prior, *small, "--out", root / prior)
@@ -93,10 +93,10 @@ def test_a_page_holds_everything(pages: list[Path], hierfl: Call, tmp_path: Path
     run, comparison = map(read, pages)
     assert {"rounds", "reliability", "confidence", "features classes"} <= set(run.pictures)
     assert {"forest", "predictive check", "predictive check clients", "confidence deviation"} <= set(run.pictures)
-    assert "cost" not in run.pictures  # (each round sends as much: the curve over rounds says it)
+    assert "cost" not in run.pictures  # each round sends as much: the curve over rounds says it
     assert len(set(run.pictures)) == len(run.pictures)
     assert "All 3 clients in every round." in run.texts
-    assert not {"overview", "posterior", "trace"} & set(run.pictures)  # (no chains)
+    assert not {"overview", "posterior", "trace"} & set(run.pictures)  # no chains
     summary = json.loads((tmp_path / "hierarchical" / "summary.json").read_text())
     assert f"{summary['pm_accuracy']:.1%}" in run.texts
     assert {"head_lr", "sigma_0", summary["versions"]["torch"], "seconds_per_round"} <= set(run.texts)
@@ -140,9 +140,9 @@ def test_a_table(hierfl: Call, tmp_path: Path) -> None:
     assert code == 0, err
     page = read(tmp_path / "m" / "report.html")
     assert {"shrinkage Intercept", "effects Intercept", "predictive check"} <= set(page.pictures)
-    # (draws are independent, and effects show what a forest would)
+    # Draws are independent, and effects show what a forest would.
     assert not {"trace", "rank", "mixing", "forest"} & set(page.pictures)
-    assert "county-84" in page.texts  # (of the sortable table)
+    assert "county-84" in page.texts  # of the sortable table
     assert {"sd(Intercept)", "p_loo", "kB a message", "All 85 clients in every round."} <= set(page.texts)
     assert "m/figures/forest.png" in out.splitlines()
     estimates = pd.read_csv(tmp_path / "m" / "estimates.csv")
@@ -269,14 +269,14 @@ def test_a_browser_shows_it(pages: list[Path], tmp_path: Path, width: int) -> No
     })</script>"""
     for number, path in enumerate(pages):
         copy = tmp_path / f"{number}.html"
-        page = re.sub("<meta http-equiv=[^>]*>", "", path.read_text())  # (which allows no script but the page's own)
+        page = re.sub("<meta http-equiv=[^>]*>", "", path.read_text())  # which allows no script but the page's own
         copy.write_text(page.replace("</body>", f"{look}</body>"))
         flags = [
             "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
             "--disable-sync", "--hide-scrollbars", f"--user-data-dir={tmp_path / 'profile'}",
             f"--window-size={max(width, 500)},900", "--enable-logging=stderr", "--virtual-time-budget=5000",
         ]  # fmt: skip
-        # (a window is at least 500 wide: the phone's width is that of a frame)
+        # A window is at least 500 wide: the phone's width is that of a frame.
         frame = tmp_path / f"{number}-frame.html"
         frame.write_text(
             f'<link rel="icon" href="data:,"><iframe src="{copy.name}" style="width:{width}px;height:800px;border:0">'

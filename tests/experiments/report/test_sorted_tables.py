@@ -37,7 +37,7 @@ def test_a_long_table_can_be_sorted_and_a_short_one_has_no_buttons() -> None:
 def test_a_pictures_width_is_that_at_which_it_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "p.png"
     path.write_bytes(blank(1500, 30))
-    assert legible_width(path) == 760  # (ten inches)
+    assert legible_width(path) == 760  # ten inches
     assert "min-width: min(60rem, 760px)" in render("", "", [Section("s", pictures=[("p", path)])])
 
 

@@ -63,7 +63,7 @@ READERS = {CHECKPOINT: lambda folder: resume(folder, progress=False), SUMMARY: w
 def test_our_own_damaged_json_is_noticed(name: str, forged: bool, times: int, finished: Finished, hierfl: Call) -> None:
     """Damage anywhere; what a forger has made fit its checksum may be taken. What is noticed is one line."""
     folder = finished("pfedvem", "o")
-    (folder / "posterior.nc").unlink()  # (a page is written sooner without)
+    (folder / "posterior.nc").unlink()  # a page is written sooner without
     whole, luck, said = json.loads((folder / name).read_text()), random.Random(7), list[str]()
     for _ in range(times):
         _, record = damaged(whole, luck)

@@ -76,7 +76,7 @@ def test_it_goes_on_and_is_not_written_over(tmp_path: Path) -> None:
     assert hierfl.load_run(tmp_path / "run").rounds == 3
     assert fitted(tmp_path / "run", 1, overwrite=True).rounds == 1
     inference.fit(FedAvg(network_for(FedAvg, fed)), fed, 1, folder=tmp_path / "old", progress=False)
-    assert fitted(tmp_path / "old", 2, resume=True).rounds == 2  # (checkpoints alone)
+    assert fitted(tmp_path / "old", 2, resume=True).rounds == 2  # checkpoints alone
 
 
 def test_commands_know_a_run_of_python(hierfl: Call, tmp_path: Path) -> None:

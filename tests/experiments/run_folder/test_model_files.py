@@ -72,7 +72,7 @@ def test_a_model_leaves_what_a_run_leaves(hierfl: Call, files: Path) -> None:
     assert "The population is what a client without data" not in page
     assert "seconds a round" in page
     options = page.partition("Configuration")[2]
-    assert options.count("<td>draws</td>") == 1  # (those of the posterior: the run's own are of other methods)
+    assert options.count("<td>draws</td>") == 1  # those of the posterior: the run's own are of other methods
 
 
 def test_a_model_that_has_changed_is_not_resumed(hierfl: Call, files: Path) -> None:

@@ -20,7 +20,7 @@ def test_a_moved_folder_goes_on_with_moved_data(hierfl: Call, tmp_path: Path) ->
               "head_epochs=2", "--set", "base_epochs=1")  # fmt: skip
     assert hierfl("run", *common, "--rounds", 3, "--out", "whole")[0] == 0
     assert hierfl("run", *common, "--rounds", 2, "--out", "a")[0] == 0
-    config = tmp_path / "a/config.toml"  # (as if it had been stopped after two rounds of three)
+    config = tmp_path / "a/config.toml"  # as if it had been stopped after two rounds of three
     config.write_text(config.read_text().replace("rounds = 2", "rounds = 3"))
     (tmp_path / "b").mkdir()
     (tmp_path / "a").rename(tmp_path / "b/moved")

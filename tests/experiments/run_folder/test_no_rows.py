@@ -71,11 +71,11 @@ def test_no_file_of_a_run_has_an_entry_for_each_row(
         assert answer[0] == 0, answer
         assert hierfl("report", tmp_path / out, "--quiet", "--no-features")[0] == 0
     y, sizes = responses()["y"].to_numpy(), {*SIZES, sum(SIZES)}
-    assert len(of_rows(tmp_path / "with", sizes, y)) > 3  # (the walk sees them)
+    assert len(of_rows(tmp_path / "with", sizes, y)) > 3  # the walk sees them
     assert of_rows(tmp_path / "without", sizes, y) == []
     ours, theirs = read(tmp_path / "with/posterior.nc"), read(tmp_path / "without/posterior.nc")
     assert set(group_names(ours)) - set(group_names(theirs)) == set(BY_ROW)
-    for group in group_names(theirs):  # (all else is the same, to the bit)
+    for group in group_names(theirs):  # all else is the same, to the bit
         assert theirs[group].identical(ours[group])
     summaries = [json.loads((tmp_path / out / "summary.json").read_text()) for out in ("with", "without")]
     assert [one["held_rows"] for one in summaries] == [held_rows(ours), held_rows(theirs)]

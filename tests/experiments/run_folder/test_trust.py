@@ -53,7 +53,7 @@ def test_a_folder_from_elsewhere_runs_no_code_unasked(
     assert not mark.exists()
     assert hierfl("report", "r", "--quiet", "--trust-code")[0] == 0
     assert mark.exists()
-    assert hierfl("run", "--resume", "r", "--quiet")[0] == 0  # (from now on it is known)
+    assert hierfl("run", "--resume", "r", "--quiet")[0] == 0  # from now on it is known
 
 
 def test_what_a_user_names_needs_no_more_words(hierfl: Call, tmp_path: Path, stranger: Callable[[], Path]) -> None:

@@ -57,7 +57,7 @@ def filling(size: int) -> None:
 def test_a_full_disk_is_one_line_and_the_run_goes_on(hierfl: Call, tmp_path: Path, finished: Finished) -> None:
     """Files that may not grow beyond some size fail as on a full disk, whoever writes them."""
     finished("pfedvem", "o")
-    assert hierfl("run", "--resume", "o", "--quiet")[0] == 0  # (what that imports, the children have)
+    assert hierfl("run", "--resume", "o", "--quiet")[0] == 0  # what that imports, the children have
     for size in (2_000, 20_000):
         command = ("run", "pfedvem", *SMALL, "--out", "o", "--overwrite")
         code, said = forked(command, partial(filling, size)), (tmp_path / "out.txt").read_text()

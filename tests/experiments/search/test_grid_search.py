@@ -25,7 +25,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     assert first["cells"][0]["pm_nll"] < first["cells"][1]["pm_nll"]
     assert first["cells"][0]["diverged_local_steps"] == 0
     kept = first["cells"][0] | {"pm_nll": 0.123}
-    del kept["all_settings"]["server_lr"]  # (as if that setting were newer than the search)
+    del kept["all_settings"]["server_lr"]  # as if that setting were newer than the search
     out.write_text(json.dumps(first | {"cells": [kept, first["cells"][1]]}))
     command(*arguments, "lr=0.05,0.02")
     command(*arguments, "lr=5e-2")  # the same

@@ -22,7 +22,7 @@ def test_strays_in_a_column_of_numbers_are_named(tmp_path: Path, hierfl: Call) -
     code, out, err = hierfl(*how, "y ~ x + (1 | site)")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "'x' holds numbers, but also '?' (line 6), 'n.a.' (line 11), '1.5 mg' (line 22) and 1 more" in err
-    assert hierfl(*how, "y ~ other + (1 | site)", "--out", "o")[0] == 0  # (nobody asked for x)
+    assert hierfl(*how, "y ~ other + (1 | site)", "--out", "o")[0] == 0  # nobody asked for x
     df = tables.read("t.csv")
     assert df["x"].map(type).eq(str).all()
 

@@ -15,7 +15,7 @@ def test_the_first_rows_of_each_patient_count() -> None:
     assert within_cap(df, ["site", "who"], 1).tolist() == [True, True, False, False, True, False, True]
     assert within_cap(df, ["site", "who"], 2).tolist() == [True, True, True, False, True, True, True]
     assert within_cap(df, ["who"], 3).tolist() == [True, True, True, True, False, False, True]
-    # (whether a row counts does not depend on another patient)
+    # Whether a row counts does not depend on another patient.
     rest = df[df["who"] == 1]
     assert within_cap(rest, ["site", "who"], 2).tolist() == [True, True, False, True, True]
 

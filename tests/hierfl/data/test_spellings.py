@@ -57,7 +57,7 @@ def test_a_category_keeps_its_order_and_its_other_levels() -> None:
     assert list(found.cat.categories) == ["high", "low", "none"]
     assert found.cat.ordered
     without = column.cat.remove_categories("Low")
-    assert joined(without, "refuse") is without  # (a level without rows is no spelling)
+    assert joined(without, "refuse") is without  # a level without rows is no spelling
 
 
 def test_a_spelling_of_the_formula_wins_whether_it_occurs_or_not_and_tabs_never_do() -> None:
@@ -95,11 +95,11 @@ def test_new_names_take_the_spelling_of_the_fit() -> None:
 
 
 def test_what_is_said_of_columns() -> None:
-    said = Spellings.of("ward=join, odd = name=keep")
+    said = Spellings.from_choice("ward=join, odd = name=keep")
     assert (said["ward"], said["odd = name"], said["other"]) == ("join", "keep", "refuse")
-    assert Spellings.of({"ward": "join"}) == Spellings.of("ward=join")
-    assert Spellings.of("keep")["anything"] == "keep"
+    assert Spellings.from_choice({"ward": "join"}) == Spellings.from_choice("ward=join")
+    assert Spellings.from_choice("keep")["anything"] == "keep"
     for wrong in ("joined", "", "ward=join,arm", {"ward": "yes"}, None):
         with pytest.raises(UserError, match="unknown value of spellings .*known: refuse, join, keep"):
-            Spellings.of(wrong)  # type: ignore[arg-type]
+            Spellings.from_choice(wrong)  # type: ignore[arg-type]
     assert alike(["b", "A", "a", "B", "c"]) == [["A", "a"], ["B", "b"]]

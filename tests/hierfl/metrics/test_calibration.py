@@ -161,4 +161,4 @@ def test_sets_cover_where_clients_differ(sizes: list[int]) -> None:
 
 def test_rank_is_exact_in_decimals() -> None:
     assert [conformal_rank(n, 0.1) for n in (9, 10, 20, 100)] == [10, 10, 19, 91]
-    assert conformal_rank(100, 0.29) == 72  # (29 misses; in binary 0.29 * 100 is less)
+    assert conformal_rank(100, 0.29) == 72  # 29 misses; in binary 0.29 * 100 is less

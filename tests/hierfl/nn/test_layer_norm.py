@@ -35,4 +35,4 @@ def test_each_client_has_its_own(affine: bool) -> None:
 
 def test_only_that_of_a_vector_is_computed_so() -> None:
     assert kind_of(nn.LayerNorm(6)) is not None
-    assert kind_of(nn.LayerNorm([2, 6])) is None  # (whole pictures go the general way)
+    assert kind_of(nn.LayerNorm([2, 6])) is None  # whole pictures go the general way

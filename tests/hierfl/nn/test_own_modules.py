@@ -89,7 +89,7 @@ def test_a_projection_head_is_drawn_above_given_weights() -> None:
     module = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
     starts = [InitialWeights.of(MOON(own(module), projection=3).network, 0).base for _ in range(2)]
     assert torch.equal(starts[0]["base.0.weight"], module[0].weight)
-    assert all(torch.equal(starts[0][k], starts[1][k]) for k in starts[0])  # (the others are of the seed)
+    assert all(torch.equal(starts[0][k], starts[1][k]) for k in starts[0])  # the others are of the seed
     assert {"base.2.weight", "base.4.weight"} <= starts[0].keys()
 
 
@@ -176,7 +176,7 @@ def test_pretrained_batch_norm_becomes_what_it_computed() -> None:
     x = torch.randn(5, 1, 3, 3)
     affine, group = (without_batch_norm(module, instead) for instead in ("affine", "group"))
     assert torch.allclose(affine(x), module(x), atol=1e-5)
-    assert float(group(x).detach().std(1).min()) > 0.5  # (a group of one feature would give the bias alone)
+    assert float(group(x).detach().std(1).min()) > 0.5  # a group of one feature would give the bias alone
     for made in (affine, group):
         net = Network(made)
         assert torch.allclose(net.apply(net.parameters_from(net.init(generator("a"))), x[None])[0], made(x), atol=1e-5)

@@ -24,7 +24,7 @@ from hierfl.rng import generator
 #: of a number in bfloat16
 ROUNDING = 2.0**-8
 
-#: (smooth: rounding decides which of two pictures' numbers a ReLU or a maximum lets through)
+#: smooth: rounding decides which of two pictures' numbers a ReLU or a maximum lets through.
 NETWORKS = {
     "linear": nn.Sequential(nn.Flatten(), nn.Linear(192, 7), nn.Tanh(), nn.Linear(7, 4)),
     "pictures": nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 5)),

@@ -107,7 +107,7 @@ def test_reliability_pools_clients_and_states_its_error() -> None:
     assert line.get_ydata().tolist() == pytest.approx([0.8, 39 / 40])
     pooled, own = (abs(5 - 8) + abs(39.2 - 39)) / 50, ((9.8 - 9) / 10 + (30 - 29.4 + 8 - 5) / 40) / 2
     assert line.get_label() == f"personal models, pooled ECE {pooled:.3f}, clients' mean {own:.3f}"
-    assert [text.get_text() for text in ax.texts] == ["10", "40"]  # (predictions of each bin that has any)
+    assert [text.get_text() for text in ax.texts] == ["10", "40"]  # predictions of each bin that has any
     assert 1 < ax.get_xlim()[1] == ax.get_ylim()[1] < 1.1
 
 
@@ -121,7 +121,7 @@ def test_few_clients_of_one_size_stand_beside_their_names() -> None:
     ax = metric_by_client(frame)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["mnist", "usps", "svhn"]
     assert np.allclose(ax.collections[0].get_offsets()[:, 0], frame["accuracy"])
-    lines = client_reliability(bins, names=["mnist", "usps", "svhn"]).get_lines()[:-1]  # (the last is the axis)
+    lines = client_reliability(bins, names=["mnist", "usps", "svhn"]).get_lines()[:-1]  # the last is the axis
     assert [line.get_label() for line in lines] == ["calibrated", "mnist", "usps", "svhn", "pooled"]
     assert len({line.get_color() for line in lines[1:]}) == 4
     bins[0, :-1] = 0  # always as sure: a point, where no line can be
@@ -243,7 +243,7 @@ def test_of_thousands_of_clients_a_picture_shows_the_spread() -> None:
     bins = np.zeros((3000, 15, 3))
     bins[:, 10, 0], bins[:, 10, 1] = 10, 7.0
     bins[:, 10, 2] = rng.binomial(10, 0.7, 3000)
-    bins[:, 12, 0], bins[:, 12, 1] = 4, 3.3  # (too few to say anything of a client)
+    bins[:, 12, 0], bins[:, 12, 1] = 4, 3.3  # too few to say anything of a client
     bins[:, 14, 0], bins[:, 14, 1] = 20, 19.6
     bins[:, 14, 2] = rng.binomial(20, 0.9, 3000)
     ax = client_reliability(bins)
@@ -262,7 +262,7 @@ def test_of_thousands_of_clients_a_picture_shows_the_spread() -> None:
     assert len(ax.collections) == 1  # a band, and no line for each
     mean, _ = ax.get_lines()[0].get_data()
     assert len(mean) == 200
-    assert np.all(np.diff(mean) < 0)  # (the largest on top)
+    assert np.all(np.diff(mean) < 0)  # the largest on top
 
 
 def test_random_effects_in_order_and_beside_a_normals() -> None:
@@ -274,7 +274,7 @@ def test_random_effects_in_order_and_beside_a_normals() -> None:
     assert label == "population, 90 %"
     assert ax.patches[0].get_x() == pytest.approx(-0.8225)
     assert caterpillar(frame, "x").get_legend() is None
-    wider = caterpillar(frame, "x", sd=0.01, upper=0.5)  # (which clients' intervals know of)
+    wider = caterpillar(frame, "x", sd=0.01, upper=0.5)  # which clients' intervals know of
     assert [patch.get_x() for patch in wider.patches] == pytest.approx([-0.01645, -0.8225], rel=1e-3)
     ax = normal_quantiles(frame, "x")
     (line,) = ax.get_lines()

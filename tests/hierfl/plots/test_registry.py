@@ -21,10 +21,11 @@ def test_a_figure_has_its_own_caption_its_groups_or_none() -> None:
     assert own.startswith("How far its model lies")
     assert own != registry.caption("confidence")
     assert registry.caption("effects-x-1") == registry.caption("effects") != ""
-    assert registry.caption("clients") == ""
+    assert registry.caption("clients") == registry.caption("sizes") != ""
+    assert registry.caption("unknown") == ""
 
 
 def test_figures_of_a_section_are_in_the_order_of_their_files() -> None:
     names = ["rounds", "reliability-clients", "histogram", "reliability", "sizes", "confidence-deviation", "confidence"]
     shown = registry.of_section("run", "Clients", names)
-    assert shown == ["sizes", "histogram", "confidence-deviation", "confidence"]  # ("-" comes before ".")
+    assert shown == ["sizes", "histogram", "confidence-deviation", "confidence"]  # "-" comes before "."

@@ -17,7 +17,7 @@ def assert_tree(sides: Tensor, classes: list[int]) -> None:
     assert (sides[absent] == 0).all()
     assert (sides != 0).any(0).sum() == max(0, len(classes) - 1)
     for a, b in itertools.combinations(classes, 2):
-        assert ((sides[a] * sides[b]) == -1).sum() == 1  # (they part exactly once)
+        assert ((sides[a] * sides[b]) == -1).sum() == 1  # they part exactly once
     up = torch.rand(sides.shape[1], generator=torch.Generator().manual_seed(0))
     ways = torch.where(sides > 0, up, torch.where(sides < 0, 1 - up, torch.ones(()))).prod(1)
     assert float(ways[classes].sum()) == pytest.approx(1.0, abs=1e-6)

@@ -173,6 +173,6 @@ def test_similar_rows_are_together() -> None:
     """The largest first, each row once; together where padding costs less than another pass."""
     sizes = [3, 300, 5, 290, 100, 4]
     found = list(similar_rows(sizes, torch.device("cpu")))
-    assert found == [[1, 3], [4, 2], [5, 0]]  # (a third row padded to 100 would cost two passes)
+    assert found == [[1, 3], [4, 2], [5, 0]]  # a third row padded to 100 would cost two passes
     assert list(similar_rows(sizes, torch.device("meta"))) == [[1, 3, 4, 2, 5, 0]]
     assert list(similar_rows([], torch.device("cpu"))) == []

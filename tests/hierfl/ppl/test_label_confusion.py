@@ -46,7 +46,7 @@ def test_the_posterior_is_the_sum_over_all_assignments_where_classes_are_sure_an
     z = torch.tensor([1, 1, 0, 2, 2, 2, 0])
     for sure, tolerance in ((40.0, 1e-9), (2.0, 0.11)):
         log_d = (sure * torch.nn.functional.one_hot(z, 3).double()).log_softmax(-1)
-        # (a second client whose labels are its classes, padded)
+        # A second client whose labels are its classes, padded.
         clean = (sure * torch.nn.functional.one_hot(y, 3).double()).log_softmax(-1)
         mask = torch.ones(2, 7, dtype=torch.bool)
         mask[1, 5:] = False
@@ -55,7 +55,7 @@ def test_the_posterior_is_the_sum_over_all_assignments_where_classes_are_sure_an
             whether, which, mean = exact(d, labels, 3)
             torch.testing.assert_close(found.mean[row], mean, atol=tolerance, rtol=0)
             torch.testing.assert_close(found.which[row], which, atol=tolerance, rtol=0)
-            assert -2 * tolerance < float(found.whether[row]) - whether < 1e-9  # (a bound of the evidence)
+            assert -2 * tolerance < float(found.whether[row]) - whether < 1e-9  # a bound of the evidence
 
 
 def test_a_permutation_is_reached_from_a_population_at_the_identity_and_draws_have_the_mean() -> None:

@@ -40,7 +40,7 @@ def rows_of(case: Case, df: pd.DataFrame) -> tuple[Any, Tensor, Columns, Mapping
     sizes = [first.numel() for first in response.starts.values()]
     parts = zip(response.starts.items(), own.split(sizes), strict=True)
     values = {name: part if first.dim() else part[0] for (name, first), part in parts}
-    if case.family == "student-t":  # (whose scale is one over the spread of y)
+    if case.family == "student-t":  # whose scale is one over the spread of y
         values["log_scale"] = values["log_scale"] - np.log(response.unit)
     return response, batch.y, design.split(batch.x), values
 
@@ -48,11 +48,11 @@ def rows_of(case: Case, df: pd.DataFrame) -> tuple[Any, Tensor, Columns, Mapping
 @ALL
 def test_densities_are_scipys(case: Case) -> None:
     df = case.table(8)
-    df = df.assign(**case.known(df.assign(site=df.site.where(df.index < 1, "all"))))  # (as rows_of has the sites)
+    df = df.assign(**case.known(df.assign(site=df.site.where(df.index < 1, "all"))))  # as rows_of has the sites
     response, y, columns, values = rows_of(case, df)
     eta = 1.5 * torch.randn(y.shape, generator=generator("eta"), dtype=torch.float64)
     ours = response.distribution(eta, values, columns).log_prob(y)[0].numpy()
-    if case.family == "weibull":  # (ours holds the intercept where it is when k changes)
+    if case.family == "weibull":  # ours holds the intercept where it is when k changes
         eta = eta + (np.exp(case.own[0]) - 1) * response.c
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -121,7 +121,7 @@ def test_ratios_of_gamma_functions_keep_their_digits(size: float) -> None:
     torch.testing.assert_close(rising(y, z), expected, rtol=1e-9, atol=1e-13)
     torch.testing.assert_close(rising(y, z, 1), torch.where(counted, 1 / (z + i), 0.0).sum(-1), rtol=1e-11, atol=0)
     bend = torch.where(counted, -1 / (z + i).square(), 0.0).sum(-1)
-    torch.testing.assert_close(rising(y, z, 2), bend, rtol=1e-9, atol=0)  # (torch's own trigamma has ten digits)
+    torch.testing.assert_close(rising(y, z, 2), bend, rtol=1e-9, atol=0)  # torch's own trigamma has ten digits
 
 
 PLAIN = {"negative-binomial": "poisson", "nbinom1": "poisson", "zero-inflated-poisson": "poisson",

@@ -59,7 +59,7 @@ def test_temperature_is_the_optimum_of_all_validation_predictions(run: Run, kind
     found = minimize_scalar(objective, bounds=(-5, 5), method="bounded", options={"xatol": 1e-10})
     assert run.calibration is not None
     assert math.log(run.calibration.temperatures[kind]) == pytest.approx(-found.x, abs=1e-6)
-    assert abs(found.x) > 0.01  # (there is something to find)
+    assert abs(found.x) > 0.01  # there is something to find
     assert run.calibration.examples == len(y)
 
 

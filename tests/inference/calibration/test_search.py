@@ -70,7 +70,7 @@ def test_temperature_is_that_of_all_predictions_together(sharpness: float) -> No
     those = clients([30, 7, 0, 101], sharpness)
     ask, asked = asks(those)
     (power,), n = find_powers(ask, (0,))
-    # (scipy compares values of the objective, which are flat to about the root of their rounding)
+    # Scipy compares values of the objective, which are flat to about the root of their rounding.
     assert -np.log(power) == pytest.approx(optimum(those), abs=1e-6)
     assert n == 138
     assert len(asked) <= 15
@@ -120,7 +120,7 @@ def test_threshold_is_the_order_statistic_rounded_up(order: Callable[[list[Clien
         found, n = find_threshold(asks(order(those))[0], 0, alpha)
         assert n == 163
         assert exact <= found <= exact + 1e-6
-        # (what the guarantee needs: as many scores at or below it as the rank says)
+        # What the guarantee needs: as many scores at or below it as the rank says.
         assert (scores <= found).sum() >= conformal_rank(len(scores), alpha)
 
 

@@ -140,12 +140,12 @@ def test_every_method(case: Case) -> None:
     expected = [here.predict(x, 0), here.predict(x, 1, draws=3)]
     with simulated():
         same(expected, [there.predict(x, 0), there.predict(x, 1, draws=3)], rounding(there.fitted.method))
-    if cls is PFedGP:  # (at each step: how many examples are below each node of the largest tree)
+    if cls is PFedGP:  # at each step: how many examples are below each node of the largest tree
         known = [key for key in waits if key[1].startswith("models/baselines/pfedgp.py")]
         assert sum(waits.pop(key) for key in known) == HOW["rounds"]
     if cls is FedPAC:
         combinations_wait(waits)
-    if cls not in (PFedEB, PFedHB):  # (whose Newton steps ask whether they have arrived)
+    if cls not in (PFedEB, PFedHB):  # whose Newton steps ask whether they have arrived
         only_one_word(waits)
 
 
@@ -179,9 +179,9 @@ def recorded_is_the_same(method: Method, federation: Federation, monkeypatch: py
 def test_recorded_steps_are_the_same(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     cls, settings = case
     federation = blobs([200, 190, 60, 23] if cls.latent else RECORDED)
-    more = SHORT if cls is FedPop else {"p": 0.1} if cls is L2GD else {}  # (so that it steps more than once)
+    more = SHORT if cls is FedPop else {"p": 0.1} if cls is L2GD else {}  # so that it steps more than once
     method = cls(network_for(cls, federation), **settings, **more)
-    if cls not in (TUTORIAL, PFedEB):  # (StudentT makes tensors of numbers, and pFedEB's population of its groups)
+    if cls not in (TUTORIAL, PFedEB):  # StudentT makes tensors of numbers, and pFedEB's population of its groups
         recorded_is_the_same(method, federation, monkeypatch)
         return
     with pytest.raises(RuntimeError, match="waits for the device, which is being recorded"):
@@ -208,7 +208,7 @@ def test_clients_values_may_stay_with_the_host(case: Case, tmp_path: Path) -> No
         how = {**HOW, "device": DEVICE, "client_state": "host", "chunk": 2, "folder": tmp_path}
         fit(method, federation, **how)
         there = fit(method, federation, **{**how, "rounds": 3}, resume=True)
-        rtol = max(1e-6, rounding(method))  # (plates of two)
+        rtol = max(1e-6, rounding(method))  # plates of two
         for name, value in here.personal.items():
             kept = there.personal[name]
             assert kept.device.type == "cpu", name
@@ -227,7 +227,7 @@ def test_clients_values_may_stay_with_the_host(case: Case, tmp_path: Path) -> No
 def test_every_kernel_and_compressor(settings: dict) -> None:
     federation = blobs([23, 7, 2, 14])
     *_, waits = both(lambda: (FedPop(architecture("mlp:5", federation), **SHORT, **settings), federation))
-    if "precondition" not in settings:  # (Newton's steps to the curvature's metric ask whether they have arrived)
+    if "precondition" not in settings:  # Newton's steps to the curvature's metric ask whether they have arrived
         only_one_word(waits)
 
 
@@ -235,7 +235,7 @@ def test_every_kernel_and_compressor(settings: dict) -> None:
     ("prior", "precision"),
     [
         *(("hierarchical", precision) for precision in ("full", "diagonal", "count", "equal")),
-        ("fixed", "full"), ("flat", "full"),  # (the precision is that of a message of centroids)
+        ("fixed", "full"), ("flat", "full"),  # the precision is that of a message of centroids
     ],
 )  # fmt: skip
 def test_centroids(prior: str, precision: str) -> None:
@@ -245,7 +245,7 @@ def test_centroids(prior: str, precision: str) -> None:
     if prior != "hierarchical":
         return
     known = {key: times for key, times in waits.items() if key[1].startswith("hierfl/ppl/gaussian_factors.py")}
-    # (the classes of all clients together where their sizes are alike)
+    # The classes of all clients together where their sizes are alike.
     once = {"aten._linalg_eigh": HOW["rounds"], "aten._local_scalar_dense": HOW["rounds"]}
     assert {operation: times for (operation, _), times in known.items()} == (once if precision == "full" else {})
     only_one_word(Waits({key: times for key, times in waits.items() if key not in known}))

@@ -55,7 +55,7 @@ class Recording:
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
         self.asked.append("scores")
         found = self.__plate.scores(broadcast, split, draws)
-        return Scores(found.personal, found.global_model)  # (every client's own stay where they are)
+        return Scores(found.personal, found.global_model)  # every client's own stay where they are
 
     def client_summary(self, broadcast: Broadcast) -> State:
         return self.__plate.client_summary(broadcast)
@@ -111,16 +111,16 @@ def test_a_fit_asks_its_engine_for_everything(
     rows = [
         [{k: v for k, v in row.items() if k != "seconds"} for row in run.evaluations if row["round"] != 2]
         for run in (plain, other)
-    ]  # (round 2 was once the last one, and was evaluated after the final steps)
+    ]  # round 2 was once the last one, and was evaluated after the final steps
     assert len(rows[0]) == 3
     for one, two in zip(*rows, strict=True):
         for name, value in one.items():
-            if "worst10" in name:  # (of sums alone it is read from a histogram)
+            if "worst10" in name:  # of sums alone it is read from a histogram
                 assert two[name] == pytest.approx(value, abs=0.5 / HISTOGRAM + 1e-12)
             else:
                 assert two[name] == (pytest.approx(value, abs=1e-7) if "_cv" in name else value), name
     np.testing.assert_array_equal(plain.participation, other.participation)
-    assert other.tested is None  # (the engine did not send what each client's metrics are)
+    assert other.tested is None  # the engine did not send what each client's metrics are
     assert plain.clients.equals(other.clients)
     assert "load" in made[1].asked
     assert [broadcast.round for one in made for broadcast, _, _ in one.rounds] == [1, 2, 3, 4]

@@ -49,7 +49,7 @@ def test_what_is_not_known_of_single_messages_is_not_invented(tmp_path: Path) ->
     for name in sites.own:
         sites.restart(name)
     again = sites.fit(folder=tmp_path / "server", resume=True)
-    assert again.evaluations[-1]["rejected"] >= 1  # (of a round that a checkpoint remembers)
+    assert again.evaluations[-1]["rejected"] >= 1  # of a round that a checkpoint remembers
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_round_has_three_messages_or_none() -> None:
 def test_impossible_heights_stay_impossible() -> None:
     """One client's height is none: the sum says so, and heights beside it keep their digits."""
     field, sites = Field((3,), torch.float64, impossible=-IMPOSSIBLE), 10
-    fixed = FixedPoint.of(torch.float64)
+    fixed = FixedPoint.for_dtype(torch.float64)
     rng = torch.Generator().manual_seed(0)
     heights = -1e4 * torch.rand((sites, 3), generator=rng, dtype=torch.float64)
     heights[3, 1], heights[5, 2] = IMPOSSIBLE, -1e60

@@ -69,11 +69,11 @@ def test_sites_with_masks_have_the_bits_of_the_plate(name: str, once: Once, tmp_
     same_values(run.fitted.copies, sites.values("copies"))
     for row, twin in zip(run.evaluations, found.evaluations, strict=True):
         for key in row.keys() - {"seconds"}:
-            if key.startswith("gm_"):  # (the plate has the pooled examples)
+            if key.startswith("gm_"):  # the plate has the pooled examples
                 assert (row[key] is None) == (twin[key] is None)
             else:
                 assert row[key] == twin[key] or (np.isnan(row[key]) and np.isnan(twin[key])), key
-    if how["participation"] == 1:  # (with masks three are drawn at least)
+    if how["participation"] == 1:  # with masks three are drawn at least
         values, _ = kept(once(f"plate-{name}", plate([name])) / name)
         for key, value in run.shared.items():
             torch.testing.assert_close(value, values[f"shared/{key}"], rtol=1e-9, atol=1e-9)

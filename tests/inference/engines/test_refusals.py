@@ -34,7 +34,7 @@ def test_a_round_goes_on_by_quorum(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert run.participation["place-01"].tolist() == [2] * 4
     assert run.participation["place-00"].tolist() == [1] * 4
     assert "place-01 refuses (budget): its own log says why" in caplog.messages
-    assert not [line for line in caplog.messages if "is not used" in line]  # (one line says it)
+    assert not [line for line in caplog.messages if "is not used" in line]  # one line says it
 
 
 def test_a_quorum_that_cannot_be_reached_ends_it(tmp_path: Path) -> None:

@@ -89,12 +89,12 @@ def test_what_is_no_answer_is_not_used(
     sites = ready(PFedVEM, {}, tmp_path / "sites", **how)
     with caplog.at_level(logging.WARNING, "hierfl"):
         run = sites.fit(partial(ask, sites, wrong))
-    same(expected, lost, run, sites, but="bytes")  # (a message that is rejected for its numbers has arrived)
+    same(expected, lost, run, sites, but="bytes")  # a message that is rejected for its numbers has arrived
     assert (run.participation["place-01"] == ClientStatus.REJECTED).all()
     lines = [record.getMessage() for record in caplog.records]
     rounds = [line for line in lines if "place-01 (round)" in line]
     refused = [line for line in lines if "place-01 refuses (failed)" in line]
-    assert len(rounds) == 2 or len(refused) == 1, lines  # (a refusal is said once)
+    assert len(rounds) == 2 or len(refused) == 1, lines  # a refusal is said once
     assert all(line.isprintable() and len(line) < 400 for line in lines)
 
 

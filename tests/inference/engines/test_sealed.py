@@ -248,7 +248,7 @@ def test_a_refusal_that_somebody_else_has_written_is_none(tmp_path: Path) -> Non
         refusing: ClassVar[set[str]] = set()
 
         def __call__(self, requests: dict[str, bytes]) -> dict[str, bytes]:
-            self.refusing |= set(requests)  # (as a courier does that reads outer headers)
+            self.refusing |= set(requests)  # as a courier does that reads outer headers
             found = {}
             for name, request in requests.items():
                 head, question = decode(request)[0], question_digest(plain(client=name))

@@ -19,5 +19,5 @@ def test_every_beginning_of_a_message_is_seen_to_be_cut_off_and_the_whole_is_not
 
 
 def test_what_is_no_message_is_not_waited_for() -> None:
-    assert not is_cut_off(b"{" * 200)  # (its length would be beyond any header's)
+    assert not is_cut_off(b"{" * 200)  # its length would be beyond any header's
     assert not is_cut_off((5).to_bytes(8, "little") + b"[1,2]")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hierfl.inference.messages.fixed_point import BEYOND, FixedPoint
 
 DTYPES = [torch.float64, torch.float32, torch.int64]
-DOUBLE = FixedPoint.of(torch.float64)
+DOUBLE = FixedPoint.for_dtype(torch.float64)
 
 
 def exact(value: float, fraction: int) -> Fraction:
@@ -36,7 +36,7 @@ def test_a_sum_of_float64_is_the_exact_one_rounded_once(values: list[float]) -> 
 @given(st.lists(st.floats(-1e9, 1e9, width=32), min_size=1, max_size=20))
 @settings(max_examples=40, deadline=None)
 def test_a_sum_of_float32_is_the_exact_one_rounded_to_it(values: list[float]) -> None:
-    found = summed(FixedPoint.of(torch.float32), torch.tensor(values)[:, None], 20)
+    found = summed(FixedPoint.for_dtype(torch.float32), torch.tensor(values)[:, None], 20)
     assert found.dtype == torch.float32
     assert float(found) == float(np.float32(float(sum(exact(value, 40) for value in values))))
 
@@ -65,11 +65,11 @@ def test_reading_rounds_to_the_nearest_float64(units: int, cut: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_order_and_masks_do_not_matter_though_they_wrap(dtype: torch.dtype) -> None:
-    point, made = FixedPoint.of(dtype), torch.Generator().manual_seed(1)
+    point, made = FixedPoint.for_dtype(dtype), torch.Generator().manual_seed(1)
     values = (torch.randn(200, 50, generator=made, dtype=torch.float64) * 1e6).to(dtype)
     rows = torch.stack([point.encode(row, 200) for row in values])
     masks = torch.randint(-(2**63), 2**63 - 1, rows.shape, generator=made)
-    masks[-1] = -masks[:-1].sum(0)  # (modulo 2^64)
+    masks[-1] = -masks[:-1].sum(0)  # modulo 2^64
     expected = point.decode(rows.sum(0), 200)
     for order in (torch.randperm(200, generator=made), torch.arange(199, -1, -1)):
         assert torch.equal(point.decode((rows + masks)[order].sum(0), 200), expected)
@@ -80,7 +80,7 @@ def test_order_and_masks_do_not_matter_though_they_wrap(dtype: torch.dtype) -> N
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sites", [3, 4, 200, 1000])
 def test_the_range_is_that_of_the_sum(dtype: torch.dtype, sites: int) -> None:
-    point = FixedPoint.of(dtype)
+    point = FixedPoint.for_dtype(dtype)
     largest = torch.full((1,), point.largest(sites), dtype=torch.float64)
     most = torch.nextafter(largest, torch.zeros(1, dtype=torch.float64)) if dtype == torch.float64 else 0.99 * largest
     most = most.floor().to(dtype)
@@ -95,7 +95,7 @@ def test_the_range_is_that_of_the_sum(dtype: torch.dtype, sites: int) -> None:
 def test_what_is_not_finite_does_not_fit_and_what_is_as_good_as_infinite_is_seen_in_a_sum() -> None:
     for value in (torch.inf, -torch.inf, torch.nan):
         assert not DOUBLE.fits(torch.tensor([0.0, value], dtype=torch.float64), 3)
-    assert not FixedPoint.of(torch.float32).fits(torch.tensor([1e30]), 3)
+    assert not FixedPoint.for_dtype(torch.float32).fits(torch.tensor([1e30]), 3)
     for sites in (3, 200):
         others = torch.full((sites - 1, 1), DOUBLE.largest(sites), dtype=torch.float64)
         for bad in (-1e100, 2e100):
@@ -107,7 +107,7 @@ def test_what_is_not_finite_does_not_fit_and_what_is_as_good_as_infinite_is_seen
 
 def test_counts_and_booleans_are_one_limb() -> None:
     for values, total in ((torch.tensor([[True], [True], [False]]), 2), (torch.tensor([[-7], [3], [1]]), -3)):
-        point = FixedPoint.of(values.dtype)
+        point = FixedPoint.for_dtype(values.dtype)
         found = summed(point, values, 3)
         assert (point.limbs, found.dtype, int(found)) == (1, torch.int64, total)
     assert torch.equal(

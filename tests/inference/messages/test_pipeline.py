@@ -63,7 +63,7 @@ def test_what_the_server_sums_is_what_the_bytes_decode_to(
         value = chunk.shared[name]
         decoded = compressor.decode(messages["base"][name], value.numel(), value.dtype).view(7, *value.shape)
         assert torch.equal(total[name], decoded.sum(0))
-    if compressor == Sparsify(1.0):  # (which loses nothing)
+    if compressor == Sparsify(1.0):  # which loses nothing
         exact = plain.receiver.sums.totals["base"]
         assert all(torch.allclose(total[name], exact[name], rtol=1e-12) for name in net.base.names)
 
@@ -76,4 +76,4 @@ def test_bytes_of_another_length_are_rejected(compressor: Compressor, small: Fed
         messages = squeezed.messages(chunk)
         messages["base"][name] = change(messages["base"][name])
         assert not squeezed.receive(messages, chunk.clients).any()
-    assert squeezed.receive(squeezed.messages(chunk), chunk.clients).all()  # (who could not be read has not sent)
+    assert squeezed.receive(squeezed.messages(chunk), chunk.clients).all()  # who could not be read has not sent

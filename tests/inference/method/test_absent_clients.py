@@ -62,7 +62,7 @@ def test_who_is_frozen_when_absent_is_as_it_last_reported(
 ) -> None:
     how = {"participation": 0.3, "dtype": torch.float64, "absent_clients": "freeze"}
     ready = Fit(method(net), small, Options(rounds=4, **how))
-    for number in range(1, 5):  # (every one is evaluated)
+    for number in range(1, 5):  # every one is evaluated
         before = {**ready.engine.store.personal, **{f"its {k}": v for k, v in ready.engine.store.copies.items()}}
         ready.step()
         ready.evaluate()

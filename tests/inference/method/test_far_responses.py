@@ -42,8 +42,8 @@ def test_inputs_far_from_zero_are_standardised_before_they_are_rounded() -> None
 def test_responses_beyond_all_units_are_refused() -> None:
     for scale in (1e-200, 1e200):
         with pytest.raises(UserError, match="the responses reach .*: give them in another unit"):
-            ResponseUnits.of(Y * scale)
-    assert ResponseUnits.of(np.full(3, 0.1)) == (0.1, 1.0)
+            ResponseUnits.from_responses(Y * scale)
+    assert ResponseUnits.from_responses(np.full(3, 0.1)) == (0.1, 1.0)
 
 
 def test_inputs_beyond_single_precision_are_refused() -> None:

@@ -59,7 +59,7 @@ def test_a_gaussian_posterior_is_drawn_from_exactly_and_nothing_is_refused() -> 
     assert draws.shape == (4, 4, 150, 3)
     assert torch.allclose(stats[..., 0], torch.ones(()).double(), atol=1e-9)
     longest = 1 - math.cos(2 * math.pi / 15)
-    assert torch.allclose(stats[..., 1], torch.tensor(longest).double(), rtol=1e-3)  # (nearly independent draws)
+    assert torch.allclose(stats[..., 1], torch.tensor(longest).double(), rtol=1e-3)  # nearly independent draws
     for j in range(4):
         mean, covariance = exact(fed, j, run.shared["w"], run.personal["rho"][j], 0.5)
         flat = draws[j].flatten(0, 1)
@@ -79,7 +79,7 @@ def test_draws_at_uncertain_shared_values_are_those_of_the_joint_posterior() -> 
     stats = run.personal["w_j_draws/stats"]
     assert torch.allclose(stats[..., 0], torch.ones(()).double(), atol=1e-7)
     one, two = plain.personal["w_j_draws"][:, 0], run.personal["w_j_draws"][:, 0]
-    assert torch.isclose(one, two).double().mean() < 0.01  # (they have moved)
+    assert torch.isclose(one, two).double().mean() < 0.01  # they have moved
     sd = one.std(1)
     assert ((one.mean(1) - two.mean(1)) / sd).abs().max() < 4 / 600**0.5
     assert torch.allclose(two.std(1) / sd, torch.ones_like(sd), atol=4 / 600**0.5)
@@ -119,9 +119,9 @@ def test_chains_have_the_moments_of_quadrature(method: type[Method], monkeypatch
     mean = weight @ u
     sd = (weight @ (u - mean).square()).sqrt()
     mode = u[height.argmax()]
-    assert ((mode - mean) / sd).abs().max() > 0.15  # (Laplace would be seen to be wrong)
+    assert ((mode - mean) / sd).abs().max() > 0.15  # Laplace would be seen to be wrong
     draws = run.personal["w_j_draws"][0].flatten(0, 1)
-    # (pFedEB's heads are that difference themselves, the other way round)
+    # PFedEB's heads are that difference themselves, the other way round.
     draws = (draws[:, [1, 3]] - draws[:, [0, 2]]) / 2**0.5 if method is PFedVEM else -draws
     assert (((draws.mean(0) - mean) / sd).abs() < 0.07).all()
     assert torch.allclose(draws.std(0) / sd, torch.ones(2).double(), atol=0.05)
@@ -168,7 +168,7 @@ def test_predictions_and_arviz_are_of_the_draws(small: Federation, net: Any) -> 
     plain = fit(PFedVEM(net), small, rounds=2, **QUICK)
     run = sampled(PFedVEM(net), small, rounds=2)
     for name in ("mu", "pi", "rho"):
-        assert torch.equal(plain.personal[name], run.personal[name])  # (the rounds are the same)
+        assert torch.equal(plain.personal[name], run.personal[name])  # the rounds are the same
     draws = run.personal["w_j_draws"]
     x = torch.linspace(-2, 2, 16, dtype=torch.float64).view(4, 4)
     values = run.fitted.values([2])
@@ -244,7 +244,7 @@ def test_every_method_is_sampled_or_refused_in_one_line(small: Federation) -> No
     for name in METHODS:
         cls = known_class({"method": name})
         assert cls is not None
-        if is_tabular(cls) or name == "fedbn":  # (made for a table, or a network with batch norm)
+        if is_tabular(cls) or name == "fedbn":  # made for a table, or a network with batch norm
             continue
         made = cls(architecture("mlp:5", small, latent=cls.latent))
         if name in SAMPLED:

@@ -62,9 +62,9 @@ def test_another_unit_changes_the_unit_alone(cls: type[Method]) -> None:
     there = dataclasses.replace(
         here,
         y=1e5 + 100 * here.y,
-        response_units=ResponseUnits.of((1e5 + 100 * here.y[torch.cat([*here.train])]).numpy()),
+        response_units=ResponseUnits.from_responses((1e5 + 100 * here.y[torch.cat([*here.train])]).numpy()),
     )
-    here = dataclasses.replace(here, response_units=None)  # (found from the training rows where nobody says it)
+    here = dataclasses.replace(here, response_units=None)  # found from the training rows where nobody says it
     how = {"rounds": 2, "dtype": torch.float64, "progress": False}
     euro, cent = (fit(cls(architecture("linear", fed)), fed, **how) for fed in (here, there))
     scale = torch.tensor([100.0, 100.0]).double(), torch.tensor([1e5, 0.0]).double()

@@ -68,14 +68,14 @@ def test_what_counts_if_used_waits_for_the_next_broadcast(small: Federation, net
 
     with intercepted(refused):
         ready.step()
-    assert store.personal["c_j"].abs().amax(1).bool().all()  # (nobody has said anything yet)
+    assert store.personal["c_j"].abs().amax(1).bool().all()  # nobody has said anything yet
     assert ready.used is not None
     assert ready.used.tolist() == [j != 3 for j in range(7)]
     ready.step()
     assert store.personal["c_j"][3].any()
     before = {k: v.clone() for k, v in store.personal.items()}
     ready.fitted()
-    assert all(torch.equal(store.personal[k], v) for k, v in before.items())  # (all of round 2 counts)
+    assert all(torch.equal(store.personal[k], v) for k, v in before.items())  # all of round 2 counts
     with intercepted(refused):
         ready.step()  # the last of them: what is made of it is told at the end of the run
     assert not torch.equal(store.personal["c_j"][3], before["c_j"][3])

@@ -286,7 +286,7 @@ RIGHT = {
 def test_a_right_model_is_not_refused(name: str, caplog: pytest.LogCaptureFixture) -> None:
     network = "mlp:3,dropout=0.5" if name.startswith("dropout") else "mlp:3"
     begun(RIGHT[name], blobs([6, 3, 2, 4]), network)
-    begun(RIGHT[name], blobs([5]).to(dtype=torch.float32), network)  # (one client: seven of its rows)
+    begun(RIGHT[name], blobs([5]).to(dtype=torch.float32), network)  # one client: seven of its rows
     assert not caplog.messages
 
 

@@ -66,11 +66,11 @@ def test_a_plan_without_sampling_divides_the_squared_ratio() -> None:
 @pytest.mark.slow
 @pytest.mark.cpu(8, "distributions of the loss are composed some twenty times")
 def test_a_plan_with_sampling_meets_its_budget_and_nearly_uses_it() -> None:
-    plan = Plan.of("site", 3.0, 1e-5, [STATISTICS, STEPS])
+    plan = Plan.for_epsilon("site", 3.0, 1e-5, [STATISTICS, STEPS])
     assert 3.0 * 0.998 < plan.epsilon <= 3.0
     parts = plan.summary["parts"]
     assert parts["statistics"]["epsilon"] < 3.0
-    # (parts compose to less than their sum, and fewer releases spend less)
+    # Parts compose to less than their sum, and fewer releases spend less.
     assert plan.epsilon < parts["statistics"]["epsilon"] + parts["steps"]["epsilon"]
     assert plan.spent({"steps": 10}) < plan.spent({"steps": 50}) < plan.epsilon
     assert plan.spent({}) == 0
@@ -113,6 +113,6 @@ def test_sampling_needs_the_extra_and_says_so_in_one_line(monkeypatch: pytest.Mo
         return real(name, *more, **how)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert noise_plan(1.5, 1e-5, [STATISTICS])["statistics"] > 0  # (in closed form)
+    assert noise_plan(1.5, 1e-5, [STATISTICS])["statistics"] > 0  # in closed form
     with pytest.raises(UserError, match=r"pip install 'hierfl\[privacy\]'"):
         noise_plan(1.5, 1e-5, [Mechanism("steps", 1, 3, 0.5)])

@@ -114,7 +114,7 @@ def test_absent_clients_send_noise_alone_and_only_masks_hide_them(net: Architect
     assert 3 < int(who[0].sum()) < 30
     secret = [flat(sent(method, trained(method, federation, 0.0, 1.0, system=True))).any(1) for _ in range(2)]
     assert not torch.equal(*secret)
-    for cls in (FedAvg, PFedVEM):  # (a round's message is one release: one coin for all its groups)
+    for cls in (FedAvg, PFedVEM):  # a round's message is one release: one coin for all its groups
         of = private(cls(net), 60, participation=0.25, masked=True)
         groups = sent(of, trained(of, federation, 0.0, 1.0, system=True)).values()
         who = [torch.cat([v.flatten(1) for v in group.values()], 1).any(1) for group in groups]

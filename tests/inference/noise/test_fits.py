@@ -66,7 +66,7 @@ def test_sites_noise_is_the_systems_and_nothing_without_noise_leaves(
             kinds.extend(str(decode(request)[0]["kind"]) for request in requests.values())
             first = sites.ask(requests)
             for name in requests:
-                sites.restart(name)  # (killed once it had kept its answer)
+                sites.restart(name)  # killed once it had kept its answer
             again = sites.ask(requests)
             assert all(first[name] == again[name] for name in requests if kinds[-1] == "round")
             return again

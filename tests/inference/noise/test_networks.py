@@ -134,7 +134,7 @@ def test_as_many_gradients_have_noise_as_are_accounted_for(
         return added[-1][1]
 
     monkeypatch.setattr(KeyedSteps, "gaussian", counted)
-    monkeypatch.setattr(Plan, "of", lambda level, epsilon, delta, parts: Plan(level, delta, {
+    monkeypatch.setattr(Plan, "for_epsilon", lambda level, epsilon, delta, parts: Plan(level, delta, {
         m.name: Part(m, 1.0) for m in parts
     }))  # fmt: skip
     fit(method, federation, rounds=2, usual_rows=6, splits=(), progress=False, **SITE)

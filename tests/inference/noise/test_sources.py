@@ -54,7 +54,7 @@ def test_what_is_released_lies_on_the_grid(source: NoiseSource) -> None:
     assert math.log2(step) == round(math.log2(step))
     assert STEPS <= sd / step < 2 * STEPS
     assert bool(((found / step) == (found / step).round()).all())
-    # (the rounding is paid for: two neighbours on the grid are at most so much further apart)
+    # The rounding is paid for: two neighbours on the grid are at most so much further apart.
     assert 0.75 < sd <= 0.75 * 1.001
     assert (0.3 + math.sqrt(3000) * step) * 2.5 <= sd * (1 + 1e-12)
     gaps = (found - value) / sd
@@ -94,7 +94,7 @@ def test_keyed_noise_is_a_function_of_its_key() -> None:
 
 
 def test_a_site_takes_the_systems_noise_and_a_simulation_its_seeds() -> None:
-    privacy = Privacy(Plan.of("site", 1.0, 1e-5, [Mechanism("statistics", 1, 1)]), clip=1.0, seed=4)
+    privacy = Privacy(Plan.for_epsilon("site", 1.0, 1e-5, [Mechanism("statistics", 1, 1)]), clip=1.0, seed=4)
     value = torch.zeros(5)
     simulated = [privacy.noisy("statistics", value, 1.0, "site-1", 1) for _ in range(2)]
     assert torch.equal(*simulated)

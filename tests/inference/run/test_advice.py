@@ -32,7 +32,7 @@ def test_a_fit_that_still_rises_is_better_with_the_rounds_that_are_advised(feder
     assert lines == [lines[0]]
     assert lines[0].startswith("accuracy on validation data was still rising, by ")
     assert lines[0].endswith("over rounds 8 to 14: try --rounds 28")
-    assert long.last()["pm_accuracy"] > short.last()["pm_accuracy"] + 0.02  # (as test data say, which it never saw)
+    assert long.last()["pm_accuracy"] > short.last()["pm_accuracy"] + 0.02  # as test data say, which it never saw
 
 
 def test_a_level_fit_has_no_such_line_and_would_not_be_better(federation: Federation) -> None:
@@ -54,7 +54,7 @@ def test_a_temperature_is_advised_where_probabilities_are_too_sure() -> None:
     assert line.endswith("on validation data of clients that it was not chosen on, with T 4.48 and 4.48")
     assert advice(with_it) == []
     tested = {**with_it.last(), **with_it.calibration.numbers}  # type: ignore[union-attr]
-    assert tested["pm_tempered_nll"] < 0.5 * tested["pm_nll"]  # (as test data say, which it never saw)
+    assert tested["pm_tempered_nll"] < 0.5 * tested["pm_nll"]  # as test data say, which it never saw
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5])

@@ -157,7 +157,7 @@ def test_a_far_too_long_step_is_told() -> None:
     method = FedPop(net, kernel="metropolis", step_size=50.0, final_steps=20, final_keep=5)
     run = fit(method, fed, rounds=1, dtype=torch.float64, progress=False)
     wild = [step.target for step in method.schedule().final_steps if isinstance(step, Langevin)]
-    assert wild == [0.8]  # (it adapts; the first round's steps do not)
+    assert wild == [0.8]  # it adapts; the first round's steps do not
     chunk = ClientChunk(
         method, fed, [0, 1], 1, 0, run.shared, {k: v[:, None] for k, v in run.personal.items() if "/" not in k}
     )

@@ -98,7 +98,7 @@ def test_a_client_that_was_never_seen(regression: Run, classification: Run) -> N
 def test_a_point_has_no_interval_of_its_mean() -> None:
     fed = Federation.from_frame(ROWS[ROWS.ward == "a"], client="ward", y="y", x=["x"], test=0.0)
     run = fit(FedPer(architecture("linear", fed)), fed, rounds=1, progress=False)
-    table = run.predict(ROWS[["x"]])  # (one client needs no name)
+    table = run.predict(ROWS[["x"]])  # one client needs no name
     assert list(table) == ["client", "mean", "response_lower", "response_upper"]
     both = run.predict(ROWS[["x"]].to_numpy(), "a").numpy()
     assert np.allclose(table.response_upper, both[:, 0] + norm.ppf(0.95) * both[:, 1])

@@ -88,7 +88,7 @@ def test_leave_one_out_is_the_exact_one(sigma_0: float) -> None:
         gap = np.abs(elpd_value(found[prior], "elpd_i").values - exact[prior])
         good = elpd_value(found[prior], "pareto_k").values < 0.7
         assert good.mean() > 0.5
-        # (near 0.7 a single example's may be off by a tenth with these many draws, too: of six seeds one or two are)
+        # Near 0.7 a single example's may be off by a tenth with these many draws, too: of six seeds one or two are.
         assert gap[elpd_value(found[prior], "pareto_k").values < 0.5].max(initial=0) < 0.05
         assert gap[good].mean() < 0.02
         assert elpd_value(found[prior], "elpd") == pytest.approx(elpd_value(found[prior], "elpd_i").values.sum())

@@ -54,7 +54,7 @@ def test_last_and_best_are_both_kept() -> None:
     held = dataclasses.replace(fed, validation=[i[:10] for i in fed.train], train=[i[10:] for i in fed.train])
     run = fit(FedPer(architecture("mlp:5", held), lr=0.3), held, rounds=8, progress=False)
     metrics = run.metrics
-    assert run.best()["round"] == 8  # (three clients tell nothing)
+    assert run.best()["round"] == 8  # three clients tell nothing
     assert run.validated.note.endswith("of 5 needed")
     assert len(metrics[metrics["split"] == "validation"]) == 8
     assert run.last()["round"] == 8

@@ -20,7 +20,7 @@ def curve(values: np.ndarray, split: str = "validation", metric: str = "pm_accur
 def test_rounds_that_are_evaluated_are_counted_apart() -> None:
     pace = Pace(lambda number: number % 5 == 1 or number == 20)
     for number in range(1, 11):
-        pace.add(number, 30.0 if number == 3 else 4.0 if number in (1, 6) else 1.0)  # (one round was disturbed)
+        pace.add(number, 30.0 if number == 3 else 4.0 if number in (1, 6) else 1.0)  # one round was disturbed
     assert pace.seconds_left(10, 20) == 7 * 1.0 + 3 * 4.0
     assert pace.words(10, 20) == "ends in about 19 s"
     assert Pace().words(0, 20) == pace.words(20, 20) == ""
@@ -38,7 +38,7 @@ def test_a_line_has_the_standard_error_that_least_squares_gives() -> None:
     assert np.mean(slopes) == pytest.approx(0.3, abs=2e-4)
     assert np.std(slopes) == pytest.approx(np.mean(errors), rel=0.2)
     noise = rng.normal(size=(100, 401))
-    moving = [line(x, e[1:] + e[:-1]) for e in noise]  # (correlated by one half)
+    moving = [line(x, e[1:] + e[:-1]) for e in noise]  # correlated by one half
     assert np.std([slope for slope, _ in moving]) == pytest.approx(np.mean([error for _, error in moving]), rel=0.35)
 
 
@@ -58,20 +58,20 @@ def test_curves_whose_truth_is_known(rounds: int, correlation: float) -> None:
         return hits / tries
 
     assert share(np.full(rounds, 0.9)) <= 0.05
-    assert share(0.9 - 0.5 * np.exp(-10 * t / rounds)) <= 0.06  # (level long before the end)
+    assert share(0.9 - 0.5 * np.exp(-10 * t / rounds)) <= 0.06  # level long before the end
     assert share(0.9 - 0.5 * np.exp(-t / rounds)) >= 0.6
 
 
 def test_what_a_trend_is_of() -> None:
     rising = np.linspace(0.5, 0.9, 20)
-    assert trend_of(curve(rising, "test")) is None  # (test data choose nothing)
+    assert trend_of(curve(rising, "test")) is None  # test data choose nothing
     assert trend_of(curve(rising)[:5]) is None
     assert (trend := trend_of([*curve(rising, "test"), *curve(rising)])) is not None
     assert (trend.words, trend.first, trend.last) == ("validation still rising", 11, 20)
     assert trend.change == pytest.approx(rising[-1] - rising[-10])
     assert trend_of(curve(rising[::-1], metric="pm_rmse", split="train")).words == "train still falling"  # type: ignore[union-attr]
     assert trend_of(curve(rising, metric="pm_rmse")).kind == "flat"  # type: ignore[union-attr]
-    # (three more of 60 examples, one after the other, are chance)
+    # Three more of 60 examples, one after the other, are chance.
     three = np.repeat([40, 41, 42, 43], 5) / 60
     assert trend_of(curve(three), examples=60).kind == "flat"  # type: ignore[union-attr]
     assert trend_of(curve(rising), until=10).last == 10  # type: ignore[union-attr]

@@ -51,7 +51,7 @@ def test_examples_are_pooled() -> None:
     assert sums.tolist() == [[90.0, 90.0], [10.0, 20.0], [0.0, 0.0]]
     many = [(t, sums.repeat(4, 1) * torch.tensor([1.0, 1 - 0.1 * (t == 1)])) for t in (1, 2)]
     assert chosen_round(many, 2).round == 1
-    # (the errors are of the ratio: a client's difference is counted from its share of the pooled one)
+    # The errors are of the ratio: a client's difference is counted from its share of the pooled one.
     d, size = np.tile([9.0, 2.0], 4), np.tile([90.0, 10.0], 4)
     gap = d.sum() / size.sum()
     error = np.sqrt(8 / 7 * np.square(d - gap * size).sum()) / size.sum()

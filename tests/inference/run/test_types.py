@@ -52,7 +52,7 @@ def fitted(kind: str) -> tuple[Run, np.ndarray]:
 
 def typed(x: np.ndarray) -> list[tuple[str, object, np.ndarray | None]]:
     """These inputs in every type that can be made of them, and the numbers that they have become."""
-    with warnings.catch_warnings(action="ignore"):  # (what torch says of its rarer types)
+    with warnings.catch_warnings(action="ignore"):  # what torch says of its rarer types
         return [*_typed(x)]
 
 

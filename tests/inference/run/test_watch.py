@@ -73,7 +73,7 @@ def test_tables_of_a_run() -> None:
     first = table[table["round"] == 1].set_index("client")
     assert first["norm"].idxmax() == first["influence"].idxmax() == found.names[LIAR]
     assert len(found.estimates) == 0
-    # (squares are in units of their median)
+    # Squares are in units of their median.
     assert first["norm"].median() == pytest.approx(1.0, abs=0.1)
 
 
@@ -84,7 +84,7 @@ def test_a_study_says_at_once_who_stands_out_and_at_its_end_what_that_moves(
     row = StandsOut(client=0, round=3, what=0, distance=9.0)
     numbers = (np.array([[1.0], [1.0]]), np.array([[2.0], [1.00001]]), np.array([0.5]))
     found = Watched(["a", "b"], np.zeros((3, 2, 4)), [row], ["x"], *numbers)
-    monkeypatch.setattr(Watched, "of", lambda *_: found)
+    monkeypatch.setattr(Watched, "from_watch", lambda *_: found)
     soon = watch.Watch(exchange=None)  # type: ignore[arg-type]
     for _ in range(2):
         announce(soon, found.names)

@@ -94,7 +94,7 @@ def test_a_message_in_another_precision_is_rejected(case: tuple, dtype: torch.dt
     def cast(group: str, key: str, value: Tensor) -> Tensor:
         if value.dtype is not torch.uint8:
             return value.to(other[value.dtype])
-        field, codec = server.forms[group][key], server.codec(group)  # (bytes that hold a norm in the other precision)
+        field, codec = server.forms[group][key], server.codec(group)  # bytes that hold a norm in the other precision
         numbers = codec.decode(value, field.numel, field.dtype).to(other[field.dtype])
         return codec.encode(numbers, torch.zeros_like(numbers))
 

@@ -90,7 +90,7 @@ def test_a_weight_of_zero_is_rejected() -> None:
                 def spoil(m: Messages, group: str = group, key: str = ABOVE[name]) -> Messages:
                     return with_key(m, key, torch.zeros_like(m[group][key]), group)
 
-                def silent(m: Messages, group: str = group) -> Messages:  # (it would count towards the quorum)
+                def silent(m: Messages, group: str = group) -> Messages:  # it would count towards the quorum
                     return {**m, group: {k: torch.zeros_like(v) for k, v in m[group].items()}}
 
                 check_the_others_are_used(case, torch.float64, silent)
@@ -112,7 +112,7 @@ def test_finite_numbers_whose_sum_overflows_are_rejected(case: tuple, dtype: tor
     server.end()
     assert server.skipped == 0
     assert server.rejected.sum() == 2
-    # (a sum over ten rows, two of them zero, may round otherwise than one over eight)
+    # A sum over ten rows, two of them zero, may round otherwise than one over eight.
     near = {torch.float32: 1e-5, torch.float64: 1e-12}[dtype]
     assert all(torch.allclose(v, expected[k], rtol=near, atol=near) for k, v in server.shared.items())
 
@@ -126,7 +126,7 @@ def test_the_largest_numbers_let_in_leave_state_and_memory_finite(case: tuple, d
         for key, value in message.items():
             field = server.forms[group][key]
             value[:] = server.filled(group, key, value, 0.999 * server.receiver.ceiling(field.dtype))
-            if field.holds is not None and not field.holds(value).all():  # (a probability)
+            if field.holds is not None and not field.holds(value).all():  # a probability
                 value[:] = server.filled(group, key, value, 1.0)
     for _ in range(3):
         server.begin()
@@ -164,7 +164,7 @@ def test_only_gradients_and_counts_have_no_scale() -> None:
     bounded = {type(server.rules[group]).__name__ for server in servers for group, _ in scaled(server)}
     rules = {type(rule).__name__ for server in servers for rule in server.rules.values()}
     free = {"Gradient", "LangevinStep", "PopulationSearch", "CountSum", "RunningMean", "KeptDraws", *HEADS}
-    free |= {"LabelSharePopulation", "HeadSpreads", "RhoNodes"}  # (probabilities and counts; scores)
+    free |= {"LabelSharePopulation", "HeadSpreads", "RhoNodes"}  # probabilities and counts; scores
     free |= set(CHANGES)
     assert rules - bounded == free
 
@@ -191,7 +191,7 @@ def test_one_of_ten_clients_does_not_move_the_mean(size: float) -> None:
     assert ends[1]["rejected"] == rejections(hit)[3] == 15
     assert all(torch.equal(v, without.state.shared[k]) for k, v in hit.state.shared.items())
     assert ends[1]["pm_accuracy"] > ends[0]["pm_accuracy"] - 0.05
-    loose = fitted(size, 0.0)  # (no bound lets it in)
+    loose = fitted(size, 0.0)  # no bound lets it in
     assert max(float(v.abs().max()) for v in loose.state.shared.values()) > size / 100
 
 
@@ -222,5 +222,5 @@ def test_a_full_precision_is_one_and_bounds_its_mean(hostile: str) -> None:
     alone.receive(rows(messages, 1, 10), clients[1:])
     for one in (server, alone):
         one.end()
-    for name, value in server.shared.items():  # (a sum of ten, one of them zero, is rounded otherwise than one of nine)
+    for name, value in server.shared.items():  # a sum of ten, one of them zero, is rounded otherwise than one of nine
         assert torch.allclose(value, alone.shared[name], rtol=1e-10)

@@ -17,7 +17,7 @@ from hierfl.inference.server.participation import check_participation
 )
 def test_participation_that_happens_is_let_in(clients: int, probability: float, least: int) -> None:
     check_participation(clients, probability, least)
-    assert binom.sf(least - 1, clients, probability) > 1e-3  # (what is let in happens within a run)
+    assert binom.sf(least - 1, clients, probability) > 1e-3  # what is let in happens within a run
 
 
 def test_the_chance_of_a_quorum_is_the_binomials() -> None:

@@ -92,7 +92,7 @@ def test_who_was_used_takes_its_own_row(home: str, fed: Federation, net: Archite
         rejected += int(status[2] == 2)
         absent += int((status == 0).sum())
         known = [10.0 * number + j if used[j] else held for j, held in enumerate(known)]
-        for _ in range(2):  # (however often it is said)
+        for _ in range(2):  # however often it is said
             assert ready.fitted().personal["number"].tolist() == known
     assert rejected
     assert absent
@@ -178,7 +178,7 @@ def test_sites_and_ranks_refuse_them(
 
     with pytest.raises(UserError, match=line):
         Fit(Numbered(net), without_data(fed), Options(rounds=1, **HOW), engine)
-    ranked = object.__new__(DistributedEngine)  # (without processes beside this one)
+    ranked = object.__new__(DistributedEngine)  # without processes beside this one
     ranked.method = Numbered(net)
     exchange = Fit(Numbered(net), fed, Options(rounds=1, **HOW)).server.exchange
     assert not exchange.individual

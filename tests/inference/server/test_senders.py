@@ -30,7 +30,7 @@ def test_a_client_counts_once_in_a_round(case: tuple, caplog: pytest.LogCaptureF
         found.end()
         assert found.skipped == 0
         assert found.rejected.tolist() == [49 * (j == clients[0]) for j in range(CLIENTS)]
-        # (a sum with 49 rows of zeros may round otherwise)
+        # A sum with 49 rows of zeros may round otherwise.
         assert all(torch.allclose(v, expected[k], rtol=1e-12) for k, v in found.shared.items())
         found.begin()
         assert found.receive(one, clients[:1]).all()  # a new round

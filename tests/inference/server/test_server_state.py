@@ -47,7 +47,7 @@ def test_a_state_is_left_as_it_was(begun: tuple[Rounds, ServerState, Sums]) -> N
     assert not same(first, state)
     assert (first.round, state.round) == (2, 1)
     assert first.bytes == state.bytes + sums.bytes
-    assert same(rounds.server(state, sums), first)  # (nothing else is remembered)
+    assert same(rounds.server(state, sums), first)  # nothing else is remembered
 
 
 def test_a_skipped_rounds_state_is_a_new_one_too(begun: tuple[Rounds, ServerState, Sums]) -> None:

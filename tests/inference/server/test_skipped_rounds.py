@@ -57,10 +57,10 @@ def test_a_round_whose_update_fails_is_skipped(case: tuple, how: str, begun: boo
     assert all(value == 0 for value in server.state.update_norm.values())
     now = server.kept()
     assert all(torch.equal(now[k], v) for k, v in before.items())
-    assert not any(now[k].any() for k in now.keys() - before.keys())  # (what has not begun is zero)
+    assert not any(now[k].any() for k in now.keys() - before.keys())  # what has not begun is zero
     with_rule(server.exchange, last, whole)
     for one in (server, spared):
-        one.state = dataclasses.replace(one.state, round=5)  # (schedules go on in skipped rounds)
+        one.state = dataclasses.replace(one.state, round=5)  # schedules go on in skipped rounds
         one.begin()
         assert one.receive(messages, clients).all()
         one.end()
@@ -111,7 +111,7 @@ def test_a_singular_system_is_one_clients_failure() -> None:
     assert found[1].isnan().all()
     fit_of = ready((MixedEffects, {}))
     x = fit_of.federation.x.clone()
-    x[fit_of.federation.train[4]] = 1e300  # (squared, it is infinite)
+    x[fit_of.federation.train[4]] = 1e300  # squared, it is infinite
     sick = Fit(fit_of.method, dataclasses.replace(fit_of.federation, x=x), fit_of.options)
     sick.step()
     assert rejections(sick) == [int(j == 4) for j in range(CLIENTS)]

@@ -87,7 +87,7 @@ def records(data: bytes) -> Iterator[bytes]:
         _, size, kind = struct.unpack("<IHB", data[at : at + 7])
         parts += data[at + 7 : at + 7 + size]
         at += 7 + size
-        if kind in (1, 4):  # (whole, or the last part)
+        if kind in (1, 4):  # whole, or the last part
             yield parts
             parts = b""
 
@@ -95,7 +95,7 @@ def records(data: bytes) -> Iterator[bytes]:
 def in_wandb(folder: Path) -> list[tuple[str, int, float]]:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    # (its own process writes, and may be at it when an offline run has ended)
+    # Its own process writes, and may be at it when an offline run has ended.
     logs = list(folder.glob("wandb/offline-run-*/logs/debug-internal.log"))
     for _ in range(200):
         if all("all finished" in log.read_text() for log in logs):
@@ -112,7 +112,7 @@ def in_wandb(folder: Path) -> list[tuple[str, int, float]]:
             step = int(values.get("_step", -1))
             held += [(name, step, value) for name, value in values.items() if not name.startswith("_")]
     assert {name for _, name in names} == {folder.name}
-    assert len(names) == 1  # (one run, also where it was stopped)
+    assert len(names) == 1  # one run, also where it was stopped
     return held
 
 
@@ -144,10 +144,10 @@ def test_a_stopped_run_goes_on_in_the_same_track(name: str, tmp_path: Path, monk
     with pytest.raises(Stop):
         run(folder, name, stop=3)
     if name == "wandb":
-        time.sleep(1.1)  # (an offline run's folder is called by the second in which it began)
+        time.sleep(1.1)  # an offline run's folder is called by the second in which it began
     wanted = expected(run(folder, name, resume=True))
     held = [entry for entry in READ[name](folder) if not entry[0].endswith("/seconds")]
-    assert len(held) == len(wanted)  # (none is there twice)
+    assert len(held) == len(wanted)  # none is there twice
     assert {(key, step): value for key, step, value in held} == pytest.approx(wanted, rel=1e-6)
 
 

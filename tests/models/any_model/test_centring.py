@@ -43,7 +43,7 @@ def test_the_formula_is_near_the_optimum_of_the_bound_and_a_change_costs_nothing
     here = at.bound.sum()
     assert all(here > best((c + by).clamp(0, 1)) - 0.02 for by in (-0.15, 0.15))
     assert here > best(torch.ones_like(c)) + 0.2
-    # (to another centring and back)
+    # To another centring and back.
     back = at.recentred((c + 0.1).clamp(0, 1)).recentred(c)
     assert torch.allclose(back.guide.mean, at.guide.mean)
     assert torch.allclose(back.guide.slope, at.guide.slope)

@@ -121,7 +121,7 @@ def test_rates_are_found_many_orders_of_magnitude_from_the_start(start: float, s
     found = hierfl.fit_model(model, df, progress=False)
     assert found.arrived
     assert found.globals["m"].mean() == pytest.approx(np.log(df.groupby("site")["y"].mean()).mean(), abs=0.05)
-    near = 0.01 if mean > 100 else 0.3  # (30 events of a site are drawn to the others' mean)
+    near = 0.01 if mean > 100 else 0.3  # 30 events of a site are drawn to the others' mean
     np.testing.assert_allclose(found.clients["u"].mean(0), np.log(df.groupby("site")["y"].mean()), atol=near)
 
 

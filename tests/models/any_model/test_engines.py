@@ -107,7 +107,7 @@ class Killed(Exception):
 def test_a_fit_goes_on_after_a_kill_with_the_same_bits(tmp_path: Path) -> None:
     """In the climb and in the exploration: on a plate from its checkpoint, at sites from what is on their disks."""
     method, federation = small()
-    method = AnyModel(method.network, brief, **{**FEW, "worth": 1e9})  # (three rounds of the exploration)
+    method = AnyModel(method.network, brief, **{**FEW, "worth": 1e9})  # three rounds of the exploration
     whole = fitted(method, federation)
     for rounds in (2, whole.rounds - 1):
         fitted(method, federation, rounds=rounds, folder=tmp_path / f"run-{rounds}")
@@ -169,7 +169,7 @@ def test_nothing_but_what_is_declared_leaves(tmp_path: Path) -> None:
         return found
 
     sites.fit(ask)
-    assert sizes == {8 * sum(declared.values())}  # (as long in the climb as in the exploration)
+    assert sizes == {8 * sum(declared.values())}  # as long in the climb as in the exploration
 
 
 def test_absent_clients_count_as_they_were_last_counted() -> None:

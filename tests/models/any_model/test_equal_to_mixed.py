@@ -62,7 +62,7 @@ def test_globals_and_clients_are_those_of_the_mixed_model(worth: int, seeds: int
     theirs, each = np.concatenate(pooled), (1 / of_plain + 1 / of_mixed) ** 0.5
     sd = theirs.std(0)
     assert (np.abs(mine.mean(0) - theirs.mean(0)) / sd).max() < MOST * each
-    # (the variance of a log sd is (kurtosis - 1) / 4n)
+    # The variance of a log sd is (kurtosis - 1) / 4n.
     kurtosis = (((theirs - theirs.mean(0)) / sd) ** 4).mean(0)
     assert (np.abs(np.log(mine.std(0) / sd)) / np.sqrt((kurtosis - 1) / 4)).max() < MOST * each
     for level in (0.05, 0.95):

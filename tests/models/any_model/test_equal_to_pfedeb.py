@@ -93,7 +93,7 @@ def test_the_same_point_rho_and_the_same_gaussians() -> None:
     run = fitted(truth, 60, **how)
     method = run.fitted.method
     assert isinstance(method, PFedEB)
-    plain = {"fine_draws": 512, "reweigh": False, "transforms": "off"}  # (PFedEB's guide is Gaussian)
+    plain = {"fine_draws": 512, "reweigh": False, "transforms": "off"}  # PFedEB's guide is Gaussian
     found = fit_model(rho_is_a_point, frame(truth), progress=False, **plain)
     assert found.arrived
     shared, back = found.run.shared, method.config.order.argsort()
@@ -108,7 +108,7 @@ def test_the_same_point_rho_and_the_same_gaussians() -> None:
     assert ((run.personal["mu"] - mean).abs() / sds).max() < 0.015
     # each client's head, w integrated out
     again = PFedEB(truth.net, w_scale=S_W, draws=20_000, **how)
-    known = {**run.shared, "w.information": 1e9 * torch.eye(2, dtype=torch.float64)}  # (else rho is drawn, too)
+    known = {**run.shared, "w.information": 1e9 * torch.eye(2, dtype=torch.float64)}  # else rho is drawn, too
     by_size = sorted(range(truth.fed.clients), key=lambda j: -len(truth.fed.train[j]))
     own = {name: value[by_size][:, None] for name, value in run.personal.items()}
     chunk = rows_of(again, truth.fed, **known, **own)

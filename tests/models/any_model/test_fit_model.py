@@ -97,7 +97,7 @@ def test_a_row_is_predicted_for_an_old_client_a_new_one_and_one_with_rows_of_its
     wanted, spread = exact(pd.concat([frame().assign(ward="w" + frame()["ward"]), own]))
     assert learned["mean"][0] == pytest.approx(wanted[1], abs=0.1)
     assert learned["sd"][0] == pytest.approx(np.sqrt(spread[1, 1] + 0.25), rel=0.1)
-    pd.testing.assert_frame_equal(old, fitted.predict(rows))  # (draws are keyed by seed and client)
+    pd.testing.assert_frame_equal(old, fitted.predict(rows))  # draws are keyed by seed and client
 
 
 def test_log_likelihood_and_arviz_know_rows_and_clients(fitted: FittedModel) -> None:

@@ -69,7 +69,7 @@ def plate(model: Any) -> tuple[Clients, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(2)
     y = torch.randint(0, 5, (count, rows), generator=generator).double()
     log_exposure = torch.randn(count, rows, generator=generator, dtype=F64)
-    log_exposure[1, 0], y[1, 0] = -torch.inf, 0.0  # (nobody was there, and nothing was counted)
+    log_exposure[1, 0], y[1, 0] = -torch.inf, 0.0  # nobody was there, and nothing was counted
     mask = torch.ones(count, rows, dtype=torch.bool)
     mask[3, 2:] = False
     design = ColumnDesign.of(["log_exposure", "y"])
@@ -82,7 +82,7 @@ def plate(model: Any) -> tuple[Clients, Tensor, Tensor]:
 
 def test_a_graph_has_values_and_derivatives_of_the_text() -> None:
     clients, x, v = plate(exposed)
-    by_graph = replace(clients, at_once=4)  # (six draws: the second part is filled up)
+    by_graph = replace(clients, at_once=4)  # six draws: the second part is filled up
     torch.testing.assert_close(by_graph.log_joint(x, v), clients.log_joint(x, v), rtol=1e-13, atol=1e-13)
     clients, by_graph = clients.some(2, 7), replace(clients, at_once=6).some(2, 7)
     ours, text = moments(by_graph.log_joint, x[:, 2:], v[:, 2:]), moments(clients.log_joint, x[:, 2:], v[:, 2:])
@@ -93,14 +93,14 @@ def test_a_graph_has_values_and_derivatives_of_the_text() -> None:
     assert len(found) == 2
     assert all(found)
     operations = [str(node.target) for halves in found for node in halves.after.graph.nodes]  # type: ignore[union-attr]
-    # (no logarithm of a rate that was exponentiated, and nothing of the data alone)
+    # No logarithm of a rate that was exponentiated, and nothing of the data alone.
     assert not [name for name in operations if name.startswith(("aten.xlogy", "aten.lgamma"))]
 
 
 def test_a_rate_beyond_all_numbers_keeps_its_logarithm() -> None:
     clients, x, v = plate(exposed)
     far = v.clone()
-    far[0] -= 2000.0  # (rates are 0, of which the text takes the logarithm)
+    far[0] -= 2000.0  # rates are 0, of which the text takes the logarithm
     at = clients.some(2, 7)
     found = replace(at, at_once=6).log_joint(x[:, 2:], far[:, 2:])
     assert at.log_joint(x[:, 2:], far[:, 2:])[0].isinf().all()
@@ -122,7 +122,7 @@ def test_clients_in_parts_are_all_clients(monkeypatch: pytest.MonkeyPatch) -> No
     clients, x, v = plate(exposed)
     clients, x, v = clients.some(2, 7), x[:, 2:], v[:, 2:]
     whole, height = moments(clients.log_joint, x, v), clients.log_joint(x, v)
-    for cells, many in ((140, 1), (140, 100), (400, 1), (1, 1)):  # (two clients at a time, all, one)
+    for cells, many in ((140, 1), (140, 100), (400, 1), (1, 1)):  # two clients at a time, all, one
         monkeypatch.setattr(in_parts, "CELLS", cells)
         monkeypatch.setattr(in_parts, "MANY", many)
         torch.testing.assert_close(log_joints(clients, x, v), height, rtol=1e-12, atol=1e-12)
@@ -144,7 +144,7 @@ def test_blocks_are_the_plate(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = found()
     monkeypatch.setattr(in_parts, "CELLS", 250)
     monkeypatch.setattr(blocks, "POINTS", 3)
-    for many in (1, 10_000):  # (by graphs, and by the text)
+    for many in (1, 10_000):  # by graphs, and by the text
         monkeypatch.setattr(blocks, "MANY", many)
         for ours, theirs in zip(found(), whole, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)

@@ -30,7 +30,7 @@ def test_estimates_are_unbiased_and_say_their_own_variance() -> None:
     error = ratio.std(0) / math.sqrt(2000)
     assert ((ratio.mean(0) - 1).abs() < 4.5 * error + 1e-9).all()
     assert (found.variance.mean(0) / ratio.var(0) - 1).abs().max() < 0.25
-    # (noise is of each point and client by itself)
+    # Noise is of each point and client by itself.
     assert np.abs(np.corrcoef(ratio.T.numpy()) - np.eye(8)).max() < 0.1
     few = heights(method, replace(chunk, clients=chunk.clients[:1], values={k: v[:1] for k, v in chunk.values.items()},
                   examples=None), point.expand(5, 2), 16, "test")  # fmt: skip
@@ -66,10 +66,10 @@ def test_a_guide_that_is_right_makes_estimates_exact() -> None:
     exact = -0.5 * (y - points).square() / variance - 0.5 * (2 * math.pi * variance).log()
     torch.testing.assert_close(found.height, exact, rtol=0, atol=1e-6)
     assert found.variance.max() < 1e-11
-    # (draws of the latents are those of the posterior, with no more than eight proposals)
+    # Draws of the latents are those of the posterior, with no more than eight proposals.
     own = latents_at(method, chunk, points[2:3].expand(4000, 1), 8, "test")[..., 0]
     c = chunk.values[CENTRING].flatten()
-    theta = 4 ** (1 - c) * own  # (at mu = 0)
+    theta = 4 ** (1 - c) * own  # at mu = 0
     shrunk = 16 / variance
     assert ((theta.mean(0) - shrunk * y) / (shrunk * (variance - 16)).sqrt()).abs().max() < 4.5 / math.sqrt(4000)
     assert (theta.var(0) / (shrunk * (variance - 16)) - 1).abs().max() < 4.5 * math.sqrt(2 / 4000)
@@ -82,6 +82,6 @@ def test_densities_of_spread_draws_are_those_they_are_drawn_from(how: Spread) ->
     assert z.shape == (4096, 3, 2, 2)
     normal = -0.5 * z.square().sum(-1) - math.log(2 * math.pi)
     torch.testing.assert_close(log_ratio, normal - log_q)
-    # (a normal's moments by importance sampling)
+    # A normal's moments by importance sampling.
     assert (log_ratio.exp().mean(0) - 1).abs().max() < 0.03
     assert ((log_ratio.exp()[..., None] * z.square()).mean(0) - 1).abs().max() < 0.12

@@ -125,7 +125,7 @@ def test_a_module_may_be_the_model() -> None:
     assert table.index.tolist() == ["level.weight[0,0]", "slope.weight[0,0]", "sigma"]
     assert (table["sd"] == 0).tolist() == [True, False, True]
     assert table.loc["slope.weight[0,0]", "mean"] == pytest.approx(0.5, abs=0.5)
-    assert fitted.predict(frame().head(2))["mean"].notna().all()  # (weights in single precision, rows in double)
+    assert fitted.predict(frame().head(2))["mean"].notna().all()  # weights in single precision, rows in double
 
 
 class Regression(PyroModule):

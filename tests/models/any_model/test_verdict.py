@@ -59,7 +59,7 @@ def test_noise_of_clients_that_draw_little_at_first_is_no_tail_of_the_posterior(
     assert float(k_hat(explored.log_weights(0))) > found.limit
     assert found.quiet == 2
     assert found.warnings == []
-    noisy, _ = explore(gaussian, 2, inner=(2.0,), spread=1.0)  # (it does not end)
+    noisy, _ = explore(gaussian, 2, inner=(2.0,), spread=1.0)  # it does not end
     assert noisy.k_hat > noisy.limit
 
 

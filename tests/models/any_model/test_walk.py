@@ -35,7 +35,7 @@ def test_draws_reach_tails_that_no_proposal_of_the_guide_does() -> None:
     chunk = chunk_of(run, method, fed, **{PHASE: torch.tensor(float(Phase.EXPLORE))})
     points = torch.tensor([[np.log(0.6)]]).double().expand(2000, 1)
     own = latents_at(method, chunk, points, 32, "test")[:, 0, 0].numpy()
-    # (the logit of Beta(1.3, 0.3); the upper tail falls like exp(-0.3 u))
+    # The logit of Beta(1.3, 0.3); the upper tail falls like exp(-0.3 u).
     exact = logit(np.minimum(beta(1.3, 0.3).ppf([0.05, 0.5, 0.95]), 1 - 1e-16))
     assert (np.abs(np.quantile(own, [0.05, 0.5, 0.95]) - exact) < [0.4, 0.4, 1.5]).all()
 

@@ -185,7 +185,7 @@ def test_dg_lmcs_server_draws_what_makes_the_gibbs_sampler_exact(lines: Federati
         means = quadratics.around(w, torch.full((4,), rho**-2, dtype=torch.float64))
         z = [m + r @ torch.randn(3, generator=rng, dtype=torch.float64) for m, r in zip(means, roots, strict=True)]
         last = torch.stack(z)[chunk.clients][:, None, None, None]
-        rows = torch.cat([7 + last, 9 + last, last], 3)  # (what was kept before is not what w is drawn given)
+        rows = torch.cat([7 + last, 9 + last, last], 3)  # what was kept before is not what w is drawn given
         sent = rule.message(["w"], chunk.put({"w_j_draws": rows}))
         total = {k: v.sum(0) for k, v in sent.items()}
         context = AggregationContext(4, torch.tensor(4.0), number, lambda names: {}, seed=1)

@@ -46,7 +46,7 @@ class Gated(FedCP):
 
     def shared(self, start: InitialWeights) -> dict:
         found = super().shared(start)
-        shift = torch.zeros(2 * self.features)  # (of the layer norm, whose scale is 0)
+        shift = torch.zeros(2 * self.features)  # of the layer norm, whose scale is 0
         if self.share != 0.5:
             half = slice(0, self.features) if self.share else slice(self.features, None)
             shift[half] = 1e4
@@ -237,7 +237,7 @@ def test_what_is_sent(uneven: Federation, net: Architecture) -> None:
     assert sent == {"w", "weight", *method.gate.names, *net.base.names}
     head = messages["w"]["w"] / messages["w"]["weight"][:, None]
     own, common = chunk.values["mu"][:, 0], chunk.shared["w"]
-    share = ((head - common) / (own - common))[:, :15]  # (what moved, feature by feature)
+    share = ((head - common) / (own - common))[:, :15]  # what moved, feature by feature
     moved = (own - common)[:, :15].abs() > 1e-4
     assert ((share[moved] > 0) & (share[moved] < 1)).all()
     for row in range(len(chunk.clients)):  # whoever is beside it

@@ -27,7 +27,7 @@ def test_it_is_gumbel_softmax(tau: float) -> None:
         torch.manual_seed(0)
         other = gumbel_softmax(scores.view(1, 2, 5).expand(n, 2, 5), tau=tau, dim=1)[:, 0]
     levels = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
-    # (a quantile's standard error is sqrt(p (1 - p) / n) over the density there, below 0.01 in both)
+    # A quantile's standard error is sqrt(p (1 - p) / n) over the density there, below 0.01 in both.
     torch.testing.assert_close(found.quantile(levels, 0), other.quantile(levels, 0), rtol=0, atol=0.025)
     torch.testing.assert_close(found.median(0).values, method.policy(scores)[0, 0], rtol=0, atol=0.025)
     assert (found.std(0) > 0.05).all()

@@ -229,7 +229,7 @@ def test_a_new_client_is_pulled_to_the_centroids(skewed: Federation, net: Archit
         p = run.predict_new_client(x.numpy(), given=(x.numpy(), y.numpy()), rounds=rounds)
         near.append(float(p[torch.arange(len(y)), y].log().mean()))
     assert near[1] > near[0] + 0.02
-    with pytest.raises(UserError, match="no global model"):  # (a client without examples has no features)
+    with pytest.raises(UserError, match="no global model"):  # a client without examples has no features
         run.predict_new_client(x.numpy())
 
 

@@ -37,7 +37,7 @@ def test_a_network_is_a_function_of_one_vector(spec: str) -> None:
         draws = net(torch.stack([vector, 2 * vector])[:, None, None].expand(2, 2, 1, -1), x)
     assert torch.allclose(draws[0], apart, rtol=1e-12)
     assert torch.allclose(draws[1, 1], rows[1], rtol=1e-12)
-    if "bn" in spec:  # (by running statistics; by a batch's, draws of one client would be one batch)
+    if "bn" in spec:  # by running statistics; by a batch's, draws of one client would be one batch
         with (
             Restrict({**base, "w": vector}, norms=Norms(None, frozenset())),
             pytest.raises(UserError, match="batch norm"),

@@ -190,7 +190,7 @@ def test_a_class_that_a_client_lacks_is_absent_from_its_global_softmax(skewed: F
     for row, j in enumerate(chunk.clients):
         there = torch.tensor(counts_of(skewed, j)) > 0
         moved = weight[row].abs().amax(1) > 0
-        # (one class alone has probability 1 and no gradient)
+        # One class alone has probability 1 and no gradient.
         assert moved.tolist() == (there & (there.sum() > 1)).tolist()
     assert chunk.clients == largest_first(skewed)
 

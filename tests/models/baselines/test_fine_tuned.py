@@ -58,7 +58,7 @@ def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
         errors.append(float((found - exact).abs().max()))
     assert errors[0] < 1e-3
     assert 3 < errors[0] / errors[1] < 5
-    assert (exact - v).abs().max() > 1e-2  # (the first-order method is another one)
+    assert (exact - v).abs().max() > 1e-2  # the first-order method is another one
 
 
 def meta_gradient(w: Tensor, slopes_of: list, a: float, d: float) -> Tensor:

@@ -103,7 +103,7 @@ def test_clients_of_one_curvature_stay_at_the_mode_and_others_leave_it(diagonal:
     """What repeated rounds cost: the fixed point is the pooled mode where clients' curvatures agree, else near it."""
     run = fitted(FOLA(linear(diagonal.fed), **EXACT), diagonal.fed, 6)
     assert 1e-4 < (run.shared["w.mean"] - diagonal.mode).abs().max() < 0.2
-    # (the bias has the curvature 1 / NOISE^2 at all of them)
+    # The bias has the curvature 1 / NOISE^2 at all of them.
     torch.testing.assert_close(run.shared["w.mean"][2], diagonal.mode[2], rtol=1e-9, atol=1e-10)
 
 
@@ -176,7 +176,7 @@ def test_information_in_pieces_is_the_same(
     for held in (1, 5 * small.clients * net.d):
         monkeypatch.setattr("hierfl.inference.clients.squared_scores.MAX_NUMBERS_AT_ONCE", held)
         torch.testing.assert_close(method.information(chunk), whole, rtol=1e-12, atol=1e-15)
-    alone = torch.cat([method.information(chunk.part(k, k + 1)) for k in range(small.clients)])  # (nothing is padded)
+    alone = torch.cat([method.information(chunk.part(k, k + 1)) for k in range(small.clients)])  # nothing is padded
     torch.testing.assert_close(alone, whole, rtol=1e-12, atol=1e-15)
 
 
@@ -211,7 +211,7 @@ def test_what_predicts_is_the_posterior_of_w(small: Federation, net: Architectur
     few = method.shared_draws(s, 7)["w.mean"].flatten(0, 2)
     averaged = torch.stack([net(one, x[None])[0].softmax(-1) for one in few]).mean(0)
     torch.testing.assert_close(run.predict(x, small.ids[1], draws=7).double(), averaged, rtol=1e-9, atol=1e-12)
-    kept = run.posterior(draws=7)  # (of everybody one w; what it is drawn from has seen the data, and is no prior)
+    kept = run.posterior(draws=7)  # of everybody one w; what it is drawn from has seen the data, and is no prior
     np.testing.assert_allclose(kept.posterior["w_j"].values[0], few.numpy()[:, None].repeat(7, 1), rtol=1e-12)
     assert "prior" not in group_names(kept)
     assert "lp" not in getattr(kept, "sample_stats", {})

@@ -23,7 +23,7 @@ from hierfl.nn.networks.build import architecture
 def test_fedrep_with_a_common_frozen_head_is_fedavg_on_the_base(small: Federation, net: Architecture) -> None:
     class FrozenHead(FedAvg):
         def local(self) -> list:
-            return [SVI([], 0, sgd(0.1)), self.sgd("base")]  # (the base comes second, as FedRep's does)
+            return [SVI([], 0, sgd(0.1)), self.sgd("base")]  # the base comes second, as FedRep's does
 
         def exchange(self) -> dict:
             return {"base": super().exchange()["base"]}

@@ -210,7 +210,7 @@ def test_networks_and_data_that_fit(lines: Federation, fed: Federation) -> None:
     assert all(v.isfinite().all() for v in run.shared.values())
     with pytest.raises(UserError, match="moon compares features that it learns, and network linear has none"):
         MOON(architecture("linear", fed), projection=0)
-    # (without steps that lead anywhere, z is what the broadcast network makes of x, but for what is dropped)
+    # Without steps that lead anywhere, z is what the broadcast network makes of x, but for what is dropped.
     for spec, like in (("mlp:5,dropout=0.5", False), ("mlp:5", True)):
         method = MOON(architecture(spec, fed), projection=0)
         chunk = rows_of(method, fed)

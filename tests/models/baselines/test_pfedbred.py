@@ -53,7 +53,7 @@ def test_without_a_shift_and_short_meta_steps_it_is_pfedme(small: Federation, ne
         run = fitted(PFedBreD(net, shift="mh", shift_lr=0.0, meta_lr=alpha, **whole), small, 3)
         gaps.append(float((run.shared["w"] - me.shared["w"]).abs().max()))
     assert gaps[0] > 1e-3
-    assert gaps[1] == pytest.approx(gaps[0] / 100, rel=0.1)  # (first order in alpha)
+    assert gaps[1] == pytest.approx(gaps[0] / 100, rel=0.1)  # first order in alpha
     assert gaps[2] < 1e-10
 
 
@@ -122,7 +122,7 @@ def test_rounds_are_a_plain_loop_of_the_papers_formulas(form: str, small: Federa
             theta, copy, shift = client_round(form, net, small, chunk, w, shifts[j])
             if reported[j]:
                 copies.append(copy)
-            if reported[j] or form != "lg" or number == 1:  # (lg: others train where everything is evaluated)
+            if reported[j] or form != "lg" or number == 1:  # lg: others train where everything is evaluated
                 shifts[j] = shift
                 personal = ready.fitted().personal
                 torch.testing.assert_close(personal["theta"][j], theta, rtol=1e-9, atol=1e-11)

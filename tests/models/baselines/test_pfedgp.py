@@ -238,7 +238,7 @@ def test_networks_and_data_that_fit(skewed: Federation) -> None:
     with pytest.raises(UserError, match="objective=marginal is a regression's"):
         PFedGP(architecture("mlp:5", skewed), objective="marginal")
     with pytest.raises(UserError, match="a client has 23 examples, and pfedgp takes 22 at most"):
-        Fit(PFedGP(architecture("mlp:5", skewed), most=22), skewed, Options(rounds=1))  # (before anything is written)
+        Fit(PFedGP(architecture("mlp:5", skewed), most=22), skewed, Options(rounds=1))  # before anything is written
     run = fitted(PFedGP(architecture("mlp:5", skewed), most=23), skewed, 1)
     with pytest.raises(UserError, match="a client has 24 examples"):
         run.predict_new_client(skewed.x[:2], given=(skewed.x[:24], skewed.y[:24]))

@@ -110,7 +110,7 @@ def test_rounds_with_classes_are_a_plain_loop_of_the_papers_formulas() -> None:
         z, counts = features(dict(chunk.shared), batch.x[0]), torch.bincount(batch.y[0], minlength=3)
         means = torch.stack([z[batch.y[0] == k].sum(0) / counts[k].clamp_min(1) for k in range(3)])
         tree = class_tree(means[None], counts[None] > 0)[0]  # (C, C - 1): 1, -1, or 0 off the way to a class
-        half = held_out(chunk, batch, 0.5, 2, step)  # (counts and the tree come before)
+        half = held_out(chunk, batch, 0.5, 2, step)  # counts and the tree come before
         assert half.given is not None
         rest = half.given.examples
         new, seen, kinds = features(own, half.x[0]), features(own, rest.x[0]), half.y[0]
@@ -127,6 +127,6 @@ def test_rounds_with_classes_are_a_plain_loop_of_the_papers_formulas() -> None:
                 omega = logistic_precisions(k[None], sign[below][None], noise, f"node {node}", 2)[:, 0]
             right, left = log_sides((k, rbf(seen[below], new)), sign[below], omega)
             total = total + torch.where(side > 0, right, torch.where(side < 0, left, 0.0))
-        return 0.0 * new.sum() - total.mean()  # (there is no gradient where a client has one class)
+        return 0.0 * new.sum() - total.mean()  # there is no gradient where a client has one class
 
     check_rounds(method, skewed, loss)

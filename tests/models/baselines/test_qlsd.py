@@ -94,7 +94,7 @@ def test_a_round_is_a_plain_loop_of_the_papers_formulas(memory: bool, small: Fed
             chunk = ClientChunk(method, small, [j], r, 0, {}, {})
             gradient = -len(y) * slope_at(net, w, x, y, order_of(chunk, 0, 0, 0)[:5])
             drawn = chunk.noise("compression", 1).normal("compression/w", None, torch.Size([net.d])).flatten()
-            # (rounded up where the uniform and what is left pass 1: with the probability of what is left)
+            # Rounded up where the uniform and what is left pass 1: with the probability of what is left.
             sent = quantised(gradient - own[j], 1 - torch.special.ndtr(drawn), s)
             own[j] = own[j] + rate * sent
             total = total + sent
@@ -194,7 +194,7 @@ def test_memories_stay_together_when_a_message_is_lost(
         if what == "diverged":
             return add(receiver, messages, clients, ~lost if healthy is None else healthy & ~lost)
         spoilt = {g: {k: v.masked_fill(lost[:, None], 255) for k, v in m.items()} for g, m in messages.items()}
-        return add(receiver, spoilt, clients, healthy)  # (bytes whose norm is not a number)
+        return add(receiver, spoilt, clients, healthy)  # bytes whose norm is not a number
 
     monkeypatch.setattr(Receiver, "add", damaged)
     before, w = ready.fitted().personal["memory"].clone(), ready.state.shared["w"].clone()

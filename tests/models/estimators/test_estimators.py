@@ -41,13 +41,13 @@ def test_each_group_has_its_own_model() -> None:
     assert own.classes_.tolist() == ["no", "yes"]
     assert own.clients_.tolist() == ["a", "b", "c", "d"]
     assert own.score(X, df.died, groups=groups) > 0.95
-    one = HierarchicalClassifier(**SMALL).fit(X, df.died)  # (of all wards together nobody can say ward d's)
+    one = HierarchicalClassifier(**SMALL).fit(X, df.died)  # of all wards together nobody can say ward d's
     assert one.score(X, df.died) < 0.8
     p = own.predict_proba(X[::7], groups[::7])
     assert p.shape == (23, 2)
     assert np.allclose(p.sum(1), 1)
     assert (own.classes_[p.argmax(1)] == own.predict(X[::7], groups[::7])).all()
-    # (rows of several clients in any order are each as alone)
+    # Rows of several clients in any order are each as alone.
     assert np.allclose(own.predict_proba(X[[159, 3]], ["d", "a"])[1:], own.predict_proba(X[[3]], ["a"]))
 
 
@@ -138,6 +138,49 @@ def test_groups_are_said_once() -> None:
         HierarchicalClassifier(**SMALL).fit(df[["x"]], df.died, groups=["a", "b", "c"])
     with pytest.raises(UserError, match="y has one class"):
         HierarchicalClassifier(**SMALL).fit(df[["x"]], ["yes"] * 20)
+
+
+@pytest.mark.cpu(2, "six small fits")
+@pytest.mark.parametrize("estimator", [HierarchicalClassifier, HierarchicalRegressor])
+def test_a_row_of_weight_two_is_two_rows_and_of_zero_none(estimator: type) -> None:
+    """In full batches, scales of inputs and the response's unit included; a level or client without weight is none."""
+    df, rng = wards(7), np.random.default_rng(1)
+    weights = rng.integers(0, 4, len(df))
+    df.loc[df.index[weights == 0][:2], "arm"] = "device"
+    weights[df.ward == "c"] = 0
+    repeated = df.loc[df.index.repeat(weights)]
+    y = "died" if estimator is HierarchicalClassifier else "stay"
+    X, answer = ["ward", "x", "arm"], "predict_proba" if y == "died" else "predict"
+    made = estimator("pfedvem", group="ward", network="mlp:4", rounds=2, settings={"base_batch": 99})
+    weighted = made.fit(df[X], df[y], sample_weight=weights)
+    assert weighted.clients_.tolist() == ["a", "b", "d"]
+    again, plain = (clone(made).fit(rows[X], rows[y]) for rows in (repeated, df[weights > 0]))
+    found, wanted, other = (getattr(fitted, answer)(repeated[X]) for fitted in (weighted, again, plain))
+    assert np.allclose(found, wanted, rtol=1e-8, atol=1e-10)
+    assert not np.allclose(other, wanted, rtol=1e-3)
+    expected = (
+        (repeated[y] == weighted.predict(repeated[X])).mean() if y == "died" else again.score(repeated[X], repeated[y])
+    )
+    kept = weights > 0
+    assert np.isclose(weighted.score(df[X][kept], df[y][kept], sample_weight=weights[kept]), expected)
+
+
+def test_weights_that_cannot_be_are_one_line() -> None:
+    df = wards(5)
+    made = HierarchicalClassifier(**SMALL)
+    for weights, words in (
+        ([1.0] * 3, "sample_weight has 3 values, and X has 20 rows"),
+        ([-1.0] + [1.0] * 19, "sample_weight has 1 value below zero or not finite"),
+        ([np.inf, np.nan] + [1.0] * 18, "sample_weight has 2 values below zero or not finite"),
+        ([0.0] * 20, "every sample_weight is zero"),
+        (["two"] * 20, "sample_weight"),
+    ):
+        with pytest.raises(UserError, match=words):
+            made.fit(df[["x"]], df.died, sample_weight=weights)
+    counts = HierarchicalClassifier("scaffold", network="mlp:2", rounds=1)
+    with pytest.raises(UserError, match="scaffold counts rows .*takes no weights"):
+        counts.fit(df[["x"]], df.died, groups=df.ward, sample_weight=[2.0] * 20)
+    counts.fit(df[["x"]], df.died, groups=df.ward, sample_weight=[1.0] * 20)
 
 
 @pytest.mark.slow

@@ -100,4 +100,4 @@ def test_a_table_of_many_places_takes_memory_by_its_rows() -> None:
     What pandas and formulae copy on the way is some tens of megabytes: 300 leave room, and no place for the 2 GB.
     """
     done = subprocess.run([sys.executable, "-c", BUILD], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 300_000  # (kilobytes)
+    assert int(done.stdout) < 300_000  # kilobytes

@@ -30,7 +30,7 @@ def check(found: Any, table: pd.DataFrame, log_likelihood: float, beta: dict, sd
     assert found.log_likelihood == pytest.approx(log_likelihood, abs=1e-4)
     for name, (estimate, error) in beta.items():
         assert table.estimate[name] == pytest.approx(estimate, abs=0.002 * error)
-        assert table.standard_error[name] == pytest.approx(error, rel=0.015)  # (glmmTMB's are of all numbers together)
+        assert table.standard_error[name] == pytest.approx(error, rel=0.015)  # glmmTMB's are of all numbers together
     of_levels = [name for name in table.index if name.startswith("sd(")]
     np.testing.assert_allclose(table.estimate[of_levels][: len(sds)], sds, rtol=1e-3)
 

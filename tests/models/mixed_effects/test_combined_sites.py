@@ -72,7 +72,7 @@ def test_sites_find_what_the_table_would(which: str, tmp_path: Path) -> None:
     reader = study_reader(formula, reduce(add, (formula.first(rows) for rows in own_rows.values())))
     made = reader.design(reduce(add, (reader.second(rows) for rows in own_rows.values())))
     own = {name: reader.federation(rows, name) for name, rows in own_rows.items()}
-    # (each site knows how many groups it has itself; here all run one method, which has room for them)
+    # Each site knows how many groups it has itself; here all run one method, which has room for them.
     most = {k: max(of.about["reader"].places.most[k] for of in own.values()) for k in formula.levels.inside}
     method = MixedEffects(made.with_most(most), **settings)
     sites = Sites(method, own["s0"], tmp_path, own, **how)

@@ -51,7 +51,7 @@ def test_with_random_effects_it_is_a_poisson_model_of_intervals() -> None:
     np.testing.assert_allclose(table.estimate.drop(2), GLMER, atol=0.002 * ERRORS[0])
     np.testing.assert_allclose(table.standard_error[:2], ERRORS, rtol=0.02)
     assert table.estimate[2] == pytest.approx(SD, rel=1e-3)
-    # (a Poisson's of d events in a time has the time's logarithm beside, d times)
+    # A Poisson's of d events in a time has the time's logarithm beside, d times.
     edges = np.array([0.0, *fit.method.response_family.cuts])
     spent = DF.y - edges[np.searchsorted(edges, DF.y) - 1]
     assert fit.log_likelihood == pytest.approx(LOG_LIKELIHOOD - np.log(spent[DF.event == 1]).sum(), abs=1e-4)
@@ -69,7 +69,7 @@ def test_sites_sums_give_the_cuts_of_the_table() -> None:
     assert cuts[0] == cuts[1]
     inside = np.histogram(DF.y[DF.event == 1], [0.0, *cuts[0], np.inf])[0]
     assert inside.min() > 0.5 * inside.mean()
-    # (before anything is known of the times it has as many numbers)
+    # Before anything is known of the times it has as many numbers.
     assert MixedEffects(reader.columns_only(), intervals="12").sizes["steps"] == 11
 
 
@@ -80,14 +80,14 @@ def test_few_events_of_a_client_are_counted_with_its_next() -> None:
     one = [CoxResponse.histogram(rows.y.to_numpy(), {"event": rows.event}, rows.site) for _, rows in DF.groupby("site")]
     assert min(counts[counts > 0].min() for counts in one if counts.sum() >= 5) >= 5
     assert sum(map(sum, one)) == DF.event.sum()
-    assert sum(counts.sum() < 5 for counts in one) == 1  # (a site with four in all)
+    assert sum(counts.sum() < 5 for counts in one) == 1  # a site with four in all
     whole = CoxResponse.histogram(DF.y.to_numpy(), {"event": DF.event.to_numpy()}, DF.site.to_numpy())
     np.testing.assert_array_equal(whole, sum(one))
 
 
 def test_quantiles_of_a_histogram() -> None:
     counts = np.zeros(BINS)
-    counts[40], counts[42] = 10, 30  # (from 1 to 1.41, and from 2 to 2.83)
+    counts[40], counts[42] = 10, 30  # from 1 to 1.41, and from 2 to 2.83
     np.testing.assert_allclose(quantile_cuts(counts, 4), 2 ** np.array([0.5, 1 + 1 / 6, 1 + 1 / 3]), rtol=1e-12)
     assert quantile_cuts(counts, 1) == ()
 

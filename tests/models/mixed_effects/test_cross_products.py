@@ -135,7 +135,7 @@ def test_reml_is_the_integral_over_coefficients() -> None:
     found, cov = estimates(run), covariance(run)
     at, sigma = found[["Intercept", "x"]].to_numpy(), found["sd(residual)"]
     best = log_likelihood(df, at, cov, sigma, ("1",))
-    # (a grid along what is uncorrelated, a standard error apart: of a normal density, exact)
+    # A grid along what is uncorrelated, a standard error apart: of a normal density, exact.
     information = np.zeros((2, 2))
     for _, rows in df.groupby("site"):
         x = np.column_stack([np.ones(len(rows)), rows.x])

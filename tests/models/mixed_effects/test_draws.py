@@ -106,7 +106,7 @@ def test_patients_draws_are_of_the_joint_posterior(family: str) -> None:
             density = np.logaddexp.reduce(one + (total - alone[k])[:, None], axis=0)
             mean, sd = moments(density)
             is_near(held["c"][:, j, k + 1, 0], inner * mean, inner * sd)
-        is_near(held["c"][:, j, 0, 0], 0.0, inner)  # (a patient who was not there)
+        is_near(held["c"][:, j, 0, 0], 0.0, inner)  # a patient who was not there
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
@@ -147,13 +147,13 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
     draws = fitted.method.parts(fitted.run.shared["effects.draws"])
     beta = users_beta(fitted.method, draws["beta"]).numpy()
     tau = draws["root"].abs().log().numpy()
-    unit = {"log_scale": np.log(fitted.method.response_family.unit)}  # (own numbers as support.levels.own_numbers)
+    unit = {"log_scale": np.log(fitted.method.response_family.unit)}  # own numbers as support.levels.own_numbers
     own = [draws[k].reshape(len(beta), -1).numpy() + unit.get(k, 0) for k in fitted.method.response_family.starts]
     ours = np.concatenate([beta, tau, *own], 1)  # as support.levels.point
 
     def log_posterior(theta: np.ndarray) -> float:
         there = theta.copy()
-        if case.family == "weibull":  # (whose prior is of the mean hazard until about the mean time)
+        if case.family == "weibull":  # whose prior is of the mean hazard until about the mean time
             there[0] += (np.exp(theta[3]) - 1) * fitted.method.network.offset
         total = log_likelihood(there, df, case, ("site",), 0.25)
         total += stats.norm.logpdf(theta[0] + theta[1] * df.x.mean(), 0, 2) + stats.norm.logpdf(theta[1])
@@ -164,7 +164,7 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
         return total + stats.norm.logpdf(theta[3:], 0, 3).sum()
 
     rng = np.random.default_rng(0)
-    # (of a spread that may be next to nothing the tail is a long one)
+    # Of a spread that may be next to nothing the tail is a long one.
     wide = stats.multivariate_t(ours.mean(0), 1.3 * np.cov(ours.T), df=4, seed=rng)
     points = wide.rvs(8000)
     with np.errstate(all="ignore"):

@@ -69,7 +69,7 @@ def test_estimates_are_those_of_newtons_steps_alone(
     alone, other = points(monkeypatch, formula, **how)
     assert len(seen) <= len(alone)
     assert fit.log_likelihood == pytest.approx(other.log_likelihood, abs=1e-10)
-    # (either climb ends where 1e-6 standard errors are left at most)
+    # Either climb ends where 1e-6 standard errors are left at most.
     torch.testing.assert_close(fit.run.shared["effects.root"], other.run.shared["effects.root"], rtol=0, atol=2e-6)
 
 

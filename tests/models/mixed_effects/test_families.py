@@ -152,7 +152,7 @@ def test_a_real_table_and_its_standard_errors() -> None:
     run, theirs = investments()
     found, numbers = effects_table(run.fitted)
     assert (np.abs(found.estimate[:3] - theirs.fe_params.values) < 1e-4 * theirs.bse_fe.values).all()
-    # (theirs are of the curvature in all numbers; ours, as those of lme4, of that in the coefficients given the others)
+    # Theirs are of the curvature in all numbers; ours, as those of lme4, of that in the coefficients given the others.
     np.testing.assert_allclose(found.standard_error[:3], theirs.bse_fe.values, rtol=3e-3)
     np.testing.assert_allclose(found.estimate[3] ** 2, theirs.cov_re.values[0, 0], rtol=1e-3)
     np.testing.assert_allclose(found.estimate[4] ** 2, theirs.scale, rtol=1e-4)

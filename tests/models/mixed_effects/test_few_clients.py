@@ -42,7 +42,7 @@ def test_auto_is_reml_of_a_gaussian_response() -> None:
 def test_of_balanced_clients_the_test_is_the_exact_one() -> None:
     """A covariate of clients is tested by a t test of the clients' means, whatever was asked for."""
     df = clients(3, [5] * 6)
-    df["y"] -= df.x  # (no slopes: only what a mean of five has of them)
+    df["y"] -= df.x  # no slopes: only what a mean of five has of them
     means = df.groupby("site", sort=False)[["y", "u"]].mean()
     exact = stats.ttest_ind(means.y[means.u == 1], means.y[means.u == 0])
     small = mixed_model(df, "y ~ 1 + (1 | site)", draws=0)

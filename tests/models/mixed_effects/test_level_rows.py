@@ -39,9 +39,9 @@ GAUSSIAN = CASES["gaussian"]
 def test_sites_find_what_the_table_would(family: str, formula: str, tmp_path: Path) -> None:
     df = table(CASES[family], 3, 3, 3, 4)
     used = ["y", "x", *(name for name in ("region", "patient") if name in formula)]
-    # (the same after any number of rounds)
+    # The same after any number of rounds.
     how: dict = {"rounds": 6, "draws": 2, "dtype": torch.float64, "evaluate_every": 6, "splits": ("train",)}
-    coarse: dict = {"draws": 8, "nodes": 3}  # (in both the same)
+    coarse: dict = {"draws": 8, "nodes": 3}  # in both the same
     federation, design = from_formula(df, formula, family=family, client="site")  # type: ignore[arg-type]
     whole = fit(MixedEffects(design, **coarse), federation, progress=False, **how)
 
@@ -52,7 +52,7 @@ def test_sites_find_what_the_table_would(family: str, formula: str, tmp_path: Pa
     reader = study_reader(study, reduce(add, (study.first(rows) for rows in tables.values())))
     network = reader.design(reduce(add, (reader.second(rows) for rows in tables.values())))
     most = max(rows.patient.nunique() for rows in tables.values()) if "patient" in used else 0
-    if network.inner is not None:  # (which each site knows of its own; one federation of all needs the most)
+    if network.inner is not None:  # which each site knows of its own; one federation of all needs the most
         assert network.inner.most == 1
         network = Design.of(
             network.fixed, network.random, network.family, network.extras, blocks=network.blocks,
@@ -86,7 +86,7 @@ def test_predictions_are_of_whom_a_row_says() -> None:
     patient = own["patient"].set_index(["client", "patient"])["mean"][("s001", row.patient.iloc[0])]
     for change, effects in (
         ({}, region + site + patient),
-        ({"patient": "somebody"}, region + site),  # (a patient that was not there, of a site that was)
+        ({"patient": "somebody"}, region + site),  # a patient that was not there, of a site that was
     ):
         found = fitted.predict(row.assign(**change))
         assert found["mean"].iloc[0] == pytest.approx(base + effects, abs=0.1)

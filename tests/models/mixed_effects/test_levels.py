@@ -179,7 +179,7 @@ def _near(case: Case, fitted, df: pd.DataFrame, levels: tuple[str, ...]) -> None
     def theirs(theta: np.ndarray) -> float:
         return log_likelihood(theta, df, case, levels, *grid)
 
-    # (what can be zero in two ways has two modes, which nine nodes each way see less well)
+    # What can be zero in two ways has two modes, which nine nodes each way see less well.
     close = 1e-3 if case.family == "zero-inflated-poisson" else 3e-4
     assert fitted.log_likelihood == pytest.approx(theirs(at), abs=close)
     slope = np.array([theirs(at + s) - theirs(at - s) for s in h * np.eye(len(at))]) / (2 * h)
@@ -191,8 +191,8 @@ def _near(case: Case, fitted, df: pd.DataFrame, levels: tuple[str, ...]) -> None
 
 @over_families("poisson")
 def test_groups_inside_are_those_of_quadrature(case: Case) -> None:
-    # (four rows of counts that are zero in two ways leave a standard deviation of zero, and of a Student's t several
-    # modes of a patient's effect, which nodes around one of them see less well)
+    # Four rows of counts that are zero in two ways leave a standard deviation of zero, and of a Student's t several
+    # modes of a patient's effect, which nodes around one of them see less well.
     many = case.family in ("zero-inflated-negative-binomial", "student-t")
     df = table(case, 1, 8, 3, 10 if many else 4, sds=(0, 0.8, 0.9))
     how = {"family": case.family, "population": "ml", "draws": 0, **case.how, **_nodes(case)}
@@ -202,7 +202,7 @@ def test_groups_inside_are_those_of_quadrature(case: Case) -> None:
 
 @over_families("binomial")
 def test_groups_of_clients_are_those_of_quadrature(case: Case) -> None:
-    # (six rows of counts above a hurdle leave a standard deviation of zero)
+    # Six rows of counts above a hurdle leave a standard deviation of zero.
     df = table(case, 4, 4, 1, 12 if case.family == "hurdle-negative-binomial" else 6, sds=(0.9, 0.8, 0))
     how = {"family": case.family, "client": "site", "population": "ml", "draws": 0, **case.how, **_nodes(case)}
     fitted = mixed_model(df, f"{case.response} ~ x + (1 | region/site)", **how)  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ def test_all_three_levels_of_counts_are_those_of_quadrature() -> None:
         df, "y ~ x + (1 | region/site/patient)", family="poisson", client="site", population="ml", draws=0
     )
     at = point(case, fitted, levels)
-    assert at[2:].min() > -1  # (at a standard deviation of zero there are two levels)
+    assert at[2:].min() > -1  # at a standard deviation of zero there are two levels
     assert fitted.log_likelihood == pytest.approx(log_likelihood(at, df, case, levels, 0.4, 5.6), abs=3e-4)
     for k, gap in enumerate(np.diag([0.01] * 5)):
         low, high = (log_likelihood(at + sign * gap, df, case, levels, 0.4, 5.6) for sign in (-1, 1))
@@ -244,7 +244,7 @@ def test_one_node_is_laplaces_approximation_of_both_levels() -> None:
         return total
 
     at, h = point(case, fitted, ("site", "patient")), 1e-3
-    assert at[2:].min() > -1  # (at a standard deviation of zero there is one level)
+    assert at[2:].min() > -1  # at a standard deviation of zero there is one level
     assert fitted.log_likelihood == pytest.approx(theirs(at), abs=1e-8)
     slope = np.array([theirs(at + s) - theirs(at - s) for s in h * np.eye(4)]) / (2 * h)
     assert np.abs(slope).max() < 1e-3

@@ -94,7 +94,7 @@ def test_a_response_that_is_shifted_is_left_out() -> None:
 def test_honest_sites_may_differ_in_spread_by_a_factor_of_two() -> None:
     """None is named, and all count in full."""
     df = table(1, "gaussian")
-    for j, sd in enumerate(np.linspace(0.0, 1.73, 10)):  # (with a variance of one that is 1 to 2)
+    for j, sd in enumerate(np.linspace(0.0, 1.73, 10)):  # with a variance of one that is 1 to 2
         df = spread(df, sd, f"s{j:02d}")
     plain, robust = (mixed_run(df, "gaussian", rule, None) for rule in ("none", "median"))
     assert names_of(plain) == names_of(robust) == ""

@@ -69,7 +69,7 @@ def test_predictions_are_frames() -> None:
         assert own.response_upper.iloc[k] - own.response_lower.iloc[k] == pytest.approx(2 * z * sd, rel=0.05)
     whole, new = (found.predict(rows.drop(columns="site"), level) for level in ("population", "new"))
     assert "client" not in new
-    # (the mean of the population is that of new clients, whose spread is theirs)
+    # The mean of the population is that of new clients, whose spread is theirs.
     np.testing.assert_allclose(whole["mean"], new["mean"], atol=0.15)
     assert ((new.upper - new.lower) > 1.5 * (whole.upper - whole.lower)).all()
     everybody = found.predict(df)

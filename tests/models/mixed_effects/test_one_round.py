@@ -36,12 +36,12 @@ def test_it_is_the_iterative_fit(population: str) -> None:
     assert one.rounds == 1
     assert other.rounds > 5
     ours, theirs = effects_table(one.fitted)[0], effects_table(other.fitted)[0]
-    rtol = 0.15 if population == "bayes" else 1e-7  # (of a posterior all is made of draws, and these are others)
+    rtol = 0.15 if population == "bayes" else 1e-7  # of a posterior all is made of draws, and these are others
     np.testing.assert_allclose(ours.estimate, theirs.estimate, rtol=rtol)
     np.testing.assert_allclose(ours.standard_error, theirs.standard_error, rtol=max(rtol, 1e-6))
     gap = (one.personal["b_mean"] - other.personal["b_mean"]).squeeze(1)
     spread = other.personal["b_root"].squeeze(1).norm(dim=-1)
-    assert (gap.abs() < 0.25 * spread).all()  # (400 draws)
+    assert (gap.abs() < 0.25 * spread).all()  # 400 draws
     no_draws = [fitted(df, FORMULA, one_round=way).personal["b_mean"] for way in (True, False)]
     torch.testing.assert_close(*no_draws, rtol=1e-6, atol=1e-8)
 

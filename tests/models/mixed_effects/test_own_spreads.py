@@ -235,7 +235,7 @@ def test_posterior_is_that_of_nuts() -> None:
             error = of["sd"] * np.sqrt(1 / of["effective"] + 1 / found.numbers["effective_points"])
             assert abs(rows.estimate[name] - of["mean"]) < 3 * error, name
             assert rows.standard_error[name] == pytest.approx(of["sd"], rel=0.15), name
-    for site in (0, 1):  # (medians of skewed posteriors lie below their means)
+    for site in (0, 1):  # medians of skewed posteriors lie below their means
         of = references[f"sd of site {site}"]
         assert of["mean"] - 0.3 * of["sd"] < fitted.residual_sds().sd[site] < of["mean"]
 

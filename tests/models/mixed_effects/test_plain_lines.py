@@ -79,7 +79,7 @@ def test_a_number_far_from_all_others_is_noted(code: int) -> None:
 
 
 def test_an_estimate_at_its_bound_is_the_bound() -> None:
-    flat = DF.assign(y=np.tile(np.arange(8.0), 6))  # (every client has the same responses)
+    flat = DF.assign(y=np.tile(np.arange(8.0), 6))  # every client has the same responses
     table = fitted("y ~ 1 + (1 | site)", flat).summary().table.set_index("effect")
     assert table.note["sd(Intercept)"] == "at its lower bound"
     assert table.estimate["sd(Intercept)"] == 0

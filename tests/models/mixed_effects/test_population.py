@@ -106,7 +106,7 @@ def test_priors_are_in_the_tables_units() -> None:
     for prior in priors:
         here = at.clone().requires_grad_()
         slopes.append(torch.autograd.grad(prior.covariance(here, "root"), here)[0])
-    assert torch.allclose(slopes[0][1:], slopes[1][1:], rtol=1e-9)  # (of the intercept's sd the scale differs)
+    assert torch.allclose(slopes[0][1:], slopes[1][1:], rtol=1e-9)  # of the intercept's sd the scale differs
 
 
 def test_a_climb_ends_at_the_maximum_and_never_goes_down() -> None:

@@ -61,7 +61,7 @@ def test_what_is_not_known_of_the_population_reaches_the_clients() -> None:
     df = table(6, seed=2)
     plugged = fitted(df, "y ~ 1 + x + (1 + x | site)", draws=0)
     whole = fitted(df, "y ~ 1 + x + (1 + x | site)", draws=4000)
-    assert torch.equal(plugged.shared["effects.root"], whole.shared["effects.root"])  # (the estimates are the same)
+    assert torch.equal(plugged.shared["effects.root"], whole.shared["effects.root"])  # the estimates are the same
     short, long = (run.personal["b_root"].square().sum(-1).sqrt() for run in (plugged, whole))
     assert (long > 1.1 * short).all()
     kept = whole.personal["b_draws"].flatten(1, 2)

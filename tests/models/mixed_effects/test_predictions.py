@@ -21,7 +21,7 @@ def test_chunks_and_predictions() -> None:
     whole = fitted(df, "y ~ 1 + x + (1 + x | site)")
     again = fit(whole.fitted.method, whole.fitted.federation, rounds=100, chunk=1, dtype=torch.float64, progress=False)
     for name, value in whole.shared.items():
-        # (a slope at the maximum is what rounding has left of it)
+        # A slope at the maximum is what rounding has left of it.
         assert torch.allclose(value, again.shared[name], rtol=1e-7, atol=1e-6), name
     x = np.array([[1.0, 2.0, 1.0, 2.0]])
     beta, b = estimates(whole)[["Intercept", "x"]].to_numpy(), random_effects(whole)[0][3]
@@ -62,7 +62,7 @@ def test_predictions_from_other_rows_of_the_table() -> None:
     np.testing.assert_allclose(row[:, 5], new.x)
     own = df[df.site == "s02"]
     again = run.predict_new_client(new, given=(own, own.y), draws=0)
-    # (a client that joins with the rows of another one is that one, but for what its rows have said of the population)
+    # A client that joins with the rows of another one is that one, but for what its rows have said of the population.
     np.testing.assert_allclose(again[:, 0], run.predict(new, client="s02")[:, 0], rtol=1e-6)
     for rows, words in (
         (new.drop(columns="x"), "lacks column 'x'"),
@@ -87,7 +87,7 @@ def test_trials_are_the_tables_where_successes_are_not_known() -> None:
     known = fit.predict(df)
     for new in (df.drop(columns="y"), df.assign(y=np.nan), df.assign(y=-1)):
         pd.testing.assert_frame_equal(fit.predict(new), known)
-    one = fit.predict(df[["g", "x"]])  # (of one trial)
+    one = fit.predict(df[["g", "x"]])  # of one trial
     np.testing.assert_allclose(one["mean"] * df.n, known["mean"], rtol=1e-12)
     for new, words in (
         (df.assign(n=0), "the trials 'n' are whole numbers from 1"),

@@ -49,7 +49,7 @@ def test_one_patient_moves_the_sums_by_no_more_than_the_sensitivity() -> None:
     method, federation, _ = private("sbp ~ age * sex + stage + (1 + age | site)", df)
     columns = method.private.columns  # type: ignore[union-attr]
     assert columns.names == ("Intercept", "age", "sex[m]", "age:sex[m]", "stage[b]", "stage[c]", "stage[d]")
-    assert columns.most == 6.0  # (three levels count once)
+    assert columns.most == 6.0  # three levels count once
     corners = pd.DataFrame(
         [
             {"age": age, "sex": sex, "stage": stage, "sbp": sbp, "site": "0"}
@@ -68,7 +68,7 @@ def test_one_patient_moves_the_sums_by_no_more_than_the_sensitivity() -> None:
     three = private("sbp ~ age + (1 | site)", df, patient_rows=3)[0].private
     assert three is not None
     assert three.sensitivity == 3 * three.columns.most == 9.0
-    # (products of a row with itself have the norm of the row, squared)
+    # Products of a row with itself have the norm of the row, squared.
     v = torch.from_numpy(rng.normal(size=(50, 1, 7)))
     torch.testing.assert_close(packed_products(v).norm(dim=1), v.square().sum((1, 2)))
     torch.testing.assert_close(unpacked_products(packed_products(v), 7), v.mT @ v)
@@ -133,7 +133,7 @@ def test_the_residuals_density_is_exact_at_both_ends() -> None:
     sd = (noise + 2 * nu * variance**2).sqrt()
     normal = torch.distributions.Normal(nu * variance, sd).log_prob(t)
     torch.testing.assert_close(residual.log_density(t, nu, variance, noise), normal, rtol=1e-5, atol=1e-5)
-    # (and in between sums to one)
+    # And in between sums to one.
     t = torch.linspace(-600, 900, 30001).double()
     mass = residual.log_density(
         t, torch.tensor(20.0).double(), torch.tensor(5.0).double(), torch.tensor(900.0).double()
@@ -174,7 +174,7 @@ def test_what_draws_are_from_has_the_residuals_density_and_estimates_have_not() 
         for criterion in ("mixing", "reml")
     ]
     gap = (heights[0] - heights[1]).diff()
-    assert float(gap) == pytest.approx(2 * 0.4, rel=0.05)  # (noise outweighs the rows: flat in s^2)
+    assert float(gap) == pytest.approx(2 * 0.4, rel=0.05)  # noise outweighs the rows: flat in s^2
 
 
 def run_of(df: pd.DataFrame, **options: Any) -> Run:

@@ -39,7 +39,7 @@ def test_a_binary_response_has_four_rounds_of_noisy_scores() -> None:
     assert exact.rounds == 4
     gap = (found.estimate - plain.estimate).abs() / plain.standard_error
     assert (gap[:3] < 0.1).all()
-    assert gap[3] < 0.4  # (restricted here, maximum likelihood there)
+    assert gap[3] < 0.4  # restricted here, maximum likelihood there
     np.testing.assert_allclose(found.standard_error[:3], plain.standard_error[:3], rtol=0.06)
     noisy = binary(1, 4.0, draws=40)[0]
     table = effects_table(noisy.fitted)[0]
@@ -48,7 +48,7 @@ def test_a_binary_response_has_four_rounds_of_noisy_scores() -> None:
     assert noisy.noise is not None
     assert noisy.noise.epsilon == pytest.approx(4.0, rel=1e-6)
     assert len(noisy.noise.parts) == 4
-    # (a client's effect is by its own rows)
+    # A client's effect is by its own rows.
     means = [run.personal["b_mean"].flatten() for run in (noisy, exact)]
     assert float(torch.corrcoef(torch.stack(means))[0, 1]) > 0.95
 

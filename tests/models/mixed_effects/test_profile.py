@@ -25,7 +25,7 @@ def test_they_are_lme4s() -> None:
     found = bounds(fit)
     assert found["sd(Intercept)"] == pytest.approx((12.198, 84.063), abs=0.002)
     assert found["sd(residual)"] == pytest.approx((38.230, 67.658), abs=0.002)
-    # (at another level there are none, and without draws nothing else)
+    # At another level there are none, and without draws nothing else.
     assert np.isnan(fit.summary(0.9).table.lower[1])
 
 

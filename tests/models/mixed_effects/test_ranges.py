@@ -30,7 +30,7 @@ def table(kind: str = "plain", sites: int = 4, n: int = 30) -> pd.DataFrame:
     x, g = rng.normal(60, 12, len(site)).round(1), rng.choice(list("abc"), len(site))
     eta = {"strong": 0.25, "flat": 0.0}.get(kind, 0.03) * (x - 60) + 0.4 * (g == "b") + rng.normal(size=sites)[site]
     y = rng.binomial(1, 1 / (1 + np.exp(-eta)))
-    if kind == "quasi":  # (a rare level whose outcomes are all 1)
+    if kind == "quasi":  # a rare level whose outcomes are all 1
         g = np.where(np.arange(len(site)) % 15 == 0, "c", np.where(g == "c", "a", g))
         y = np.where(g == "c", 1, y)
     if kind == "separated":
@@ -137,7 +137,7 @@ def test_few_regions_may_be_far_apart(tmp_path: Path) -> None:
     """Draws of a deviation between two regions have no bound, and a constant moves all rows alike."""
     bounds, shared = first(tmp_path, REGIONS, "poisson", draws=10)
     shared["effects.phase"] = torch.tensor(2.0, dtype=torch.float64)
-    shared["effects.many_nodes"][1] = 700.0  # (an honest fit of four sites has asked for 656)
+    shared["effects.many_nodes"][1] = 700.0  # an honest fit of four sites has asked for 656
     bounds.check({"kind": "round", "round": 2}, shared)
 
 

@@ -78,7 +78,7 @@ def test_a_round_of_many_points_has_room_for_one_with_derivatives(kind: str) -> 
     shared = {**chunk.shared, "effects.phase": torch.tensor(float(Phase.EXPLORE))}
     beside = once if kind != "nodes" else 0
     assert evaluated(chunk.method, shared) == many + beside
-    shared["effects.boundary"] = torch.zeros_like(shared["effects.boundary"])  # (all of them are done)
+    shared["effects.boundary"] = torch.zeros_like(shared["effects.boundary"])  # all of them are done
     assert evaluated(chunk.method, shared) == many
 
 

@@ -69,7 +69,7 @@ PLAIN = {"negative-binomial": "poisson", "nbinom1": "poisson", "zero-inflated-po
 def test_a_fit_without_more_spread_ends_there_and_says_so(wide: str) -> None:
     case = CASES[PLAIN[wide]]
     df = case.table(6, rows=(2, 20))
-    if wide == "student-t":  # (with fewer outliers than a normal's)
+    if wide == "student-t":  # with fewer outliers than a normal's
         df["y"] = df.x + df.effect + np.random.default_rng(0).uniform(-1, 1, len(df))
     fit, same = (
         mixed_model(df, case.formula, family=family, population="ml", draws=0) for family in (wide, case.family)
@@ -158,7 +158,7 @@ PREDICTED = [CASES[name] for name in ("gaussian", "poisson", "binomial", "ordina
 def test_predictions_of_every_response(case: Case) -> None:
     df = case.table(8, rows=(2, 10))
     fit = mixed_model(df, case.formula, family=case.family, draws=40, **case.how)  # type: ignore[arg-type]
-    new = df[["x", "site"]].head(6)  # (no response, no trials, no events: of one trial, until the event)
+    new = df[["x", "site"]].head(6)  # no response, no trials, no events: of one trial, until the event
     for level in ("client", "population", "new"):
         found = fit.predict(new, level=level)  # type: ignore[arg-type]
         assert found.notna().all(axis=None)

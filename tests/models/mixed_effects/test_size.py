@@ -77,7 +77,7 @@ def test_rhat_and_ess_are_arvizs() -> None:
             wanted = az.rhat(data)["x"].values, az.ess(data)["x"].values
         for ours, theirs in zip(rhat_and_ess(x), wanted, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-10)
-    one = x[:1]  # (ArviZ has no R-hat of one chain, whose halves are compared here)
+    one = x[:1]  # ArviZ has no R-hat of one chain, whose halves are compared here
     np.testing.assert_allclose(rhat_and_ess(one)[1], az.ess(az.convert_to_dataset({"x": one}))["x"].values, rtol=1e-10)
     assert (rhat_and_ess(one)[0][15:] >= 0.99).all()
     drifting = one + np.linspace(0, 20, 500)[:, None]

@@ -60,7 +60,7 @@ def test_a_curve_as_mgcv_and_dense_densities_say(population: str) -> None:
     sd = table.estimate[["sd(s(x))", "sd(Intercept)", "sd(residual)"]].to_numpy()
     height, best = density(df, Smooth("x", 10, (0.0, 10.0)).basis(5.0, 1.0).columns(df.x.to_numpy()), sd, population)
     np.testing.assert_allclose(beta, best, rtol=1e-6, atol=1e-7)
-    if population == "reml":  # (which knows no straight lines in a curve's columns: that of the eigenvectors')
+    if population == "reml":  # which knows no straight lines in a curve's columns: that of the eigenvectors'
         assert density(df, penalised(df.x.to_numpy()), sd, population)[0] == pytest.approx(height, abs=1e-7)
         np.testing.assert_allclose(sd, SDS, rtol=1e-4)
         assert table.estimate["z"] == pytest.approx(SLOPE[0], abs=1e-6)

@@ -57,7 +57,7 @@ class Change:
             a, b, r = (values[..., place] for place in places)
             found[..., places[1]] = self.times * b
             if self.shift:
-                with np.errstate(invalid="ignore"):  # (limits are not of one population)
+                with np.errstate(invalid="ignore"):  # limits are not of one population
                     at_zero = np.sqrt(a**2 + 2 * self.shift * a * b * r + (self.shift * b) ** 2)
                     found[..., places[0]] = at_zero
                     found[..., places[2]] = (a * r + self.shift * b) / at_zero
@@ -87,7 +87,7 @@ def fitted(family: str, change: str, spread: float):
     """A fit, with random slopes where it is quick; its table's rows are of one kind, few of them."""
     case, how = CASES[family], dict(CASES[family].how)
     df = case.table(12, 3, (4, 9), sd=spread)
-    if family == "gaussian":  # (slopes that differ)
+    if family == "gaussian":  # slopes that differ
         own = spread * np.random.default_rng(0).normal(size=12)
         df["y"] += own[df.site.astype("category").cat.codes] * df.x
     formula = case.formula.replace("(1 |", "(1 + x |") if family in ("gaussian", "poisson") else case.formula
@@ -119,7 +119,7 @@ def check(family: str, change: str, spread: float = 0.8) -> None:
     spreads = one.effect.str.startswith("sd(").to_numpy() & same & (one.note == "").to_numpy()
     relative = [(found.standard_error / found.estimate)[spreads] for found in (one, two)]
     np.testing.assert_allclose(*relative, rtol=1e-6)
-    # (clients' own effects of x)
+    # Clients' own effects of x.
     slopes = [fit.ranef()[["mean", "sd"]][fit.ranef().effect == "x"] for fit in (before, after)]
     np.testing.assert_allclose(slopes[1] * made.times / made.scale(family), slopes[0], rtol=1e-6, atol=1e-6)
 

@@ -69,7 +69,7 @@ def likelihood_ratio(scores: np.ndarray, member: np.ndarray) -> Attack:
     for target in range(len(scores)):
         others = np.arange(len(scores)) != target
         inside, outside = (np.where(which[others], scores[others], np.nan) for which in (member, ~member))
-        # (with few shadows one width for all rows is steadier than one for each)
+        # With few shadows one width for all rows is steadier than one for each.
         means = np.nanmean(inside, 0), np.nanmean(outside, 0)
         widths = [np.sqrt(np.nanmean((x - mean) ** 2)) + 1e-9 for x, mean in zip((inside, outside), means, strict=True)]
         ratio = norm.logpdf(scores[target], means[0], widths[0]) - norm.logpdf(scores[target], means[1], widths[1])
@@ -119,7 +119,7 @@ def confidences(run: Run, net: Architecture, x: np.ndarray, y: np.ndarray) -> np
         net: its network.
         x, y: (N, 8, 8) uint8 and (N,).
     """
-    data = run.fitted.federation  # (with noise pixels are standardised by constants, not as the data were)
+    data = run.fitted.federation  # with noise pixels are standardised by constants, not as the data were
     with torch.no_grad():
         inputs = (torch.as_tensor(x).float()[:, None] / 255 - data.mean) / data.std
         logits = global_logits(net, run.shared, inputs).log_softmax(-1)

@@ -20,7 +20,7 @@ import torch
 
 from hierfl.models.mixed_effects.search.ranges import ASKED
 
-sys.path.append(str(Path(__file__).parents[2]))  # (last: there is a folder "hierfl" of tests)
+sys.path.append(str(Path(__file__).parents[2]))  # last: there is a folder "hierfl" of tests
 from support.attacks.rows_from_a_fit import honest
 from support.attacks.rows_from_answers import one
 from support.attacks.rows_from_sums import share

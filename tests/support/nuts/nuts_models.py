@@ -91,7 +91,7 @@ def negative_binomial(d: Pooled) -> None:
     with plate("clients", d.J):
         alpha = sample("alpha", dist.Normal(mu, tau))
     m, y = d["weeks"] * jnp.exp(alpha[d.j] + beta * d["treated"]), d["seizures"]
-    # (by hand: NumPyro's goes by JAX's betaln, which is good to 1e-6 only)
+    # By hand: NumPyro's goes by JAX's betaln, which is good to 1e-6 only.
     count = gammaln(y + phi) - gammaln(phi) - gammaln(y + 1)
     numpyro.factor("y", (count + phi * jnp.log(phi / (phi + m)) + y * jnp.log(m / (phi + m))).sum())
 

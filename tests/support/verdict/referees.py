@@ -26,7 +26,7 @@ def off(name: str, df: pd.DataFrame, draws: Tensor) -> float:
     """
     if name == "funnel":
         return max(abs(float(stats.norm(0, 3).cdf(float(draws[:, 0].quantile(end)))) - end) for end in ENDS)
-    if name == "topics":  # (the chance that a word is likelier under the first topic than under the second is 1/2)
+    if name == "topics":  # the chance that a word is likelier under the first topic than under the second is 1/2
         first, second = draws.view(len(draws), TOPICS, -1).unbind(1)[:2]
         return float(((first > second).double().mean(0) - 0.5).abs().max())
     if name == "horseshoe":

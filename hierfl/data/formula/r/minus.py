@@ -45,7 +45,7 @@ def _items(tokens: Sequence[Token]) -> list[_Item]:
             items[-1][1].append(token)
         elif items[-1][1]:
             items.append((token == sign("-"), []))
-        else:  # (x + -1 is x - 1)
+        else:  # x + -1 is x - 1
             items[-1] = (items[-1][0] != (token == sign("-")), [])
     return items if items[-1][1] else []
 

@@ -36,13 +36,14 @@ class Layout:
     def words(self) -> Words:
         """How rows are added up: each number is one integer of some words."""
         sizes = (
-            (torch.Size(shape).numel(), FixedPoint.of(dtype).words) for _, (shape, dtype) in sorted(self.form.items())
+            (torch.Size(shape).numel(), FixedPoint.for_dtype(dtype).words)
+            for _, (shape, dtype) in sorted(self.form.items())
         )
         return Words(((len(COUNTS), 1), *sizes))
 
     def fits(self, values: Mapping[str, torch.Tensor]) -> bool:
         """Whether all numbers are finite, and in the range of a sum over so many sites."""
-        return all(FixedPoint.of(dtype).fits(values[name], self.sites) for name, (_, dtype) in self.form.items())
+        return all(FixedPoint.for_dtype(dtype).fits(values[name], self.sites) for name, (_, dtype) in self.form.items())
 
     def row(self, part: Contribution) -> np.ndarray:
         """What a site adds; zeros, and a refusal counted, where its numbers do not fit.
@@ -56,7 +57,7 @@ class Layout:
         if refused or not part.values:
             return np.concatenate([np.array(counted), np.zeros(self.size - len(COUNTS), np.uint64)]).astype(np.uint64)
         rows = [
-            packed(point := FixedPoint.of(self.form[name][1]), point.encode(part.values[name], self.sites))
+            packed(point := FixedPoint.for_dtype(self.form[name][1]), point.encode(part.values[name], self.sites))
             for name in sorted(self.form)
         ]
         return np.concatenate([np.array(counted, np.uint64), *rows])
@@ -70,7 +71,7 @@ class Layout:
         at, sums = len(COUNTS), State()
         for name in sorted(self.form):
             shape, dtype = self.form[name]
-            point = FixedPoint.of(dtype)
+            point = FixedPoint.for_dtype(dtype)
             size = point.words * torch.Size(shape).numel()
             digits = unpacked(point, total[at : at + size]).reshape(point.limbs, *shape)
             sums[name], at = point.decode(digits, self.sites), at + size

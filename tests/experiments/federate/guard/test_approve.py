@@ -61,7 +61,7 @@ def test_an_approval_shows_what_it_records(study: Path, parties: Parties, tmp_pa
     everybody = cards(tmp_path, "coordinator", "h00", "h02")
     assert "has no policy.toml: hierfl federate policy" in hierfl(*said)[2]
     assert hierfl("federate", "policy", home)[0] == 0
-    slip = tmp_path / "h0l"  # (a folder of another name is said so, and none is made)
+    slip = tmp_path / "h0l"  # a folder of another name is said so, and none is made
     for command in (("policy", slip), ("site", slip, "--exchange", tmp_path), ("approve", slip, *said[3:])):
         assert f"{slip} has no keys: hierfl federate keys" in hierfl("federate", *command)[2]
     assert not slip.exists()

@@ -100,7 +100,7 @@ def test_what_a_round_costs(family: str, terms: str, phase: float, points: int, 
     """Of a gaussian response of one level all points are of the same sums: a round costs one."""
     of = method(family, terms)
     found = points_of(of, {"kind": "round"}, shared(of, phase))
-    assert found == points or (phase == 2.0 and found == points + 1)  # (a test of a deviation is beside)
+    assert found == points or (phase == 2.0 and found == points + 1)  # a test of a deviation is beside
     assert explores(of, {"kind": "round"}, shared(of, phase)) == explored
 
 
@@ -137,7 +137,7 @@ def test_an_approval_says_whether_the_points_left_are_enough(tmp_path: Path) -> 
     assert rule() == (True, f"0 of 30 points were evaluated on these rows, in all studies; this study may need {need}")
     charge("an earlier study", 30 - need)
     assert rule()[0]
-    charge(study, 4)  # (of the study itself, which needs as many fewer)
+    charge(study, 4)  # of the study itself, which needs as many fewer
     assert rule()[0]
     charge("another", 1)
     holds, margin = rule()

@@ -32,7 +32,7 @@ from hierfl.inference.options import Options
 from hierfl.models import L2GD
 from hierfl.nn.networks.build import architecture
 
-PLAN = Plan.of("site", 2.0, 1e-6, [Mechanism("sums", 1, 3, most=1)])
+PLAN = Plan.for_epsilon("site", 2.0, 1e-6, [Mechanism("sums", 1, 3, most=1)])
 
 
 def asked(number: int, *, study: str = "s", data: str = "rows", restart: int = 0) -> Charge:
@@ -42,7 +42,7 @@ def asked(number: int, *, study: str = "s", data: str = "rows", restart: int = 0
 def test_a_studys_epsilon_is_charged_once_and_adds_to_others(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     book = EpsilonLedger(ledger)
-    for _ in range(2):  # (the same question costs nothing more)
+    for _ in range(2):  # the same question costs nothing more
         assert book.charge(asked(1), PLAN, 3, 5.0, at=0) == pytest.approx(2.0)
     assert book.charge(asked(2), PLAN, 3, 5.0, at=0) == pytest.approx(2.0)
     assert book.spent("rows") == pytest.approx((2.0, 1e-6))
@@ -77,7 +77,7 @@ def test_studies_that_share_rows_add_up(earlier: list, later: tuple, counted: li
     for turn in (1, -1):
         ledger = Ledger(tmp_path / str(turn))
         book = EpsilonLedger(ledger)
-        plan = Plan.of("site", 4.0, 1e-6, [Mechanism("sums", 1, 1, most=1)])
+        plan = Plan.for_epsilon("site", 4.0, 1e-6, [Mechanism("sums", 1, 1, most=1)])
         for number, parts in enumerate(earlier[::turn]):
             data = ledger.add_rows(row_set(*parts), same_data)
             book.charge(asked(1, study=f"s{number}", data=data), plan, 1, 100.0, at=0)
@@ -104,7 +104,7 @@ def test_rounds_that_are_computed_again_are_a_restarts_and_cost_more(tmp_path: P
     with pytest.raises(OverBudget, match="this study needs"):
         book.charge(asked(3, restart=2), PLAN, 3, 2.4, at=3)
     # what is released once in the whole fit is released again, in however many rounds
-    once = Plan.of("site", 2.0, 1e-6, [Mechanism("statistics", 1, 1)])
+    once = Plan.for_epsilon("site", 2.0, 1e-6, [Mechanism("statistics", 1, 1)])
     book.charge(asked(1, study="once"), once, 80, 9.0, at=0)
     assert book.charge(asked(1, study="once", restart=1), once, 80, 9.0, at=1) == pytest.approx(
         once.spent({"statistics": 2})
@@ -119,8 +119,8 @@ def test_a_round_that_is_computed_again_is_charged_as_the_longest(tmp_path: Path
     (mechanism,) = method.mechanisms(options)
     (part,) = (part for part in method.parts.values() if part.releases)
     assert mechanism.most == max(part.steps) > 2 * math.ceil(sum(part.steps) / 40)
-    unsaid = Plan.of("site", 2.0, 1e-6, [Mechanism("sums", 1, 3)])
-    uneven = Plan.of("site", 2.0, 1e-6, [Mechanism("steps", 1, 80, most=40)])
+    unsaid = Plan.for_epsilon("site", 2.0, 1e-6, [Mechanism("sums", 1, 3)])
+    uneven = Plan.for_epsilon("site", 2.0, 1e-6, [Mechanism("steps", 1, 80, most=40)])
     book = EpsilonLedger(Ledger(tmp_path))
     for name, plan, expected in (("unsaid", unsaid, {"sums": 6}), ("uneven", uneven, {"steps": 120})):
         book.charge(asked(1, study=name), plan, 100, 90.0, at=0)
@@ -165,7 +165,7 @@ def test_each_noise_leaves_once(place: FileStudy, tmp_path: Path, monkeypatch: p
     def killed(*args: object, **more: object) -> bytes:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:  # (as its answer is kept)
+    with monkeypatch.context() as patch:  # as its answer is kept
         patch.setattr(place.gates["h01"].answers, "store", killed)
         with pytest.raises(KeyboardInterrupt):
             server.ask(ROUND, values)
@@ -183,7 +183,7 @@ def test_each_noise_leaves_once(place: FileStudy, tmp_path: Path, monkeypatch: p
     # the home as it was before the round: other noise on the same sum would be a second release
     shutil.rmtree(tmp_path / "h01")
     shutil.copytree(tmp_path / "backup", tmp_path / "h01")
-    # (the audit file's head on record would tell, too)
+    # The audit file's head on record would tell, too.
     monkeypatch.setattr("hierfl.experiments.federate.guard.audit.Audit.check", lambda self, seen: None)
     place.restart("h01")
     assert server.ask(ROUND, values) == "answered"
@@ -265,7 +265,7 @@ def test_a_large_delta_is_refused(tmp_path: Path) -> None:
 
 def test_deltas_of_studies_add_up(tmp_path: Path) -> None:
     """Studies that were approved side by side are compared again with their first round."""
-    book, plan = EpsilonLedger(Ledger(tmp_path)), Plan.of("site", 0.1, 1e-4, [Mechanism("sums", 1, 1)])
+    book, plan = EpsilonLedger(Ledger(tmp_path)), Plan.for_epsilon("site", 0.1, 1e-4, [Mechanism("sums", 1, 1)])
     for number in range(2):
         book.charge(asked(1, study=f"s{number}"), plan, 1, 4.0, at=0, largest_delta=2e-4)
     with pytest.raises(OverBudget, match="delta 0.0002 of 0.0002 is spent on these rows, and this study needs 0.0001"):
@@ -276,7 +276,7 @@ def test_approval_adds_deltas_of_other_studies(tmp_path: Path) -> None:
     place = noisy_place(tmp_path, delta=2e-3)
     home, ledger = place.home("h01"), place.ledger("h01")
     (data,) = ledger.row_sets()
-    EpsilonLedger(ledger).charge(asked(1, data=data), Plan.of("site", 1.0, 2e-3, [Mechanism("sums", 1, 1)]), 1,
+    EpsilonLedger(ledger).charge(asked(1, data=data), Plan.for_epsilon("site", 1.0, 2e-3, [Mechanism("sums", 1, 1)]), 1,
                                  9.0, at=0)  # fmt: skip
     found = propose(home, place.study, None, pins=[place.parties.server.card], ledger=ledger)
     (rule,) = (rule for rule in found.rules if rule.name == "delta")

@@ -67,7 +67,7 @@ def test_a_restart_record_lets_a_round_be_evaluated_again_and_counts(place: File
     assert server.ask(ROUND, values) == ""
     assert server.ask({**ROUND, "restart": 1}, other) == ""
     assert server.ask({**ROUND, "restart": 1}, values) == "answered"
-    assert server.ask({**ROUND, "round": 2}, values) == "answered"  # (from before the record)
+    assert server.ask({**ROUND, "round": 2}, values) == "answered"  # from before the record
     assert place.ledger("h01").used(data) == 2
     for number in (-1, True, 2.5, "2", 2**40):
         assert server.ask({**ROUND, "restart": number}, values) == "bounds"
@@ -146,7 +146,7 @@ def test_made_up_totals_are_refused_and_the_first_ones_stay(place: FileStudy) ->
     totals = {f"0|{k}": v for k, v in whole.items()}
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == ""
     first = server.reply
-    assert alone.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == "answered"  # (refused ones stay, too)
+    assert alone.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == "answered"  # refused ones stay, too
     moved = {**totals, "0|total": totals["0|total"] + 1.0}
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, moved) == "answered"
     assert server.ask({"kind": "prepare", "round": 0, "step": 1}, totals) == ""

@@ -81,7 +81,9 @@ def test_a_site_that_is_killed_at_any_moment_has_answered_once(
     assert server.ask(ROUND, other) == "answered"
     data = place.home("h01").approval_of(place.place("h01")).data
     assert place.ledger("h01").used(data) == 1
-    Audit(place.home("h01").folder).check(place.ledger("h01").seen(place.home("h01").identity.card.fingerprint))
+    Audit(place.home("h01").folder).check(
+        place.ledger("h01").last_audit_head(place.home("h01").identity.card.fingerprint)
+    )
     # what an undisturbed site of the same rows answers
     twin = FileStudy(place.study, {"h01": place.files["h01"]}, place.folder / "twin", place.parties)
     for path in ("prepared.safetensors", "told.safetensors"):

@@ -48,7 +48,7 @@ def test_a_restart_record_opens_a_slot_once_and_counts(tmp_path: Path) -> None:
     for number in (0, 1):  # neither without a record, nor with one that was used
         with pytest.raises(AnsweredBefore):
             ledger.charge(replace(again, question="q1-third", restart=number), 9)
-    with pytest.raises(AnsweredBefore):  # (a server that has gone back before its record)
+    with pytest.raises(AnsweredBefore):  # a server that has gone back before its record
         ledger.charge(asked(2), 9)
     assert ledger.charge(asked(2, restart=1), 9) == 1
     assert (ledger.used("rows"), ledger.restarts("study", "north")) == (3, 1)
@@ -94,7 +94,7 @@ def test_rows_of_two_earlier_sets_use_the_budgets_of_both(tmp_path: Path) -> Non
         ledger.charge(replace(FIRST, study=key, data=name, points=points), 9)
     fresh = Ledger(tmp_path)
     assert {key: fresh.used(name) for key, name in names.items()} == {"a": 1 + 3, "b": 2 + 3, "both": 1 + 2 + 3}
-    # (rows that are not in the ledger yet, as before an approval)
+    # Rows that are not in the ledger yet, as before an approval.
     assert fresh.used_of(fresh.budgets_shared({"x": sets["both"][:-1]}, same)) == 6
     with pytest.raises(OverBudget, match="6 of 6 points are used"):
         fresh.charge(replace(FIRST, study="fourth", data=names["both"]), 6)
@@ -212,7 +212,7 @@ def test_a_long_ledger_costs_a_request_no_more(tmp_path: Path) -> None:
         ledger.used("rows3")
         ledger.has("study", "north", "round 1", str(k))
         ledger.restarts("study", "north")
-    assert time.process_time() - start < 1.0  # (0.02; it was 4 seconds where all lines were looked at)
+    assert time.process_time() - start < 1.0  # 0.02; it was 4 seconds where all lines were looked at
 
 
 def test_a_mask_covers_one_message_whatever_home_it_is_asked_in(tmp_path: Path) -> None:

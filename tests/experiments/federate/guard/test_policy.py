@@ -41,8 +41,8 @@ def test_a_changed_entry_has_another_digest(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("least_cell = 5", "least_cell = 3") + "binomial = 90\n")
     found = Policy.read(tmp_path)
     assert (found.least_cell, found.limits.least_cell, dict(found.budget)) == (3, 3, {"binomial": 90})
-    assert len({Policy().digest, found.digest, Policy.of({"pairs": True}, path).digest}) == 3
-    assert Policy.of({"least_rows": 10}, path).digest == Policy().digest
+    assert len({Policy().digest, found.digest, Policy.from_table({"pairs": True}, path).digest}) == 3
+    assert Policy.from_table({"least_rows": 10}, path).digest == Policy().digest
 
 
 def test_defaults_of_the_rules_are_those_of_the_file() -> None:

@@ -144,7 +144,7 @@ def test_other_responses_are_asked_at_points_by_the_sites_word_alone(tmp_path: P
         ("fedproto", ("networks", "label-counts"), set()),
         ("pfedhb", ("networks",), {"label counts"}),
         ("local", (), set()),
-        ("pfedv", ("networks", "label-counts"), set()),  # (its network has latent features)
+        ("pfedv", ("networks", "label-counts"), set()),  # its network has latent features
     ],
 )
 def test_networks_need_a_word(method: str, allowed: tuple[str, ...], names: set[str], tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_made_up_totals_move_no_condition(tmp_path: Path) -> None:
     site = read_site_data(study, folder / "north.csv", "north")
 
     def said(n: float, mean: float) -> list[Any]:
-        centred = mean - 60.0  # (the middle of the range)
+        centred = mean - 60.0  # the middle of the range
         sums: State = {"n": n, "total": np.array([n * centred]), "square": np.array([n * (centred**2 + 100.0)])}
         return [{name: np.asarray(value, dtype=float) for name, value in sums.items()}]
 

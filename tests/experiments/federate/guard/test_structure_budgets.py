@@ -49,7 +49,7 @@ def test_levels_inside_sites_need_what_the_family_does(family: str) -> None:
     for terms in INSIDE:
         try:
             of = method(family, terms)
-        except UserError:  # (of some responses not every structure is)
+        except UserError:  # of some responses not every structure is
             continue
         budget, each = budget_and_round(of)
         assert each == 1
@@ -77,7 +77,7 @@ def test_deviations_of_clients_own_are_a_search(terms: str) -> None:
         try:
             of = method("gaussian", terms + dispersion)
         except UserError:
-            assert "(1" in dispersion  # (beside some structures there are none)
+            assert "(1" in dispersion  # beside some structures there are none
             continue
         budget, each = budget_and_round(of)
         assert each == 1

@@ -45,7 +45,7 @@ def names(folder: Path) -> set[str]:
 def test_who_withdraws_keeps_no_state_and_has_said_so_in_both_places(kept: Kept) -> None:
     assert withdrawal_of(kept.home, kept.study, "north", kept.ledger) is None
     left, deleted = withdraw(kept.home, kept.folder, "Dr North", kept.ledger)
-    assert deleted > 3  # (the state, the sums, stored answers)
+    assert deleted > 3  # the state, the sums, stored answers
     assert not names(kept.folder) - {"site.toml", "study.toml", "site.log", ".lock"}
     assert withdrawal_of(kept.home, kept.study, "north", kept.ledger) == left
     line = Audit(kept.home.folder).lines[-1]
@@ -153,7 +153,7 @@ def test_who_has_left_refuses_by_a_signed_class_and_is_not_approved_again(
             withdraw(home, place, "Dr North", ledger)
         study.answers(names)
 
-    with pytest.raises(UserError, match="north refuses"):  # (what needs everybody: sums for the report)
+    with pytest.raises(UserError, match="north refuses"):  # what needs everybody: sums for the report
         study.serve(answers)
     refused = [line for line in Audit(home.folder).lines if line.get("refused")]
     assert {line["refused"] for line in refused} == {"withdrawn"}
@@ -169,7 +169,7 @@ def test_who_has_left_refuses_by_a_signed_class_and_is_not_approved_again(
         study.approve("north")
     assert hierfl("report", home.folder)[2].startswith("error: ")
     assert "has withdrawn from small" in hierfl("report", home.folder)[2]
-    shutil.rmtree(home.folder / "withdrawn")  # (an older copy of the home)
+    shutil.rmtree(home.folder / "withdrawn")  # an older copy of the home
     assert said(gate_of(home, place, ledger).answer(asked[0]))["refused"] == "withdrawn"
     assert not [path for path in place.iterdir() if path.suffix == ".safetensors"]
     request, state = tmp_path / "x.request", tmp_path / "state"
@@ -193,7 +193,7 @@ def test_commands(kept: Kept, hierfl: Call, monkeypatch: pytest.MonkeyPatch, tmp
     assert "effects: searched again" in text
     assert "the budget of these rows is not given back" in text
     assert text.splitlines()[-1].startswith("The study has ended.")
-    assert gate_of(kept.home, kept.folder, Ledger()).ended  # (nobody asks any more: its process does not wait)
+    assert gate_of(kept.home, kept.folder, Ledger()).ended  # nobody asks any more: its process does not wait
     assert "withdraw  study" in hierfl("federate", "audit", kept.home.folder)[1].splitlines()[-2]
     code, _, error = hierfl("federate", "forget", kept.home.folder, "--study", "no such")
     assert (code, error.count("\n")) == (2, 1)

@@ -137,7 +137,7 @@ def test_resizing() -> None:
     same = RNG.integers(0, 256, (2, 1, 28, 28), dtype=np.uint8)
     assert (domains.resized(same)[:, 1] == same[:, 0]).all()
     stripes = np.tile(np.array([0, 255], np.uint8), (1, 3, 56, 28))
-    # (without antialiasing stripes stay black and white)
+    # Without antialiasing stripes stay black and white.
     assert np.ptp(domains.resized(stripes)[..., 3:-3].astype(int)) < 100
 
 

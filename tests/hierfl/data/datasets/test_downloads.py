@@ -97,7 +97,7 @@ def test_what_is_downloaded_from_where_is_said_first_even_quietly(
     monkeypatch.delenv("HIERFL_OFFLINE", raising=False)
     code, _, err = hierfl("run", "fedavg", "--data", name, "--quiet")
     assert code == 2
-    (said,) = caplog.messages  # (on standard error, where pytest has no hold of it)
+    (said,) = caplog.messages  # on standard error, where pytest has no hold of it
     assert re.search(words, said)
     assert re.fullmatch(f"error: {name} is not in [^\n]*download failed[^\n]*\n", err)
 

@@ -86,7 +86,7 @@ def same(df: pd.DataFrame) -> pd.DataFrame:
 
 
 SHOWN = [
-    # (DataSHIELD's nfilter.tab: a cell of a table)
+    # DataSHIELD's nfilter.tab: a cell of a table.
     ("y ~ stage + (1 | site)", "gaussian", few("stage", "IV", 4), "cells of stage"),
     ("y ~ flag + (1 | site)", "gaussian", few("flag", 1, 3), "cells of flag"),
     ("sick ~ age + (1 | site)", "binomial", few("sick", 1, 2), "cells of sick"),
@@ -94,7 +94,7 @@ SHOWN = [
     ("y ~ C(stage, Sum) + (1 | site)", "gaussian", few("stage", "IV", 2), "cells of stage"),
     ("y ~ hits + (1 | site)", "gaussian", lambda df: df.assign(hits=df.index % 2 + 2 * (df.index == 0)),
      "cells of hits"),
-    # (nfilter.subset: fewer rows by an interaction, a comparison, or another function)
+    # nfilter.subset: fewer rows by an interaction, a comparison, or another function.
     ("y ~ stage:sex + (1 | site)", "gaussian", lambda df: df.assign(sex=np.where(df.index < 9, "f", "m")),
      "cells of stage x sex"),
     ("y ~ age + (1 + stage:flag | site)", "gaussian", lambda df: df.assign(flag=(df.index < 9).astype(int)),
@@ -117,7 +117,7 @@ SHOWN = [
     ("y ~ age + clip(age, 1, 79) + (1 | site)", "gaussian", few("age", 79.5, 4), "condition (age) > (79)"),
     ("y ~ where(floor(age/79), 1, 0) + (1 | site)", "gaussian", few("age", 79.5, 4),
      "condition (floor ( age / 79 )) != 0"),
-    # (columns and combinations of columns that are of few rows)
+    # Columns and combinations of columns that are of few rows.
     ("y ~ floor(age/79) + (1 | site)", "gaussian", few("age", 79.5, 4), "rows that stand alone in a column"),
     ("y ~ tanh(20*(age - 79)) + (1 | site)", "gaussian", few("age", 79.5, 3), "rows that stand alone in a column"),
     ("y ~ {age**16} + (1 | site)", "gaussian", few("age", 160.0, 1), "largest share of a row"),
@@ -158,7 +158,7 @@ def test_counts_of_events_in_time_are_of_as_many_as_a_cell() -> None:
 
 def test_columns_for_each_row() -> None:
     """DataSHIELD's nfilter.glm: 0.33 parameters for each row; one row more is enough."""
-    for n, holds in ((17, False), (19, True)):  # (four fixed columns, two random ones)
+    for n, holds in ((17, False), (19, True)):  # four fixed columns, two random ones
         own = table(n).assign(stage=["I"] * n, sex=np.array(["f", "m"])[np.arange(n) % 2])
         found = data_rules(site("y ~ age*sex + (1 + age | site)", own), Limits())
         assert ("columns for each row" not in broken(found)) == holds

@@ -61,7 +61,7 @@ def test_a_patient_less_is_a_difference_of_one(hashes) -> None:
     df = patients()
     own = hashes(df)
     assert [differing(own, hashes(df[k:])) for k in (1, 4, 5)] == [1, 4, 5]
-    assert differing(own, hashes(df.assign(age=df.age + (df.index == 7)))) == 2  # (one row has become another)
+    assert differing(own, hashes(df.assign(age=df.age + (df.index == 7)))) == 2  # one row has become another
     assert differing(own, hashes(pd.concat([df, df[:1]]))) == 1
     lacks = df.assign(sex=df.sex.where(df.index > 1))
     assert least_difference(hashes(lacks), hashes(lacks, "y ~ age + sex + (1 | site)", na="drop")) == 2
@@ -103,7 +103,7 @@ def test_conditions_of_two_studies_may_not_differ_by_few_rows_either(hashes) -> 
         return hashes(df, f"y ~ where(age > {threshold}, 1, 0) + (1 | site)")
 
     found = [least_difference(of("50.5"), of(other)) for other in ("50.5", "51.5", "54.5", "55.5", "60.5")]
-    assert found == [29, 1, 4, 5, 10]  # (the first: all rows, and those that are left)
+    assert found == [29, 1, 4, 5, 10]  # the first: all rows, and those that are left
     assert same_data(of("50.5"), of("51.5"))
 
 
@@ -112,7 +112,7 @@ def test_a_networks_table_and_arrays(tmp_path: Path, hashes) -> None:
     df.to_csv(path, index=False)
     study = ColumnData(COLUMNS, ("age", "y"), "sex", "trial", "linear", test=0.2, validation=0.3)
     own = row_hashes(study.site(path, "north"), SECRET)
-    assert differing(own, hashes(df[1:])) == 1  # (also of a study of a formula)
+    assert differing(own, hashes(df[1:])) == 1  # also of a study of a formula
     assert np.bincount(own[PART])[2] == 12
     assert np.bincount(own[PART])[1] > 0
 

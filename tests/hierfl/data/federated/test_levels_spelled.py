@@ -44,7 +44,7 @@ def test_sites_spellings_are_refused_joined_or_no_levels() -> None:
         ("keep", "column 'arm' has 4 values that are none of its 2 levels"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words) as refused:
-            Dictionary(COLUMNS, Spellings.of(how)).read(soiled(site("a")), list(COLUMNS))
+            Dictionary(COLUMNS, Spellings.from_choice(how)).read(soiled(site("a")), list(COLUMNS))
         assert "Drug" not in str(refused.value)
         assert "P3" not in str(refused.value)
     found = Dictionary(COLUMNS, Spellings("join")).read(soiled(site("a")), list(COLUMNS))
@@ -80,8 +80,8 @@ def test_a_dictionary_has_one_spelling_of_each_level() -> None:
         with pytest.raises(
             UserError, match="column 'arm' has the levels 'Drug ' and 'drug', which differ in blanks.*leave"
         ):
-            Dictionary.of(table, path, Spellings.of(how))
-    assert len(Dictionary.of(table, path, Spellings("keep")).columns["arm"].levels) == 3
+            Dictionary.from_table(table, path, Spellings.from_choice(how))
+    assert len(Dictionary.from_table(table, path, Spellings("keep")).columns["arm"].levels) == 3
     sample = soiled(site("a"))
     with pytest.raises(UserError, match="column 'arm' holds 'Drug ' and 'drug'; .*--spellings join makes them one"):
         Dictionary.from_sample(sample, ["y", "arm"])

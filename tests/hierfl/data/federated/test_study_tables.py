@@ -194,7 +194,7 @@ def test_one_site_is_no_study() -> None:
 def test_a_dictionary_is_a_table_of_toml() -> None:
     """There and back; a draft from a sample; and what is wrong with one is said by its column."""
     path = Path("study.toml")
-    assert Dictionary.of(DICTIONARY.as_table(), path) == DICTIONARY
+    assert Dictionary.from_table(DICTIONARY.as_table(), path) == DICTIONARY
     draft = Dictionary.from_sample(pooled(), ["age", "hits", "sex", "smokes"])
     assert draft.columns["sex"] == Column("category", ("f", "m"))
     assert [draft.columns[name].kind for name in ("age", "hits", "smokes")] == ["number", "whole", "whole"]
@@ -209,4 +209,4 @@ def test_a_dictionary_is_a_table_of_toml() -> None:
         ({}, "columns.a.kind is missing"),
     ]:
         with pytest.raises(UserError, match=line):
-            Dictionary.of({"a": held}, path)
+            Dictionary.from_table({"a": held}, path)

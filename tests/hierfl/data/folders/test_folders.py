@@ -34,7 +34,7 @@ def test_pictures_by_client_and_label(tmp_path: Path) -> None:
     assert (fed.task, fed.classes, list(fed.ids)) == ("classification", 2, ["a", "b"])
     assert fed.about["labels"] == ["cat", "dog"]
     assert fed.x.dtype == torch.uint8
-    assert fed.event_shape == (1, 6, 8)  # (grey in all three channels)
+    assert fed.event_shape == (1, 6, 8)  # grey in all three channels
     assert (fed.sizes(), fed.sizes("test")) == ([8, 8], [2, 2])
     assert ((fed.x[:, 0, 3, 3] > 100) == (fed.y == 1)).all()
     again = Federation.from_folder(tmp_path / "photos", validation=0.0)

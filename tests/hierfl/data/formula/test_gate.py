@@ -125,7 +125,7 @@ REFUSED = [
     ("y ~ poly(x, 100000) + (1 | site)", "a whole number from 1 to 100"),
     ("y ~ bs(x, df=x) + (1 | site)", "a whole number from 1 to 100, not 'x'"),
     ("y ~ poly(x, 0) + (1 | site)", "a whole number from 1 to 100, not '0'"),
-    ("y ~ bs(x, df=60, degree=6) + (1 | site)", "a whole number from 0 to 5, not '6'"),  # (it wrote past its arrays)
+    ("y ~ bs(x, df=60, degree=6) + (1 | site)", "a whole number from 0 to 5, not '6'"),  # it wrote past its arrays
     ("y ~ bs(x, knots=x) + (1 | site)", "bs: knots is a list, as in knots=[1, 2], not 'x'"),
     ("y ~ bs(x, df=4, df=4) + (1 | site)", "'df' twice"),
     ("y ~ np.where(x > 0, 1) + (1 | site)", "np.where needs 3 arguments"),
@@ -186,7 +186,7 @@ def test_what_passes_means_what_formulae_reads_in_it(formula: str) -> None:
     theirs = design_matrices(formula, table(), env=clean)
     pd.testing.assert_frame_equal(ours.common.as_dataframe(), theirs.common.as_dataframe())
     blocks = theirs.group.design_matrix.toarray().reshape(60, -1, 1) if len(theirs.group.terms) == 1 else None
-    if blocks is not None:  # (theirs has a block for each of the five clients, zero in others' rows)
+    if blocks is not None:  # theirs has a block for each of the five clients, zero in others' rows
         np.testing.assert_array_equal(ours.group.design_matrix.toarray(), blocks.reshape(60, 5, -1).sum(1))
     np.testing.assert_array_equal(ours.response.design_matrix, theirs.response.design_matrix)
 

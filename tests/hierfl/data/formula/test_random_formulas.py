@@ -125,7 +125,7 @@ def test_random_formulas_are_refused_or_call_only_what_is_listed(monkeypatch: py
         passed += 1
         tree = list(named_by_formulae(Parser(Scanner(formula.safe).scan()).parse()))
         assert {what for kind, what in tree if kind == "call"} <= set(CALLS), text
-        inside = {name for term in formula.random for name in term.path[1:]}  # (which formulae does not see)
+        inside = {name for term in formula.random for name in term.path[1:]}  # which formulae does not see
         named = {what for kind, what in tree if kind == "name"} - {"Sum", "Treatment"}
         assert formula.columns - inside <= named <= formula.columns, text
         if not formula.columns <= set(df.columns) or passed % 3:

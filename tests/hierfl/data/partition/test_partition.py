@@ -258,7 +258,7 @@ def test_what_is_held_out_depends_on_the_client_alone() -> None:
 
 def test_every_split_is_tested_and_can_be_parsed() -> None:
     tested = {parse(name)[0] for name, _ in CASES}
-    assert tested == set(SPLITS) - {"natural", "domains", "domain-skew"}  # (those in test_domains.py)
+    assert tested == set(SPLITS) - {"natural", "domains", "domain-skew"}  # those in test_domains.py
 
 
 def test_subclasses_counted_anew_in_every_label_are_told_apart() -> None:

@@ -52,7 +52,7 @@ def test_matlab_files_are_read_as_scipy_reads_them(compress: bool, tmp_path: Pat
             assert got[name].dtype == theirs[name].dtype
             assert (got[name] == theirs[name]).all()
     with pytest.raises(UserError, match="lacks numbers z"):
-        read_mat(path, ("X", "z"))  # (complex)
+        read_mat(path, ("X", "z"))  # complex
 
 
 def test_a_matlab_bomb_is_refused_before_memory_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_pictures_that_are_bombs_damaged_or_of_another_format_are_refused(
     picture.save(path)
     assert (read_picture(path) == np.asarray(picture)).all()
     turned = Image.Exif()
-    turned[0x0112] = 6  # (the camera was held on its side)
+    turned[0x0112] = 6  # the camera was held on its side
     picture.save(tmp_path / "turned.png", exif=turned)
     assert (read_picture(tmp_path / "turned.png") == np.asarray(picture)).all()
     assert (read_picture(tmp_path / "turned.png", upright=True) == np.rot90(np.asarray(picture), -1)).all()
@@ -96,7 +96,7 @@ def test_pictures_that_are_bombs_damaged_or_of_another_format_are_refused(
     path.write_bytes(good[:-30])
     with pytest.raises(UserError, match="damaged"):
         read_picture(path)
-    for width in (10_000, 2**30):  # (Pillow warns of the one, and raises for the other)
+    for width in (10_000, 2**30):  # Pillow warns of the one, and raises for the other
         head = good[12:16] + struct.pack(">II", width, 10_000) + good[24:29]
         path.write_bytes(good[:12] + head + struct.pack(">I", zlib.crc32(head)) + good[33:])
         with pytest.raises(UserError, match="too large a picture|damaged") as error:

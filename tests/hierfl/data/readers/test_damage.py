@@ -27,7 +27,7 @@ def mutated(raw: bytes, rng: np.random.Generator) -> bytes:
     """One to eight damages: bytes changed, cut out, put in, repeated, zeroed; or the end lost."""
     out = bytearray(raw)
     for _ in range(int(rng.integers(1, 9))):
-        # (half of them near the start, where headers are)
+        # Half of them near the start, where headers are.
         top = len(out) if rng.random() < 0.5 else min(len(out), 200)
         at, length = int(rng.integers(0, max(top, 1))), int(rng.integers(1, 12))
         kind = rng.integers(7)

@@ -87,7 +87,7 @@ def test_a_bomb_is_refused_before_memory_is_taken(tmp_path: Path, monkeypatch: p
     tracemalloc.stop()
     assert peak < 2**22, said
     monkeypatch.setenv("HIERFL_MAX_GIB", "1")
-    refused(bomb, "do not fit together")  # (it may be read, then)
+    refused(bomb, "do not fit together")  # it may be read, then
     for nonsense in ("0", "-1", "nan", "inf", "many"):
         monkeypatch.setenv("HIERFL_MAX_GIB", nonsense)
         refused(bomb, "HIERFL_MAX_GIB is a number of GiB")
@@ -105,10 +105,10 @@ def test_a_false_declaration_of_the_zip_directory_takes_no_memory(tmp_path: Path
     header = npy({"descr": "|u1", "fortran_order": False, "shape": (2**31,)})
     path = packed(tmp_path / "x.npz", zipfile.ZIP_DEFLATED, x_train=header + b"\0" * 100)
     raw = bytearray(path.read_bytes())
-    entry = raw.index(b"PK\1\2")  # (the first one is of x_train)
+    entry = raw.index(b"PK\1\2")  # the first one is of x_train
     raw[entry + 24 : entry + 28] = struct.pack("<I", len(header) + 2**31)
     path.write_bytes(raw)
-    resource = pytest.importorskip("resource")  # (not on Windows)
+    resource = pytest.importorskip("resource")  # not on Windows
 
     def peak() -> int:
         """Memory that was ever in use, bytes: what is asked for and never written takes none."""
@@ -128,7 +128,7 @@ def test_zip_files_that_numpy_does_not_make_are_refused(tmp_path: Path) -> None:
     path.write_bytes(broken)
     refused(path, "x_train .*damaged")
     broken = raw.copy()
-    broken[raw.index(b"PK\1\2") + 8] |= 1  # (of the directory's entry)
+    broken[raw.index(b"PK\1\2") + 8] |= 1  # of the directory's entry
     broken[raw.index(b"PK\3\4") + 6] |= 1
     path.write_bytes(broken)
     refused(path, "x_train is encrypted")

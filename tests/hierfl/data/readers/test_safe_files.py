@@ -16,7 +16,7 @@ from hierfl.data.readers.safe_files import open_regular, regular_file
 def test_what_is_no_regular_file_is_refused_and_never_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # (a socket's name must be short)
+    monkeypatch.chdir(tmp_path)  # a socket's name must be short
     os.mkfifo("pipe")
     Path("folder").mkdir()
     Path("a").symlink_to("b")

@@ -56,7 +56,7 @@ def test_numbers_as_text_are_said_and_read(cells: list[str], says: dict, values:
     assert "--type x=category" in message
     result = read_file(path, Reading(**says), used=["x"])["x"]
     np.testing.assert_allclose(result.to_numpy(dtype=float), values * 3, rtol=1e-15)
-    assert read_file(path, Reading(), used=[])["x"].map(type).eq(str).all()  # (nobody uses it)
+    assert read_file(path, Reading(), used=[])["x"].map(type).eq(str).all()  # nobody uses it
 
 
 def test_what_may_be_two_things_is_asked(tmp_path: Path) -> None:

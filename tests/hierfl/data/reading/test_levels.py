@@ -84,7 +84,7 @@ def test_levels_have_the_order_and_the_reference_that_are_said(tmp_path: Path) -
         read_table(path, order={"children": ["0", "1"]})
     (tmp_path / "blank.csv").write_text("children,y\n3+ ,1\n0,2\n")
     spelled = read_table(tmp_path / "blank.csv", order={"children": ["0", "3+", "9"]})["children"]
-    assert spelled.cat.categories.tolist() == ["0", "3+", "3+ ", "9"]  # (joined or refused where it is fitted)
+    assert spelled.cat.categories.tolist() == ["0", "3+", "3+ ", "9"]  # joined or refused where it is fitted
     with pytest.raises(UserError, match="no level 'plazebo' to be its reference; it has 'drug', 'other', 'placebo'"):
         read_table(path, reference={"arm": "plazebo"})
     with pytest.raises(UserError, match="column 'arm' names the clients, or groups of them: it has no type"):

@@ -69,7 +69,7 @@ def test_metropolis_leaves_the_posterior_where_it_is(fed: Federation) -> None:
     assert done["w_draws"].shape == (5, 1, CHAINS, 4000, 3)
     chance, size, wild = done["w_draws/stats"].unbind(-1)  # (5, 1, CHAINS, 4000) each
     moved = (done["w_draws"].diff(dim=-2) != 0).any(-1).double().mean(-1)
-    assert torch.allclose(moved, chance.mean(-1), atol=0.04)  # (a rate of 4000 coins)
+    assert torch.allclose(moved, chance.mean(-1), atol=0.04)  # a rate of 4000 coins
     assert (chance.mean(-1) > 0.4).all()
     assert (chance.mean(-1) < 0.75).all()
     assert torch.equal(size[..., 0], done["size"])

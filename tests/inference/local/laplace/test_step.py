@@ -188,7 +188,7 @@ def test_a_mean_begins_as_far_from_w_as_it_was_where_the_prior_is_narrow(fed, rh
     target = Target(chunk.part(0, 1), "w_j")
     m, _ = target.prior()
     mu = target.at(m).mu
-    for _ in range(60):  # (about where a wide prior has its mode)
+    for _ in range(60):  # about where a wide prior has its mode
         at = target.at(mu)
         mu = mu + 0.05 * at.gradient
     mu = m - 1.0 if with_w else mu

@@ -60,10 +60,10 @@ def test_sites_without_a_rare_event_are_not_named(count: int, rate: float) -> No
         named += bool(unlike(compared(sums([rng.poisson(rate, (n, 3)) * 1.0 for n in (12, *[200] * (count - 1))]))))
     assert named <= 7
     rows = sites(0, count)
-    rows[1][:, 1] = 80.1  # (all of one weight; by a sum of squares its variance is not quite zero)
+    rows[1][:, 1] = 80.1  # all of one weight; by a sum of squares its variance is not quite zero
     assert unlike(compared(sums(rows, 1e3))) == []
     rows[1][:, 1] = 80_100.0
-    assert [(row[0], row[1]) for row in unlike(compared(sums(rows)))] == [(1, 1)]  # (its mean is far off)
+    assert [(row[0], row[1]) for row in unlike(compared(sums(rows)))] == [(1, 1)]  # its mean is far off
 
 
 def test_constants_and_few_sites_say_nothing() -> None:

@@ -33,7 +33,7 @@ def test_what_is_no_rule_is_refused(spec: str) -> None:
 def test_values_by_hand() -> None:
     points, ones = torch.tensor([[1.0], [2.0], [3.0], [4.0], [1000.0]]), torch.ones(5, 1)
     assert Trimmed(0.2).centre(points, ones).tolist() == [3.0]
-    assert Trimmed(0.1).centre(points, ones).tolist() == [3.0]  # (0.5 of a client is one)
+    assert Trimmed(0.1).centre(points, ones).tolist() == [3.0]  # 0.5 of a client is one
     assert Median().centre(points, ones).tolist() == [3.0]
     assert Median().centre(points[:4], ones[:4]).tolist() == [2.5]
     # weights of the median say who is there alone

@@ -80,7 +80,7 @@ def test_who_repeats_a_message_is_named() -> None:
     same = prints.copy()
     same[3, -1] = same[1, -1]
     assert repeats(same) == []
-    settled = prints.copy()  # (a search that has converged: everybody says next to the same)
+    settled = prints.copy()  # a search that has converged: everybody says next to the same
     settled[3, :-1] = settled[1, :-1] * (1 + 1e-14 * np.random.default_rng(1).normal(size=(5, 2)))
     settled[3, 2] = settled[1, 2]
     assert repeats(settled) == []

@@ -30,8 +30,8 @@ def after(server: Rounds, messages: Messages, clients: list[int], rule: str) -> 
     receiver = Receiver(server.exchange, state.shared, CLIENTS, server.device, 0.0, collect=True)
     receiver.add(messages, clients)
     assert receiver.singles is not None
-    watch = Watch.of(Options(robust=rule), server.exchange)
-    sums = watch.seen(receiver.sums, receiver.singles.of_all(CLIENTS), state.shared)
+    watch = Watch.for_fit(Options(robust=rule), server.exchange)
+    sums = watch.after_round(receiver.sums, receiver.singles.of_all(CLIENTS), state.shared)
     server.state = server.server(state, sums)
     assert server.skipped == 0
     return server.shared
@@ -134,8 +134,8 @@ def test_a_round_of_fewer_than_a_rule_needs_changes_nothing() -> None:
     receiver = Receiver(server.exchange, server.state.shared, CLIENTS, server.device, 0.0, collect=True)
     receiver.add(few, clients[:2])
     assert receiver.singles is not None
-    watch = Watch.of(Options(robust="median"), server.exchange)
-    sums = watch.seen(receiver.sums, receiver.singles.of_all(CLIENTS), server.state.shared)
+    watch = Watch.for_fit(Options(robust="median"), server.exchange)
+    sums = watch.after_round(receiver.sums, receiver.singles.of_all(CLIENTS), server.state.shared)
     assert int(server.server(server.state, sums).skipped) == 1
     with pytest.raises(UserError, match="at least 3 clients in a round, and with participation 0.2 of 10 about 2"):
         check_robust(Options(robust="median", participation=0.2), server.exchange, CLIENTS)

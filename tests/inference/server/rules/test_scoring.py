@@ -9,7 +9,7 @@ from torch import Tensor
 from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.scoring import of_all, scored
 
-#: (steps are at most one long)
+#: Steps are at most one long.
 START = 0.3
 
 
@@ -137,7 +137,7 @@ def test_sums_of_samples_are_averaged_over_rounds_and_steps_by_them_are_part_of_
         torch.testing.assert_close(sums["score"], 5 * some)
         found.append(sums["information"])
         assert float(length) == pytest.approx(max(0.2, 1 / (number + 1)))
-    # (the first five rounds are their plain mean, later ones count as e^(-k/5))
+    # The first five rounds are their plain mean, later ones count as e^(-k/5).
     torch.testing.assert_close(found[4], each.sum(0))
     torch.testing.assert_close(torch.stack(found[-5:]).mean(0), each.sum(0), rtol=1e-6, atol=0)
     kept["taken"] = torch.zeros(1).double()

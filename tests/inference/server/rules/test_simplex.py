@@ -43,7 +43,7 @@ def test_weights_meet_the_optimality_conditions(spread: float) -> None:
         assert (slope[alpha > 0] - level).abs().max() < 1e-12 * level
         assert (slope[alpha == 0] - level > -1e-12 * level).all()
         zeros += int((alpha == 0).sum())
-    assert (zeros > 0) == (spread >= 0.1)  # (both kinds of condition are looked at)
+    assert (zeros > 0) == (spread >= 0.1)  # both kinds of condition are looked at
 
 
 def test_equal_statistics_give_the_plain_mean() -> None:

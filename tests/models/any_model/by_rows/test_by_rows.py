@@ -55,7 +55,7 @@ def test_a_gaussian_model_is_exact_with_thousands_of_rows() -> None:
     for name in (MEAN, PRECISION, BOUND):
         torch.testing.assert_close(one.run.shared[name], other.run.shared[name], rtol=1e-8, atol=1e-8)
     n = np.array([1500, 900, 40])
-    sd = 1 / np.sqrt(n / 3.25 + 0.25)  # (given mu, of which little is left)
+    sd = 1 / np.sqrt(n / 3.25 + 0.25)  # given mu, of which little is left
     mean = np.array([part["y"].mean() for part in parts])
     assert np.abs((one.clients["theta"].mean(0) - mean) / sd)[:2].max() < 0.3
     np.testing.assert_allclose(one.clients["theta"].std(0), sd, rtol=0.2)
@@ -64,7 +64,7 @@ def test_a_gaussian_model_is_exact_with_thousands_of_rows() -> None:
     given = pd.DataFrame({"site": "new", "y": [4.0] * 300})
     learned = one.predict(given.iloc[:2], given=given)
     assert learned["mean"].to_numpy() == pytest.approx([4.0, 4.0], abs=0.4)
-    assert learned["sd"].to_numpy() == pytest.approx(3.25**0.5, rel=0.2)  # (a new row has a latent of its own)
+    assert learned["sd"].to_numpy() == pytest.approx(3.25**0.5, rel=0.2)  # a new row has a latent of its own
     assert one.predict(pd.DataFrame({"site": ["c1"]}))["mean"][0] == pytest.approx(mean[1], abs=0.4)
 
 

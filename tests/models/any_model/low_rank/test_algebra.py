@@ -42,7 +42,7 @@ def test_all_algebra_is_that_of_the_dense_matrix() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     between = of.padded(2 * R).towards(other.padded(2 * R), 0.3).dense
     torch.testing.assert_close(between, 0.7 * dense + 0.3 * of_other, rtol=1e-9, atol=1e-9)
-    cut = of.towards(other, 0.3)  # (to rank R: the diagonal stays)
+    cut = of.towards(other, 0.3)  # to rank R: the diagonal stays
     torch.testing.assert_close(cut.diagonal_of_all, (0.7 * dense + 0.3 * of_other).diagonal(), rtol=1e-9, atol=0)
     assert of.definite
     assert not LowRank.unpacked(-of.packed).definite
@@ -63,7 +63,7 @@ def test_a_curvature_of_low_rank_is_found_whole_and_of_another_its_diagonal() ->
     curvature = many.T @ many
     rough = sketched(curvature, prior, 8).precision(old)
     torch.testing.assert_close(rough.diagonal_of_all, curvature.diagonal() + prior, rtol=1e-8, atol=0)
-    assert (rough.dense - curvature - prior.diag()).abs().max() > 1  # (its other entries are not all known)
+    assert (rough.dense - curvature - prior.diag()).abs().max() > 1  # its other entries are not all known
     assert torch.linalg.eigvalsh(rough.dense).min() > 0
 
 

@@ -40,7 +40,7 @@ def bound(parameters: np.ndarray, centre: float, scale: float) -> float:
     mean, log_sd, skew, tail = parameters
     x, d = mean + np.exp(log_sd) * U, np.exp(tail)
     u = (x - centre) / scale
-    taken = np.sinh(d * np.arcsinh(U) + skew)  # (mean and sd under N(0, 1))
+    taken = np.sinh(d * np.arcsinh(U) + skew)  # mean and sd under N(0, 1)
     mu = W @ taken
     sigma = np.sqrt(W @ taken**2 - mu**2)
     grown = d * np.arcsinh(u) + skew
@@ -60,7 +60,7 @@ def test_one_skewed_global_is_at_the_optimum_of_its_family() -> None:
     assert bound(mine, *shape[:2]) == pytest.approx(-best.fun, abs=1e-5)
     np.testing.assert_allclose(mine, best.x, atol=3e-3)
     evidence = special.gammaln(A) - A * np.log(B)
-    assert evidence + best.fun < 0.0413 / 14  # (a Gaussian's is 0.0413 below)
+    assert evidence + best.fun < 0.0413 / 14  # a Gaussian's is 0.0413 below
     constant = np.log(0.5) - special.gammaln(RARE["y"] + 1).sum()
     assert float(fitted.run.shared[BOUND]) - constant == pytest.approx(-best.fun, abs=1e-4)
     known, draws = stats.gamma(A, scale=1 / B), fitted.globals["rate"]

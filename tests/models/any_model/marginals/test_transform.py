@@ -59,7 +59,7 @@ def test_it_has_an_inverse_a_slope_and_leaves_mean_and_variance(shape: tuple[flo
 
     assert moment(1) == pytest.approx(0, abs=1e-9)
     assert moment(2) == pytest.approx(1, abs=1e-9)
-    shapes = np.sinh(np.exp(tail) * np.arcsinh([-1.0, 0.0, 1.0]) + skew)  # (Jones and Pewsey's own form)
+    shapes = np.sinh(np.exp(tail) * np.arcsinh([-1.0, 0.0, 1.0]) + skew)  # Jones and Pewsey's own form
     at = of(centre + scale * torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64))[:, 0].numpy()
     assert (at[2] - at[1]) / (at[1] - at[0]) == pytest.approx((shapes[2] - shapes[1]) / (shapes[1] - shapes[0]))
 
@@ -121,7 +121,7 @@ def test_a_metric_of_dependent_numbers_is_fishers_information() -> None:
     of, precision = marginals(SHAPES[0], SHAPES[0]), torch.linalg.inv(correlation)
     found = metric(of, x, torch.zeros(2).double(), precision)
 
-    def velocity(at: Tensor) -> Tensor:  # (derivatives of sinh(asinh(u) + e) and sinh(exp(t) asinh(u)))
+    def velocity(at: Tensor) -> Tensor:  # derivatives of sinh(asinh(u) + e) and sinh(exp(t) asinh(u))
         skew, tail = (1 + at.square()).sqrt(), at.asinh() * (1 + at.square()).sqrt()
         w = torch.stack([skew, tail])
         fixed = w.detach()

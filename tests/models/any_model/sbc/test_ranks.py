@@ -13,7 +13,7 @@ DRAWS = 399
 def test_p_values_of_uniform_ranks_are_as_small_as_they_say() -> None:
     rng = np.random.default_rng(0)
     found = np.array([Ranks("", rng.integers(0, DRAWS + 1, 200), DRAWS).p_value for _ in range(400)])
-    # (they take few values: no more than their share are below a level)
+    # They take few values: no more than their share are below a level.
     assert 0.02 < (found < 0.05).mean() < 0.08
     assert (found < 0.5).mean() == pytest.approx(0.5, abs=0.1)
 

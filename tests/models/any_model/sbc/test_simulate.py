@@ -122,7 +122,7 @@ def test_a_clients_response_is_the_same_in_its_rows_and_covariates_stay() -> Non
     torch.testing.assert_close(first[:, 0], ROWS[0].expand(50, -1))
     assert set(first[:, 1].unique().tolist()) == {0.0, 1.0}
     assert (first[:, 2] == first[:, 2, :1]).all()
-    # (data follow what was drawn of everyone: the client's response is mu, nearly)
+    # Data follow what was drawn of everyone: the client's response is mu, nearly.
     assert (first[:, 2, 0] - found.globals["mu"]).std() == pytest.approx(0.1, abs=0.03)
 
 
@@ -144,7 +144,7 @@ def test_a_chain_is_drawn_in_the_order_of_its_times() -> None:
     assert stayed.mean() == pytest.approx(0.8, abs=0.02)
     chance = made.clients[0]["stay"].flatten()
     assert torch.corrcoef(torch.stack([stayed, chance]))[0, 1] > 0.3
-    # (Cov(mean of three, chance) = Var(chance) = 8 * 2 / (100 * 11))
+    # Cov(mean of three, chance) = Var(chance) = 8 * 2 / (100 * 11).
     assert torch.cov(torch.stack([stayed, chance.double()]))[0, 1] == pytest.approx(16 / 1100, rel=0.15)
     torch.testing.assert_close(made.columns[0][:, 0], ROWS[0].expand(4000, -1))
 

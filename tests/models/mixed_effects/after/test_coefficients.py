@@ -85,7 +85,7 @@ def test_other_responses_have_chi_squared_of_rows_and_f_of_clients() -> None:
     assert (test.statistic, test.df_residual, test.p) == (
         pytest.approx(row.statistic**2), pytest.approx(row.df), pytest.approx(row.p),
     )  # fmt: skip
-    # (without restricted estimates the curvature says it)
+    # Without restricted estimates the curvature says it.
     ml = fit.refit(population="ml")
     np.testing.assert_allclose(np.sqrt(np.diag(ml.vcov())), ml.summary().table.standard_error[:4])
 

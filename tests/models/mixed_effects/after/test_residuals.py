@@ -96,11 +96,11 @@ def test_quantile_residuals_are_normal_where_the_model_holds(left: str, family: 
     pd.testing.assert_index_equal(drawn.index, df.index)
     column = {"p(good, tries)": "good"}.get(left, left)
     again = fit.residuals("quantile", df.assign(**{column: drawn[1], "seen": 1}))
-    assert stats.kstest(again, "norm").statistic < 0.12  # (the simulated clients' own effects are in it)
+    assert stats.kstest(again, "norm").statistic < 0.12  # the simulated clients' own effects are in it
     if family == "ordinal":
         assert set(drawn[0]) == {"low", "some", "high"}
     if family == "weibull":
-        # (of a time that was not watched to its event nothing but a bound is known)
+        # Of a time that was not watched to its event nothing but a bound is known.
         assert fit.residuals().isna().equals(df.seen == 0)
         with pytest.raises(UserError, match="no Pearson residuals"):
             fit.residuals("pearson")
@@ -181,6 +181,6 @@ def test_of_trials_fitted_values_are_expected_successes_and_residuals_counts() -
     found, share = fit.fitted(), fit.fitted(df.drop(columns=["k", "n"]))
     np.testing.assert_allclose(found, df.n * share, rtol=1e-12)
     np.testing.assert_allclose(fit.residuals(), df.k - found, rtol=1e-12, atol=1e-12)
-    # (as R's: of shares with weights n)
+    # As R's: of shares with weights n.
     pearson = np.sqrt(df.n) * (df.k / df.n - share) / np.sqrt(share * (1 - share))
     np.testing.assert_allclose(fit.residuals("pearson"), pearson, rtol=1e-10)

@@ -32,10 +32,10 @@ def test_each_term_is_tested_as_with_sum_to_zero_contrasts_whatever_the_referenc
     other = DF.assign(arm=pd.Categorical(DF.arm, ["c", "a", "b"]), sex=pd.Categorical(DF.sex, ["m", "f"]))
     again = mixed_model(other, "y ~ sex * arm + x * arm + (1 | site)", draws=0).anova().set_index("term")
     again = again.rename(index={"sex:arm": "arm:sex", "x:arm": "arm:x"}).loc[found.index]
-    # (Satterthwaite's numbers of several contrasts depend on a basis, a little)
+    # Satterthwaite's numbers of several contrasts depend on a basis, a little.
     np.testing.assert_allclose(again.statistic, found.statistic, rtol=1e-5)
     np.testing.assert_allclose(again.df_residual, found.df_residual, rtol=0.01)
-    # (a treatment contrast's t, of the reference level of the other category, is another test)
+    # A treatment contrast's t, of the reference level of the other category, is another test.
     assert fit.test("sex[m]").statistic.iloc[0] != pytest.approx(found.statistic["sex"], rel=0.01)
 
 

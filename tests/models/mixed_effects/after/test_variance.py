@@ -40,7 +40,7 @@ def test_a_slopes_variance_is_its_mean_over_rows_from_sums_or_rows() -> None:
     a, b = sd["sd(Intercept)"], sd["sd(x)"]
     each = a**2 + 2 * sd["corr(Intercept, x)"] * a * b * DF.x + b**2 * DF.x**2
     assert fit.icc().variance["site"] == pytest.approx(each.mean())
-    # (the same columns, of which the design does not say what lies beside each other)
+    # The same columns, of which the design does not say what lies beside each other.
     method = fit.run.fitted.method
     blind = copy.copy(method)
     blind.network = replace(method.network, fixed_correlation=())

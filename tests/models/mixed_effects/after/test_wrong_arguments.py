@@ -32,6 +32,7 @@ ALSO: dict[str, list[Any]] = {
     "of": [None, 2, "site", ["arm", 1], ["arm", "arm"]], "by": [None, 2, "site"], "scale": [None, "log"],
     "at": [2, "x", {"x": "a"}, {"arm": "z"}, {"z": 1}, {"x": np.inf}], "adjust": [None, "holm"], "kind": ["all", None],
     "hypothesis": ["", "z = 0", "0 = 0", "x = 1e999", "x ="], "type": [2, "two"], "other": [None, 2, DF],
+    "given": [2, "x", {}, DF],
     "update": [None, 2, "y ~", "~ . + z", "~ . - (1 | site)"], "folder": [None, 2, "", True], "interval": ["x", 0, 2],
     "replicates": [], "test": ["lrt", None], "seed": ["x", None, 2.5],
 }  # fmt: skip

@@ -74,7 +74,7 @@ def test_in_a_sum_of_all_a_message_that_is_not_there_is_noise(tmp_path: Path, ca
         assert abs(float(((counts - counts.mean()) ** 2 / counts.mean()).sum()) - 255) < 5 * np.sqrt(2 * 255)
         assert f"{5 - lost} of 5 messages are there" in caplog.text
         again = {name: masked.sites[name].answer(q) for name, q, _ in masked.said if header(q)["kind"] == "round"}
-        assert again == dict(masked.rows())  # (the same noise)
+        assert again == dict(masked.rows())  # the same noise
         masked.flags = {}
         whole = masked.sum(2)
         assert whole is not None

@@ -37,7 +37,7 @@ def test_masked_sums_are_the_plain_ones(mode: Mode, sites: int, tmp_path: Path) 
     for number, kind in enumerate(["prepare", "round", "scores", "sums", "calibration", "round"]):
         check(masked.sum(number, kind), plain(values), list(range(sites)))
     kinds = [header(request)["kind"] for _, request, _ in masked.said]
-    assert kinds.count("keys") == sites * (1 if mode == "whole" else 2)  # (three questions of two slots)
+    assert kinds.count("keys") == sites * (1 if mode == "whole" else 2)  # three questions of two slots
     for kind, more in (("round", {"told"} if mode == "shares" else set()), ("sums", set())):
         for name, answer in masked.rows(kind):
             head, tensors = decode(answer)
@@ -59,7 +59,7 @@ def test_whoever_is_lost_the_sum_is_of_those_who_have_answered(step: str, lost: 
     stay = [name for name in SEVEN if name not in gone or step.strip("-") in ("sign", "open")]
     check(total, plain(SEVEN, stay), [place for place, name in enumerate(SEVEN) if name in stay])
     masked.away = {}
-    check(masked.sum(2), plain(SEVEN), list(range(7)))  # (who was away as keys were made is there again)
+    check(masked.sum(2), plain(SEVEN), list(range(7)))  # who was away as keys were made is there again
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
@@ -142,7 +142,7 @@ def test_groups_have_sums_of_their_own(mode: Mode, tmp_path: Path) -> None:
         check(total, plain(SEVEN, names), sorted(list(SEVEN).index(name) for name in names))
     check(masked.sum(0, "prepare"), plain(SEVEN), list(range(7)))
     check(masked.sum(2, "scores"), plain(SEVEN), list(range(7)))
-    for lost in (0, 1):  # (of four, three may sign; of three all must)
+    for lost in (0, 1):  # of four, three may sign; of three all must
         masked.away = {"round": [groups[lost][0]]}
         tensors = {"shared": torch.full((2,), 1.0 + lost)}
         found = masked.server.ask_groups({"kind": "round", "round": 3 + lost}, tensors, masked.form)

@@ -109,8 +109,8 @@ def test_two_samples_of_a_server_s_view_do_not_differ(mode: Mode, tmp_path: Path
                 counts = np.array([np.bincount(of // 16, minlength=16) for of in (a, b)], float)
                 seen = counts[:, counts.sum(0) > 0]
                 expected = seen.sum(0) / 2
-                found.append(((seen - expected) ** 2 / expected).sum())  # (chi-square of up to 15 degrees of freedom)
-        # (of 264 tests one is above 70 once in a million)
+                found.append(((seen - expected) ** 2 / expected).sum())  # chi-square of up to 15 degrees of freedom
+        # Of 264 tests one is above 70 once in a million.
         assert (max(found) > 1000) == plainly
         assert (max(found) < 70) == (not plainly)
 
@@ -129,7 +129,7 @@ def test_all_answers_but_one_are_uniform_together(mode: Mode, tmp_path: Path) ->
         chi = float(((counts - expected) ** 2 / expected).sum())
         assert abs(chi - 255) < 4 * np.sqrt(2 * 255)
     whole = np.bincount(Layout(masked.form, len(FOUR)).words.added(rows).view(np.uint8), minlength=256)
-    assert (whole.max() > 0.5 * whole.sum()) == (mode == "whole")  # (with shares a sum of all is masked, too)
+    assert (whole.max() > 0.5 * whole.sum()) == (mode == "whole")  # with shares a sum of all is masked, too
 
 
 def test_no_key_of_a_mask_occurs_in_two_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_a_restored_folder_uses_no_mask_twice(mode: Mode, tmp_path: Path) -> Non
         if mode == "shares" or change == "values":
             assert said.get("refused") == "answered"
         masked.values["s001"] = FOUR["s001"]
-    if mode == "shares":  # (a list was signed: the copy signs no other)
+    if mode == "shares":  # a list was signed: the copy signs no other
         sign = next(q for name, q, _ in reversed(masked.said) if name == "s001" and header(q)["kind"] == "sign")
         listed = header(sign)["masks"]["list"]
         two = base64.b64encode(base64.b64decode(header(sign)["masks"]["told"])[: 2 * TOLD_BYTES]).decode()

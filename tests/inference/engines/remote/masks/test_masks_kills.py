@@ -54,7 +54,7 @@ def killed(number: int, monkeypatch: pytest.MonkeyPatch, within: str) -> Iterato
     def synced(handle: int) -> None:
         path = os.readlink(f"/proc/self/fd/{handle}")
         ends = path.endswith(".jsonl") and reached(path)
-        if ends and number % 2 == 0:  # (half a line is there)
+        if ends and number % 2 == 0:  # half a line is there
             os.ftruncate(handle, os.fstat(handle).st_size - 5)
             raise Killed
         sync(handle)
@@ -102,7 +102,7 @@ def test_a_site_killed_at_any_write_answers_the_same_bits(
             except Killed:
                 ended = True
         again = masked.site("s001").answer(caught["request"])
-        if kind == "keys":  # (new ones, made once: what was said is said again)
+        if kind == "keys":  # new ones, made once: what was said is said again
             assert masked.site("s001").answer(caught["request"]) == again
             assert ended or first == again
         else:
@@ -135,7 +135,7 @@ def test_a_server_killed_at_any_write_goes_on_with_the_same_bits(
         assert all(len(answers) == 1 for answers in rows.values())
         if not ended:
             break
-    assert number == {"whole": 6, "shares": 16}[mode]  # (twice as many as there are writes)
+    assert number == {"whole": 6, "shares": 16}[mode]  # twice as many as there are writes
 
 
 @pytest.mark.parametrize("kind", ["keys", "shares", "round", "sign", "open"])
@@ -185,7 +185,7 @@ def test_claims_are_kept(tmp_path: Path) -> None:
         assert refused.value.refused == "answered"
     assert path.read_text().count("\n") == 2
     assert path.stat().st_mode & 0o077 == 0
-    path.write_text(path.read_text() + '["mask c", "3')  # (of a killed process)
+    path.write_text(path.read_text() + '["mask c", "3')  # of a killed process
     kept = FileClaims(path)
     kept.claim("mask c", other)
     assert FileClaims(path)._held == {"mask a": one, "mask b": other, "mask c": other}

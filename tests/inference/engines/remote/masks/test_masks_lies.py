@@ -64,7 +64,7 @@ def test_what_is_not_said_to_all_alike_is_not_in_a_sum(mode: Mode, lie: str, tmp
         changed(request, LIES[lie]) if name == "s001" and header(request)["kind"] == "round" else request
     )
     total = masked.sum()
-    if total is not None:  # (it has refused, and the others' sum is theirs; or what it was told means the same)
+    if total is not None:  # it has refused, and the others' sum is theirs; or what it was told means the same
         names = [list(FOUR)[place] for place in total.clients]
         assert mode == "shares" or lie in ("slot", "slot below")
         assert mode == "whole" or "s001" not in names
@@ -112,7 +112,7 @@ def _forged(texts: dict[str, str], masked: Masked) -> dict[str, dict[str, Any]]:
 def test_forged_keys_are_refused(tmp_path: Path) -> None:
     masked = Masked(tmp_path, FOUR, mode="shares")
     masked.away = {"shares": list(FOUR)}
-    assert masked.sum() is None  # (keys are there, and have gone to nobody)
+    assert masked.sum() is None  # keys are there, and have gone to nobody
     texts, carrying = masked.server.carrying.state.keys, masked.server.carrying
     head = {
         "kind": "shares", "round": 0, "client": "s000", "handshake": masked.questions.handshake.table(),
@@ -123,15 +123,15 @@ def test_forged_keys_are_refused(tmp_path: Path) -> None:
     tables["two sites alone"] = {name: texts[name] for name in ("s000", "s001")}
     tables["without its own"] = {name: text for name, text in texts.items() if name != "s000"}
     for what, keys in tables.items():
-        table = digest_of("keys", site.handshake.study, site.ring.roster, 1, 8, keys)  # (as a server says it)
+        table = digest_of("keys", site.handshake.study, site.ring.roster, 1, 8, keys)  # as a server says it
         said = header(site.answer(encode({**head, "masks": {"epoch": 1, "table": table, "keys": keys}}, {})))
         assert "error" in said, what
-        assert site.ring.table is None or what == "two sites alone"  # (whose signatures are right)
+        assert site.ring.table is None or what == "two sites alone"  # whose signatures are right
         site.ring.table = None
     assert "packets" in decode(site.answer(encode(head, {})))[1]
     fewer = {name: texts[name] for name in list(texts)[:3]}
     said = header(site.answer(encode({**head, "masks": {**head["masks"], "keys": fewer, "table": "1" * 64}}, {})))
-    assert said["rekey"] == 1  # (one table for an epoch)
+    assert said["rekey"] == 1  # one table for an epoch
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -146,11 +146,11 @@ def test_one_sum_is_opened_of_a_broadcast(mode: Mode, tmp_path: Path) -> None:
 
     everybody = asked(1)
     assert everybody is not None
-    masked.questions.counted += 1  # (of all: what was broadcast has not changed by it)
+    masked.questions.counted += 1  # of all: what was broadcast has not changed by it
     again = asked(2)
     assert again is not None
     assert torch.equal(again.sums["x"], everybody.sums["x"])
-    masked.questions.counted[4] = 0  # (that site would begin from other values of its own)
+    masked.questions.counted[4] = 0  # that site would begin from other values of its own
     assert asked(3) is None
     masked.questions.counted[4] = 1
     masked.away = {"round": ["s004"]}

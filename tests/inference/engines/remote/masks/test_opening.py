@@ -120,13 +120,13 @@ def test_a_late_answer_of_a_site_that_was_declared_lost_opens_nothing(open_sum: 
     pairs = [(name, agreed(private, keys[name].slots[0])) for name in list(FOUR)[:3]]
     words = Layout(masked.form, len(FOUR)).words
     add_pairs(late, "s003", pairs, question["context"], words, undo=True)
-    assert late[0] > 1000  # (the count of reports is not 1)
+    assert late[0] > 1000  # the count of reports is not 1
     opening = header(_request(masked, "open"))["masks"]
     other = {**opening["list"], "survivors": list(FOUR)}
     for name in list(FOUR)[:3]:
         head = header(masked.sites[name].answer(altered(_request(masked, "open", name), list=other)))
         assert head["refused"] in ("answered", "failed")
-    assert header(site.answer(altered(_request(masked, "round", "s003")))).get("masked") is True  # (the same again)
+    assert header(site.answer(altered(_request(masked, "round", "s003")))).get("masked") is True  # the same again
 
 
 def test_a_site_that_was_closed_out_answers_no_more(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_site_that_has_not_answered_is_no_survivor(sites: int, tmp_path: Path)
     victim, colluders, away = names[0], names[1 : 1 + colluding], names[sites - lost :]
     masked.away = {"round": [victim, *away]}
     masked.flags = {name: {"reported": False} for name in names}
-    assert masked.sum(adding=[]) is None  # (of this question nobody is to have a message)
+    assert masked.sum(adding=[]) is None  # of this question nobody is to have a message
     others = [name for name in names if name not in masked.away["round"]]
     question = masked.sites[others[0]].ring.slots[0].question
     survived = SurvivorList(

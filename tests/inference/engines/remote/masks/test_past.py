@@ -78,7 +78,7 @@ def test_a_site_that_has_answered_another_round_is_in_no_later_sum(mode: Mode, t
         assert total is None if mode == "whole" else total is None or 1 not in total.clients
         said = [header(answer) for name, answer in masked.rows(kind) if name == VICTIM]
         assert said[-1].get("refused") == "answered"
-    masked.sites[VICTIM] = masked.site(VICTIM)  # (it is on the disk)
+    masked.sites[VICTIM] = masked.site(VICTIM)  # it is on the disk
     masked.sum(4)
     assert header(masked.rows()[-1][1] if masked.rows()[-1][0] == VICTIM else dict(masked.rows())[VICTIM])["refused"]
 

@@ -17,7 +17,7 @@ def test_so_many_shares_tell_the_secret(sites: int, least: int) -> None:
     points = list(range(1, sites + 1))
     shares = dict(zip(points, share(SECRET, points, least, b"k" * 32), strict=True))
     assert all(len(value) == SHARE_BYTES for value in shares.values())
-    assert list(shares.values()) == share(SECRET, points, least, b"k" * 32)  # (a killed site deals the same ones)
+    assert list(shares.values()) == share(SECRET, points, least, b"k" * 32)  # a killed site deals the same ones
     assert set(shares.values()).isdisjoint(share(SECRET, points, least, b"l" * 32))
     for chosen in itertools.islice(itertools.combinations(reversed(points), least), 20):
         assert combine({p: shares[p] for p in chosen}, weights_of(chosen), 32) == SECRET

@@ -44,7 +44,7 @@ def test_sums_and_differences_are_those_of_integers(kind: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
 def test_sums_of_packed_numbers_are_sums_of_numbers(dtype: torch.dtype) -> None:
     """Of both signs and many sizes, masked and not."""
-    point, sites = FixedPoint.of(dtype), 7
+    point, sites = FixedPoint.for_dtype(dtype), 7
     made = torch.Generator().manual_seed(0)
     values = (torch.randn((sites, 50), generator=made, dtype=torch.float64) * 10.0 ** torch.arange(-5, 5).repeat(5)).to(
         dtype

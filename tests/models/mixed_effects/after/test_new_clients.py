@@ -1,0 +1,143 @@
+"""Predictions of clients that were not fitted, after rows of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import minimize
+
+from hierfl import UserError, mixed_model
+from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
+
+
+def table(clients: int = 8, rows: int = 9) -> pd.DataFrame:
+    """Rows of clients, in three regions, with a number, a count, and successes among trials."""
+    rng, j = np.random.default_rng(0), np.repeat(np.arange(clients), rows)
+    b, n = rng.normal(size=(clients, 2)) * [0.8, 0.4], clients * rows
+    df = pd.DataFrame({"site": [f"s{k}" for k in j], "region": [f"r{k % 3}" for k in j], "x": rng.normal(size=n)})
+    eta = 0.3 + 0.5 * df.x + b[j, 0] + b[j, 1] * df.x
+    df = df.assign(y=eta + 0.5 * rng.normal(size=n), count=rng.poisson(np.exp(eta)), n=rng.integers(3, 9, n))
+    df["item"] = np.array(list("abc"))[np.arange(n) % 3]
+    return df.assign(k=rng.binomial(df.n, 1 / (1 + np.exp(-eta))), w=rng.integers(1, 4, n), se=0.3 + rng.random(n))
+
+
+def newcomer() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows of a client that is far from the others, and rows of it to predict."""
+    rows = table(9)
+    rows = rows[rows.site == "s8"].assign(site="new", y=lambda d: d.y + 2)
+    return rows, pd.DataFrame({"site": "new", "x": [-1.0, 0.0, 2.0], "n": 5})
+
+
+def estimates(fit: FittedMixedModel) -> dict[str, float]:
+    table = fit.summary().table
+    return dict(zip(table.effect, table.estimate, strict=True))
+
+
+def test_a_number_has_the_closed_form() -> None:
+    """b = S Z' (Z S Z' + sigma^2 I)^-1 (y - X beta), and its covariance: lmer's numbers at its own estimates."""
+    given, new = newcomer()
+    formula = "y ~ x + (1 + x | site)"
+    fit = mixed_model(table(), formula, draws=0)
+    said = estimates(fit)
+    beta, sds = np.array([said["Intercept"], said["x"]]), np.diag([said["sd(Intercept)"], said["sd(x)"]])
+    rho = said["corr(Intercept, x)"]
+    spread = sds @ np.array([[1, rho], [rho, 1]]) @ sds
+    z = np.column_stack([np.ones(len(given)), given.x])
+    total = z @ spread @ z.T + said["sd(residual)"] ** 2 * np.eye(len(given))
+    b = spread @ z.T @ np.linalg.solve(total, given.y - z @ beta)
+    wanted = np.column_stack([np.ones(3), new.x]) @ (beta + b)
+    found = fit.predict(new, "new", None, given=given)
+    assert list(found) == ["client", "mean"]
+    np.testing.assert_allclose(found["mean"], wanted, rtol=1e-7)
+    bare = [rows.drop(columns="site") for rows in (new, given)]
+    pd.testing.assert_frame_equal(fit.predict(bare[0], "new", None, given=bare[1]), found[["mean"]])
+    before, after = (fit.predict(new, "new", given=rows) for rows in (None, given))
+    assert list(before) == list(after)[1:] == ["mean"]
+
+
+def test_draws_are_those_of_a_fitted_client() -> None:
+    """At the same draws of the population; what the rows do not say of the client is in the interval."""
+    df, number = table(), 1000
+    fit = mixed_model(df, "y ~ x + (1 | site)", draws=number)
+    own, said = df[df.site == "s3"], estimates(fit)
+    new = own.assign(site="new")
+    found, wanted, prior = fit.predict(new, "new", given=new), fit.predict(own), fit.predict(new, "new")
+    sd = (len(own) / said["sd(residual)"] ** 2 + said["sd(Intercept)"] ** -2) ** -0.5
+    np.testing.assert_allclose(found["mean"], wanted["mean"], atol=5 * sd * (2 / number) ** 0.5)
+    for end in ("lower", "upper", "response_lower", "response_upper"):
+        width = wanted[end.replace("lower", "upper")] - wanted[end.replace("upper", "lower")]
+        assert (abs(found[end] - wanted[end]) < 0.12 * width).all(), end
+    assert (found.upper - found.lower < 0.7 * (prior.upper - prior.lower)).all()
+    assert found.upper[own.index[0]] - found.lower[own.index[0]] > 2 * 1.6449 * sd
+
+
+def test_others_have_the_mode() -> None:
+    """Of successes among trials: the maximum of the log posterior, searched by SciPy; glmer's mode at theta fixed."""
+    given, _ = newcomer()
+    fit = mixed_model(table(), "p(k, n) ~ x + (1 | site)", family="binomial", draws=0)
+    said = estimates(fit)
+
+    def height(b: np.ndarray) -> float:
+        eta = said["Intercept"] + said["x"] * given.x.to_numpy() + b[0]
+        return float(
+            -(given.k * eta - given.n * np.logaddexp(0, eta)).sum() + 0.5 * (b[0] / said["sd(Intercept)"]) ** 2
+        )
+
+    best = minimize(height, [0.0], method="BFGS", options={"gtol": 1e-9})
+    rows = pd.DataFrame({"site": "new", "x": [0.0, 1.0]})
+    z = np.linspace(-9, 9, 4001)
+    weight, sd = np.exp(-0.5 * z**2), float(_curvature(said, given, best.x[0])) ** -0.5
+    eta = said["Intercept"] + said["x"] * rows.x.to_numpy()[:, None] + best.x[0] + sd * z
+    wanted = (weight / (1 + np.exp(-eta))).sum(1) / weight.sum()
+    np.testing.assert_allclose(fit.predict(rows, "new", None, given=given)["mean"], wanted, rtol=1e-6)
+
+
+def _curvature(said: dict[str, float], given: pd.DataFrame, b: float) -> float:
+    p = 1 / (1 + np.exp(-(said["Intercept"] + said["x"] * given.x + b)))
+    return float((given.n * p * (1 - p)).sum() + said["sd(Intercept)"] ** -2)
+
+
+@pytest.mark.parametrize(
+    ("formula", "how"),
+    [
+        ("y ~ x + (1 | site)", {"weights": "w"}), ("y ~ x + (1 | site)", {"known_se": "se"}),
+        ("y ~ x + (1 | site)", {"dispersion": "~ (1 | site)"}), ("y ~ s(x) + (1 | site)", {}),
+        ("y ~ x + (1 | site) + (1 | item)", {}), ("count ~ x + (1 | site)", {"family": "poisson", "weights": "w"}),
+        ("y ~ x + (1 | region/site)", {"client": "site"}),
+    ],
+)  # fmt: skip
+def test_with_the_rows_of_a_fitted_client_it_is_that_client(formula: str, how: dict[str, Any]) -> None:
+    """Given the estimates, to rounding."""
+    df = table()
+    fit = mixed_model(df, formula, draws=0, **how)
+    own = df[df.site == "s3"]
+    new = pd.concat([own.assign(site="b"), own.assign(site="a")], ignore_index=True).sample(frac=1, random_state=0)
+    found = fit.predict(new.drop(columns=["y", "count"]), "new", None, given=new)
+    assert found.client.tolist() == new.site.tolist()
+    wanted = fit.predict(own, interval=None).set_index(own.x.to_numpy())["mean"]
+    np.testing.assert_allclose(found["mean"], wanted[new.x.to_numpy()], rtol=1e-8)
+    assert not np.allclose(fit.predict(new, "new", None)["mean"], found["mean"], rtol=1e-3)
+
+
+def test_what_cannot_be_is_one_line() -> None:
+    df, (given, new) = table(), newcomer()
+    fit = mixed_model(df, "y ~ x + (1 | site)", draws=0, weights="w")
+    regions = mixed_model(df, "y ~ x + (1 | region/site)", draws=0, client="site")
+    inside = mixed_model(df, "y ~ x + (1 | site/item)", draws=0)
+    for model, rows, own, words in (
+        (fit, new, given.drop(columns="y"), "the table lacks column 'y'"),
+        (fit, new, given.drop(columns="w"), "lacks column 'w', which says how many rows each one stands for"),
+        (fit, new, given.drop(columns="site"), "given has no column 'site', and the other table has"),
+        (fit, new.assign(site=["new", "new", "z"]), given, "given has no rows of client 'z'"),
+        (fit, new.assign(site="s1"), given, "client 's1' was fitted, and level='new' is of clients that were not"),
+        (fit, new, given.assign(y=np.nan), "y"),
+        (regions, new.assign(region="r9"), given.assign(region="r9"), "'new' is of a 'region' that was not fitted"),
+        (inside, new.assign(item="a"), given, "groups inside a client that was never seen"),
+    ):
+        with pytest.raises(UserError, match=words):
+            model.predict(rows, "new", None, given=own)
+    with pytest.raises(UserError, match="given= has rows of new clients: level='new', not 'client'"):
+        fit.predict(new, given=given)
