@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from hierfl.inference.local.laplace.forms import along, blocks_of
+from hierfl.inference.local.laplace.forms import blocks_of, matrix_times
 from hierfl.inference.local.laplace.population_terms import Groups, stretch
 from hierfl.models.pfedeb.head_population import posterior_mean
 
@@ -17,7 +17,7 @@ def test_steps_are_shortened_by_what_the_groups_leave_out():
     prior = torch.full((d,), 0.01, dtype=torch.float64)
     expected = torch.linalg.solve(precision + torch.diag(prior), linear)
     blocks = blocks_of(precision[None], groups.number)
-    c = stretch(partial(along, precision[None]), blocks, groups, torch.ones(d, 1).double())
+    c = stretch(partial(matrix_times, precision[None]), blocks, groups, torch.ones(d, 1).double())
 
     def after(rounds: int, weights: torch.Tensor) -> torch.Tensor:
         m, kept = torch.zeros(d).double(), {}

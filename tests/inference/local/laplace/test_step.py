@@ -13,7 +13,7 @@ from hierfl import Federation
 from hierfl.errors import UserError
 from hierfl.inference.local.laplace import step as laplace_step
 from hierfl.inference.local.laplace.curvature import COVARIANCES
-from hierfl.inference.local.laplace.forms import along, blocks_of
+from hierfl.inference.local.laplace.forms import blocks_of, matrix_times
 from hierfl.inference.local.laplace.points import SETS, predictor_points
 from hierfl.inference.local.laplace.population_terms import Groups, stretch
 from hierfl.inference.local.laplace.step import GaussianHead
@@ -243,7 +243,7 @@ def test_stretched_blocks_are_above_the_whole(groups):
     root = torch.randn(5, 12, 6, generator=make, dtype=torch.float64)
     whole = root @ root.mT
     blocks = blocks_of(whole, groups.number)
-    c = stretch(partial(along, whole), blocks, groups, torch.ones(12, 1).double())
+    c = stretch(partial(matrix_times, whole), blocks, groups, torch.ones(12, 1).double())
     dense = torch.stack([torch.block_diag(*each) for each in blocks])
     least = torch.linalg.eigvalsh(c[:, None, None] * dense - whole).amin(-1)
     assert (least > -0.01 * whole.diagonal(dim1=-2, dim2=-1).amax(-1)).all()
@@ -262,6 +262,6 @@ def test_stretch_is_the_same_where_some_spreads_are_tiny(groups):
     found = []
     for scale in (torch.ones(12).double(), size):
         scaled = scale[:, None] * whole * scale
-        found.append(stretch(partial(along, scaled), blocks_of(scaled, groups.number), groups, member))
+        found.append(stretch(partial(matrix_times, scaled), blocks_of(scaled, groups.number), groups, member))
     torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=0)
     assert (found[0] > 1.3).all()
