@@ -3,10 +3,10 @@
     python adapter_modes.py FIRST_SEED DATA_SETS [chains]
 
 Data sets are those of ``tests/support/adapter_simulations.py``. Prints a line of csv for each client: its rows; the
-shares of its numbers B_j in 90 % intervals, by draws around the mode to which Newton's steps lead from zero, around that
-from the true B_j, and around those of all starts, as the method does it; and how much higher the second mode is, in
-nats. With ``chains`` a further column has the share by chains of elliptical slice sampling (Murray et al., 2010) around
-the first approximation, which need no weights.
+shares of its numbers B_j in 90 % intervals, by draws around the mode to which Newton's steps lead from zero, around
+that from the true B_j, and around those of all starts, as the method does it; and how much higher the second mode is,
+in nats. With ``chains`` a further column has the share by chains of elliptical slice sampling (Murray et al., 2010)
+around the first approximation, which need no weights.
 """
 
 from __future__ import annotations
