@@ -106,7 +106,10 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
         raise _at_sites("influence")
 
     @typed_call
-    def predict(self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9) -> pd.DataFrame:
+    def predict(
+        self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9,
+        given: pd.DataFrame | None = None,
+    ) -> pd.DataFrame:  # fmt: skip
         """As of any fit, for levels "population" and "new".
 
         Raises:
@@ -114,7 +117,7 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
         """
         if level == "client":
             raise _at_sites("predict with level='client'")
-        return super().predict(df, level, interval)
+        return super().predict(df, level, interval, given)
 
 
 @typed_call

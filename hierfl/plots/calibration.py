@@ -97,9 +97,9 @@ def _bars(ax: Any, counts: Sequence[np.ndarray], colours: Sequence[str]) -> None
         ax.bar(at, heights, 0.9 * width / len(counts), -STRIP, color=colour, alpha=0.5, lw=0)
     for k, number in enumerate(counts[0]):
         if number:
-            at, height = (k + 0.5 / len(counts)) * width, STRIP * (0.62 * number / most - 1)
+            middle, height = (k + 0.5 / len(counts)) * width, STRIP * (0.62 * number / most - 1)
             colour = INK if len(counts) == 1 else colours[0]
-            ax.text(at, height, compact(number), ha="center", va="bottom", fontsize=5.5, color=colour)
+            ax.text(middle, height, compact(number), ha="center", va="bottom", fontsize=5.5, color=colour)
 
 
 def compact(number: float) -> str:

@@ -126,10 +126,8 @@ class HierarchicalEstimator(BaseEstimator):
         weights = checked_weights(sample_weight, len(rows[0]))
         if not (weights > 0).all():
             kept = np.flatnonzero(weights)
-            X, y, groups, weights = (
-                None if part is None else _safe_indexing(part, kept) for part in (X, y, groups, weights)
-            )
-            rows = self._checked_rows(X, y, groups)
+            X, y, groups = (None if part is None else _safe_indexing(part, kept) for part in (X, y, groups))
+            rows, weights = self._checked_rows(X, y, groups), weights[kept]
         return *rows, None if (weights == 1).all() else weights
 
     def _checked_rows(self, X: Any, y: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

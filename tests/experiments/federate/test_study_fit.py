@@ -24,11 +24,13 @@ def test_a_study_answers_as_the_pooled_fit(tmp_path: Path) -> None:
     fit = load_study(tmp_path / "server")
     np.testing.assert_allclose(fit.params, pooled.params, rtol=1e-5)
     np.testing.assert_allclose(fit.vcov(), pooled.vcov(), rtol=1e-4, atol=1e-9)
+    alone = df.drop(columns="site")
     for ask in (
         lambda f: f.confint(), lambda f: f.test("age = 0").drop(columns=["hypothesis", "reference"]),
         lambda f: f.means("stage").drop(columns="stage"), lambda f: f.contrast("stage").iloc[:, 1:],
         lambda f: f.anova()[["statistic", "p"]], lambda f: f.icc(),
         lambda f: f.predict(df[:5], level="population", interval=None),
+        lambda f: f.predict(alone[:5], level="new", interval=None, given=alone[5:15]),
     ):  # fmt: skip
         np.testing.assert_allclose(ask(fit).astype(float), ask(pooled).astype(float), rtol=1e-3, atol=1e-6)
     assert (fit.nobs, round(fit.aic, 4)) == (pooled.nobs, round(pooled.aic, 4))
