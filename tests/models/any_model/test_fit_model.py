@@ -199,7 +199,9 @@ def test_a_climb_that_only_ran_out_of_patience_says_so(fitted: FittedModel) -> N
     trace = fitted.run.shared["posterior.trace"].clone()
     trace[-1, 3] = 0.5
     run = replace(fitted.run, fitted=replace(fitted.run.fitted, shared={**fitted.run.shared, "posterior.trace": trace}))
-    assert "the guide's last step was 0.5 standard deviations" in FittedModel(run).summary().notes[0]
+    coded, step = FittedModel(run).summary().notes[:2]
+    assert coded == "drug is text: A is 0, B is 1"
+    assert "the guide's last step was 0.5 standard deviations" in step
 
 
 def test_binomial_counts_are_drawn_without_a_warning() -> None:

@@ -153,7 +153,7 @@ def test_judged_are_the_first_climb_and_the_last_in_a_resumed_search_too(tmp_pat
 
 def test_what_a_checkpoint_says_is_provisional() -> None:
     """In the midst of a search: rounds of a fit with checkpoints are those of one without."""
-    keep = Watch.seen
+    keep = Watch.after_round
 
     def kept(watch: Watch, *args: Any) -> Any:
         found = keep(watch, *args)
@@ -162,7 +162,7 @@ def test_what_a_checkpoint_says_is_provisional() -> None:
         assert again.tensors().keys() == watch.tensors().keys()
         return found
 
-    with mock.patch.object(Watch, "seen", kept):
+    with mock.patch.object(Watch, "after_round", kept):
         found = mixed_run(table(0, "gaussian"), "gaussian", "none", None).watched
     assert found is not None
     assert honest("gaussian").watched is not None
