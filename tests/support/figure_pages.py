@@ -111,7 +111,7 @@ CALLS: dict[str, list[tuple[str, str]]] = {
     ],
 }  # fmt: skip
 
-#: further names, which a page need not explain
+#: tables and arrays of single calls
 MORE = """\
 from sklearn.datasets import load_digits
 from hierfl.plots.features import embedding
@@ -138,6 +138,11 @@ These runs make the pictures of this page. `schools.csv` is `data()` of [eight s
 
 ```python
 {setup}```
+
+Some calls take other tables and arrays. Entropies and counts are drawn at random here:
+
+```python
+{more}```
 
 `python tests/support/figure_pages.py runs` makes this page again.
 """
@@ -171,7 +176,7 @@ def main(runs: Path) -> None:
     names: dict[str, Any] = {}
     local = str(runs.resolve())
     exec((SETUP + MORE).replace('"runs/', f'"{local}/'), names)
-    parts, used = [HEAD.format(commands=COMMANDS, setup=SETUP)], dict[str, int]()
+    parts, used = [HEAD.format(commands=COMMANDS, setup=SETUP, more=MORE)], dict[str, int]()
     for heading, calls in CALLS.items():
         parts.append(f"\n## {heading}\n")
         for module, call in calls:
