@@ -135,7 +135,7 @@ def ood_inputs(run: RunConfig, federation: Federation) -> np.ndarray | None:
 def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     assert run.formula is not None  # as of every run on a table
     assert run.test_fraction is not None
-    reading = Reading.of(run.reading)
+    reading = Reading.from_table(run.reading)
     formula = joined(run.formula, {name: getattr(run, name) or None for name in OWN})
     terms = _parsed(formula, run.data, reading)
     roles = ("known_se", "event", "weights", "precision_weights", "correlation")

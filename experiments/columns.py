@@ -80,7 +80,7 @@ def from_columns(run: RunConfig, loaded: Loaded) -> tuple[Federation, Architectu
     """The data of a run: the columns that its model reads."""
     from hierfl.models.any_model.columns import checked, columns_read
 
-    group, reading = cast(str, run.group), Reading.of(run.reading)
+    group, reading = cast(str, run.group), Reading.from_table(run.reading)
     model = cast("type[ModelMethod]", loaded.cls).model_function
     guide = getattr(loaded.cls, "guide_function", None)
     columns = columns_read(model, outline(tables.read(run.data, text={group}, reading=reading), group), guide)

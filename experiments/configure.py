@@ -57,7 +57,7 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
             "--observed-data keeps responses of single rows, and --no-rows leaves them out: say one of them"
         )
     if "reading" in options_given:
-        Reading.of(options_given["reading"])  # no such reading? say so before anything is loaded
+        Reading.from_table(options_given["reading"])  # no such reading? say so before anything is loaded
     tracker_names(options_given.get("track"))  # no such tracker? likewise
     usual = usual_of(loaded.cls, data, options_given)
     if "learn_sd" in usual and not is_tabular(loaded.cls):

@@ -74,7 +74,7 @@ def from_network_table(run: RunConfig, latent: bool) -> tuple[Federation, Archit
         UserError: for a table that cannot be used.
     """
     group, y = cast(str, run.group), cast(str, run.y)
-    reading = Reading.of(run.reading)
+    reading = Reading.from_table(run.reading)
     header = [str(name) for name in tables.read(run.data, text={group}, reading=reading).columns]
     weights = [run.weights] if run.weights else []
     inputs = list(split_words(run.x)) if run.x else [name for name in header if name not in (group, y, *weights)]

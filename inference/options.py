@@ -103,7 +103,7 @@ class Options:
     splits: tuple[str, ...] = ("validation", "test")
 
     @classmethod
-    def of(cls, method: object, **given: Any) -> Options:
+    def for_method(cls, method: object, **given: Any) -> Options:
         """Options by name.
 
         Args:

@@ -210,7 +210,7 @@ class PFedVMP(Method):
         if self.kind != "scalar":
             return sample_factor(z, self.kind, s.alpha, s.cutoff, n)
         weight = n if s.precision == "count" else torch.ones_like(n)
-        return Gaussian.of(sample_mean(z.double(), n), weight[:, None].double(), "scalar")
+        return Gaussian.from_mean(sample_mean(z.double(), n), weight[:, None].double(), "scalar")
 
     def counts(self, chunk: ClientChunk) -> Tensor:
         """How many examples of each class the rows have, (S, C): q(y_k), but for the sum."""

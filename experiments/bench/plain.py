@@ -139,7 +139,7 @@ def prepared(clients: int) -> Fit:
         standardise=False, spellings="keep",
     )  # fmt: skip
     how = Options(rounds=MOST_ROUNDS, dtype=torch.float64, splits=(), evaluate_every=MOST_ROUNDS, chunk=1000)
-    return Fit(AnyModel(ColumnDesign.of(["x", "y"]), model), fed, how)
+    return Fit(AnyModel(ColumnDesign.from_columns(["x", "y"]), model), fed, how)
 
 
 def chunk_of(fit: Fit) -> ClientChunk:
@@ -161,7 +161,7 @@ def _beside_hand(method: AnyModel, chunk: ClientChunk, repeats: int) -> dict[str
 
     By hand as many clients are taken at once as in the fit.
     """
-    at = AtSites.of(method, chunk)
+    at = AtSites.for_chunk(method, chunk)
     x, v = at.mean + at.moved, at.guide.draws(at.moved, at.noise)
     clients_at_once = pairs_at_once(at.clients, method.p + method.q) // len(x)
 

@@ -26,7 +26,7 @@ def work_of(fit: Fit, federation: Federation | None = None, rows: slice = slice(
     """What the references start from: where the fit has come to."""
     assert isinstance(fit.engine, PlateEngine)
     personal = {k: v[rows] for k, v in fit.engine.store.personal.items()}
-    return Work.of(fit.method, federation or fit.federation, fit.state.shared, personal, fit.engine.chunk)
+    return Work.for_method(fit.method, federation or fit.federation, fit.state.shared, personal, fit.engine.chunk)
 
 
 #: options of a fit that a CUDA device has, timed beside the default's

@@ -68,7 +68,7 @@ def predict(
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
     if not folder.is_dir():
         raise UserError(f"no folder {folder}: hierfl predict takes a finished run's, or a site's own")
-    how = Reading.of(reading) if reading else None
+    how = Reading.from_table(reading) if reading else None
     if (folder / "config.toml").is_file():
         if study:
             raise UserError("--study is of a site's own folder, and this is a run's")

@@ -103,7 +103,7 @@ def draft(
     if noisy and not plain:  # rows that are held out have no use there
         held_out = ("validation_fraction",) if sample.suffix == ".npz" else ("test_fraction", "validation_fraction")
         options = {**dict.fromkeys(held_out, 0.0), **options}
-    reading = Reading.of(given.get("reading"))
+    reading = Reading.from_table(given.get("reading"))
     if plain:
         data, columns = model_parts(loaded, sample, options)
     else:
@@ -192,7 +192,7 @@ def _data(
         return {**entries, **network}, {}
     if not tables.is_table_file(str(sample)):
         raise UserError(f"a sample is FILE.csv or FILE.npz, not {sample}")
-    reading = Reading.of(options.pop("reading", None))
+    reading = Reading.from_table(options.pop("reading", None))
     if strange := [name for name, kind in reading.types.items() if kind not in ("number", "category")]:
         raise UserError(
             f"--type {strange[0]}={reading.types[strange[0]]} says nothing to a study's sites: their files hold numbers"

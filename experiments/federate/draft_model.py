@@ -75,19 +75,21 @@ def model_parts(loaded: Loaded, sample: Path, options: dict[str, Any]) -> tuple[
         raise UserError(f"no file {sample}: a sample has the columns of a site's file, and no real rows")
     if not tables.is_table_file(str(sample)):
         raise UserError(f"{loaded.name} reads columns of a table: a sample is FILE.csv, not {sample}")
-    reading = Reading.of(options.pop("reading", None))
+    reading = Reading.from_table(options.pop("reading", None))
     spelling_choice = options.pop("spellings", None) or "refuse"
     df = tables.read(str(sample), reading=reading)
     names = list(dict.fromkeys(map(str, df.columns)))
     levels = {name: text_levels for name in names if (text_levels := levels_of(one_column(df, name))) is not None}
     model = cast("type[ModelMethod]", loaded.cls).model_function
     try:
-        columns = columns_read(model, ColumnDesign.of(names, levels))
+        columns = columns_read(model, ColumnDesign.from_columns(names, levels))
     except UserError:
         raise
     except Exception as error:
         raise UserError(f"{loaded.source} does not run: {blame(loaded.source, error)}") from error
-    if has_latents_of_rows(loaded.cls, ColumnDesign.of(columns, {k: v for k, v in levels.items() if k in columns})):
+    if has_latents_of_rows(
+        loaded.cls, ColumnDesign.from_columns(columns, {k: v for k, v in levels.items() if k in columns})
+    ):
         options["most_rows"] = MOST_ROWS
         log.warning(
             "the model has latents for each row of a site, and sites are taken to have at most %d rows: edit most_rows "

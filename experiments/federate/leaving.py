@@ -94,7 +94,7 @@ def answers(method: Method, outline: Federation, options: Options, *, new_client
         options: the study's.
         new_clients: whether sums of what a new client begins with leave.
     """
-    start = InitialWeights.of(method.network, options.seed)
+    start = InitialWeights.for_network(method.network, options.seed)
     shared, initial = (
         {k: v.detach().to(options.dtype) for k, v in values.items()}
         for values in (method.shared(start), method.personal(start))

@@ -152,7 +152,7 @@ def four_parameters(batch: ColumnBatch) -> None:
 def of_plain_model(guide: Model | None = None) -> list[Leaving]:
     """What a site of a small plain model sends, fitted by a guide of one's own where there is one."""
     outline = outline_of((1,), "regression", dtype=torch.float64)
-    made = method_of(two_globals, guide=guide)(ColumnDesign.of(["y"]))
+    made = method_of(two_globals, guide=guide)(ColumnDesign.from_columns(["y"]))
     values = answers(made, outline, Options(dtype=torch.float64, splits=()))
     return [value for value in values if value.request not in SAID_ABOVE]
 
@@ -165,7 +165,7 @@ def example(loaded: Loaded) -> tuple[str, list[Leaving]]:
     """
     if is_tabular(loaded.cls):
         outline = outline_of((4,), "regression", dtype=torch.float64)
-        made = loaded.cls(Design.of(["Intercept", "x"], ["Intercept", "x"]))
+        made = loaded.cls(Design.from_columns(["Intercept", "x"], ["Intercept", "x"]))
         values = answers(made, outline, Options(dtype=torch.float64), new_clients=True)
         return f"for {FORMULA}", [value for value in values if value.request not in SAID_ABOVE]
     outline = outline_of((1, 28, 28), "classification", 10)

@@ -63,14 +63,14 @@ def refuse_unmaskable(
 
 def exchange_of(method: Method, seed: int) -> Exchange:
     """What clients of a method send, in form."""
-    shared = method.shared(InitialWeights.of(method.network, seed))
+    shared = method.shared(InitialWeights.for_network(method.network, seed))
     return Exchange(method.exchange(), method.pipeline(), method.expand, {k: v.detach() for k, v in shared.items()})
 
 
 def _example(cls: type[Method], settings: Mapping[str, Any]) -> Method | None:
     """The method with made-up columns or inputs; None where it fits none of the examples."""
     if is_tabular(cls):
-        return cls(Design.of(["Intercept", "x"], ["Intercept", "x"]), **settings)
+        return cls(Design.from_columns(["Intercept", "x"], ["Intercept", "x"]), **settings)
     for spec, inputs in EXAMPLES:
         try:
             outline = outline_of(inputs, "classification", 3)

@@ -157,7 +157,7 @@ def _restored(study: Study, folder: Path) -> tuple[Fitted, Options]:
     outline = replace(outline.to("cpu", options.dtype), about={**outline.about, NO_ROWS: True})
     state, _ = checkpoint.load(folder / "checkpoint")
     shared = {k.removeprefix(SHARED): v for k, v in state.items() if k.startswith(SHARED)}
-    initial = initial_values(method, InitialWeights.of(method.network, options.seed))[1]
+    initial = initial_values(method, InitialWeights.for_network(method.network, options.seed))[1]
     initial = {k: v.detach().to(options.dtype) for k, v in initial.items()}
     no_rows = {k: v.new_zeros((0, *v.shape)) for k, v in initial.items()}
     params = method.prediction_params(shared)

@@ -77,7 +77,7 @@ class Membership:
         approval = home.approval_of(folder) if home else None
         approved = approval is not None and approval.method == read_toml(folder / STUDY_COPY, STUDY)["method_digest"]
         study = Study.read(folder / STUDY_COPY, trust_code=trust_code or approved, finished=finished)
-        return cls(folder, study, entries["client"], Path(entries["data"]), Reading.of(entries.get("reading")))
+        return cls(folder, study, entries["client"], Path(entries["data"]), Reading.from_table(entries.get("reading")))
 
     def keep(self) -> None:
         """Writes it down."""

@@ -49,7 +49,7 @@ class Support:
             name: np.full(shape, 8.0 if name.endswith("square") else 2.0) for name, shape in data.form([]).items()
         }
         method = self.study.method(data.model([made_up], self.study.loaded.cls.latent)[1])
-        shared = method.shared(InitialWeights.of(method.network, self.study.options("cpu").seed))
+        shared = method.shared(InitialWeights.for_network(method.network, self.study.options("cpu").seed))
         exchange = Exchange(
             method.exchange(), method.pipeline(), method.expand, {k: v.detach() for k, v in shared.items()}
         )

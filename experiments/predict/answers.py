@@ -176,7 +176,7 @@ def _given(run: Run, config: RunConfig, asked: Question, name: str | None) -> An
         return None
     federation = run.fitted.federation
     rows = network_rows(asked.given, federation, config, asked.group, asked.reading)
-    rows = rows if name is None else rows.of(name)
+    rows = rows if name is None else rows.for_client(name)
     if rows.y is None:
         column = federation.about.get("response")
         kinds = "FILE.npz with x and y, or pictures in CLIENT/LABEL/*.png" + f", or a table with {column!r}" * bool(

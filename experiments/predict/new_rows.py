@@ -49,7 +49,7 @@ class NewRows:
         """For messages."""
         return "the request"
 
-    def of(self, client: str) -> NewRows:
+    def for_client(self, client: str) -> NewRows:
         """A client's; all where the file does not say whose they are."""
         if self.owner is None:
             return self
@@ -77,7 +77,7 @@ def table_rows(
         return _named(path, text)
     if not tables.is_table_file(str(path)):
         raise UserError(f"{shown(path)} is no table: the run's data are rows of columns by name")
-    how = Reading.of(run.reading) if reading is None else reading
+    how = Reading.from_table(run.reading) if reading is None else reading
     text = {name for name in text if name}
     plain = replace(how, types={}, order={}, reference={})
     header = set(tables.read(str(path), text=text, reading=plain).columns)

@@ -81,7 +81,7 @@ def fit(
             **options,
         )  # fmt: skip
     federation = replace(federation, about={"data": "data", "split": "natural", "redraws": 0, **federation.about})
-    ready = Fit(method, federation, Options.of(method, rounds=rounds, **options), engine)
+    ready = Fit(method, federation, Options.for_method(method, rounds=rounds, **options), engine)
     if resume:
         config = read_config(place)
         if not config.run.data.startswith(PYTHON):

@@ -101,7 +101,7 @@ def _table(
     from hierfl.data.formula.missing import whole_rows
     from hierfl.models.any_model.columns import columns_read
 
-    reading = Reading.of(given.get("reading"))
+    reading = Reading.from_table(given.get("reading"))
     outlined = outline(tables.read(data, text={group}, reading=reading), group)
     columns = {name: columns_read(model, outlined) for name, model in models.items()}
     union = [name for name in outlined.columns if any(name in read for read in columns.values())]

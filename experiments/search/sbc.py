@@ -65,7 +65,7 @@ def sbc(
         raise UserError(f"{folder} is a file; --out is a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / RANKS).is_file():
         raise UserError(f"{folder} is not the folder of a calibration; choose another --out")
-    rows_of_model = _rows(function, data, group, values, sites, rows, seed, Reading.of(reading))
+    rows_of_model = _rows(function, data, group, values, sites, rows, seed, Reading.from_table(reading))
     blocks = Blocks(function, rows_of_model, seed, {**USUAL, **settings})
     question = {"method": loaded.name, "digest": loaded.digest, "settings": {**USUAL, **settings}, "seed": seed}
     if overwrite:

@@ -30,7 +30,7 @@ class ColumnDesign(Architecture):
     rows: int = 1
 
     @classmethod
-    def of(
+    def from_columns(
         cls, columns: Sequence[str], level_names: dict[str, tuple[str, ...]] | None = None, rows: int = 1
     ) -> ColumnDesign:
         """A design of these columns."""

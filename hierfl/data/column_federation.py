@@ -53,4 +53,4 @@ def design_of(federation: Federation) -> ColumnDesign:
             "a plain model reads columns by name, and this federation has none: Federation.from_columns(df, "
             "client='COLUMN') makes one that has"
         )
-    return ColumnDesign.of(federation.about["columns"], federation.about["levels"])
+    return ColumnDesign.from_columns(federation.about["columns"], federation.about["levels"])

@@ -44,7 +44,7 @@ def outline(df: pd.DataFrame, client: str, columns: Collection[str] | None = Non
     _client_column(df, client)
     names = [name for name in dict.fromkeys(df.columns) if name != client] if columns is None else list(columns)
     levels = {name: of_column for name in names if (of_column := levels_of(one_column(df, name))) is not None}
-    return ColumnDesign.of(names, levels)
+    return ColumnDesign.from_columns(names, levels)
 
 
 def column_table(

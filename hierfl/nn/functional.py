@@ -65,7 +65,8 @@ class Network:
         self._norms = dict(self.chain.norms()) if self.chain else norms_of(self.module)
         statistics = {f"{prefix}{s}" for prefix in self._norms for s in STATISTICS}
         #: the module as one function, with what is constant in it
-        self.whole = WholeModule.of(name, self.module, frozen, statistics, {} if self.chain else norms_of(self.module))
+        norms = {} if self.chain else norms_of(self.module)
+        self.whole = WholeModule.from_module(name, self.module, frozen, statistics, norms)
         trained = {key: p for key, p in self.module.named_parameters() if p.requires_grad}
         values = {**trained, **{key: b for key, b in self.module.named_buffers() if key in statistics}}
         self.names = tuple(f"{name}.{key}" for key in values)
@@ -205,13 +206,12 @@ class Network:
             widest = max((max(shape) for shape in self.shapes.values() if len(shape) == 2), default=1)
             draws_at_once = max(1, MAX_NUMBERS_AT_ONCE // (x.shape[0] * x.shape[1] * max(widest, x[0, 0].numel())))
 
-        def of(w: Tensor, key: str, first: int) -> Tensor:
+        def part_of(w: Tensor, key: str, first: int) -> Tensor:
             return w[first : first + draws_at_once] if w.dim() == self._dims[key] + 3 and len(w) > 1 else w
 
-        parts = [{k: of(w, k, first) for k, w in weights.items()} for first in range(0, draws, draws_at_once)]
-        outputs = [
-            self._together(part, x, drop, min(draws_at_once, draws - k * draws_at_once)) for k, part in enumerate(parts)
-        ]
+        parts = [{k: part_of(w, k, first) for k, w in weights.items()} for first in range(0, draws, draws_at_once)]
+        counts = [min(draws_at_once, draws - first) for first in range(0, draws, draws_at_once)]
+        outputs = [self._together(part, x, drop, count) for part, count in zip(parts, counts, strict=True)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _together(self, weights: Mapping[str, Tensor], x: Tensor, drop: Drop | None, draws: int) -> Tensor:

@@ -44,7 +44,7 @@ class LowRankChanges:
     rank: int
 
     @classmethod
-    def of(cls, network: Network, rank: int, names: Sequence[str] = ()) -> LowRankChanges:
+    def for_network(cls, network: Network, rank: int, names: Sequence[str] = ()) -> LowRankChanges:
         """Of all linear layers and convolutions that are trained, or of those that are named or inside of a named one.
 
         Convolutions of several groups, and the projections inside of attention, are not changed.
@@ -165,7 +165,7 @@ class Pass:
     matrices: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, changes: LowRankChanges, values: Mapping[str, Tensor], seed: int, like: Tensor) -> Pass:
+    def from_changes(cls, changes: LowRankChanges, values: Mapping[str, Tensor], seed: int, like: Tensor) -> Pass:
         """Under shared values by their names in the model; ``like`` says in which precision A is."""
         network = changes.network
         weights = {**network.whole.constants, **network.parameters_from(values)}

@@ -105,7 +105,7 @@ def _of_linear(z: Tensor, slope: Tensor) -> dict[str, Tensor]:
 
 
 def _of_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, own: Mapping[str, Tensor]) -> Callable[..., dict[str, Tensor]]:
-    def of(z: Tensor, slope: Tensor) -> dict[str, Tensor]:
+    def squares(z: Tensor, slope: Tensor) -> dict[str, Tensor]:
         normed = standing_norm(z, {k: own[k] for k in STATISTICS}, layer)
         places = (*z.shape[:2], -1)
         return {
@@ -113,14 +113,14 @@ def _of_norm(layer: nn.BatchNorm1d | nn.BatchNorm2d, own: Mapping[str, Tensor]) 
             "bias": slope.reshape(places).sum(-1).square().sum(0),
         }
 
-    return of
+    return squares
 
 
 def _of_convolution(layer: nn.Module) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
     assert isinstance(layer, nn.Conv2d)
     padding = layer.padding if not isinstance(layer.padding, str) else 0
 
-    def of(z: Tensor, slope: Tensor) -> dict[str, Tensor]:
+    def squares(z: Tensor, slope: Tensor) -> dict[str, Tensor]:
         total, examples_at_once = (
             torch.zeros_like(layer.weight, dtype=z.dtype, device=z.device),
             max(1, MAX_NUMBERS_AT_ONCE // layer.weight.numel()),
@@ -130,4 +130,4 @@ def _of_convolution(layer: nn.Module) -> Callable[[Tensor, Tensor], dict[str, Te
             total += (back.flatten(2) @ columns.mT).square().sum(0).view_as(total)
         return {"weight": total, "bias": slope.flatten(2).sum(-1).square().sum(0)}
 
-    return of
+    return squares

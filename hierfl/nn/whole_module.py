@@ -63,7 +63,7 @@ class WholeModule:
     _moved: dict[tuple[torch.device, torch.dtype], dict[str, Tensor]] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def from_module(
         cls, name: str, module: nn.Module, frozen: Mapping[str, Tensor], own_statistics: Collection[str],
         norms: Mapping[str, Norm],
     ) -> WholeModule:  # fmt: skip

@@ -81,7 +81,7 @@ class Residuals:
     log_sd: Tensor
 
     @classmethod
-    def of(cls, r: Tensor, sd: Tensor, mask: Tensor | None) -> Residuals:
+    def from_residuals(cls, r: Tensor, sd: Tensor, mask: Tensor | None) -> Residuals:
         """Of residuals (S, n), with the noise's standard deviation (S,); a row is padded where the mask is False."""
         r = r.double()
         present = torch.ones_like(r) if mask is None else mask.double()

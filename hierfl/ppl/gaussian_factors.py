@@ -45,7 +45,7 @@ class Gaussian:
             )
 
     @classmethod
-    def of(cls, mean: Tensor, precision: Tensor, kind: Kind) -> Gaussian:
+    def from_mean(cls, mean: Tensor, precision: Tensor, kind: Kind) -> Gaussian:
         """N(mean, Lambda^-1), from mean (..., D)."""
         return cls(_times(precision, mean, kind), precision, kind)
 
@@ -222,7 +222,7 @@ def sample_factor(x: Tensor, kind: Kind, alpha: float, cutoff: float, n: Tensor 
     # An infinity has no eigenvalues, and a NaN no smaller or larger ones: then neither mean nor precision is known.
     finite = x.isfinite().all((-2, -1))
     precision = torch.where(finite.view(*finite.shape, *[1] * (precision.dim() - finite.dim())), precision, torch.nan)
-    return Gaussian.of(torch.where(finite[..., None], mean, torch.nan), precision, kind)
+    return Gaussian.from_mean(torch.where(finite[..., None], mean, torch.nan), precision, kind)
 
 
 def _inverse(values: Tensor, cutoff: float, noise: Tensor) -> Tensor:

@@ -182,7 +182,7 @@ class Response:
         return np.zeros(0)
 
     @classmethod
-    def of(cls, design: Any, settings: Any) -> Response:
+    def from_design(cls, design: Any, settings: Any) -> Response:
         """The response of a design.
 
         Args:

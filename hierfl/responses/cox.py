@@ -56,7 +56,7 @@ class CoxResponse(ExponentialResponse):
         return pooled(counts, FEWEST).sum(0).astype(float)
 
     @classmethod
-    def of(cls, design: Any, settings: Any) -> Response:
+    def from_design(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
         number = read_intervals(settings.intervals)
         if not design.histogram:  # before anything is known of the times

@@ -84,7 +84,7 @@ class ExponentialResponse(TimeResponse):
     }
 
     @classmethod
-    def of(cls, design: Any, settings: Any) -> Response:
+    def from_design(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
         return cls(read_cuts(settings.cuts))
 

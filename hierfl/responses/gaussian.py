@@ -41,9 +41,9 @@ class GaussianResponse(Response):
         return centre
 
     @classmethod
-    def of(cls, design: Any, settings: Any) -> Response:
+    def from_design(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
-        return cls(design.known, settings.noise_0 * design.scale, Serial.of(design.correlation))
+        return cls(design.known, settings.noise_0 * design.scale, Serial.from_correlation(design.correlation))
 
     @cached_property
     def starts(self) -> Mapping[str, Tensor]:

@@ -49,7 +49,7 @@ class LogNormalResponse(Response):
         return float(np.log(centre)) if centre > 0 else 0.0
 
     @classmethod
-    def of(cls, design: Any, settings: Any) -> Response:
+    def from_design(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
         return cls(settings.noise_0 * design.scale)
 

@@ -179,7 +179,7 @@ class OrdinalResponse(Response):
         return 0.0
 
     @classmethod
-    def of(cls, design: Any, settings: Any) -> Response:
+    def from_design(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
         return cls(design.levels, design.labels)
 

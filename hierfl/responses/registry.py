@@ -94,7 +94,7 @@ def response_of(design: Any, settings: Any) -> Response:
         for name, (_, belongs) in entry.settings.items():
             if entry.name != design.family and getattr(settings, name):
                 raise UserError(f"{belongs}, not of a {design.family} one")
-    response = response_class(design.family).of(design, settings)
+    response = response_class(design.family).from_design(design, settings)
     if not design.own:
         return response
     from .formulas import with_formulas

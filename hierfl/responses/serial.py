@@ -31,7 +31,7 @@ class Serial:
     least: float
 
     @classmethod
-    def of(cls, correlation: Any) -> Serial | None:
+    def from_correlation(cls, correlation: Any) -> Serial | None:
         """Of a :class:`~hierfl.data.formula.correlation.Correlation`; None for none."""
         if correlation is None:
             return None

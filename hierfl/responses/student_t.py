@@ -104,7 +104,7 @@ class StudentTResponse(Response):
     }
 
     @classmethod
-    def of(cls, design: Any, settings: Any) -> Response:
+    def from_design(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
         return cls(settings.noise_0, design.scale, read_df(settings.degrees_of_freedom))
 

@@ -94,12 +94,12 @@ class TruncatedNegativeBinomialResponse(AboveZeroResponse):
     ) -> tuple[Tensor, Tensor]:
         """See :class:`.base.Response`."""
         slope, weight = self._counts.slope_and_weight(eta, y, values, rows)
-        at = _Zeros.of(eta, values["log_size"].exp())
+        at = _Zeros.at_predictor(eta, values["log_size"].exp())
         return slope - at.unseen * at.pace, weight + at.bend
 
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
         """Of the negative binomial's, of what was seen and of as many zeros as were not (Dempster, Laird and Rubin)."""
-        at = _Zeros.of(eta, values["log_size"].exp())
+        at = _Zeros.at_predictor(eta, values["log_size"].exp())
         return self._counts.slope_and_weight(eta, y, values, rows)[1] + at.unseen * at.quickens
 
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -126,7 +126,7 @@ class _Zeros:
         self.unseen, self.pace, self.quickens, self.bend = unseen, pace, quickens, bend
 
     @classmethod
-    def of(cls, eta: Tensor, size: Tensor) -> _Zeros:
+    def at_predictor(cls, eta: Tensor, size: Tensor) -> _Zeros:
         """At eta, broadcast beside size."""
         mu = eta.clamp(LOWEST, HIGHEST).exp()
         w = mu / size

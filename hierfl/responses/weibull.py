@@ -60,7 +60,7 @@ class WeibullResponse(TimeResponse):
     columns = ("event",)
 
     @classmethod
-    def of(cls, design: Any, settings: Any) -> Response:
+    def from_design(cls, design: Any, settings: Any) -> Response:
         """See :class:`.base.Response`."""
         return cls(design.offset)
 

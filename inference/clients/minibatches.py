@@ -31,7 +31,7 @@ class MinibatchPlan:
     position: Tensor
     steps: Sequence[int]
 
-    def of(self, row: int) -> Tensor:
+    def for_row(self, row: int) -> Tensor:
         """A row's own, (steps, B)."""
         return self.position[: self.steps[row], row]
 

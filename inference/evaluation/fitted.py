@@ -84,7 +84,9 @@ class Fitted:
         first = {k: v[:1] if len(v) else self.initial[k][None] for k, v in self.personal.items()}
         own = {k: v.unsqueeze(1).to(self.federation.device) for k, v in first.items()}
         view = client_view(self.shared, own)
-        return Trace.of(self.method, self.federation.template(), view, self.shared, lambda: bool(self.shared_draws(1)))
+        return Trace.from_template(
+            self.method, self.federation.template(), view, self.shared, lambda: bool(self.shared_draws(1))
+        )
 
     def kept_draws(self) -> State:
         """What chains have kept of the clients here, {latent: (J, chains, kept, *event)}; empty where none have."""

@@ -52,7 +52,7 @@ class Trace:
     shared_draws: bool = False
 
     @classmethod
-    def of(
+    def from_template(
         cls, method: JointModel, template: Batch, values: Mapping[str, Tensor], shared: Mapping[str, Tensor],
         drawn: Callable[[], bool],
     ) -> Trace:  # fmt: skip

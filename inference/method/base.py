@@ -128,7 +128,7 @@ class Method(Configurable):
         schedule = self.schedule()
         if schedule.new_client_steps is not None:
             return schedule.new_client_steps
-        personal = self.personal(InitialWeights.of(self.network, 0))
+        personal = self.personal(InitialWeights.for_network(self.network, 0))
         return [*schedule.final_steps] or [step for step in self.local() if set(step.trains) <= set(personal)]
 
     @property

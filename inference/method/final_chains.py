@@ -96,7 +96,7 @@ def _head_of(method: Method, template: Batch) -> str:
     name = _name(method)
     if is_tabular(method):
         raise UserError(f"{name} draws from its posterior by itself, and takes no final='chains'")
-    start, dtype = InitialWeights.of(method.network, 0), template.n.dtype
+    start, dtype = InitialWeights.for_network(method.network, 0), template.n.dtype
     shared, own = (
         {k: v.to(template.n.device, dtype) for k, v in values.items()}
         for values in (method.shared(start), method.personal(start))

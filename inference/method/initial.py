@@ -32,7 +32,7 @@ class InitialWeights:
     rng: torch.Generator
 
     @classmethod
-    def of(cls, network: Architecture, seed: int) -> InitialWeights:
+    def for_network(cls, network: Architecture, seed: int) -> InitialWeights:
         """The start that belongs to a seed."""
         head = torch.randn(network.head.d, generator=generator(seed, "initial head"), dtype=torch.float64)
         head = network.head.begun(head)

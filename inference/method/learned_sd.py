@@ -81,7 +81,7 @@ def _warn_of_units(method: Method, federation: Federation) -> None:
     if (
         not method.network.learned
         or units is None
-        or RESPONSE_SD in method.shared(InitialWeights.of(method.network, 0))
+        or RESPONSE_SD in method.shared(InitialWeights.for_network(method.network, 0))
     ):
         return
     whole = bool((federation.y == federation.y.round()).all())  # counts, whose likelihood has no other unit
@@ -121,7 +121,7 @@ def _asks(method: Method, federation: Federation) -> bool:
         return False
     if method.conditions:  # its model computes with the number, and cannot be tried without
         return not isinstance(method.network, _Learning)
-    template, start = federation.template(), InitialWeights.of(method.network, 0)
+    template, start = federation.template(), InitialWeights.for_network(method.network, 0)
     shared, own = (
         {k: v.to(template.n) if v.is_floating_point() else v.to(template.n.device) for k, v in values.items()}
         for values in (method.shared(start), method.personal(start))

@@ -65,7 +65,7 @@ def with_client_noise(options: Options, method: Method, everyone: int) -> Method
             "dp='client' hides a client in the sum over all of them; sums of groups and single messages have a part of "
             "the noise: without mask_groups and robust, or dp='site'"
         )
-    start = method.shared(InitialWeights.of(method.network, 0))
+    start = method.shared(InitialWeights.for_network(method.network, 0))
     shared = {k: v.to(options.dtype) if v.is_floating_point() else v for k, v in start.items()}
     parts = {}
     for group, rule in method.exchange().items():

@@ -139,7 +139,7 @@ def _with_site_noise(options: Options, method: Method, federation: Federation, r
 
 def _blank(method: Method, federation: Federation, rows: int, seed: int) -> ClientChunk:
     """One client as every fit begins, without data."""
-    start, form, examples = InitialWeights.of(method.network, 0), _form(federation, rows), _none()
+    start, form, examples = InitialWeights.for_network(method.network, 0), _form(federation, rows), _none()
 
     def on_device(values: State) -> State:
         return {k: v.to(federation.device, federation.dtype) for k, v in values.items()}

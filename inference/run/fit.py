@@ -86,7 +86,7 @@ def fit(
     Raises:
         UserError: for options out of range, or a checkpoint that cannot be used.
     """
-    ready = Fit(method, federation, Options.of(method, rounds=rounds, **options), engine)
+    ready = Fit(method, federation, Options.for_method(method, rounds=rounds, **options), engine)
     with tracked_fit(ready, track, folder, observe, resumed=resume) as observed:
         return warned(ready.run(folder, resume=resume, progress=progress, observe=observed))
 
@@ -146,7 +146,7 @@ class Fit:
 
     def _initial(self, federation: Federation) -> tuple[State, State]:
         """What server and clients begin with."""
-        method, start = self.method, InitialWeights.of(self.method.network, self.options.seed)
+        method, start = self.method, InitialWeights.for_network(self.method.network, self.options.seed)
         check_network(method, federation, self.engine.template(), start.base)
         shared, personal = (
             {k: v.detach().to(self.engine.device, self.options.dtype, copy=True) for k, v in values.items()}

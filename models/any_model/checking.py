@@ -57,7 +57,7 @@ def check_model(model: Model, design: ColumnDesign, batch: Batch | None = None) 
             raise UserError("the columns are in single precision: a model is fitted in double, dtype=torch.float64")
         if batch is not None:
             refuse_varying(model, design, batch, max(1, sites.rows))
-        look = Look.of(model, design, sites, batch)
+        look = Look.for_model(model, design, sites, batch)
         first = look.run(look.batch, look.v)
         refuse(first, look.batch, sites.depth)
         _same_sites(sites, first)
@@ -72,7 +72,7 @@ def check_model(model: Model, design: ColumnDesign, batch: Batch | None = None) 
             warn_undetermined(model, design, sites, *whole)
         _not_coupled(first, look)
         _alone(first, look)
-        layout = Layout.of(sites)
+        layout = Layout.from_sites(sites)
         if layout is not None:
             refuse_coupled_rows(look, layout)
         if batch is not None and batch.mask is not None and not sites.rows:

@@ -93,7 +93,7 @@ class Clients:
         if derivatives not in self._known:
             mask = None if self.mask is None else self.mask.contiguous()
             fixed = (self.columns.contiguous(), mask, self.centring.contiguous())
-            halves = graphs.of(self._traced, fixed, (x.detach(), v.detach()), derivatives)
+            halves = graphs.for_function(self._traced, fixed, (x.detach(), v.detach()), derivatives)
             with torch.no_grad():
                 self._known[derivatives] = None if halves is None else (halves.after, halves.before(*fixed))
         if self._known[derivatives] is None:

@@ -57,7 +57,7 @@ class FittedModel:
     @cached_property
     def joint(self) -> ModelPosterior:
         """Draws of the joint posterior, and what is made of them."""
-        return ModelPosterior.of(self.run.fitted)
+        return ModelPosterior.from_fit(self.run.fitted)
 
     @property
     def globals(self) -> dict[str, np.ndarray]:

@@ -55,11 +55,11 @@ def log_joints(clients: Clients, x: Tensor, v: Tensor) -> Tensor:
 def moments_of(clients: Clients, x: Tensor, v: Tensor) -> Moments:
     """Expected derivatives, see :func:`.moments.moments`."""
 
-    def of(some: Clients, x: Tensor, v: Tensor, new: int) -> Moments:
+    def moments_of_part(some: Clients, x: Tensor, v: Tensor, new: int) -> Moments:
         expected = moments(some.log_joint, x, v)
         return Moments(*(getattr(expected, f.name)[new:] for f in fields(expected)))
 
-    expected = over(clients, x, v, of)
+    expected = over(clients, x, v, moments_of_part)
     return Moments(*(torch.cat([getattr(part, f.name) for part in expected]) for f in fields(Moments)))
 
 

@@ -46,7 +46,7 @@ class JointDraws:
     fitted: Fitted
 
     @classmethod
-    def of(cls, fitted: Fitted) -> Self:
+    def from_fit(cls, fitted: Fitted) -> Self:
         """Of a fit on any device."""
         return cls(on_cpu(fitted))
 

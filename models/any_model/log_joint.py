@@ -108,7 +108,9 @@ class Given(Messenger):
         both = f"site {name!r} has shape {tuple(shape)} here and {tuple(given.shape)} where the model was read"
         if transform is None:
             raise UserError(f"{both}: a latent of everyone may depend neither on the data nor on the number of clients")
-        raise UserError(f"{both}: if it depends on batch.width, ColumnDesign.of(..., rows=...) gives the most rows")
+        raise UserError(
+            f"{both}: if it depends on batch.width, ColumnDesign.from_columns(..., rows=...) gives the most rows"
+        )
 
 
 class Complete(Given):

@@ -41,7 +41,7 @@ class Look:
     v: Tensor
 
     @classmethod
-    def of(cls, model: Model, design: ColumnDesign, sites: Sites, batch: Batch | None) -> Look:
+    def for_model(cls, model: Model, design: ColumnDesign, sites: Sites, batch: Batch | None) -> Look:
         """Of the first clients of a batch, or of none."""
         if batch is None:
             text = torch.tensor([name in design.level_names for name in design.columns])

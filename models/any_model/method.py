@@ -108,7 +108,7 @@ class AnyModel(Method):
         if self.settings.guide == "point":
             self.sites = self.sites.with_points()
         #: of a client's numbers, where those of its rows are many; else None
-        self.layout = Layout.of(self.sites)
+        self.layout = Layout.from_sites(self.sites)
         self.graphs = Graphs()
         refuse_sizes(self.sites, self.settings.guide, self.rank, by_rows=self.layout is not None)
         refuse_transforms(self.family.spread, self.settings.transforms, self.rank)
@@ -250,7 +250,7 @@ class AnyModel(Method):
         """Draws of the joint posterior of globals and clients, and tables of them."""
         from .results import ModelPosterior
 
-        return ModelPosterior.of(fitted)
+        return ModelPosterior.from_fit(fitted)
 
     @property
     def has_global_model(self) -> bool:

@@ -65,7 +65,7 @@ class AtSites:
     noise: Tensor
 
     @classmethod
-    def of(cls, method: GaussianModel, chunk: ClientChunk) -> Self:
+    def for_chunk(cls, method: GaussianModel, chunk: ClientChunk) -> Self:
         """As the rows of a plate see it."""
         at = cls.undrawn(method, chunk)
         e, d = cls.drawn(method, chunk, at.mean)
@@ -230,7 +230,7 @@ class FitConditional:
         if stage > Phase.FINE:
             return chunk
         chunk = kept(chunk)
-        return self.climbed(chunk, AtSites.of(self.method, chunk), rough=stage == Phase.ROUGH)
+        return self.climbed(chunk, AtSites.for_chunk(self.method, chunk), rough=stage == Phase.ROUGH)
 
     def climbed(self, chunk: ClientChunk, at: AtSites, *, rough: bool) -> ClientChunk:
         """The clients after the round's steps, from ``at``."""

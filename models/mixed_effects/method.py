@@ -74,7 +74,7 @@ class MixedEffects(Answers):
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
-        begun = super().shared(InitialWeights.of(self.network, 0))
+        begun = super().shared(InitialWeights.for_network(self.network, 0))
         check_names(self, {k.partition(".")[2]: v[None] for k, v in begun.items()})
 
     @cached_property

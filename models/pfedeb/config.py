@@ -52,7 +52,7 @@ class Config:
     nodes: bool
 
     @classmethod
-    def of(cls, s: PFedEBSettings, head: LinearHead) -> Config:
+    def from_settings(cls, s: PFedEBSettings, head: LinearHead) -> Config:
         """The configuration of these settings, for this head."""
         small, medium, learned = head.d <= EXACT, head.d <= MEDIUM, s.prior == "hierarchical"
         groups = {

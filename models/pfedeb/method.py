@@ -83,7 +83,7 @@ class PFedEB(Method):
         super().__init__(network, **settings)
         # Of classes, draws of the biases would average over shares of the labels, and a pool has those of w.
         self.global_draws = 0 if network.noise is None else 100
-        self.config = Config.of(self.settings, network.head)
+        self.config = Config.from_settings(self.settings, network.head)
 
     def shared(self, start: InitialWeights) -> State:
         return initial_population(self.config, self.settings, start)

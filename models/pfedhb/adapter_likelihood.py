@@ -43,11 +43,11 @@ class Likelihood:
     tau: Tensor
 
     @classmethod
-    def of(cls, chunk: ClientChunk, changes: LowRankChanges, tau: Tensor) -> Likelihood:
+    def for_chunk(cls, chunk: ClientChunk, changes: LowRankChanges, tau: Tensor) -> Likelihood:
         """Of the rows, with these spreads (d,)."""
         method, batch, view = chunk.method, chunk.batch(), chunk.view
         centre = {k: site.value for k, site in guide_latents(method, batch, view, None).items()}
-        features = Pass.of(changes, chunk.shared, int(chunk.shared["adapters.seed"]), chunk.n)
+        features = Pass.from_changes(changes, chunk.shared, int(chunk.shared["adapters.seed"]), chunk.n)
         if changes.unchecked:
             features.check(batch.x)
             changes.unchecked.clear()

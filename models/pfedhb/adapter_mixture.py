@@ -32,7 +32,7 @@ class Mode:
     scaled: Tensor
 
     @classmethod
-    def of(cls, likelihood: Likelihood, b: Tensor, steps: int, rounding: float, again: bool = False) -> Mode:
+    def climb(cls, likelihood: Likelihood, b: Tensor, steps: int, rounding: float, again: bool = False) -> Mode:
         """By steps with a line search.
 
         Args:

@@ -54,7 +54,7 @@ class Adapters:
     draws: int
 
     @classmethod
-    def of(cls, network: Network, rank: int, layers: str, draws: int) -> Adapters:
+    def for_network(cls, network: Network, rank: int, layers: str, draws: int) -> Adapters:
         """Of a network.
 
         Raises:
@@ -62,7 +62,7 @@ class Adapters:
         """
         names = [name for name in layers.split(",") if name]
         try:
-            changes = LowRankChanges.of(network, rank, names)
+            changes = LowRankChanges.for_network(network, rank, names)
         except UserError as error:
             raise UserError(f"adapters: {error}") from error
         if changes.d > MOST:
@@ -193,11 +193,11 @@ class AdapterPosteriors:
         changes, b = self.adapters.changes, chunk.values["a"].squeeze(1).double()
         with Restrict(chunk.view):
             tau = self.adapters.tau(chunk.n.double())
-        likelihood = Likelihood.of(chunk, changes, tau)
+        likelihood = Likelihood.for_chunk(chunk, changes, tau)
         weighed = changes.d <= WEIGHED_AT_MOST
         others, steps = self.starts if weighed else (0, 0)
         # What a run's own precision cannot tell apart is no progress.
-        mode = partial(Mode.of, likelihood, rounding=torch.finfo(chunk.n.dtype).eps, again=bool(self.final))
+        mode = partial(Mode.climb, likelihood, rounding=torch.finfo(chunk.n.dtype).eps, again=bool(self.final))
         stream = partial(ClientNoise, chunk.keys.to(chunk.n.device), (chunk.seed, "adapters"), dtype=b.dtype)
         modes = [mode(b, self.newton)]
         if others:

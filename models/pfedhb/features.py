@@ -119,7 +119,7 @@ class FeatureShifts:
         return chunk.put({key: torch.cat(parts) for key, parts in parts_of.items()})
 
     def _rows(self, chunk: ClientChunk, phase: object) -> State:
-        predictor, v = Predictor.of(chunk, self.features), chunk.values["v"].squeeze(1).double()
+        predictor, v = Predictor.for_chunk(chunk, self.features), chunk.values["v"].squeeze(1).double()
         height = predictor.height(v)
         for _ in range(self.newton):
             gradient, h = predictor.slope_and_curvature(v)
@@ -169,7 +169,7 @@ class Predictor:
     tau: Tensor
 
     @classmethod
-    def of(cls, chunk: ClientChunk, features: Features) -> Predictor:
+    def for_chunk(cls, chunk: ClientChunk, features: Features) -> Predictor:
         """Given the centre of the other latents, v at zero."""
         method, batch, view = chunk.method, chunk.batch(), chunk.view
         centre = {k: site.value for k, site in guide_latents(method, batch, view, None).items()}

@@ -114,7 +114,7 @@ class PFedHB(FedAvg):
         self.auto = tuple(part for part, switch in switches.items() if switch == "auto")
         self.shares = LabelSharePopulation("shares", "class_counts", bool(self.auto), s.prior == "fixed")
         self.labels = not regression
-        self.outcome = Outcome.of(network, s.draws) if switches["outcome"] != "off" else None
+        self.outcome = Outcome.for_network(network, s.draws) if switches["outcome"] != "off" else None
         others = {"pi_j": self.labels, "v_j": switches["features"] != "off", "o_j": self.outcome is not None}
         given = tuple(latent for latent, is_there in others.items() if is_there)
         own = Heads(network.head, s.sigma_0, s.rho_scale, s.rank, s.points, s.draws, given, self.labels)
@@ -123,7 +123,7 @@ class PFedHB(FedAvg):
         self.nodes = nodes and s.heads != "off" and s.prior != "fixed"
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
         layers = s.adapter_rank, s.adapter_layers
-        self.adapters = Adapters.of(network.base, *layers, s.draws) if s.adapters != "off" else None
+        self.adapters = Adapters.for_network(network.base, *layers, s.draws) if s.adapters != "off" else None
         if self.features and network.head.features > MOST:
             raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
         if s.confusion != "off" and network.head.outputs > MOST_CLASSES:

@@ -49,7 +49,7 @@ class Outcome:
     draws: int
 
     @classmethod
-    def of(cls, network: Architecture, draws: int) -> Outcome:
+    def for_network(cls, network: Architecture, draws: int) -> Outcome:
         """For a regression's network.
 
         Raises:
@@ -155,7 +155,7 @@ class LocationAndScale:
         fn = model_sites(chunk.method, batch, chunk.view, {**latents, "o_j": nothing})["y"].fn
         sd = fn.scale.expand(batch.y.shape)[:, 0] / unit
         population = Population(chunk.shared["outcome.location"], chunk.shared["outcome.log_scale"])
-        return population.given(Residuals.of((batch.y - fn.loc) / unit, sd, batch.mask))
+        return population.given(Residuals.from_residuals((batch.y - fn.loc) / unit, sd, batch.mask))
 
 
 @dataclass(frozen=True)

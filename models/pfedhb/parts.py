@@ -64,7 +64,7 @@ def held_gains(
             if sizes[first]:
                 rows = chunk.part(first, last)
                 values = {**shared, **{k: v[first:last] for k, v in own.items()}}
-                judge = (kind or Judge).of(rows, values, fold.padded(rows.clients))
+                judge = (kind or Judge).for_chunk(rows, values, fold.padded(rows.clients))
                 gains[first:last] = torch.stack([judge.gain(part) for part in parts], -1)
                 scaled[first:last] = judge.nulls()
     return gains, scaled, torch.tensor(sizes, dtype=torch.float64, device=gains.device)
@@ -87,7 +87,7 @@ class Judge:
     centre: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, chunk: ClientChunk, values: Mapping[str, Tensor], at: tuple[Tensor, Tensor | None]) -> Judge:
+    def for_chunk(cls, chunk: ClientChunk, values: Mapping[str, Tensor], at: tuple[Tensor, Tensor | None]) -> Judge:
         """Of the rows' examples at these places."""
         batch = chunk.federation.gather(*at, chunk.clients)
         latents = guide_latents(chunk.method, batch, values, None)

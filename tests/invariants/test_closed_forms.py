@@ -96,7 +96,7 @@ def test_every_definition_of_tau_trains(terms: str, small: Federation, net: Arch
     run = fit(PFedVEM(net, tau=terms), small, rounds=3, dtype=torch.float64, progress=False)
     last = run.last()
     assert (last["diverged"], last["rejected"], last["skipped"]) == (0, 0, 0)
-    start = 0.1 * InitialWeights.of(net, 0).head.double()
+    start = 0.1 * InitialWeights.for_network(net, 0).head.double()
     assert all(not torch.equal(mu, start) for mu in run.personal["mu"])
     rho = run.personal["rho"]
     assert (rho >= 0.01).all()  # tau is at most 1 / head_lr

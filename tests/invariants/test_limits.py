@@ -39,7 +39,9 @@ def test_a_fixed_prior_is_never_moved(small: Federation, net: Architecture) -> N
     run = fit(method, small, rounds=3, dtype=torch.float64, progress=False)
     assert (run.personal["rho"] == 0.7).all()
     assert (run.shared["w"] == 0).all()
-    assert not torch.equal(run.shared["base.1.weight"], InitialWeights.of(net, 0).base["base.1.weight"].double())
+    assert not torch.equal(
+        run.shared["base.1.weight"], InitialWeights.for_network(net, 0).base["base.1.weight"].double()
+    )
 
 
 def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_loss(
@@ -47,7 +49,7 @@ def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_l
 ) -> None:
     lr = 0.1
     method = FedAvg(net, epochs=1, batch=1000, lr=lr, momentum=0.0)
-    start = {k: v.double().requires_grad_() for k, v in method.shared(InitialWeights.of(net, 0)).items()}
+    start = {k: v.double().requires_grad_() for k, v in method.shared(InitialWeights.for_network(net, 0)).items()}
     index = torch.cat(list(small.train))
     x, y = small.examples(index)
     features = net.base.apply(net.base.parameters_from(start), x[None])
@@ -61,8 +63,10 @@ def test_one_full_batch_epoch_of_fedavg_is_gradient_descent_on_the_pooled_mean_l
 def test_fedpop_without_a_spread_has_the_pooled_objective(small: Federation, net: Architecture) -> None:
     """sigma -> 0: every z_j is mu, and the summed messages are the gradient of the pooled log likelihood at mu."""
     method = FedPop(net, sigma_0=1e-7, start="stateless", steps=3, burn=1, step_size=1e-16)
-    shared = {k: v.double() for k, v in method.shared(InitialWeights.of(net, 0)).items()}
-    rows = {k: v.double().expand(7, 1, *v.shape) for k, v in method.personal(InitialWeights.of(net, 0)).items()}
+    shared = {k: v.double() for k, v in method.shared(InitialWeights.for_network(net, 0)).items()}
+    rows = {
+        k: v.double().expand(7, 1, *v.shape) for k, v in method.personal(InitialWeights.for_network(net, 0)).items()
+    }
     order = largest_first(small)
     chunk = method.local()[0].run(ClientChunk(method, small, order, 1, 0, shared, rows), 0)
     names = [k for k in shared if k.startswith("base")]

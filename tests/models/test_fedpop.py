@@ -40,7 +40,7 @@ def test_messages_are_fishers_identity(small: Federation, net: Architecture) -> 
     """grad_mu = mean (z - mu) / sigma^2, grad_log_sigma = mean |z - mu|^2 / sigma^2 - d, over the draws."""
     for population in ("isotropic", "diagonal"):
         method = FedPop(net, population=population, chains=2)
-        start = InitialWeights.of(net, 0)
+        start = InitialWeights.for_network(net, 0)
         shared = {k: v.double() for k, v in method.shared(start).items()}
         shape = (7, 1, *method.personal(start)["z_draws"].shape)
         z = torch.randn(shape, generator=generator("z"), dtype=torch.float64)
@@ -59,7 +59,9 @@ def test_a_fixed_population_is_never_moved_and_a_flat_one_is_not_there(small: Fe
     fixed = fit(FedPop(net, prior="fixed", sigma_0=0.7, **short), small, rounds=3, dtype=torch.float64, progress=False)
     assert (fixed.shared["mu"] == 0).all()
     assert torch.allclose(fixed.shared["log_sigma"].exp(), torch.tensor(0.7).double())
-    assert not torch.equal(fixed.shared["base.1.weight"], InitialWeights.of(net, 0).base["base.1.weight"].double())
+    assert not torch.equal(
+        fixed.shared["base.1.weight"], InitialWeights.for_network(net, 0).base["base.1.weight"].double()
+    )
     flat = fit(FedPop(net, prior="flat", **short), small, rounds=3, dtype=torch.float64, progress=False)
     assert set(flat.personal) == {"z_point"}
     assert "mu" not in flat.shared

@@ -27,7 +27,7 @@ def method(**settings: Any) -> FedPop:
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 def test_every_latent_has_draws_and_every_learned_value_a_rule(settings: dict[str, Any]) -> None:
     one = method(**settings)
-    start = InitialWeights.of(one.network, 0)
+    start = InitialWeights.for_network(one.network, 0)
     shared, rules = one.shared(start), one.exchange()
     assert set(one.personal(start)) == {f"{name}_draws" for name in one.population.latents}
     assert {*rules} == {"base", *one.population.learned}
@@ -38,7 +38,7 @@ def test_every_latent_has_draws_and_every_learned_value_a_rule(settings: dict[st
 @pytest.mark.parametrize("settings", SETTINGS[1:3], ids=lambda s: s["population"])
 def test_a_new_client_begins_at_draws_of_the_population(settings: dict[str, Any]) -> None:
     one = method(**settings)
-    initial = one.personal(InitialWeights.of(one.network, 0))
+    initial = one.personal(InitialWeights.for_network(one.network, 0))
     rows = {name: torch.stack([value + k for k in range(3)]) for name, value in initial.items()}
     assert one.init_new_client({}, initial, {}) == initial
     found = one.init_new_client({}, initial, rows)

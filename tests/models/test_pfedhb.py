@@ -99,7 +99,11 @@ def test_a_fixed_prior_stays_where_it_begins_and_the_network_is_the_same(skewed:
     net = architecture("mlp:5", skewed)
     parts = {"features": "on", "confusion": "on", "sigma_0": 0.4}
     method, avg = PFedHB(net, **COMMON, **parts, prior="fixed"), FedAvg(net, **COMMON)
-    fixed, plain, begun = fitted(method, skewed, 2), fitted(avg, skewed, 2), method.shared(InitialWeights.of(net, 0))
+    fixed, plain, begun = (
+        fitted(method, skewed, 2),
+        fitted(avg, skewed, 2),
+        method.shared(InitialWeights.for_network(net, 0)),
+    )
     moved = {name for name, value in begun.items() if not torch.equal(fixed.shared[name], value.to(fixed.shared[name]))}
     assert moved == {*plain.shared, "shares.log_pooled"}
     assert float(fixed.shared["heads.log_rho"][0].exp()) == pytest.approx(0.4)

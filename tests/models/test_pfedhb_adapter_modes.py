@@ -39,7 +39,7 @@ def two_modes(b: Tensor) -> Tensor:
 
 def mixture(likelihood: Any, *starts: float, scale: float = 1.0) -> Mixture:
     at = [torch.full((1, 1), start, dtype=torch.float64) for start in starts]
-    return Mixture(likelihood, [Mode.of(likelihood, b, 30, 1e-16, again=True) for b in at], scale)
+    return Mixture(likelihood, [Mode.climb(likelihood, b, 30, 1e-16, again=True) for b in at], scale)
 
 
 def moments(mixture: Mixture, many: int = 30_000) -> Tensor:

@@ -140,7 +140,7 @@ def test_gradient_and_curvature_are_autograds(fed: Federation, kind: str) -> Non
     assert len(changes.layers) == (3 if kind == "branches" else 2)
     chunk = at(method, fed, -1.0)
     tau = torch.full((changes.d,), math.exp(-1.0), dtype=torch.float64)
-    likelihood = Likelihood.of(dataclasses.replace(chunk, method=method.plain), changes, tau)
+    likelihood = Likelihood.for_chunk(dataclasses.replace(chunk, method=method.plain), changes, tau)
     assert not changes.unchecked
     b = 0.5 * torch.randn((3, changes.d), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     height, gradient, curvature = likelihood.expanded(b)

@@ -100,7 +100,7 @@ def test_features_have_laplaces_posterior_and_the_score_of_its_evidence() -> Non
     chunk = rows_of(method, fed, **{"w": w, "features.log_rho": log_tau})
     for _ in range(4):
         chunk = method.features.step().run(chunk, 0)
-    values, v, predictor = chunk.values, chunk.values["v"].squeeze(1), Predictor.of(chunk, method.features)
+    values, v, predictor = chunk.values, chunk.values["v"].squeeze(1), Predictor.for_chunk(chunk, method.features)
     h = predictor.slope_and_curvature(v)[1]
     # slope and curvature are the derivatives
     u = (v + 0.1).requires_grad_()

@@ -73,7 +73,7 @@ def test_a_round_by_hand(cls: type[PFedV], prior: str, more: dict[str, str]) -> 
     fed = pictures()
     method = method_of(cls, fed, prior=prior, alpha=0.3, kl="sum", epochs=2, lr=0.02 if more else 0.05, batch=4, **more)
     run = fit(method, fed, rounds=2, chunk=3, dtype=torch.float64, progress=False, seed=3)
-    start = InitialWeights.of(method.network, 3)
+    start = InitialWeights.for_network(method.network, 3)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     heads = dict.fromkeys(range(3), 0.1 * start.head)
     kept = {j: {k: start.base[k].double() for k in method.kept} for j in range(3)}
@@ -87,7 +87,7 @@ def test_a_round_by_hand(cls: type[PFedV], prior: str, more: dict[str, str]) -> 
             optimizer = torch.optim.SGD(client.parameters(), lr=method.settings.lr)
             chunk = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, 3, {}, {})
             noise = chunk.noise(0, 1)
-            for number, step in enumerate(plan(chunk, 0, 4, 2).of(0)):
+            for number, step in enumerate(plan(chunk, 0, 4, 2).for_row(0)):
                 index = fed.train[j][step[step >= 0]]
                 noise.counts = [len(index)]
                 xi = noise.at(number).normal("z", len(index), torch.Size([method.network.latents]))[0, 0]
@@ -195,7 +195,7 @@ def test_a_flat_prior_is_the_plain_network() -> None:
         batch=32,
     )
     ours = PFedV(architecture("mlp:9,4", fed, latent=True), prior="flat", lr=0.1, epochs=2, batch=32)
-    shared = {k: v.double() for k, v in ours.shared(InitialWeights.of(ours.network, 0)).items()}
+    shared = {k: v.double() for k, v in ours.shared(InitialWeights.for_network(ours.network, 0)).items()}
     weight, bias = shared["encoder.3.weight"][:4], shared["encoder.3.bias"][:4]
     theirs = {"base.1.weight": shared["encoder.1.weight"], "base.1.bias": shared["encoder.1.bias"]}
     theirs |= {"base.3.weight": weight, "base.3.bias": bias}

@@ -44,7 +44,7 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
     )  # fmt: skip
     run = fit(method, fed, rounds=2, seed=SEED, participation=PARTICIPATION, dtype=torch.float64, progress=False)
 
-    start = InitialWeights.of(net, SEED)
+    start = InitialWeights.for_network(net, SEED)
     w, theta = 0.2 * start.head.double(), {k: v.double() for k, v in start.base.items()}
     d = len(w)
     mu = {c: w.clone() for c in fed.ids}

@@ -30,7 +30,7 @@ def test_the_objective_is_equation_9(distance: str) -> None:
     method = method_of(fed, xi=0.7, distance=distance)
     assert fed.classes == CLASSES
     assert {int(k) for k in fed.y[fed.train[2]]} == {1, 2}
-    start, rng = InitialWeights.of(method.network, 3), torch.Generator().manual_seed(0)
+    start, rng = InitialWeights.for_network(method.network, 3), torch.Generator().manual_seed(0)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     mu = torch.randn(CLASSES, method.features, dtype=torch.float64, generator=rng)
     shared |= {"centroids": mu, "counts": torch.tensor([3.0, 0.0, 2.0, 1.0], dtype=torch.float64)}
@@ -73,7 +73,7 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
     run = fit(
         method, fed, rounds=rounds, chunk=3, dtype=torch.float64, progress=False, seed=seed, participation=participation
     )
-    s, start, d = method.settings, InitialWeights.of(method.network, 3), method.features
+    s, start, d = method.settings, InitialWeights.for_network(method.network, 3), method.features
     base = {k: v.double() for k, v in start.base.items()}
     heads = dict.fromkeys(range(3), 0.1 * start.head)
     mu, counts = torch.zeros(CLASSES, d, dtype=torch.float64), torch.zeros(CLASSES, dtype=torch.float64)
@@ -89,7 +89,7 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
             client = Torch(method, base, heads[j])
             optimizer = torch.optim.SGD(client.parameters(), lr=0.05, momentum=s.momentum)
             chunk = ClientChunk(method, fed.to(dtype=torch.float64), [j], t, seed, {}, {})
-            for step in plan(chunk, 0, 4, 2).of(0):
+            for step in plan(chunk, 0, 4, 2).for_row(0):
                 index = fed.train[j][step[step >= 0]]
                 optimizer.zero_grad()
                 (client.loss(fed.x[index].double(), fed.y[index], xi, mu, counts > 0) / len(index)).backward()
@@ -162,7 +162,7 @@ def test_the_prior_of_the_centroids_is_in_the_model() -> None:
     fed = bumps().to(dtype=torch.float64)
     for weight in (0.0, 2.0):
         method = method_of(fed, prior_precision=weight)
-        start = InitialWeights.of(method.network, 0)
+        start = InitialWeights.for_network(method.network, 0)
         shared = {k: v.double() for k, v in method.shared(start).items()}
         mu = shared["centroids"] = torch.randn(CLASSES, 6, dtype=torch.float64, generator=torch.Generator())
         personal = {k: v.double()[None, None] for k, v in method.personal(start).items()}

@@ -27,7 +27,7 @@ def test_what_is_sent() -> None:
     fed = bumps().to(dtype=torch.float64)
     for precision, numbers in (("full", 6 * 7 // 2), ("diagonal", 6), ("count", 1)):
         method = method_of(fed, precision=precision)
-        shared = {k: v.double() for k, v in method.shared(InitialWeights.of(method.network, 0)).items()}
+        shared = {k: v.double() for k, v in method.shared(InitialWeights.for_network(method.network, 0)).items()}
         head = torch.zeros(3, 1, method.network.head.d, dtype=torch.float64)
         chunk = ClientChunk(method, fed, [0, 1, 2], 1, 0, shared, {"w_j_point": head})
         rule = method.exchange()["centroids"]

@@ -77,7 +77,7 @@ def fitted(
         df.assign(_y=0.0), client=client, y="_y", x=columns, test=0.0, task="regression", standardise=False,
         spellings="keep",
     )  # fmt: skip
-    method = AnyModel(ColumnDesign.of(columns), model, **settings)
+    method = AnyModel(ColumnDesign.from_columns(columns), model, **settings)
     more = {} if chunk is None else {"chunk": chunk}
     run = fit(method, fed, 150, splits=(), dtype=torch.float64, progress=False, seed=seed, **more)
     return run, method, fed

@@ -72,4 +72,4 @@ def federation_of(df: pd.DataFrame, columns: Sequence[str] = COLUMNS) -> Federat
 
 def small(program: Any = brief, rows: Sequence[int] = (7, 4, 9, 5, 6), **settings: Any) -> tuple[AnyModel, Federation]:
     """A small fit: method and data."""
-    return AnyModel(ColumnDesign.of(COLUMNS), program, **{**FEW, **settings}), federation_of(counts(rows))
+    return AnyModel(ColumnDesign.from_columns(COLUMNS), program, **{**FEW, **settings}), federation_of(counts(rows))

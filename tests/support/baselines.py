@@ -69,7 +69,7 @@ def one_rank() -> Iterator[None]:
 
 def begin_on_a_rank(method: Method, fed: Federation) -> None:
     """A fit on ranks, as far as what they send can be."""
-    start = InitialWeights.of(method.network, 0)
+    start = InitialWeights.for_network(method.network, 0)
     shared = method.shared(start)
     with one_rank():
         engine = DistributedEngine(method, fed, Options(dtype=torch.float64))
@@ -78,7 +78,7 @@ def begin_on_a_rank(method: Method, fed: Federation) -> None:
 
 def rows_of(method: Method, fed: Federation, **changed: Tensor) -> ClientChunk:
     """All clients as they are when a fit begins, but for some values."""
-    start = InitialWeights.of(method.network, 0)
+    start = InitialWeights.for_network(method.network, 0)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     order = sorted(range(fed.clients), key=lambda j: -len(fed.train[j]))
     personal = method.personal(start).items()

@@ -54,7 +54,7 @@ class Slopes(Method):
 def chains_of(method: Method, fed: Federation, chain: Langevin, seed: int = 0, who: list[int] | None = None) -> State:
     """What the chain keeps, for all clients: {name: (S, 1, C, kept, *event)}."""
     who = sorted(range(fed.clients) if who is None else who, key=lambda j: -len(fed.train[j]))
-    start = InitialWeights.of(method.network, 0)
+    start = InitialWeights.for_network(method.network, 0)
     rows = {k: v.expand(len(who), 1, *v.shape) for k, v in method.personal(start).items()}
     chunk = ClientChunk(method, fed, who, 1, seed, method.shared(start), rows)
     done = chain.run(chunk, 0).values

@@ -43,7 +43,7 @@ def network_for(cls: type[Method], fed: Federation) -> Architecture:
 
 def states(method: Method, fed: Federation) -> tuple[dict, dict]:
     """A shared state, and rows for all clients that differ from each other."""
-    rng, start = generator("test state"), InitialWeights.of(method.network, 5)
+    rng, start = generator("test state"), InitialWeights.for_network(method.network, 5)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     initial = {k: v.double() for k, v in method.personal(start).items()}
     rows = {}

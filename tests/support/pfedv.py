@@ -42,7 +42,7 @@ def method_of(cls: type[PFedV], fed: Federation, **settings: object) -> PFedV:
 
 def states(method: Method, fed: Federation) -> tuple[dict, dict]:
     """Shared values; rows for all clients with copies of everything trained, all different from what was sent."""
-    start, rows = InitialWeights.of(method.network, 5), {}
+    start, rows = InitialWeights.for_network(method.network, 5), {}
     shared = {k: v.double() for k, v in method.shared(start).items()}
     for k, v in {**shared, **method.personal(start)}.items():
         noise = 0.2 * torch.randn((fed.clients, 1, *v.shape), generator=generator(k), dtype=torch.float64)

@@ -140,7 +140,7 @@ class Study:
         return CrossProducts(self.naive), {"gram": gram[:, up, across], "rows": rows, "counts": counts}
 
     def _effects(self, method: MixedEffects, seed: int, rule: Any, total: dict[str, torch.Tensor]) -> pd.DataFrame:
-        shared = {k: v.double() for k, v in method.shared(InitialWeights.of(method.network, 0)).items()}
+        shared = {k: v.double() for k, v in method.shared(InitialWeights.for_network(method.network, 0)).items()}
         shared = rule.update(shared, total, replace(self.context, rule_state={}, seed=seed))
         fitted: Any = SimpleNamespace(method=method, shared=shared, federation=SimpleNamespace(about={}))
         return effects_table(fitted, LEVEL)[0]

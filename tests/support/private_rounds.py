@@ -57,7 +57,7 @@ def tables(model: str, epsilon: float, seed: int, naive: bool = True, draws: int
     federation, design = from_formula(table(seed), FORMULAS[model], family=model)
     options = Options(dp="site", epsilon=epsilon, seed=seed, dtype=torch.float64)
     method = MixedEffects(design, ranges=RANGES, draws=draws).under_noise(options, federation)
-    federation, begin, memory = federation.to("cpu", torch.float64), InitialWeights.of(method.network, 0), {}
+    federation, begin, memory = federation.to("cpu", torch.float64), InitialWeights.for_network(method.network, 0), {}
     private, rule, likelihood = method.private, method.exchange()["effects"], method.likelihood
     assert private is not None
     shared = {k: v.double() for k, v in method.shared(begin).items()}
@@ -95,7 +95,7 @@ def naive_values(
     positive = vectors @ torch.diag_embed(values.clamp_min(1e-3)) @ vectors.mT
     known = likelihood.working(total["products"], points, number)  # type: ignore[attr-defined]
     taken = type(known).around(positive, scores, points, 1e-6, known.fixed, known.random)
-    first = {k: v.double() for k, v in method.shared(InitialWeights.of(method.network, 0)).items()}
+    first = {k: v.double() for k, v in method.shared(InitialWeights.for_network(method.network, 0)).items()}
     start = {**before, **{k: first[k] for k in ("effects.root", "effects.at")}}
     start["effects.counts"] = torch.zeros(2).double()
     found: dict[str, torch.Tensor] = rule.searched(start, taken, SITES, 1.0, replace(context, rule_state={}))  # type: ignore[attr-defined]

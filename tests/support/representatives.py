@@ -92,7 +92,7 @@ def mechanisms(method: Method, federation: Federation) -> frozenset[str]:
     found |= {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}
     found |= {name for name in TRAITS if getattr(method, name, False)}
     template = dataclasses.replace(federation, dtype=torch.float64).template()
-    start = InitialWeights.of(method.network, 0)
+    start = InitialWeights.for_network(method.network, 0)
     shared, own = (
         {k: v.to(template.n.dtype) for k, v in values.items()}
         for values in (method.shared(start), method.personal(start))
@@ -142,7 +142,7 @@ def of_state(case: Case) -> frozenset[str]:
     """What a store of clients' values, and who resumes them, has of a method."""
     cls, settings = case
     method = cls(network_for(cls, _federation()), **settings)
-    schedule, start = method.schedule(), InitialWeights.of(method.network, 0)
+    schedule, start = method.schedule(), InitialWeights.for_network(method.network, 0)
     found = {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}
     found |= {f"final: {name}" for name in _walk([*schedule.final_steps])}
     traits = ("replies", "local_copies", "conditions", "needs_everyone")

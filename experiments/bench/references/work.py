@@ -39,7 +39,7 @@ class Work(Generic[M]):
     y: list[Tensor]
 
     @classmethod
-    def of(cls, method: M, federation: Federation, shared: State, personal: State, chunk: int) -> Work[M]:
+    def for_method(cls, method: M, federation: Federation, shared: State, personal: State, chunk: int) -> Work[M]:
         """Standardises all data."""
         data = [federation.examples(index) for index in federation.train]
         return cls(method, federation, dict(shared), dict(personal), chunk, [x for x, _ in data], [y for _, y in data])

@@ -51,7 +51,7 @@ def approve(
     from .showing import show_leaving, show_parties, show_rules
 
     proposal = propose(
-        Home(home), study, data, Reading.of(reading) if reading else None,
+        Home(home), study, data, Reading.from_table(reading) if reading else None,
         pins=[PublicCard.read(path) for path in pin or ()], allow=allow or (), trust_code=trust_code,
     )  # fmt: skip
     show_leaving(leaving(proposal.member.study, proposal.data), summed_over(proposal.member.study))

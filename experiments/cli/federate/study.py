@@ -91,10 +91,12 @@ def check(
     from .showing import parties, show_leaving, show_parties, show_rules
 
     agreed = Study.read(study, trust_code=trust_code)
-    site_data = read_site_data(agreed, data, "this", Reading.of(reading))
+    site_data = read_site_data(agreed, data, "this", Reading.from_table(reading))
     if as_json:
         proposal = (
-            None if home is None else propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
+            None
+            if home is None
+            else propose(Home(home), study, data, Reading.from_table(reading), trust_code=trust_code)
         )
         return print_json({
             "study": agreed.name, "rows": site_data.rows, "left_out": site_data.left_out,
@@ -113,7 +115,7 @@ def check(
         screen.print(beyond_words(site_data.beyond, privacy["patient"], privacy.get("patient_rows", 1)))
     show_leaving(leaving(agreed, site_data), summed_over(agreed))
     if home is not None:
-        proposal = propose(Home(home), study, data, Reading.of(reading), trust_code=trust_code)
+        proposal = propose(Home(home), study, data, Reading.from_table(reading), trust_code=trust_code)
         screen.print()
         show_rules(proposal.rules)
         show_parties(proposal.parties)

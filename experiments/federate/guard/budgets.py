@@ -112,7 +112,7 @@ def _measured(method: Any) -> dict[str, Any]:
         return nodes
     # each round asks at all points of a stencil, of which there are more with more parameters; the family alone may
     # need more rounds than were measured with a factor that crosses the sites
-    shared = method.shared(InitialWeights.of(method.network, 0))
+    shared = method.shared(InitialWeights.for_network(method.network, 0))
     rounds, num_nodes = _largest(own, _table(STRUCTURES)["crossed"]), evaluated_points(method, shared)
     return {**rounds, **{name: rounds[name] * num_nodes for name in ("points", "points_95")}, "nodes": num_nodes}
 

@@ -71,7 +71,7 @@ def _example(loaded: Loaded, settings: Mapping[str, Any]) -> Method:
         UserError: where it can have none of the networks of examples.
     """
     if is_tabular(loaded.cls):
-        return loaded.cls(Design.of(["Intercept", "x"], ["Intercept", "x"]), **settings)
+        return loaded.cls(Design.from_columns(["Intercept", "x"], ["Intercept", "x"]), **settings)
     outline = outline_of((1, 28, 28), "classification", 10, dtype=torch.float32)
     for spec in NETWORKS:
         try:

@@ -93,7 +93,7 @@ def main(first: int, many: int, with_chains: bool) -> None:
         ways = ((one, zero), (one, truth), (all_starts, zero))
         found = [step.run(rows.put({"a": start[:, None]}), 0) for step, start in ways]
         modes = [moved.values["a"].squeeze(1).double() for moved in found]
-        likelihood = Likelihood.of(found[0], method.adapters.changes, torch.ones(truth.shape[1]).double())
+        likelihood = Likelihood.for_chunk(found[0], method.adapters.changes, torch.ones(truth.shape[1]).double())
         draws = [moved.values["a_j_draws"].double().squeeze(1).squeeze(1).transpose(0, 1) for moved in found]
         columns = [covered(some, truth) for some in draws]
         columns.append(likelihood.height(modes[1]) - likelihood.height(modes[0]))

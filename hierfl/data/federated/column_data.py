@@ -248,7 +248,7 @@ class ColumnSite:
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
         """Moments of the training rows' numbers, and of responses that are standardised."""
         study, numbers = self.study, self.study.reader.numbers
-        sums = Moments.of(self.pool.x_train[:, numbers], study.centres[numbers]).sums()
+        sums = Moments.from_columns(self.pool.x_train[:, numbers], study.centres[numbers]).sums()
         if study.learns:
             sums |= response_sums(self.pool.y_train, study.dictionary.columns[study.y].centre)
         return sums

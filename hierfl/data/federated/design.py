@@ -180,4 +180,4 @@ class StudyFormula:
         """A site's sums of its predictors; checks all of its columns against the dictionary."""
         table = self.table(df)
         centre = np.array([self.columns[name].centre for name in self.numbers])
-        return Moments.of(table[self.numbers].to_numpy(dtype=float).reshape(len(df), -1), centre)
+        return Moments.from_columns(table[self.numbers].to_numpy(dtype=float).reshape(len(df), -1), centre)

@@ -51,7 +51,7 @@ def design_of_dictionary(dictionary: Dictionary, columns: Sequence[str], rows: i
             raise UserError(f"column {name!r} is of names, which stay at their site: a model reads numbers and levels")
         if column.levels:
             levels[name] = tuple(map(str, column.levels))
-    return ColumnDesign.of(columns, levels, rows)
+    return ColumnDesign.from_columns(columns, levels, rows)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def response_meanings(name: str) -> dict[str, str]:
 
 def response_sums(y: np.ndarray, centre: float) -> dict[str, Any]:
     """Of a site's training responses (n,), around a centre that all sites know."""
-    return Moments.of(np.asarray(y, dtype=float)[:, None], np.array([centre])).sums(PREFIX)
+    return Moments.from_columns(np.asarray(y, dtype=float)[:, None], np.array([centre])).sums(PREFIX)
 
 
 def response_units(totals: NamedSums, centre: float) -> ResponseUnits:

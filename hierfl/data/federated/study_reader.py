@@ -116,7 +116,7 @@ class StudyReader:
         x, z = columns[:, :p], columns[:, p:]
         centre = self.formula.response.centre_parts(y, rows)
         unit = (x - self.units[0]) / self.units[1]
-        response = Moments.of(centre[:, :1], np.array([self.formula.centre]))
+        response = Moments.from_columns(centre[:, :1], np.array([self.formula.centre]))
         inside = list(self.formula.levels.inside)
         groups = {kind: [rows[kind] == k for k in np.unique(rows[kind])] for kind in inside}
         groups[CLIENT] = [np.ones(len(y), dtype=bool)]
@@ -136,7 +136,7 @@ class StudyReader:
         if OUTER in rows:  # of its one group of sites, or of all groups that cross them and that it has
             homes[np.unique(rows[OUTER]).astype(int) - 1] = 1.0
         return DesignSums(
-            response, Moments.of(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
+            response, Moments.from_columns(z), x.T @ x, unit.T @ unit, varying.astype(float), 1, informative,
             centre.sum(0), levels,
             several, homes, self.formula.response.histogram(y, rows, np.zeros(len(y))),
         )  # fmt: skip
@@ -192,7 +192,7 @@ class StudyReader:
         """The study's design before anything is known of the response: its columns, which say all shapes."""
         (random, blocks), formula = self.formula.levels.of_clients(*self.levels[CLIENT]), self.formula
         units = {level: Units((0.0,) * len(names), (1.0,) * len(names)) for level, (names, _) in self.levels.items()}
-        return Design.of(
+        return Design.from_columns(
             self.fixed, random, formula.family, self.reader.extras, len(formula.ordinal_levels), blocks=blocks,
             labels=formula.ordinal_levels, **by_field(self._groupings(units)), correlation=formula.more.correlated,
             fixed_correlation=None if self.reader.independent is None else self.reader.independent.correlation,

@@ -27,7 +27,7 @@ class Moments:
     centre: np.ndarray
 
     @classmethod
-    def of(cls, columns: np.ndarray, centre: np.ndarray | None = None) -> Moments:
+    def from_columns(cls, columns: np.ndarray, centre: np.ndarray | None = None) -> Moments:
         """Of rows (n, k)."""
         c = np.zeros(columns.shape[1]) if centre is None else np.asarray(centre, dtype=float)
         gaps = columns - c

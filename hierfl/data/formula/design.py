@@ -66,7 +66,7 @@ class Columns(NamedTuple):
     series: Tensor | None = None
     time: Tensor | None = None
 
-    def of(self, level: str) -> tuple[Tensor, Tensor | None]:
+    def for_level(self, level: str) -> tuple[Tensor, Tensor | None]:
         """Columns of a level's random effects, (S, n, q), and each row's group, (S, n); None for its client."""
         if self.further and level in self.further:
             return self.further[level]
@@ -132,7 +132,7 @@ class Design(Architecture):
     above: tuple[Grouping, ...] = ()
 
     @classmethod
-    def of(
+    def from_columns(
         cls, fixed: Sequence[str], random: Sequence[str], family: str = "gaussian", extras: Sequence[str] = (),
         levels: int = 0, centre: float = 0.0, scale: float = 1.0, blocks: Sequence[int] = (),
         fixed_units: Units | None = None, random_units: Units | None = None, inner: Grouping | None = None,

@@ -38,7 +38,7 @@ class Groups:
     homes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, df: pd.DataFrame, levels: Levels) -> Groups:
+    def from_table(cls, df: pd.DataFrame, levels: Levels) -> Groups:
         """Those that a table has.
 
         Raises:
@@ -135,7 +135,7 @@ class Groups:
 
 
 def by_field(groupings: Mapping[str, Grouping]) -> dict[str, Any]:
-    """Levels inside and above, and formulas, as :meth:`.design.Design.of` takes them."""
+    """Levels inside and above, and formulas, as :meth:`.design.Design.from_columns` takes them."""
     fields: dict[str, Any] = {
         kind: grouping for kind, grouping in groupings.items() if kind not in (*INSIDE[1:], *ABOVE[1:])
     }

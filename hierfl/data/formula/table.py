@@ -130,7 +130,7 @@ class FormulaTable:
         response = response_class(family).read(Cells.from_formulae(read.response, order_of(typed, formula)))
         if offset is not None:
             check_offset(offset)
-        places = Groups.of(df, levels)
+        places = Groups.from_table(df, levels)
         groups = places.numbers(df)
         rows = {"offset": offset, "trials": response.trials, **more.numbers(typed), **groups}
         if more.correlated:
@@ -180,7 +180,7 @@ class FormulaTable:
         fixed = {name: self.fixed[name].to_numpy() for name in self.fixed}
         random, blocks = self.levels.of_clients(*self.random[CLIENT])
         units = {level: _units(*columns_of_level) for level, columns_of_level in self.random.items()}
-        return Design.of(
+        return Design.from_columns(
             list(fixed), random, self.family, tuple(self.rows), self.response.levels,
             centre=response.centre(float(parts[:, 0].sum()), float(parts[:, 1].sum())),
             scale=(float(np.std(parts[:, 0])) or 1.0) if response.residual else 1.0,

@@ -109,7 +109,7 @@ class Reading:
         return {name: value for name, value in declared.items() if value}
 
     @classmethod
-    def of(cls, table: Mapping[str, Any] | None) -> Reading:
+    def from_table(cls, table: Mapping[str, Any] | None) -> Reading:
         """Undoes :meth:`as_table`.
 
         Raises:

@@ -152,7 +152,7 @@ def read_table(
         "sep": sep, "decimal": decimal, "thousands": thousands, "encoding": encoding, "sheet": sheet, "na": na,
         "types": types or {}, "order": order or {}, "reference": reference or {},
     }  # fmt: skip
-    reading = Reading.of(declared)
+    reading = Reading.from_table(declared)
     if isinstance(table, pd.DataFrame):
         return _read_frame(table, reading, columns)
     cells = read_cells(table, reading, FILE)

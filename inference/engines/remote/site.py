@@ -85,7 +85,7 @@ class Site:
         self.splits = [split for split in SPLITS if self.plate.has_data(split) and (train_scores or split != "train")]
         if self.plate.privacy is not None:  # scores have no share, and which splits it has depends on its rows
             self.plate.privacy, self.splits = self.plate.privacy.at_a_site(), []
-        start, device = InitialWeights.of(method.network, options.seed), self.plate.device
+        start, device = InitialWeights.for_network(method.network, options.seed), self.plate.device
         self.shared, initial = (
             {k: v.detach().to(device, options.dtype, copy=True) for k, v in values.items()}
             for values in (method.shared(start), method.personal(start))

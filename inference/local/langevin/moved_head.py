@@ -47,7 +47,7 @@ class MovedHead(GaussianHead):
         for number, at in enumerate(places):
             part = at.target.chunk
             density = Target(part)
-            density.maps = {self.latent: Coordinates.of(at.centre, at.r, at.h, at.scaled, target.order)}
+            density.maps = {self.latent: Coordinates.from_curvature(at.centre, at.r, at.h, at.scaled, target.order)}
             stream = (chunk.seed, chunk.round, "moved head", number)
             noise = ClientNoise(chunk.keys.to(chunk.n.device), stream, len(at.places), dtype=target.dtype)
             with torch.enable_grad():

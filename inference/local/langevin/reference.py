@@ -77,7 +77,7 @@ class Coordinates:
     order: Tensor
 
     @classmethod
-    def of(cls, centre: Tensor, r: Tensor, h: Curvature, scaled: Scaled, order: Tensor) -> Coordinates:
+    def from_curvature(cls, centre: Tensor, r: Tensor, h: Curvature, scaled: Scaled, order: Tensor) -> Coordinates:
         """With R worked out where it is whole: it is used in every step."""
         matrix = None
         if isinstance(scaled, ScaledFull):
@@ -102,7 +102,7 @@ class Coordinates:
             target = HeadTarget(chunk, latent)
             at, h, scaled = step.around_mode(target)
             dtype = chunk.n.dtype
-            return cls.of(at.mu.to(dtype), at.r.to(dtype), _in(dtype, h), _in(dtype, scaled), target.order)
+            return cls.from_curvature(at.mu.to(dtype), at.r.to(dtype), _in(dtype, h), _in(dtype, scaled), target.order)
 
     def __call__(self, u: Tensor) -> Tensor:
         """z."""

@@ -114,7 +114,7 @@ class PopulationTerms:
         """The summary, and a client's own spreads."""
         return (self.summary, *((self.own, f"{self.own}_sd") if self.own else ()))
 
-    def of(self, target: Target, at: Expansion, h: Curvature, scaled: Scaled) -> State:
+    def row_messages(self, target: Target, at: Expansion, h: Curvature, scaled: Scaled) -> State:
         """What each row says, {key: (S, ...)}; vectors and matrices of the head are in the order of its weight matrix.
 
         Args:

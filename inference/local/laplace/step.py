@@ -164,7 +164,7 @@ class GaussianHead:
         if self.groups is not None:
             values[self.begun] = at.m[:, target.back].unsqueeze(1)
         if self.terms is not None:
-            terms = self.terms.of(target, at, h, scaled)
+            terms = self.terms.row_messages(target, at, h, scaled)
             values |= {k: terms.pop(k).unsqueeze(1) for k in self.terms.trains}
             values |= {f"{self.latent}/{key}": value.unsqueeze(1) for key, value in terms.items()}
         if self.final:

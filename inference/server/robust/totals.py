@@ -91,13 +91,13 @@ def _of_values(
 ) -> State:
     total: State = {}
 
-    def of(key: str) -> Tensor:
+    def field_total(key: str) -> Tensor:
         """The total of one field; those of its weights come first."""
         if key in total:
             return total[key]
         value = message[key]
         if key in weights:
-            inside, whole = message[weights[key]], of(weights[key])
+            inside, whole = message[weights[key]], field_total(weights[key])
         elif _is_weight(key, weights):
             total[key] = torch.where(_spoken(value), capped(value).sum(0), 0)
             return total[key]
@@ -111,7 +111,7 @@ def _of_values(
         total[key] = centre * append_dims(whole, centre)
         return total[key]
 
-    return {key: of(key) for key in form}
+    return {key: field_total(key) for key in form}
 
 
 def _spoken(weights: Tensor) -> Tensor:

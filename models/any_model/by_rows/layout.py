@@ -33,7 +33,7 @@ class Layout:
     rows: Tensor
 
     @classmethod
-    def of(cls, sites: Sites) -> Layout | None:
+    def from_sites(cls, sites: Sites) -> Layout | None:
         """Of a model with more numbers of a client than a guide of full covariance can have, by its rows' latents."""
         own, rows, first = list[Tensor](), list[Tensor](), 0
         for latent in sites.clients:

@@ -69,7 +69,7 @@ class ArrowRows:
     noise: tuple[Tensor, Tensor, Tensor]
 
     @classmethod
-    def of(cls, method: GaussianModel, layout: Layout, chunk: ClientChunk) -> ArrowRows:
+    def for_chunk(cls, method: GaussianModel, layout: Layout, chunk: ClientChunk) -> ArrowRows:
         """As the rows of a plate see it."""
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
@@ -231,7 +231,7 @@ class FitRows:
         chunk = kept(chunk)
         parts = []
         for part in _in_parts(chunk, self.layout, self.method.draws_of_round(fine=True)):
-            at = ArrowRows.of(self.method, self.layout, part)
+            at = ArrowRows.for_chunk(self.method, self.layout, part)
             if int(chunk.shared[PHASE]) == Phase.ROUGH:
                 at = at.centred()
             for _ in range(self.method.settings.local_steps):
@@ -245,7 +245,7 @@ def row_heights(method: GaussianModel, layout: Layout, chunk: ClientChunk, point
 
     Estimates by weights would be of no worth with so many numbers.
     """
-    at = ArrowRows.of(method, layout, chunk)
+    at = ArrowRows.for_chunk(method, layout, chunk)
     sent, apart = at.message(), gaussian(at.clients.marginals, points) - at.mean
     height = apart @ sent.gradient.T - 0.5 * torch.einsum("mp,spl,ml->ms", apart, sent.precision, apart)
     v = _drawn(at, layout, chunk, apart)
@@ -281,7 +281,7 @@ class DrawRows:
         """One draw for each."""
         parts = []
         for part in _in_parts(chunk, self.layout, len(chunk.shared[DRAWS])):
-            at = ArrowRows.of(self.method, self.layout, part)
+            at = ArrowRows.for_chunk(self.method, self.layout, part)
             v = _drawn(at, self.layout, part, gaussian(at.clients.marginals, part.shared[DRAWS]) - at.mean)
             parts.append({OWN_DRAWS: v.movedim(0, 1).unsqueeze(1)})
         return chunk.put(_together(parts))

@@ -44,7 +44,7 @@ class Graphs:
     def __init__(self) -> None:
         self.found: dict[Any, Halves | None] = {}
 
-    def of(
+    def for_function(
         self, function: Callable[..., Tensor], fixed: Sequence[Tensor | None], varying: Sequence[Tensor],
         derivatives: bool = False,
     ) -> Halves | None:  # fmt: skip
@@ -67,7 +67,7 @@ class Graphs:
 def traced(
     function: Callable[..., Tensor], fixed: Sequence[Tensor | None], varying: Sequence[Tensor], derivatives: bool
 ) -> Halves | None:
-    """See :meth:`Graphs.of`."""
+    """See :meth:`Graphs.for_function`."""
     with torch.no_grad():
         expected = function(*fixed, *varying)
         try:

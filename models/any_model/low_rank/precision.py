@@ -38,7 +38,7 @@ class LowRank:
     gains: Tensor
 
     @classmethod
-    def of(cls, diagonal: Tensor, factor: Tensor, signs: Tensor, rank: int) -> LowRank:
+    def from_factor(cls, diagonal: Tensor, factor: Tensor, signs: Tensor, rank: int) -> LowRank:
         """D + F diag(s) F^T, kept positive definite.
 
         Eigenvalues 1 + k in the metric of D that are not positive become what they do in
@@ -97,11 +97,13 @@ class LowRank:
     def with_diagonal(self, wanted: Tensor) -> LowRank:
         """With D such that the diagonal of P is ``wanted`` (p,), where that is possible."""
         left = wanted - self.diagonal_of_all + self.diagonal
-        return LowRank.of(left.clamp_min(LEAST * self.diagonal), self.factor, self.gains.sign(), len(self.gains))
+        return LowRank.from_factor(
+            left.clamp_min(LEAST * self.diagonal), self.factor, self.gains.sign(), len(self.gains)
+        )
 
     def at(self, these: Tensor) -> LowRank:
         """The block of some numbers (p,) of bool: the precision of those given the others."""
-        return LowRank.of(self.diagonal[these], self.factor[these], self.gains.sign(), len(self.gains))
+        return LowRank.from_factor(self.diagonal[these], self.factor[these], self.gains.sign(), len(self.gains))
 
     def towards(self, other: LowRank, share: float) -> LowRank:
         """(1 - share) P + share P', to the rank of P."""
@@ -110,7 +112,7 @@ class LowRank:
         factor = torch.cat([(1 - share) ** 0.5 * self.factor, share**0.5 * other.factor], 1)
         signs = torch.cat([self.gains.sign(), other.gains.sign()])
         diagonal = (1 - share) * self.diagonal + share * other.diagonal
-        return LowRank.of(diagonal, factor, signs, len(self.gains))
+        return LowRank.from_factor(diagonal, factor, signs, len(self.gains))
 
     def _scaled(self, g: Tensor, by: Tensor) -> Tensor:
         """(I + Q diag(by) Q^T) g of vectors (..., p)."""

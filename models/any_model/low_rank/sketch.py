@@ -106,7 +106,7 @@ class Sketched:
         factor, signs = nystroem((self.sketch - base[:, None] * self.directions) / unit, unit * self.directions)
         factor = unit * factor
         left = torch.maximum(whole - factor.square() @ signs, base)
-        return LowRank.of(left, factor, signs, self.sketch.shape[1])
+        return LowRank.from_factor(left, factor, signs, self.sketch.shape[1])
 
 
 def along(diagonal: Tensor, sketch: Tensor, w: Tensor, mean: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class FitSketched(FitConditional):
         return chunk.put({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
     def _part(self, chunk: ClientChunk, stage: Phase) -> State:
-        at = SketchedSites.of(self.method, chunk)
+        at = SketchedSites.for_chunk(self.method, chunk)
         if stage == Phase.ROUGH:
             at = at.centred()
         for _ in range(self.method.settings.local_steps):

@@ -60,10 +60,10 @@ def summed(chunk: ClientChunk, clients: Clients, sent: Message, moved: Tensor, v
     if int(chunk.shared[PHASE]) != Phase.FINE:
         return torch.cat([curvature, curvature.new_zeros(len(curvature), 2 * moved.shape[-1])], 1), curvature_at_mean
 
-    def of(some: Clients, x: Tensor, v: Tensor, new: int) -> Tensor:
+    def curvature_of_part(some: Clients, x: Tensor, v: Tensor, new: int) -> Tensor:
         assert some.marginals is not None
         written = replace(some, marginals=None)
         return by_shape(lambda z: written.log_joint(z, v), some.marginals, x)[new:]
 
     shaped = replace(clients, marginals=Marginals.unpacked(chunk.shared[SHAPE]))
-    return torch.cat([curvature, torch.cat(over(shaped, mean + moved, v, of))], 1), curvature_at_mean
+    return torch.cat([curvature, torch.cat(over(shaped, mean + moved, v, curvature_of_part))], 1), curvature_at_mean

@@ -82,7 +82,7 @@ class ForClients:
 
     form: str
 
-    def of(self, sites: Sites) -> Model:
+    def for_sites(self, sites: Sites) -> Model:
         """Of a model.
 
         Raises:

@@ -94,7 +94,7 @@ class OwnGuide(Method):
         self.program = program
         self.sites = read_model(program, network)
         refuse_points(self.sites)
-        family = guide.of(self.sites) if isinstance(guide, ForClients) else guide
+        family = guide.for_sites(self.sites) if isinstance(guide, ForClients) else guide
         self.users_guide = read_guide(family, self.sites, network)
         self.parts = Parts(program, self.sites, network, self.users_guide)
 
@@ -224,7 +224,7 @@ class OwnGuide(Method):
         """Draws of the guide, and tables of them."""
         from ..results import ModelPosterior
 
-        return ModelPosterior.of(fitted)
+        return ModelPosterior.from_fit(fitted)
 
     @property
     def has_global_model(self) -> bool:

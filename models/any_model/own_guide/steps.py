@@ -73,7 +73,7 @@ class OwnRows:
     mask: Tensor | None
 
     @classmethod
-    def of(cls, method: Guided, chunk: ClientChunk) -> OwnRows:
+    def for_chunk(cls, method: Guided, chunk: ClientChunk) -> OwnRows:
         """As the rows of a plate see it."""
         batch = chunk.batch()
         stacked = method.network.stacked(batch)
@@ -160,7 +160,7 @@ def own_heights(
         purpose: keys these, beside seed and round.
         pick: whether latents are picked among the draws by their weights; else they are the guide's.
     """
-    rows, own = OwnRows.of(method, chunk), chunk.values[OWN_PARAMS].squeeze(1)
+    rows, own = OwnRows.for_chunk(method, chunk), chunk.values[OWN_PARAMS].squeeze(1)
     most = max(1, CELLS // max(1, inner * rows.columns.shape[0] * rows.columns.shape[-1]))
     parts = []
     for first in range(0, len(noise), most):
@@ -210,7 +210,7 @@ class FitOwn:
         if stage == Phase.EXPLORE:
             return ended(self.method, chunk)
         own, first, second, steps = (chunk.values[name].squeeze(1) for name in names)
-        rows, adam = OwnRows.of(self.method, chunk), Adam(first, second, steps)
+        rows, adam = OwnRows.for_chunk(self.method, chunk), Adam(first, second, steps)
         for i in range(self.method.settings.local_steps):
             own, adam = rows.climbed(own, adam, chunk.shared[RATE], i)
         made = zip(names, (own, adam.first, adam.second, adam.steps), strict=True)
@@ -222,7 +222,7 @@ def ended(method: Guided, chunk: ClientChunk) -> ClientChunk:
     before, done = chunk.values[OWN_PARAMS], chunk.values[OWN_ENDED]
     if bool((done > 0).all()) or not before.numel():
         return chunk
-    made = OwnRows.of(method, chunk).settled(before.squeeze(1)).unsqueeze(1)
+    made = OwnRows.for_chunk(method, chunk).settled(before.squeeze(1)).unsqueeze(1)
     return chunk.put({OWN_PARAMS: torch.where(done.unsqueeze(-1) > 0, before, made), OWN_ENDED: torch.ones_like(done)})
 
 
@@ -252,7 +252,7 @@ class DrawOwn:
 
 def sent(method: Guided, chunk: ClientChunk) -> State:
     """What a round asks of each client, (S, ...) each."""
-    rows, stage = OwnRows.of(method, chunk), Phase(int(chunk.shared[PHASE]))
+    rows, stage = OwnRows.for_chunk(method, chunk), Phase(int(chunk.shared[PHASE]))
     if stage <= Phase.FINE:
         bound, gradient = rows.message(chunk.values[OWN_PARAMS].squeeze(1))
         return {"bound": bound, "gradient": gradient}

@@ -102,7 +102,7 @@ class Replicates:
         self, method: AnyModel, federation: Federation, clients: int, seeds: Sequence[int], rounds: int = ROUNDS
     ) -> None:
         self.method, self.federation, self.clients, self.rounds = method, federation, clients, rounds
-        start = InitialWeights.of(method.network, 0)
+        start = InitialWeights.for_network(method.network, 0)
         self.all = []
         for r, seed in enumerate(seeds):
             own = {k: v.expand(clients, 1, *v.shape).clone() for k, v in method.personal(start).items()}

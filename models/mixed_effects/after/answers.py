@@ -37,7 +37,7 @@ class AfterFit(OfRows, MadeAgain):
 
     @cached_property
     def _coefficients(self) -> Coefficients:
-        return Coefficients.of(self.run.fitted)
+        return Coefficients.from_fit(self.run.fitted)
 
     @cached_property
     def _numbers(self) -> dict[str, float]:

@@ -56,7 +56,7 @@ class Coefficients:
     draws: np.ndarray | None = None
 
     @classmethod
-    def of(cls, fitted: Fitted) -> Coefficients:
+    def from_fit(cls, fitted: Fitted) -> Coefficients:
         """Of a fit, from what it kept of its clients' sums."""
         method, estimates = fitted.method, {k: v.cpu() for k, v in short(fitted.shared).items()}
         assert isinstance(method, MixedModel)
@@ -120,7 +120,7 @@ class Coefficients:
     def _kenward_roger(self) -> KenwardRoger | None:
         """Where they were asked for."""
         asked = self.method.settings.kenward_roger and not self.method.likelihood.searches_beta
-        return KenwardRoger.of(self.method, self.estimates) if asked else None
+        return KenwardRoger.from_estimates(self.method, self.estimates) if asked else None
 
     @property
     def _turn(self) -> Tensor:

@@ -88,7 +88,7 @@ def _with_client(run: Run, given: pd.DataFrame, name: str) -> Run:
     method = run.fitted.method
     assert isinstance(method, MixedModel)
     for level in method.above:
-        group = None if level.smooth else rows.columns(method).of(level.kind)[1]
+        group = None if level.smooth else rows.columns(method).for_level(level.kind)[1]
         if group is not None and not bool((group > 0).all()):
             column = old.about["reader"].places.levels.outer
             raise UserError(f"a row of client {name!r} is of a {column!r} that was not fitted, or names none")

@@ -103,7 +103,7 @@ def design_of(record: Mapping[str, Any]) -> Design:
     correlation = None if entries["correlation"] is None else Correlation(**entries["correlation"])
     given: dict[str, Any] = {name: entries[name] for name in PLAIN} | units | others
     given |= {"fixed_correlation": None, "correlation": correlation, **lists}
-    made = Design.of(**given)
+    made = Design.from_columns(**given)
     return replace(made, fixed_correlation=tuple(map(tuple, entries["fixed_correlation"])))
 
 

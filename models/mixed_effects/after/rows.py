@@ -205,13 +205,13 @@ def predictor(method: MixedModel, rows: Rows, estimates: State, own: Mapping[str
     eta = method.predictor(columns, estimates["beta"])[0]
     for level in method.above:
         if level.smooth:  # a curve of the population, too
-            eta = eta + linear(columns.of(level.kind)[0][0], of_smooth(estimates[level.effects]))
+            eta = eta + linear(columns.for_level(level.kind)[0][0], of_smooth(estimates[level.effects]))
     if own is None:
         return eta
     for level in method.levels:
         if level.smooth:
             continue
-        z, group = columns.of(level.kind)
+        z, group = columns.for_level(level.kind)
         places = None if group is None else group[0].long()
         if level.where == "server":
             assert places is not None

@@ -55,10 +55,10 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
         x, z = columns.x * mask[..., None], columns.z * mask[..., None]
         sums_of = {"squares": x.square().sum(-2), "left": _left(x, z, mask)}
         for level in method.inside:
-            z_inner, group = columns.of(level.kind)
+            z_inner, group = columns.for_level(level.kind)
             sums_of[f"left_{level.kind}"] = _left(x, z_inner * mask[..., None], mask, group, level.size)
         for level in _grouped(method):
-            group = columns.of(level.kind)[1]
+            group = columns.for_level(level.kind)[1]
             assert group is not None
             if level.crossed:
                 moments = torch.cat([mask[..., None], x, x.square()], -1)

@@ -78,11 +78,11 @@ class MixedModel(Population):
                 for level in self.above:
                     shared = param(f"effects.{level.effects}")
                     if level.smooth:
-                        eta = eta + curve(columns.of(level.kind)[0], shared)
+                        eta = eta + curve(columns.for_level(level.kind)[0], shared)
                     else:
                         effects[level.kind] = shared
                 for kind, values in effects.items():
-                    z, group = columns.of(kind)
+                    z, group = columns.for_level(kind)
                     eta = eta + linear(z, values if group is None else of_groups(values, group))
                 with poutine.scale(scale=1.0 if columns.weight is None else columns.weight):
                     values = {**self.values(), **self.spread(effects[CLIENT])}

@@ -44,7 +44,7 @@ class ScaledColumns:
     most: float
 
     @classmethod
-    def of(cls, design: Design, response: Range, ranges: Ranges) -> ScaledColumns:
+    def from_design(cls, design: Design, response: Range, ranges: Ranges) -> ScaledColumns:
         """Of a design with random effects of one level.
 
         Args:

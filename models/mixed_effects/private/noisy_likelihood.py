@@ -70,7 +70,7 @@ class NoisyGaussian(Gaussian):
         columns, half = private.columns, private.columns.half[-1]
         fixed = columns.of_design(network.fixed, network.fixed_units) / half
         random = columns.of_design(network.random, network.random_units) / half
-        return NoisyMoments.of(noisy, private.sd, fixed, random)
+        return NoisyMoments.from_noisy(noisy, private.sd, fixed, random)
 
     def packed(self, moments: NoisyMoments, numbers: Tensor) -> Tensor:
         """Of points (M, k): A, a and yy, the upper triangle of one matrix row by row, volume and log density of log s,

@@ -76,10 +76,10 @@ class NoisyMoments:
     random: Tensor
 
     @classmethod
-    def of(cls, noisy: Tensor, sd: float, fixed: Tensor, random: Tensor) -> NoisyMoments:
+    def from_noisy(cls, noisy: Tensor, sd: float, fixed: Tensor, random: Tensor) -> NoisyMoments:
         """From noisy sums of products of [C y], (J, c + 1, c + 1)."""
         c = noisy.shape[-1] - 1
-        return cls(LatentProducts.of(noisy[:, :c, :c], sd), noisy[:, :c, c], noisy[:, c, c], sd, fixed, random)
+        return cls(LatentProducts.from_noisy(noisy[:, :c, :c], sd), noisy[:, :c, c], noisy[:, c, c], sd, fixed, random)
 
     @property
     def c(self) -> int:

@@ -49,7 +49,7 @@ def private_fit(method: Population, options: Options, federation: Federation) ->
         )
     written = formula.text.partition("~")[0].strip()
     response = Range(0.0, 1.0) if family == "binomial" else range_of(written, ranges)
-    columns = ScaledColumns.of(network, response, ranges)
+    columns = ScaledColumns.from_design(network, response, ranges)
     if len(columns.names) > MOST_COLUMNS:
         raise UserError(f"dp='site' is of at most {MOST_COLUMNS} columns, not {len(columns.names)}")
     private = PrivateFit(columns, options.patient_rows, (), family != "gaussian")

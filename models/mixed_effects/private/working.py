@@ -57,7 +57,7 @@ class WorkingMoments(NoisyMoments):
         cls, information: Tensor, scores: Tensor, points: Tensor, sd: float, fixed: Tensor, random: Tensor
     ) -> WorkingMoments:
         """From noisy messages of points (J, c): information (J, c, c) and scores (J, c)."""
-        latent = LatentProducts.of(information, sd)
+        latent = LatentProducts.from_noisy(information, sd)
         g = scores + torch.einsum("jab,jb->ja", latent.mean, points)
         return cls(latent, g, torch.zeros(len(g)).to(g), sd, fixed, random, points)
 

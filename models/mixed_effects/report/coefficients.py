@@ -43,7 +43,7 @@ def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | No
     if not method.likelihood.searches_beta:
         if method.settings.kenward_roger:
             turn = method.network.fixed_units.to_users(method.network.fixed, (p,), estimates["cross"])
-            return turn @ KenwardRoger.of(method, estimates).adjusted @ turn.T
+            return turn @ KenwardRoger.from_estimates(method, estimates).adjusted @ turn.T
         a = Surface(method).beta(estimates["cross"], "ml", method.numbers(estimates))[1]
         turn = method.network.fixed_units.to_users(method.network.fixed, (p,), a)
         return turn @ torch.linalg.inv_ex(a).inverse @ turn.T
@@ -213,7 +213,7 @@ def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
             return satterthwaite(method, estimates)
         p = len(method.network.fixed)
         turn = method.network.fixed_units.to_users(method.network.fixed, (p,), estimates["cross"])
-        return KenwardRoger.of(method, estimates).degrees_of_freedom(turn)
+        return KenwardRoger.from_estimates(method, estimates).degrees_of_freedom(turn)
     contained = by_containment(method, estimates)
     if has_restricted(method, estimates):
         fewer = contained.minimum(restricted_satterthwaite(method, estimates)).clamp_min(1.0)

@@ -147,7 +147,7 @@ def _f_test(model: Model, names: list[str]) -> tuple[float, float, float, str]:
     turn = method.network.fixed_units.to_users(fixed, (len(fixed),), estimates["beta"])
     contrast = turn[[fixed.index(name) for name in names]]
     if method.settings.kenward_roger:
-        f_value, df, p = KenwardRoger.of(method, estimates).f_test(contrast @ estimates["beta"], contrast)
+        f_value, df, p = KenwardRoger.from_estimates(method, estimates).f_test(contrast @ estimates["beta"], contrast)
         return f_value, float(len(names)), p, f"F({len(names)}, {df:.1f}), Kenward and Roger"
     f_value, df, p = satterthwaite_f(method, estimates, contrast)
     return f_value, float(len(names)), p, f"F({len(names)}, {df:.1f}), Satterthwaite"

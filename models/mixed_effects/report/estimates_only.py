@@ -36,12 +36,14 @@ def at_nodes(
     """
     for level_of_rows in method.above:
         if level_of_rows.smooth:  # a curve of the population, too
-            eta = eta + linear(columns.of(level_of_rows.kind)[0][0], of_smooth(population[level_of_rows.effects]))
+            eta = eta + linear(
+                columns.for_level(level_of_rows.kind)[0][0], of_smooth(population[level_of_rows.effects])
+            )
     if level == "population":
         return eta, eta.new_ones(1)
     mean, variance = eta[0], torch.zeros_like(eta[0])
     for level_of_rows in method.at_site:
-        z, group = columns.of(level_of_rows.kind)
+        z, group = columns.for_level(level_of_rows.kind)
         if owner is None:
             root = level_of_rows.root(population[level_of_rows.name])[0].expand(len(mean), -1, -1)
         else:
@@ -52,7 +54,7 @@ def at_nodes(
     for level_of_rows in method.above:
         if level_of_rows.smooth:
             continue
-        z, group = columns.of(level_of_rows.kind)
+        z, group = columns.for_level(level_of_rows.kind)
         assert group is not None
         index = group[0].long()
         mean = mean + linear(z[0], population[level_of_rows.effects][0][index]) * (index > 0)

@@ -40,7 +40,7 @@ def fitted_quietly(method: MixedEffects, federation: Federation) -> Run:
 
 def options_of(method: MixedEffects, seed: int, device: str, rounds: int) -> Options:
     """How :func:`fitted` runs a fit."""
-    return Options.of(method, rounds=rounds, **_how(method, seed, device, rounds))
+    return Options.for_method(method, rounds=rounds, **_how(method, seed, device, rounds))
 
 
 def _how(method: MixedEffects, seed: int, device: str, rounds: int) -> dict[str, Any]:

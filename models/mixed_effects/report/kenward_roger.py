@@ -45,7 +45,7 @@ class KenwardRoger:
     adjusted: Tensor
 
     @classmethod
-    def of(cls, method: MixedModel, estimates: State) -> KenwardRoger:
+    def from_estimates(cls, method: MixedModel, estimates: State) -> KenwardRoger:
         """At REML's estimates, from the sums around them.
 
         Args:

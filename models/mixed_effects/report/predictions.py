@@ -80,7 +80,7 @@ def predicted(
             elif level == "new":
                 eta = eta + _of_new(method, columns, population, run.options.seed)
             for above in method.above:
-                z, group = columns.of(above.kind)
+                z, group = columns.for_level(above.kind)
                 if above.smooth:  # a curve of the population, too
                     eta = eta + linear(z[0], of_smooth(population[above.effects]))
                 if above.smooth or level == "population":
@@ -112,7 +112,7 @@ def _of_clients(method: MixedModel, columns: Columns, own: State, owner: Tensor)
     """What rows' clients' effects add to eta, and those of groups inside them, (D, n)."""
     total = columns.x.new_zeros(())
     for level in method.at_site:
-        z, group = columns.of(level.kind)
+        z, group = columns.for_level(level.kind)
         effects = own[level.effects]
         rows = effects[owner] if group is None else effects[owner, :, group[0].long()]  # (n, D, q)
         total = total + linear(z[0], rows.transpose(0, 1))
@@ -125,7 +125,7 @@ def _of_new(method: MixedModel, columns: Columns, population: State, seed: int) 
     for level in method.at_site:
         root, name = level.root(population[level.name]), f"new {level.name}"
         noise = normals(torch.Size(root.shape[:2]), seed, name, dtype=torch.float64)
-        total = total + linear(columns.of(level.kind)[0][0], (root @ noise[..., None]).squeeze(-1)[:, None])
+        total = total + linear(columns.for_level(level.kind)[0][0], (root @ noise[..., None]).squeeze(-1)[:, None])
     return total
 
 

@@ -63,13 +63,13 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
         eta = method.predictor(columns, values["beta"])[0]
         for level in method.above:
             if level.smooth:  # the curve that was estimated
-                eta = eta + linear(columns.of(level.kind)[0][0], of_smooth(values[level.effects]))
+                eta = eta + linear(columns.for_level(level.kind)[0][0], of_smooth(values[level.effects]))
         effects = {}
         for level in method.at_site:
             groups, name = (sizes[level.kind], "groups") if level.inside else (1, "client")
             effects[level.kind] = _effects(level, values, groups, key(own, name))
         for kind, drawn in {**effects, **above}.items():
-            z, group = columns.of(kind)
+            z, group = columns.for_level(kind)
             eta = eta + linear(z[0], drawn if group is None else drawn[group[0].long()])
         rows_of_client, spread = columns.of_one, method.spread(effects[CLIENT])
         y[rows] = responses(method, eta, {**values, **spread}, rows_of_client, key(own, "rows")).to(y)
@@ -95,7 +95,7 @@ def responses(method: MixedModel, eta: Tensor, values: State, columns: Columns, 
 
 def _most(columns: Columns, level: Level) -> int:
     """The largest number of a level's groups that rows have."""
-    group = columns.of(level.kind)[1]
+    group = columns.for_level(level.kind)[1]
     return 0 if group is None else int(group.max())
 
 

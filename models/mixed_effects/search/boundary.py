@@ -34,7 +34,7 @@ class Face:
     start: Tensor
 
     @classmethod
-    def of(cls, method: MixedModel, estimates: Mapping[str, Tensor], number: int) -> Face:
+    def for_deviation(cls, method: MixedModel, estimates: Mapping[str, Tensor], number: int) -> Face:
         """Of a standard deviation by its number in :func:`deviations`."""
         level, k = deviations(method)[number]
         t = directions(method.groupings[level], estimates[level])[1][k]

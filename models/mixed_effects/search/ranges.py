@@ -73,7 +73,7 @@ class OwnRows:
     numeric: Tensor
 
     @classmethod
-    def of(cls, columns: Tensor) -> OwnRows:
+    def from_columns(cls, columns: Tensor) -> OwnRows:
         """Columns (n, p)."""
         many = [len(column.unique()) > 2 for column in columns.unbind(-1)]
         return cls(columns, torch.tensor(many, dtype=torch.bool))
@@ -136,7 +136,7 @@ class SiteRanges:
         columns = method.network.split(self.inputs[None])
         near, far = list[Extent](), list[Extent]()
         for name in method.network.own:
-            rows = OwnRows.of(getattr(columns, name)[0])
+            rows = OwnRows.from_columns(getattr(columns, name)[0])
             value = method.response_family.formulas[name]
             near += [
                 rows.extent(method.parts(shared[f"effects.{k}"])[value]) for k in POINTS if f"effects.{k}" in shared
@@ -150,7 +150,7 @@ class SiteRanges:
 
     @property
     def _fixed(self) -> OwnRows:
-        return OwnRows.of(self.method.network.split(self.inputs[None]).x[0])
+        return OwnRows.from_columns(self.method.network.split(self.inputs[None]).x[0])
 
     def _estimates(self, shared: State) -> State:
         return {k: shared[f"effects.{k}"] for k in self.method.sizes if f"effects.{k}" in shared}
@@ -160,13 +160,15 @@ class SiteRanges:
 
         Of groups that cross the clients it moves those of one group: their effects reach.
         """
-        columns = self.method.network.split(self.inputs[None]).of(level.kind)[0][0]
+        columns = self.method.network.split(self.inputs[None]).for_level(level.kind)[0][0]
         width = self.method.response_family.width(self._estimates(shared))
         effects = effects if width is None else effects / width
         if level.smooth:
-            return OwnRows.of(columns).extent(effects.flatten(-2)[..., -level.groups :])
+            return OwnRows.from_columns(columns).extent(effects.flatten(-2)[..., -level.groups :])
         varies = torch.tensor([len(column.unique()) > 1 for column in columns.unbind(-1)], dtype=torch.bool)
-        extent = OwnRows.of(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
+        extent = (
+            OwnRows.from_columns(columns[:, varies]).extent(effects[..., varies]) if varies.any() else Extent(0.0, 0.0)
+        )
         return extent._replace(reach=max(extent.reach, _most(effects.abs()))) if level.crossed else extent
 
     def _asked(self, shared: State, names: Sequence[str]) -> list[tuple[Level, Tensor]]:

@@ -44,7 +44,7 @@ class Restricted(RestrictedState):
     def seen(self, height: Tensor, gradient: Tensor, curvature: Tensor) -> Restricted:
         """With the log likelihood's height (), gradient (K,) and curvature (K, K) at :attr:`asked`."""
         basis = self.basis
-        point = Point.of(self.next, height, basis.T @ gradient, basis.T @ curvature @ basis, self.p)
+        point = Point.from_derivatives(self.next, height, basis.T @ gradient, basis.T @ curvature @ basis, self.p)
         search = replace(self, points=self.points + 1)
         if bool(self.height == NO_HEIGHT):
             return search._end() if point is None else search._at(point)._measure(0)

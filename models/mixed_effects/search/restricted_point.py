@@ -35,7 +35,7 @@ class Point:
     t: int
 
     @classmethod
-    def of(cls, at: Tensor, height: Tensor, gradient: Tensor, curvature: Tensor, p: int) -> Point | None:
+    def from_derivatives(cls, at: Tensor, height: Tensor, gradient: Tensor, curvature: Tensor, p: int) -> Point | None:
         """None where the coefficients have no information.
 
         Args:

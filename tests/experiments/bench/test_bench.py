@@ -54,7 +54,7 @@ def test_references_do_the_work_of_a_round(name: str, network: str, images: Fede
     )  # fmt: skip
     fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
     fit.step()
-    work = Work.of(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
+    work = Work.for_method(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
     before = {k: v.clone() for k, v in {**work.shared, **work.personal}.items()}
     with torch.random.fork_rng():
         theirs = PFEDVEM[name](work)
@@ -76,7 +76,7 @@ def test_references_take_as_many_steps_on_the_base(name: str) -> None:
         architecture("mlp:7", fed), sigma_0=1e-7, head_lr=1e-2, base_lr=1e-2, base_batch=4, head_epochs=0, base_epochs=3
     )
     fit = Fit(method, fed, Options(rounds=9, dtype=torch.float64, chunk=3))
-    work = Work.of(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
+    work = Work.for_method(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
     with torch.random.fork_rng():
         theirs = PFEDVEM[name](work)
     fit.step()
@@ -94,7 +94,7 @@ def test_the_reference_of_latent_features_does_the_work_of_a_round(kl: str, imag
         method = PFedV(network, kl=kl, alpha=alpha, lr=0.05, batch=1000, epochs=3)
         fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
         fit.state.shared["encoder.4.bias"][4:] = -32.0  # log variances
-        work = Work.of(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
+        work = Work.for_method(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             theirs = REFERENCES["pfedv"]["tensor loop"](work)
@@ -114,7 +114,7 @@ def test_the_references_of_alternating_training_do_the_work_of_a_round(name: str
     method = FedRep(architecture("mlp:7", images), head_epochs=3, epochs=2, lr=0.05, batch=1000)
     fit = Fit(method, images, Options(rounds=9, dtype=torch.float64, chunk=3))
     fit.step()
-    work = Work.of(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
+    work = Work.for_method(method, fit.federation, fit.state.shared, fit.engine.store.personal, 3)
     with torch.random.fork_rng():
         theirs = REFERENCES["fedrep"][name](work)
     fit.step()

@@ -17,7 +17,7 @@ from hierfl.models.any_model.steps import AtSites
 def test_contestants_compute_the_same_gradients() -> None:
     fit = plain.prepared(5)
     fit.step()
-    at = AtSites.of(fit.method, plain.chunk_of(fit))
+    at = AtSites.for_chunk(fit.method, plain.chunk_of(fit))
     x, v = at.mean + at.moved, at.guide.draws(at.moved, at.noise)
     found = moments(at.clients.log_joint, x, v)
     for simplified in (False, True):

@@ -193,7 +193,7 @@ def test_a_round_is_torchs_own_training(made: Callable[[], nn.Module]) -> None:
     network = Architecture(Network(made(), weights="drawn"), LinearHead(6, 3))
     method = FedAvg(network, epochs=2, lr=0.1, batch=5, momentum=0.9, init_scale=0.5)
     run = fit(method, fed, rounds=1, chunk=2, dtype=torch.float64, progress=False, seed=4)
-    start = InitialWeights.of(network, 4)
+    start = InitialWeights.for_network(network, 4)
     totals: dict[str, Tensor] = {}
     for j, n in enumerate(fed.sizes()):
         module = nn.Sequential(copy.deepcopy(network.base.module), nn.Linear(6, 3)).double().requires_grad_(True)
@@ -202,7 +202,7 @@ def test_a_round_is_torchs_own_training(made: Callable[[], nn.Module]) -> None:
         module[1].load_state_dict({"weight": w[:18].view(3, 6), "bias": w[18:]})
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
         local = ClientChunk(method, fed.to(dtype=torch.float64), [j], 1, 4, {}, {})
-        for step in plan(local, 0, 5, 2).of(0):
+        for step in plan(local, 0, 5, 2).for_row(0):
             index = fed.train[j][step[step >= 0]]
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(fed.x[index].double()), fed.y[index]).backward()

@@ -87,7 +87,7 @@ def test_a_fit_begins_with_the_weights_that_a_module_came_with() -> None:
 
 def test_a_projection_head_is_drawn_above_given_weights() -> None:
     module = nn.Sequential(nn.Linear(4, 5), nn.ReLU())
-    starts = [InitialWeights.of(MOON(own(module), projection=3).network, 0).base for _ in range(2)]
+    starts = [InitialWeights.for_network(MOON(own(module), projection=3).network, 0).base for _ in range(2)]
     assert torch.equal(starts[0]["base.0.weight"], module[0].weight)
     assert all(torch.equal(starts[0][k], starts[1][k]) for k in starts[0])  # the others are of the seed
     assert {"base.2.weight", "base.4.weight"} <= starts[0].keys()
@@ -207,7 +207,7 @@ def test_a_network_with_latent_features_fits() -> None:
 
     fed = blobs([9, 8])
     net = architecture("mlp:6", fed, latent=True)
-    check_network(PFedV(net), fed, fed.template(), InitialWeights.of(net, 0).base)
+    check_network(PFedV(net), fed, fed.template(), InitialWeights.for_network(net, 0).base)
 
 
 def test_what_is_no_architecture_is_refused() -> None:

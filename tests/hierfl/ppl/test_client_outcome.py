@@ -24,7 +24,7 @@ def population(tau: float = TAU, omega: float = OMEGA) -> Population:
 
 def given(r: torch.Tensor, **numbers: float) -> Given:
     """The posterior of one client with these residuals."""
-    return population(**numbers).given(Residuals.of(r[None], torch.tensor([SD], dtype=torch.float64), None))
+    return population(**numbers).given(Residuals.from_residuals(r[None], torch.tensor([SD], dtype=torch.float64), None))
 
 
 @pytest.mark.parametrize("n", [1, 3, 40])
@@ -56,13 +56,13 @@ def test_the_score_is_the_gradient_of_the_evidence_and_nothing_is_known_of_no_ro
     r = torch.tensor([0.4, 2.1, -1.3, 3.0], dtype=torch.float64)
     location = torch.tensor([NU, MU], dtype=torch.float64, requires_grad=True)
     log_scale = torch.tensor([TAU, OMEGA], dtype=torch.float64).log().requires_grad_()
-    residuals = Residuals.of(r[None], torch.tensor([SD], dtype=torch.float64), None)
+    residuals = Residuals.from_residuals(r[None], torch.tensor([SD], dtype=torch.float64), None)
     posterior = Population(location, log_scale).given(residuals)
     of_location, of_scale = torch.autograd.grad(posterior.log_evidence.sum(), [location, log_scale])
     expected = [of_location[0], of_scale[0], of_location[1], of_scale[1]]
     assert posterior.score[0].tolist() == pytest.approx([float(v) for v in expected], abs=1e-8)
     nobody = torch.zeros(1, 4, dtype=torch.bool)
-    none = population().given(Residuals.of(r[None], torch.tensor([SD], dtype=torch.float64), nobody))
+    none = population().given(Residuals.from_residuals(r[None], torch.tensor([SD], dtype=torch.float64), nobody))
     assert none.mean[0].tolist() == pytest.approx([NU, MU], abs=1e-8)
     assert none.sd[0].tolist() == pytest.approx([TAU, OMEGA], abs=1e-8)
     assert float(none.log_evidence) == pytest.approx(0, abs=1e-8)
@@ -107,7 +107,7 @@ def test_where_scales_do_not_differ_it_is_a_random_intercept_model() -> None:
     widest = max(SIZES)
     r = torch.tensor(np.stack([np.pad(v, (0, widest - len(v))) for v in rows]))
     mask = torch.arange(widest) < torch.tensor(SIZES)[:, None]
-    residuals = Residuals.of(r, torch.full((6,), 2.0).double(), mask)
+    residuals = Residuals.from_residuals(r, torch.full((6,), 2.0).double(), mask)
     rule, kept = OutcomePopulation("outcome", Turns()), {}
     state = {"outcome.location": torch.zeros(2).double(), "outcome.log_scale": torch.tensor([0.5, 0.3]).double().log()}
     for number in range(25):

@@ -22,8 +22,8 @@ def factor(kind: Kind, seed: int, *shape: int, d: int = D) -> Gaussian:
     mean = torch.randn(*shape, d, **draw)
     if kind == "full":
         a = torch.randn(*shape, d, d, **draw)
-        return Gaussian.of(mean, a @ a.mT + 0.3 * torch.eye(d), kind)
-    return Gaussian.of(mean, torch.rand(*shape, d if kind == "diagonal" else 1, **draw) + 0.5, kind)
+        return Gaussian.from_mean(mean, a @ a.mT + 0.3 * torch.eye(d), kind)
+    return Gaussian.from_mean(mean, torch.rand(*shape, d if kind == "diagonal" else 1, **draw) + 0.5, kind)
 
 
 def dense(g: Gaussian) -> Tensor:
@@ -79,7 +79,7 @@ def test_a_direction_that_nobody_speaks_of_stays() -> None:
     q, _ = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     precision = q @ torch.diag(torch.tensor([5.0, 0.2, 0.0], dtype=torch.float64)) @ q.mT
     target, here = (torch.tensor(v, dtype=torch.float64) for v in ([1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]))
-    found = Gaussian.of(target, precision, "full").mean(here)
+    found = Gaussian.from_mean(target, precision, "full").mean(here)
     assert torch.allclose(q.mT @ found, torch.cat([(q.mT @ target)[:2], (q.mT @ here)[2:]]), atol=1e-9)
 
 
@@ -89,7 +89,7 @@ def test_badly_scaled_precisions() -> None:
     q, _ = torch.linalg.qr(torch.randn(d, d, dtype=torch.float64, generator=rng))
     scales = torch.logspace(-3, 7, d, dtype=torch.float64)
     means = torch.randn(3, d, dtype=torch.float64, generator=rng)
-    parts = [Gaussian.of(q @ m, q @ torch.diag(scales.roll(7 * k)) @ q.mT, "full") for k, m in enumerate(means)]
+    parts = [Gaussian.from_mean(q @ m, q @ torch.diag(scales.roll(7 * k)) @ q.mT, "full") for k, m in enumerate(means)]
     weights = torch.stack([scales.roll(7 * k) for k in range(3)])
     found = q.mT @ (parts[0] * parts[1] * parts[2]).mean(torch.zeros(d, dtype=torch.float64))
     assert torch.allclose(found, (weights * means).sum(0) / weights.sum(0), atol=1e-6)
@@ -217,7 +217,7 @@ def test_isotropic_factors_are_means() -> None:
     old = {"mu": torch.zeros(5, 4, dtype=torch.float64)}
     for weights in (torch.full((3,), 0.3, dtype=torch.float64), n):
         for kind in KINDS:
-            scalar = [Gaussian.of(m, w.expand(5, 1), "scalar") for m, w in zip(means, weights, strict=True)]
+            scalar = [Gaussian.from_mean(m, w.expand(5, 1), "scalar") for m, w in zip(means, weights, strict=True)]
             parts = [g * Gaussian(g.linear * 0, factor(kind, 0, 5, d=4).precision * 0, kind) for g in scalar]
             sent = [{"mu": g.linear, "precision": g.packed()} for g in parts]
             found = updated(GaussianProduct(lambda local: (local, local), kind), sent, old)

@@ -159,7 +159,7 @@ def test_minibatch_objective_is_unbiased_for_the_whole_one(small: Federation, ne
 def test_a_phase_without_epochs_sends_what_it_was_given(small: Federation, net: Architecture, without: str) -> None:
     method = PFedVEM(net, **{without: 0})
     trained = fit(method, small, rounds=1, dtype=torch.float64, progress=False)
-    start = method.shared(InitialWeights.of(net, 0))
+    start = method.shared(InitialWeights.for_network(net, 0))
     base = {k: v.double() for k, v in start.items() if k != "w"}
     kept = [torch.allclose(trained.shared[k], v, rtol=1e-12) for k, v in base.items()]
     assert all(kept) == (without == "base_epochs")

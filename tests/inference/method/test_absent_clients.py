@@ -21,7 +21,7 @@ def test_who_does_not_report_still_trains_and_moves_nothing_shared(small: Federa
     run = fit(PFedVEM(net), small, rounds=1, participation=0.3, dtype=torch.float64, progress=False)
     silent = sorted(set(range(7)) - set(draw_participants(small.keys, 1, 0, 0.3, 1)))
     assert silent
-    start = PFedVEM(net).shared(InitialWeights.of(net, 0))["w"].double()
+    start = PFedVEM(net).shared(InitialWeights.for_network(net, 0))["w"].double()
     assert all(not torch.equal(run.personal["mu"][j], start) for j in silent)
 
     deaf = dataclasses.replace(small, y=small.y.clone())

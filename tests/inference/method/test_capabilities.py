@@ -88,7 +88,7 @@ def test_classes_answer_for_their_flags() -> None:
 
 
 def test_mixed_models_have_most_of_them_and_the_page_of_all_methods_none() -> None:
-    mixed = MixedEffects(Design.of(["Intercept", "x"], ["Intercept"]))
+    mixed = MixedEffects(Design.from_columns(["Intercept", "x"], ["Intercept"]))
     plain = PFedVEM(architecture("linear", blobs([9, 9])))
     of_plain_models = ["BoundsExploration", "JointPosterior", "ReadsColumns"]
     assert [cls.__name__ for cls in PROTOCOLS if not isinstance(mixed, cls)] == of_plain_models

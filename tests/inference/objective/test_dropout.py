@@ -31,7 +31,7 @@ def test_dropout_elsewhere_is_refused() -> None:
 
 def test_dropout_acts_where_the_network_is_trained_with_masks_keyed_by_client(small: Federation) -> None:
     net = architecture("mlp:40,dropout=0.3", small)
-    weights = {k.removeprefix("base."): v.double() for k, v in InitialWeights.of(net, 0).base.items()}
+    weights = {k.removeprefix("base."): v.double() for k, v in InitialWeights.for_network(net, 0).base.items()}
     x = small.batch([0]).x
     plain = net.base.apply(weights, x)
     normals = torch.randn((4000, *plain.shape[1:]), generator=generator("drop"), dtype=torch.float64)

@@ -90,7 +90,7 @@ def test_a_client_that_diverges_keeps_its_state_and_is_reported(
     assert "round 1: 1 client diverged and kept the previous state: place-03" in caplog.text
     assert run.last()["diverged"] == 2
     assert run.last()["rejected"] == 2
-    start = PFedVEM(net).shared(InitialWeights.of(net, 0))["w"].double()
+    start = PFedVEM(net).shared(InitialWeights.for_network(net, 0))["w"].double()
     assert torch.equal(run.personal["mu"][3], start)
     assert all(v.isfinite().all() for v in {**run.shared, **run.personal, **run.fitted.copies}.values())
     assert not torch.equal(run.personal["mu"][0], start)

@@ -29,7 +29,7 @@ def test_either_text_of_eight_schools_has_the_exact_posterior(model: object) -> 
 @pytest.mark.cpu(4, "a climb")
 def test_the_formula_is_near_the_optimum_of_the_bound_and_a_change_costs_nothing() -> None:
     run, method, fed = fitted(centred, SCHOOLS, reweigh=False, transforms="off")
-    at = AtSites.of(method, chunk_of(run, method, fed, **{PHASE: torch.tensor(float(Phase.FINE))}))
+    at = AtSites.for_chunk(method, chunk_of(run, method, fed, **{PHASE: torch.tensor(float(Phase.FINE))}))
     for _ in range(3):
         at = at.centred().stepped()
     c = at.clients.centring

@@ -51,7 +51,7 @@ def rows(clients: int = 4, width: int = 5, ragged: bool = False) -> Batch:
     return replace(batch, x=batch.x.double(), y=batch.y.double())
 
 
-DESIGN = ColumnDesign.of(["x", "y", "count", "item"], {"item": ("a", "b", "c")})
+DESIGN = ColumnDesign.from_columns(["x", "y", "count", "item"], {"item": ("a", "b", "c")})
 
 
 #: name of a wrong model -> its line
@@ -150,10 +150,10 @@ def labels(batch: ColumnBatch) -> None:
 
 def test_events_of_labels_and_counts_are_fitted() -> None:
     """A label beyond the last is impossible, and says nothing of the model; torch's multinomial density has no vmap."""
-    design = ColumnDesign.of(DESIGN.columns)
+    design = ColumnDesign.from_columns(DESIGN.columns)
     batch = rows()
     sites = check_model(labels, design, batch)
-    look = Look.of(labels, design, sites, batch)
+    look = Look.for_model(labels, design, sites, batch)
     site = look.run(look.batch, look.v).nodes["kinds"]
     torch.testing.assert_close(log_prob(site), site["fn"].log_prob(site["value"]))
     zero = {
@@ -186,7 +186,7 @@ def test_single_precision_columns_are_refused() -> None:
 
 
 def test_many_latents_of_rows_that_are_independent_are_none_too_many() -> None:
-    design = ColumnDesign.of(DESIGN.columns, DESIGN.level_names, rows=200)
+    design = ColumnDesign.from_columns(DESIGN.columns, DESIGN.level_names, rows=200)
     assert len(check_model(latents_of_rows, design).client_start) == 200
 
 
@@ -281,6 +281,6 @@ def test_right_models_pass(model: Callable, made_up: bool) -> None:
 
 
 def test_latents_of_rows_pass_where_the_most_rows_are_known() -> None:
-    design = ColumnDesign.of(DESIGN.columns, DESIGN.level_names, rows=5)
+    design = ColumnDesign.from_columns(DESIGN.columns, DESIGN.level_names, rows=5)
     sites = check_model(latents_of_rows, design, rows(ragged=True))
     assert [(of.name, of.shape, of.level) for of in sites.clients] == [("e", (1, 5), "data")]

@@ -218,7 +218,10 @@ def test_an_exploration_without_some_client_is_given_up_in_one_line(caplog: pyte
 def test_honest_clients_of_other_sizes_do_not_stand_out(place: int) -> None:
     """Ten and six clients of 3 to 59 rows, in which norms named one and three of them."""
     rows = {4: (23, 5, 4, 9, 28, 27, 10, 20, 35, 3), 15: (18, 15, 35, 3, 4, 19)}[place]
-    method, federation = AnyModel(ColumnDesign.of(COLUMNS), poisson, **FEW), federation_of(counts(rows, place))
+    method, federation = (
+        AnyModel(ColumnDesign.from_columns(COLUMNS), poisson, **FEW),
+        federation_of(counts(rows, place)),
+    )
     run = fitted(method, federation)
     assert run.watched is not None
     assert run.watched.named == []

@@ -123,7 +123,7 @@ MODELS = {
 
 
 def clients_of(model: Callable, column: str, data: Tensor, mask: Tensor | None = None) -> Clients:
-    design = ColumnDesign.of([column])
+    design = ColumnDesign.from_columns([column])
     sites = read_sites(model, design.template(data))
     return Clients(model, sites, design, data[:, None], mask, torch.ones(len(data), len(sites.client_start), dtype=F64))
 

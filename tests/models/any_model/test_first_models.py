@@ -20,7 +20,7 @@ from hierfl.data.column_federation import column_federation
 from hierfl.elpd import elpd_value
 from hierfl.models.any_model.checking import check_model
 
-DESIGN = ColumnDesign.of(["x", "y"])
+DESIGN = ColumnDesign.from_columns(["x", "y"])
 
 
 def alone(batch: ColumnBatch) -> None:

@@ -72,7 +72,7 @@ def plate(model: Any) -> tuple[Clients, Tensor, Tensor]:
     log_exposure[1, 0], y[1, 0] = -torch.inf, 0.0  # nobody was there, and nothing was counted
     mask = torch.ones(count, rows, dtype=torch.bool)
     mask[3, 2:] = False
-    design = ColumnDesign.of(["log_exposure", "y"])
+    design = ColumnDesign.from_columns(["log_exposure", "y"])
     columns = torch.stack([log_exposure, y], 1)
     sites = read_sites(model, design.template(y))
     centring = torch.rand(count, 1, generator=generator, dtype=F64)

@@ -41,7 +41,7 @@ def posterior(model: Callable, rows: int) -> tuple[Tensor, Tensor]:
     federation = Federation.from_frame(
         frame, client="site", y="target", x=["y"], test=0.0, task="regression", standardise=False, spellings="keep"
     )
-    method = AnyModel(ColumnDesign.of(["y"], rows=rows), model, reweigh=False)
+    method = AnyModel(ColumnDesign.from_columns(["y"], rows=rows), model, reweigh=False)
     run = fit(method, federation, 30, splits=(), dtype=torch.float64, progress=False)
     return run.shared[MEAN], run.shared[PRECISION]
 

@@ -62,7 +62,9 @@ def test_who_is_smaller_than_a_batch_trains_all_the_same(small: Federation, net:
 
 def test_local_trains_everybody_whoever_reports(small: Federation, net: Architecture) -> None:
     run = fitted(Local(net), small, 1, participation=0.3)
-    assert ((run.personal["mu"] - Local(net).personal(InitialWeights.of(net, 0))["mu"]).abs().amax(1) > 1e-4).all()
+    assert (
+        (run.personal["mu"] - Local(net).personal(InitialWeights.for_network(net, 0))["mu"]).abs().amax(1) > 1e-4
+    ).all()
 
 
 @pytest.mark.parametrize("method", [PFedMe, Scaffold, IFCA, FedAvgFT, PerFedAvg, FedProx])
@@ -102,13 +104,13 @@ def test_defaults_do_not_switch_a_method_off(small: Federation, net: Architectur
     locals_ = torch.stack(
         [net.vector({k: alone.personal[k][j] for k in net.base.names}, alone.personal["mu"][j]) for j in range(7)]
     )
-    begin = FedProx(net).begin(InitialWeights.of(net, 0)).double()
+    begin = FedProx(net).begin(InitialWeights.for_network(net, 0)).double()
     assert (fitted(FedProx(net), small, 2).shared["w"] - vector).abs().max() > 1e-3
     assert (fitted(Ditto(net), small, 2).personal["v"] - locals_).abs().max() > 1e-2
     assert (fitted(APFL(net), small, 2).personal["v"] - locals_).abs().max() > 1e-2
     assert (fitted(PFedMe(net), small, 2).shared["w"] - begin).abs().max() > 1e-3
     assert (
-        fitted(PFedBayes(net), small, 2).shared["spread"] - PFedBayes(net).spread(InitialWeights.of(net, 0))
+        fitted(PFedBayes(net), small, 2).shared["spread"] - PFedBayes(net).spread(InitialWeights.for_network(net, 0))
     ).abs().max() > 1e-6
     assert (fitted(FedPer(net), small, 2).shared["base.1.weight"] - avg.shared["base.1.weight"]).abs().max() > 1e-4
 

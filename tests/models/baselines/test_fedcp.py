@@ -197,7 +197,7 @@ def test_the_head_that_is_sent_goes_by_the_policy(share: float, uneven: Federati
 def test_all_contexts_are_that_of_the_common_start(uneven: Federation, net: Architecture) -> None:
     """Whatever clients have learned: a softmax's slopes sum to zero over classes. Heads themselves differ."""
     run = fitted(FedCP(net, **COMMON), uneven, 3)
-    start = FedCP(net).personal(InitialWeights.of(net, 0))["mu"]
+    start = FedCP(net).personal(InitialWeights.for_network(net, 0))["mu"]
     for mu in run.personal["mu"]:
         torch.testing.assert_close(context(mu), context(start), rtol=1e-10, atol=1e-12)
     assert (run.personal["mu"][0] - run.personal["mu"][1]).abs().max() > 1e-2
@@ -206,7 +206,7 @@ def test_all_contexts_are_that_of_the_common_start(uneven: Federation, net: Arch
 def test_heads_that_agree_are_sent_as_they_are(uneven: Federation, net: Architecture) -> None:
     """Whatever the policy, what is sent lies between the two heads."""
     run = fitted(FedCP(net, epochs=0), uneven, 2)
-    start = FedCP(net).shared(InitialWeights.of(net, 0))["w"]
+    start = FedCP(net).shared(InitialWeights.for_network(net, 0))["w"]
     torch.testing.assert_close(run.shared["w"], start.double(), rtol=1e-12, atol=1e-14)
 
 
@@ -274,5 +274,5 @@ def test_networks_and_data_that_fit(lines: Federation, uneven: Federation) -> No
         assert all(v.isfinite().all() for v in run.shared.values())
     fed = pictures()
     norm = architecture("bncnn:2:5", fed)
-    run, start = fitted(FedCP(norm, epochs=1), fed, 1), InitialWeights.of(norm, 0).base
+    run, start = fitted(FedCP(norm, epochs=1), fed, 1), InitialWeights.for_network(norm, 0).base
     assert all((run.shared[k] - start[k]).abs().max() > 1e-6 for k in norm.base.names if k.endswith("running_mean"))

@@ -231,7 +231,7 @@ def test_descent_finds_the_mode_of_the_tilted_posterior(lines: Federation) -> No
 
 def test_small_clients_beside_a_narrow_cavity_do_not_diverge(small: Federation, net: Architecture) -> None:
     """Steps of 0.05 on a cavity of precision 10^6 beside two examples."""
-    start = FedEP(net, **COMMON).begin(InitialWeights.of(net, 0)).double()
+    start = FedEP(net, **COMMON).begin(InitialWeights.for_network(net, 0)).double()
     method = FedEP(net, **COMMON)
     chunk = rows_of(method, small, precision=torch.full((net.d,), 1e6, dtype=torch.float64))
     after = method.local()[0].run(chunk, 0).values["w"]
@@ -243,7 +243,7 @@ def test_what_is_sent(small: Federation, net: Architecture) -> None:
     for factors_, more in (("own", set()), ("one", {"examples"})):
         method = FedEP(net, factors=factors_, **COMMON)
         chunk = method.local()[0].run(rows_of(method, small, precision=torch.ones(net.d).double()), 0)
-        personal = {k: v.double() for k, v in method.personal(InitialWeights.of(net, 0)).items()}
+        personal = {k: v.double() for k, v in method.personal(InitialWeights.for_network(net, 0)).items()}
         server = Rounds(method, small, chunk.shared, personal)
         messages = server.messages(chunk)
         assert set(messages) == {"posterior", *more}
@@ -279,7 +279,7 @@ def test_networks_and_settings_that_fit(lines: Federation, net: Architecture) ->
     assert run.shared["w"].isfinite().all()
     fed = pictures()
     norm = architecture("bncnn:2:5", fed)
-    run, start = fitted(FedEP(norm, epochs=2), fed, 2), InitialWeights.of(norm, 0).base
+    run, start = fitted(FedEP(norm, epochs=2), fed, 2), InitialWeights.for_network(norm, 0).base
     statistics = {k: v for k, v in run.shared.items() if k.endswith("running_var")}
     assert statistics
     assert all((v > 0).all() and (v - start[k]).abs().max() > 1e-6 for k, v in statistics.items())

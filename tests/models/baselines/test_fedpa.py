@@ -80,7 +80,7 @@ def test_rounds_are_a_plain_loop_of_the_papers_formulas(shrinkage: float, small:
 
 def test_with_one_sample_it_is_fedavg_with_iterate_averaging(small: Federation, net: Architecture) -> None:
     method = FedPA(net, epochs=3, burn=2, momentum=0.0, **PLAIN, **COMMON)
-    run, w, total = fitted(method, small, 1), method.begin(InitialWeights.of(net, 0)).double(), 0
+    run, w, total = fitted(method, small, 1), method.begin(InitialWeights.for_network(net, 0)).double(), 0
     for j in range(7):
         chunk = ClientChunk(method, small, [j], 1, 0, {}, {})
         total = total + len(small.train[j]) * iterates(net, chunk, w, 3, 0.0)[2].mean(0)
@@ -194,7 +194,7 @@ def test_networks_and_settings_that_fit(lines: Federation, net: Architecture) ->
     assert run.shared["w"].isfinite().all()
     fed = pictures()
     norm = architecture("bncnn:2:5", fed)
-    run, start = fitted(FedPA(norm, epochs=2, server_momentum=0.9), fed, 3), InitialWeights.of(norm, 0).base
+    run, start = fitted(FedPA(norm, epochs=2, server_momentum=0.9), fed, 3), InitialWeights.for_network(norm, 0).base
     statistics = {k: v for k, v in run.shared.items() if k.endswith("running_var")}
     assert statistics
     assert all((v > 0).all() and (v - start[k]).abs().max() > 1e-6 for k, v in statistics.items())

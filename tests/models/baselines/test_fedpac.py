@@ -264,7 +264,7 @@ def test_networks_and_data_that_fit(lines: Federation, skewed: Federation) -> No
     assert all(v.isfinite().all() for v in (*run.shared.values(), *run.personal.values()))
     fed = pictures()
     norm = architecture("bncnn:2:5", fed)
-    run, start = fitted(FedPAC(norm, epochs=1), fed, 2), InitialWeights.of(norm, 0).base
+    run, start = fitted(FedPAC(norm, epochs=1), fed, 2), InitialWeights.for_network(norm, 0).base
     assert all((run.shared[k] - start[k]).abs().max() > 1e-6 for k in norm.base.names if k.endswith("running_mean"))
 
 
@@ -276,7 +276,7 @@ def test_whatever_adds_messages_up_refuses_them(skewed: Federation, net: Archite
             return {"heads": [Codec(Quantise())]}
 
     method = Masked(net)
-    shared = method.shared(InitialWeights.of(net, 0))
+    shared = method.shared(InitialWeights.for_network(net, 0))
     with pytest.raises(UserError, match="looked at one by one: they pass no pipeline"):
         Exchange(method.exchange(), method.pipeline(), method.expand, shared)
     with pytest.raises(UserError, match="the messages of 'heads' are looked at one by one, and ranks send sums"):

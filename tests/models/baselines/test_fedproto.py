@@ -246,7 +246,7 @@ def test_networks_and_data_that_fit(lines: Federation, skewed: Federation) -> No
     torch.testing.assert_close(run.shared["centroids"][1], expected[1], rtol=1e-10, atol=1e-12)
     fed = pictures()
     norm = architecture("bncnn:2:5", fed)
-    run, start = fitted(FedProto(norm, epochs=1), fed, 2), InitialWeights.of(norm, 0).base
+    run, start = fitted(FedProto(norm, epochs=1), fed, 2), InitialWeights.for_network(norm, 0).base
     own = {k: v for k, v in run.personal.items() if k.endswith("running_mean")}
     assert own
     assert all((v - start[k]).abs().max() > 1e-6 for k, v in own.items())

@@ -24,7 +24,7 @@ from hierfl.ppl.restrict import Restrict
 def test_a_network_is_a_function_of_one_vector(spec: str) -> None:
     fed = blobs([6, 4], features=16) if spec.startswith(("mlp", "lin")) else pictures()
     net = architecture(spec, fed)
-    start = InitialWeights.of(net, 0)
+    start = InitialWeights.for_network(net, 0)
     base = {k: v.double() for k, v in start.base.items()}
     x = fed.batch([0, 1]).x
     apart = net.head(start.head, net.base.apply(net.base.parameters_from(base), x))
@@ -54,14 +54,14 @@ def test_a_prior_without_strength_leaves_fedavg(small: Federation, net: Architec
     prox, avg = fitted(FedProx(net, mu=1e-12, **common), small, 3), fitted(FedAvg(net, **common), small, 3)
     expected = net.vector(avg.shared, avg.shared["w"])
     assert torch.allclose(prox.shared["w"], expected, rtol=1e-8, atol=1e-10)
-    assert not torch.allclose(prox.shared["w"], FedProx(net).begin(InitialWeights.of(net, 0)), atol=1e-3)
+    assert not torch.allclose(prox.shared["w"], FedProx(net).begin(InitialWeights.for_network(net, 0)), atol=1e-3)
 
 
 def test_fedprox_is_coordinate_ascent_on_the_hierarchical_model(lines: Federation) -> None:
     """Exact inner solves and n_j weights: w_j and w are set in turn to the maxima of log p(D, w_1..w_J | w)."""
     mu, quadratics = 2.0, Quadratics(lines)
     method = FedProx(linear(lines), mu=mu, epochs=250, lr=0.03, batch=WHOLE, momentum=0.8)
-    w = method.begin(InitialWeights.of(method.network, 0)).double()
+    w = method.begin(InitialWeights.for_network(method.network, 0)).double()
     for _ in range(3):
         own = quadratics.around(w, mu * quadratics.n)
         w = (quadratics.n[:, None] * own).sum(0) / quadratics.n.sum()

@@ -232,5 +232,5 @@ def test_networks_and_data_that_fit(lines: Federation, skewed: Federation) -> No
     assert all(v.isfinite().all() for v in run.shared.values())
     fed = pictures()
     net: Architecture = architecture("bncnn:2:5", fed)
-    run, start = fitted(FedROD(net, epochs=1), fed, 1), InitialWeights.of(net, 0).base
+    run, start = fitted(FedROD(net, epochs=1), fed, 1), InitialWeights.for_network(net, 0).base
     assert all((run.shared[k] - start[k]).abs().max() > 1e-6 for k in net.base.names if k.endswith("running_mean"))

@@ -45,7 +45,7 @@ def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
             Network(nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.Tanh()), weights="drawn"), LinearHead(5, 3)
         )
     generator = torch.Generator().manual_seed(0)
-    w = net.vector(InitialWeights.of(net, 0).base, InitialWeights.of(net, 0).head).double()
+    w = net.vector(InitialWeights.for_network(net, 0).base, InitialWeights.for_network(net, 0).head).double()
     w = w + 0.1 * torch.randn(len(w), generator=generator, dtype=torch.float64)
     x, y = small.examples(small.train[0])
     three, a = torch.arange(21).split(7), 0.3

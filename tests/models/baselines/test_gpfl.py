@@ -168,7 +168,7 @@ def test_with_the_valve_held_open_it_is_two_heads_on_one_base(skewed: Federation
     """Features are what they are: the valve's last layer is zero, so that both conditions do nothing."""
     method = HeldValve(net, lam=0.0, mu=0.0, momentum=0.0, **COMMON)
     assert_rounds_are_the_loops(method, skewed, 0.0, 0.0, held=("valve.",))
-    start = {k: v.double() for k, v in method.shared(InitialWeights.of(net, 0)).items()}
+    start = {k: v.double() for k, v in method.shared(InitialWeights.for_network(net, 0)).items()}
     z = features(start, skewed.x)
     assert torch.equal(valve(start, z, start["E"][1]), z)
 
@@ -283,5 +283,5 @@ def test_networks_and_data_that_fit(lines: Federation, skewed: Federation) -> No
         assert all(v.isfinite().all() for v in run.shared.values())
     fed = pictures()
     norm = architecture("bncnn:2:5", fed)
-    run, start = fitted(GPFL(norm, epochs=1), fed, 1), InitialWeights.of(norm, 0).base
+    run, start = fitted(GPFL(norm, epochs=1), fed, 1), InitialWeights.for_network(norm, 0).base
     assert all((run.shared[k] - start[k]).abs().max() > 1e-6 for k in norm.base.names if k.endswith("running_mean"))

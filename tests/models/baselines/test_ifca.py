@@ -47,7 +47,7 @@ def test_ifca_finds_who_belongs_together() -> None:
 
 
 def test_a_cluster_that_nobody_chooses_stays(small: Federation, net: Architecture) -> None:
-    start = InitialWeights.of(net, 0)
+    start = InitialWeights.for_network(net, 0)
     method = IFCA(net, clusters=3)
     heads = method.shared(start)["w"]
     assert len({tuple(h.tolist()) for h in heads}) == 3  # equal ones would be chosen alike for ever

@@ -39,7 +39,7 @@ def test_fedrep_with_a_common_frozen_head_is_fedavg_on_the_base(small: Federatio
 def test_lg_fedavg_shares_the_top_and_keeps_what_is_below(small: Federation) -> None:
     net = architecture("mlp:5,4", small)
     one, two = LGFedAvg(net), LGFedAvg(net, top=2)
-    start = InitialWeights.of(net, 0)
+    start = InitialWeights.for_network(net, 0)
     assert set(one.shared(start)) == {"w"}
     assert set(two.shared(start)) == {"w", "base.3.weight", "base.3.bias"}
     assert set(two.personal(start)) == {"base.1.weight", "base.1.bias"}
@@ -60,7 +60,7 @@ def test_lg_fedavg_shares_the_top_and_keeps_what_is_below(small: Federation) -> 
 def test_lg_fedavg_keeps_batch_norm_with_its_layer() -> None:
     net = architecture("bncnn:2:5", pictures())
     method = LGFedAvg(net, top=2)
-    shared = set(method.shared(InitialWeights.of(net, 0)))
+    shared = set(method.shared(InitialWeights.for_network(net, 0)))
     norm = {k for k in net.base.norm_names if k in shared}
     assert norm
     assert {k.rpartition(".")[2] for k in norm} == {"weight", "bias", "running_mean", "running_var"}

@@ -90,7 +90,7 @@ def test_rounds_are_a_plain_loop_of_the_papers_formula(fed: Federation, net: Arc
     """Some report; who does not keeps the network of the last round in which it took part."""
     method = MOON(net, mu=3.0, tau=0.7, projection=6, momentum=0.0, **COMMON)
     ready = Fit(method, fed, Options(rounds=5, participation=0.5, dtype=torch.float64, evaluate_every=10))
-    start = {k: v.double() for k, v in InitialWeights.of(method.network, 0).base.items()}
+    start = {k: v.double() for k, v in InitialWeights.for_network(method.network, 0).base.items()}
     last = [{k.removeprefix("base."): v for k, v in start.items()} for _ in range(5)]
     old = 0
     for number in range(1, 6):
@@ -178,16 +178,16 @@ def test_predictions_are_the_shared_networks(fed: Federation, net: Architecture)
 
 def test_the_projection_head(fed: Federation, net: Architecture) -> None:
     """Two layers with a ReLU between them, behind a base network that begins as it would without them."""
-    made, plain = MOON(net).network, InitialWeights.of(net, 3)
+    made, plain = MOON(net).network, InitialWeights.for_network(net, 3)
     assert made.head.features == 256
     assert {k: tuple(s) for k, s in made.base.shapes.items()} == {
         "1.weight": (5, 4), "1.bias": (5,), "3.weight": (5, 5), "3.bias": (5,), "5.weight": (256, 5), "5.bias": (256,)
     }  # fmt: skip
-    start = InitialWeights.of(made, 3)
+    start = InitialWeights.for_network(made, 3)
     assert all(torch.equal(v, start.base[k]) for k, v in plain.base.items())
     small = projected(net, 6)
     x = fed.examples(fed.test[0])[0]
-    values = {k.removeprefix("base."): v.double() for k, v in InitialWeights.of(small, 0).base.items()}
+    values = {k.removeprefix("base."): v.double() for k, v in InitialWeights.for_network(small, 0).base.items()}
     found = small.base.apply(values, x[None])[0]
     torch.testing.assert_close(found, features(values, x), rtol=1e-12, atol=1e-14)
     assert (found < 0).any()
@@ -227,7 +227,7 @@ def test_networks_and_data_that_fit(lines: Federation, fed: Federation) -> None:
         assert (seen[0] < 1e-12) == like
     norms = pictures()
     net = architecture("bncnn:2:5", norms)
-    run, start = fitted(MOON(net, epochs=1, projection=0), norms, 2), InitialWeights.of(net, 0).base
+    run, start = fitted(MOON(net, epochs=1, projection=0), norms, 2), InitialWeights.for_network(net, 0).base
     for name in (k for k in net.base.names if k.endswith("running_mean")):
         last = run.personal[name.replace("base.", "last.")]
         assert (run.shared[name] - start[name]).abs().max() > 1e-6

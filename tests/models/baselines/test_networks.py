@@ -42,13 +42,13 @@ def test_batch_norm_is_averaged_or_refused() -> None:
         IFCA(net, scope="all")
     for method in (FedProx, Scaffold, FedAvgFT, PerFedAvg, IFCA):
         run = fitted(method(net), fed, 1)
-        before = InitialWeights.of(net, 0).base
+        before = InitialWeights.for_network(net, 0).base
         moved = [k for k in net.base.names if k.endswith("running_mean")]
         assert all((run.shared[k] - before[k]).abs().max() > 1e-6 for k in moved), method.__name__
     # ... as FedAvg does it
     common = {"epochs": 1, "lr": 0.01, "batch": WHOLE, "momentum": 0.0}
     prox, avg = fitted(FedProx(net, mu=1e-12, **common), fed, 2), fitted(FedAvg(net, **common), fed, 2)
-    for name in net.statistics(InitialWeights.of(net, 0).base):
+    for name in net.statistics(InitialWeights.for_network(net, 0).base):
         assert torch.allclose(prox.shared[name], avg.shared[name], rtol=1e-8), name
 
 
@@ -67,7 +67,7 @@ def test_a_new_client_begins_with_what_the_federation_has_learned(small: Federat
     close = run.predict_new_client(x, given=(x, y))
     assert (population - close).abs().max() > 1e-3
     unseen = PFedMe(net).network(
-        PFedMe(net).begin(InitialWeights.of(net, 0)).double(), small.examples(small.train[0])[0][None]
+        PFedMe(net).begin(InitialWeights.for_network(net, 0)).double(), small.examples(small.train[0])[0][None]
     )
     assert (close - unseen[0].softmax(-1)).abs().max() > 0.05
     clusters = fitted(IFCA(net), small, 3)

@@ -53,7 +53,7 @@ def test_a_round_of_fola_is_torchs_own_training() -> None:
     fed = pictures()
     net = architecture("bncnn:2,3:5", fed)
     method = FOLA(net, epochs=3, lr=0.1, batch=WHOLE, momentum=0.0, c=0.7, clip=1e9, epsilon=1e-2)
-    begun = {k: v.double() for k, v in method.shared(InitialWeights.of(net, 0)).items()}
+    begun = {k: v.double() for k, v in method.shared(InitialWeights.for_network(net, 0)).items()}
     w, precision = begun["w.mean"], begun["w.precision"]
     norms = {k.removeprefix("base."): v for k, v in begun.items() if k.startswith("base.")}
     top, bottom, examples, averaged = torch.zeros_like(w), torch.zeros_like(w), 0, dict.fromkeys(norms, 0.0)

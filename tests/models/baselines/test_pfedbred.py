@@ -192,7 +192,7 @@ def test_rows_do_not_depend_on_who_is_beside_them(form: str, small: Federation) 
     for run in runs[1:]:
         torch.testing.assert_close(run.personal["theta"], runs[0].personal["theta"], rtol=1e-9, atol=1e-11)
         torch.testing.assert_close(run.shared["w"], runs[0].shared["w"], rtol=1e-9, atol=1e-11)
-    begin = method.begin(InitialWeights.of(drop, 0)).double()
+    begin = method.begin(InitialWeights.for_network(drop, 0)).double()
     assert ((runs[0].personal["theta"] - begin).abs().amax(1) > 1e-3).all()
 
 

@@ -138,7 +138,7 @@ def test_a_client_of_one_class_says_nothing_of_the_features(skewed: Federation) 
         torch.testing.assert_close(alone.shared[k], v, rtol=1e-8, atol=1e-10)
     train = [torch.cat([t[skewed.y[t] == skewed.y[t[0]]]] * 5)[:5] for t in skewed.train]
     single = dataclasses.replace(skewed, train=train)
-    before = InitialWeights.of(method.network, 0).base
+    before = InitialWeights.for_network(method.network, 0).base
     for k, v in fitted(method, single, 1).shared.items():
         torch.testing.assert_close(v.double(), before[k].double() * (1 - 0.1 * 1e-3), rtol=1e-12, atol=1e-14)
 
@@ -245,4 +245,4 @@ def test_networks_and_data_that_fit(skewed: Federation) -> None:
     for silent in ({"gibbs": 3}, {"draws": 4}, {"unseen": 0.1}):
         with pytest.raises(UserError, match="changes nothing in a regression"):
             PFedGP(architecture("mlp:5", slopes(SIZES), noise=NOISE), **silent)
-    assert InitialWeights.of(architecture("mlp:5", skewed), 0).base
+    assert InitialWeights.for_network(architecture("mlp:5", skewed), 0).base

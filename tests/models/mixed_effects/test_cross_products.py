@@ -36,7 +36,7 @@ def rows_of(df, formula: str, **how) -> ClientChunk:
     """All clients as they begin, with their sums."""
     federation, design = from_formula(df, formula, **how)
     method, fed = MixedEffects(design), federation.to("cpu", torch.float64)
-    begin, clients = InitialWeights.of(design, 0), federation.clients
+    begin, clients = InitialWeights.for_network(design, 0), federation.clients
     shared = {k: v.double() for k, v in method.shared(begin).items()}
     own = {k: v.expand(clients, 1, *v.shape) for k, v in method.personal(begin).items()}
     order = sorted(range(clients), key=lambda j: -len(fed.train[j]))
@@ -180,7 +180,7 @@ def test_a_climb_that_ends_on_the_other_side_of_zero_says_the_same() -> None:
     method = MixedEffects(chunk.method.network, draws=0)
     search, ends = PopulationSearch(method), []
     for sign in (1.0, -1.0):
-        shared = {**method.shared(InitialWeights.of(method.network, 0))}
+        shared = {**method.shared(InitialWeights.for_network(method.network, 0))}
         shared["effects.root"] = shared["effects.root"] * torch.tensor([sign, sign, 1.0]).double()
         shared["effects.at"] = torch.cat([shared["effects.root"], shared["effects.at"][3:]])
         memory: dict = {}

@@ -119,7 +119,7 @@ def test_derivatives_in_items_effects(nodes: int, formula: str) -> None:
     """With one node they are those of the height at the mode, which follows; of no other number."""
     federation, design = from_formula(few(5, 3), formula, family="binomial", client="person")
     method = MixedEffects(design, nodes=nodes)
-    begin = InitialWeights.of(design, 0)
+    begin = InitialWeights.for_network(design, 0)
     shared = {k: v.double() for k, v in method.shared(begin).items()}
     own = {k: v.expand(5, 1, *v.shape) for k, v in method.personal(begin).items()}
     chunk = ClientChunk(method, federation.to("cpu", torch.float64), range(5), 1, 0, shared, own)

@@ -33,7 +33,7 @@ def asked(formula: str, family: str, nodes: int, entries: list[float], **more: s
     """A method, its clients, and all shared values at numbers (k,) that are not the estimates."""
     federation, design = from_formula(rows(), formula, family=family, **more)
     method = MixedEffects(design, nodes=nodes)
-    start = InitialWeights.of(design, 0)
+    start = InitialWeights.for_network(design, 0)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     everyone = list(range(federation.clients))[::-1]
     own = {k: v.expand(len(everyone), 1, *v.shape) for k, v in method.personal(start).items()}
@@ -87,6 +87,6 @@ def test_a_formula_does_not_mix_clients(formula: str, family: str) -> None:
     """What a fit of another network asks before it begins."""
     federation, design = from_formula(rows(), formula, family=family)
     method = MixedEffects(design)
-    start = InitialWeights.of(design, 0)
+    start = InitialWeights.for_network(design, 0)
     shared = {k: v.double() for k, v in method.shared(start).items()}
     check_rows(method, federation.to(dtype=torch.float64), shared, method.personal(start))

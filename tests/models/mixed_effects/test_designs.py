@@ -17,9 +17,9 @@ from hierfl.nn.networks.build import architecture
 
 def test_designs_that_cannot_be() -> None:
     for make, words in (
-        (lambda: Design.of([], ["1"]), "at least one fixed"),
-        (lambda: Design.of(["1"], ["1"], "cauchy"), "unknown family 'cauchy'"),  # type: ignore[arg-type]
-        (lambda: Design.of(["1"], ["1"], "poisson", extras=("known",)), "belong to a gaussian"),
+        (lambda: Design.from_columns([], ["1"]), "at least one fixed"),
+        (lambda: Design.from_columns(["1"], ["1"], "cauchy"), "unknown family 'cauchy'"),  # type: ignore[arg-type]
+        (lambda: Design.from_columns(["1"], ["1"], "poisson", extras=("known",)), "belong to a gaussian"),
     ):
         with pytest.raises(UserError, match=words):
             make()

@@ -45,7 +45,7 @@ def test_the_maximum_is_that_of_the_approximation_that_is_asked_for(family: str,
         from hierfl.models.mixed_effects.likelihood.quadrature.integral import log_marginals
 
         with torch.no_grad():
-            problem = Problem.of(method, batch, {"beta": beta, "root": root})
+            problem = Problem.from_batch(method, batch, {"beta": beta, "root": root})
             return float(log_marginals(problem, *problem.mode(torch.zeros(12, 1).double())).sum())
 
     best = height(shared["beta"], shared["root"])
@@ -89,7 +89,7 @@ def test_a_mode_is_found_from_anywhere() -> None:
     root = method.covariance.matrix(torch.tensor([1.0, 0.3, 0.7]).double())
     for shift in (-8.0, 0.0, 8.0):
         values = {"beta": torch.tensor([shift, shift]).double(), "root": method.covariance.of_matrix(root)}
-        problem = Problem.of(method, batch, values)
+        problem = Problem.from_batch(method, batch, values)
         u, (factor,) = problem.mode(torch.zeros(8, 2).double())
         b = (u @ root.T)[None, :, None].requires_grad_()
         view = {"effects.beta": values["beta"], "effects.root": values["root"]}
@@ -170,7 +170,7 @@ def test_a_point_far_away_can_be_sent(family: str) -> None:
     df = counts("poisson", 4)
     fed, design = from_formula(df, "y ~ 1 + x + (1 | site)", family=family)  # type: ignore[arg-type]
     method = MixedEffects(design)
-    start = method.personal(InitialWeights.of(method.network, 0))
+    start = method.personal(InitialWeights.for_network(method.network, 0))
     rows = {k: v.expand(4, 1, *v.shape) for k, v in start.items()}
     search = PopulationSearch(method)
     points = torch.zeros(search.points, method.k).double()

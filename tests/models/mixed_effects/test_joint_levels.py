@@ -48,7 +48,7 @@ def dense(fitted: mixed_model, j: int) -> tuple[Tensor, list[Tensor], Tensor, Te
     columns = method.network.split(federation.x[None, rows])
     z = []
     for level in method.at_site:
-        own, group = columns.of(level.kind)
+        own, group = columns.for_level(level.kind)
         groups = level.size if level.inside else 1
         place = torch.zeros(len(rows), dtype=torch.long) if group is None else group[0].long()
         one = torch.nn.functional.one_hot(place, groups).double()
@@ -104,7 +104,7 @@ def test_sparse_and_dense_sums_are_the_same(share: float) -> None:
     rng = np.random.default_rng(0)
     e = torch.as_tensor(rng.normal(size=(2, 40, 1, 12)) * (rng.random((2, 40, 1, 12)) < share))
     p = torch.as_tensor(rng.random((3, 2, 40, 1, 1)))
-    schur = Schur.of(e)
+    schur = Schur.from_blocks(e)
     assert bool(schur.maps) == (share < 0.1)
     wanted = torch.einsum("sgi,dsg,sgj->dsij", e[:, :, 0], p[..., 0, 0], e[:, :, 0])
     torch.testing.assert_close(schur(p), wanted)

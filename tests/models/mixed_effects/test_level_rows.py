@@ -54,7 +54,7 @@ def test_sites_find_what_the_table_would(family: str, formula: str, tmp_path: Pa
     most = max(rows.patient.nunique() for rows in tables.values()) if "patient" in used else 0
     if network.inner is not None:  # which each site knows of its own; one federation of all needs the most
         assert network.inner.most == 1
-        network = Design.of(
+        network = Design.from_columns(
             network.fixed, network.random, network.family, network.extras, blocks=network.blocks,
             centre=network.centre, scale=network.scale, fixed_units=network.fixed_units,
             random_units=network.random_units, inner=replace(network.inner, most=most), outer=network.outer,

@@ -28,7 +28,7 @@ def test_a_likelihood_is_chosen_once_and_levels_are_in_the_order_of_the_numbers(
     family: str, inner: Grouping | None, outer: Grouping | None, kind: type
 ) -> None:
     extras = [name for name, level in (("inner", inner), ("outer", outer)) if level]
-    design = Design.of(["Intercept"], ["Intercept"], family, extras, levels=3, inner=inner, outer=outer)
+    design = Design.from_columns(["Intercept"], ["Intercept"], family, extras, levels=3, inner=inner, outer=outer)
     method = MixedEffects(design)
     assert type(method.likelihood) is kind
     assert method.likelihood is method.likelihood

@@ -81,7 +81,7 @@ def test_masks_refuse_it() -> None:
     """Where only sums may be seen there is nothing to look at one by one."""
     _, design = from_formula(table(5), FORMULA)
     method = Masked(design, one_round=True)
-    shared = method.shared(InitialWeights.of(design, 0))
+    shared = method.shared(InitialWeights.for_network(design, 0))
     with pytest.raises(UserError, match="looked at one by one: they pass no pipeline"):
         Exchange(method.exchange(), method.pipeline(), method.expand, shared)
 
@@ -96,7 +96,7 @@ def test_individual_messages_are_put_in_their_places() -> None:
     """Rejected ones are zeros, in whatever order they come."""
     _, design = from_formula(table(5), FORMULA)
     method = MixedEffects(design, one_round=True)
-    shared = method.shared(InitialWeights.of(design, 0))
+    shared = method.shared(InitialWeights.for_network(design, 0))
     exchange = Exchange(method.exchange(), {}, method.expand, shared)
     assert exchange.individual == ["effects"]
     receiver = Receiver(exchange, shared, 4, torch.device("cpu"), 0.0)

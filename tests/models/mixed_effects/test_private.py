@@ -78,7 +78,7 @@ def test_what_is_sent_has_the_noise_of_the_plan_and_is_made_once() -> None:
     df = pd.concat([table("intercept", 0).assign(site=f"{k}") for k in range(60)])
     method, federation, options = private(FORMULAS["intercept"], df)
     federation = federation.to("cpu", torch.float64)
-    begin, clients = InitialWeights.of(method.network, 0), len(federation.ids)
+    begin, clients = InitialWeights.for_network(method.network, 0), len(federation.ids)
     own = {k: v.expand(clients, 1, *v.shape) for k, v in method.personal(begin).items()}
     shared = {k: v.double() for k, v in method.shared(begin).items()}
     privacy = privacy_of(method, options)
@@ -115,7 +115,7 @@ def test_without_noise_it_is_the_restricted_fit(model: str) -> None:
     raw = np.column_stack([np.ones(len(df)), df.age, df.sex == "m", df.sbp])
     v = torch.from_numpy(((raw - columns.middle) / columns.half).reshape(10, 200, -1))
     rule = study.aware.exchange()["effects"]
-    shared = {k: v.double() for k, v in study.aware.shared(InitialWeights.of(study.aware.network, 0)).items()}
+    shared = {k: v.double() for k, v in study.aware.shared(InitialWeights.for_network(study.aware.network, 0)).items()}
     shared = rule.update(shared, {"products": packed_products(v)}, replace(study.context, rule_state={}))
     fitted: Any = SimpleNamespace(method=study.aware, shared=shared, federation=SimpleNamespace(about={}))
     found = effects_table(fitted)

@@ -41,7 +41,7 @@ def clients(kind: str) -> ClientChunk:
     df = pd.DataFrame({"site": site.astype(str), "region": (site % 2).astype(str), "x": np.arange(18) % 5, "y": site})
     federation, design = from_formula(df, formula, family=family, client="site")  # type: ignore[arg-type]
     method = MixedEffects(design)
-    begin = InitialWeights.of(design, 0)
+    begin = InitialWeights.for_network(design, 0)
     shared = {k: v.double() for k, v in method.shared(begin).items()}
     own = {k: v.expand(6, 1, *v.shape) for k, v in method.personal(begin).items()}
     chunk = ClientChunk(method, federation.to("cpu", torch.float64), range(6), 1, 0, shared, own)

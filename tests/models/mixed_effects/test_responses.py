@@ -91,7 +91,7 @@ def test_a_mode_is_found_from_anywhere(family: str) -> None:
     own = {k: torch.tensor(v).double() for k, v in zip(method.response_family.starts, case.own, strict=True)}
     for shift in (-3.0, 0.0, 3.0):
         values = {"beta": torch.tensor([shift, 0.7]).double(), "root": torch.tensor([2.0]).double(), **own}
-        problem = Problem.of(method, batch, values)
+        problem = Problem.from_batch(method, batch, values)
         u, (factor,) = problem.mode(torch.zeros(8, 1).double())
         grid = torch.linspace(-8, 8, 801).double()[:, None, None].expand(-1, 8, 1)
         assert (problem.heights(u) >= problem.heights(grid).amax(0) - 1e-9).all()

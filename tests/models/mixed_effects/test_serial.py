@@ -85,7 +85,7 @@ def test_likelihood_is_the_normal_density(kind: str, inner: bool, known: bool) -
     chunk = ClientChunk(method, federation, [0, 1, 2], 0, 0, {}, kept)
     for step in method.likelihood.steps():
         chunk = step.run(chunk, "test")
-    serial = Serial.of(design.correlation)
+    serial = Serial.from_correlation(design.correlation)
     assert serial is not None
     z = torch.linspace(-3, 3, 60_001).double()
     z = z[(serial.rho(z) - rho).abs().argmin()]

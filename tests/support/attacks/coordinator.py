@@ -86,7 +86,7 @@ def initial(study: Study, totals: list[State]) -> State:
     federation, network = study.data.model(as_numbers(totals), study.loaded.cls.latent)
     method, options = study.method(network), study.options("cpu")
     del federation
-    values = method.shared(InitialWeights.of(method.network, options.seed))
+    values = method.shared(InitialWeights.for_network(method.network, options.seed))
     return {name: value.detach().to(options.dtype, copy=True) for name, value in values.items()}
 
 

@@ -27,7 +27,7 @@ def columns_above(level: Level, columns: Columns) -> Tensor:
             which are zero in the rows of others and where a group is not known. A smooth term's are there as they are.
         columns: of the rows.
     """
-    z, group = columns.of(level.kind)
+    z, group = columns.for_level(level.kind)
     if not level.crossed:
         return z
     if level.smooth:

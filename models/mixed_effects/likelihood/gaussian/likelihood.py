@@ -84,7 +84,7 @@ class Gaussian(Likelihood):
     def sums(self, values: State, batch: Callable[[], Batch]) -> Any:
         """G of clients, kept; where residuals correlate, sums that are made of their rows again."""
         if self.method.network.correlation is not None:
-            return SerialSums.of(self.method, batch())
+            return SerialSums.from_batch(self.method, batch())
         return clients_last(values["gram"])
 
     def counts(self, chunk: ClientChunk) -> Tensor:

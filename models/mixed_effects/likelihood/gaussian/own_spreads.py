@@ -103,10 +103,10 @@ class OwnSpreads(Quadrature):
     def products(self, batch: Batch) -> tuple[Products, Tensor]:
         """Of normal residuals, and what their log density is more than that of the rows, (S,)."""
         if self.method.network.family == "gaussian":
-            return Products.of(self.method, batch), torch.zeros_like(batch.y[:, 0])
+            return Products.from_batch(self.method, batch), torch.zeros_like(batch.y[:, 0])
         mask = torch.ones_like(batch.y) if batch.mask is None else batch.mask.to(batch.y)
         log_y = torch.where(mask > 0, batch.y, 1.0).log()
-        products = Products.of(self.method, replace(batch, y=log_y))
+        products = Products.from_batch(self.method, replace(batch, y=log_y))
         weight = self.method.network.split(batch.x).weight
         return products, (log_y * mask * (1.0 if weight is None else weight)).sum(-1)
 

@@ -94,7 +94,7 @@ def counts_of(method: MixedModel, batch: Batch) -> Tensor:
     region = nothing if columns.outer is None else columns.outer.amax(-1)  # where groups cross clients, no matter
     groups = list[Tensor]()
     for level in method.inside:
-        group = columns.of(level.kind)[1]
+        group = columns.for_level(level.kind)[1]
         assert group is not None
         present = batch.y.new_zeros(len(batch.y), level.size).scatter_(1, group.long(), 1.0)
         groups.append(present[:, 1:].sum(1))  # rows that fill up have number 0

@@ -59,7 +59,7 @@ class Products(NamedTuple):
     group: tuple[Tensor, int] | None
 
     @classmethod
-    def of(cls, method: MixedModel, batch: Batch) -> Products:
+    def from_batch(cls, method: MixedModel, batch: Batch) -> Products:
         """Of rows."""
         columns = method.network.split(batch.x)
         assert columns.dispersion is not None
@@ -156,7 +156,7 @@ class RowVariances(Gaussian):
         gamma = self.method.parts(numbers)[GAMMA]
         parts = []
         for part in parts_of(rows):
-            gram, counts = Products.of(self.method, part.batch()).around(gamma, first, len(numbers))
+            gram, counts = Products.from_batch(self.method, part.batch()).around(gamma, first, len(numbers))
             parts.append(expanded(self.method, gram, counts, numbers))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
@@ -164,7 +164,7 @@ class RowVariances(Gaussian):
         """See :func:`.cross_products.at_points`."""
         points, parts = shared["effects.points"], []
         for part in parts_of(rows):
-            products = Products.of(self.method, part.batch())
+            products = Products.from_batch(self.method, part.batch())
             of_part = [
                 of_points(self.method, *products.at(self.method.parts(some)[GAMMA]), some)
                 for some in points.split(products.points)
@@ -178,7 +178,7 @@ class RowVariances(Gaussian):
 
     def sums_at(self, batch: Batch, shared: State) -> tuple[Tensor, Tensor]:
         """G (m, m, S) of clients or groups, and [n, ...] as clients of one standard deviation keep them."""
-        products = Products.of(self.method, batch)
+        products = Products.from_batch(self.method, batch)
         return products.at(shared[GAMMA][None])[0][0], products.rows.mT.unsqueeze(1)
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
@@ -193,7 +193,7 @@ class RowVariances(Gaussian):
         """Moments are the mixture's own."""
         parts = []
         for part in parts_of(chunk):
-            products = Products.of(self.method, part.batch())
+            products = Products.from_batch(self.method, part.batch())
 
             def drawn(z: Mapping[str, Tensor], products: Products = products) -> tuple[Effects, Effects | None]:
                 return self._drawn(products, draws, z)

@@ -57,9 +57,9 @@ class SerialSums:
         return self.base.shape
 
     @classmethod
-    def of(cls, method: MixedModel, batch: Batch) -> SerialSums:
+    def from_batch(cls, method: MixedModel, batch: Batch) -> SerialSums:
         """One pass over rows (S, n)."""
-        serial = Serial.of(method.network.correlation)
+        serial = Serial.from_correlation(method.network.correlation)
         assert serial is not None
         e, columns = whitened_rows(method, batch)  # (S, n, m)
         number, n, m = e.shape
@@ -67,7 +67,7 @@ class SerialSums:
         client = torch.arange(number, device=e.device)[:, None].expand(number, n)
         unit, groups = client, 1
         for level in method.inside:
-            group = columns.of(level.kind)[1]
+            group = columns.for_level(level.kind)[1]
             assert group is not None
             unit, groups = client + number * group.long(), level.size
         assert columns.series is not None

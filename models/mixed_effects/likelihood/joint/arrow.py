@@ -29,7 +29,7 @@ class Arrow:
     dense: Tensor
 
     @classmethod
-    def of(cls, diagonal: Tensor, across: Tensor, rest: Tensor) -> Arrow:
+    def from_blocks(cls, diagonal: Tensor, across: Tensor, rest: Tensor) -> Arrow:
         """Of D (..., g, q, q), C (..., g, q, R) and A (..., R, R); not numbers where H is not positive definite."""
         small = root_of(diagonal + _eye(diagonal))
         half = lower_solve(small, across)

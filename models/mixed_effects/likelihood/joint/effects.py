@@ -73,7 +73,7 @@ def arrow_of(layout: Layout, blocks: Blocks, at: Reduced) -> Arrow:
 def modes(method: MixedModel, blocks: Blocks, shared: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     """u of the clients themselves (S, q), and F of their marginal precision, at shared values {name: (*shape)}."""
     values = {k: v[None] for k, v in shared.items()}
-    return modes_of(method, blocks, Reduced.of(method, blocks, Schur(blocks.across), values), values)
+    return modes_of(method, blocks, Reduced.from_blocks(method, blocks, Schur(blocks.across), values), values)
 
 
 def modes_of(
@@ -88,14 +88,14 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     """Effects' means and roots of their covariances, {name: (S, 1, *shape)}."""
     values, parts = {k: v[None] for k, v in shared.items()}, list[State]()
     for blocks in passes(blocks_of(chunk), 2):
-        at = Reduced.of(method, blocks, Schur(blocks.across), values)
+        at = Reduced.from_blocks(method, blocks, Schur(blocks.across), values)
         parts.append(conditional_of(method, blocks, at, values))
     return {k: torch.cat([part[k] for part in parts]).unsqueeze(1) for k in parts[0]}
 
 
 def conditional_of(method: MixedModel, blocks: Blocks, at: Reduced, values: State) -> State:
     """The same of sums at one point, {name: (S, *shape)}."""
-    layout = Layout.of(method)
+    layout = Layout.for_method(method)
     nothing = torch.zeros_like(at.small[..., :1]), torch.zeros_like(at.dense[..., :1])
     mean = of_levels(layout, drawn(layout, blocks, at, residual(method, blocks, values), nothing), values)
     covariance = covariances_of(layout, arrow_of(layout, blocks, at), values)
@@ -118,14 +118,14 @@ class Joint(NamedTuple):
 def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
     """Effects at draws of the population {name: (D, *shape)}; moments are the mixture's own."""
     whole = blocks_of(chunk)
-    schur = Schur.of(whole.across)
-    source = Joint(step_of(whole), lambda some: (whole, Reduced.of(method, whole, schur, some)))
+    schur = Schur.from_blocks(whole.across)
+    source = Joint(step_of(whole), lambda some: (whole, Reduced.from_blocks(method, whole, schur, some)))
     return joint_of(method, chunk, draws, phase, source)
 
 
 def joint_of(method: MixedModel, chunk: ClientChunk, draws: State, phase: object, source: Joint) -> State:
     """The same of sums that may differ between draws."""
-    layout, number = Layout.of(method), len(draws["beta"])
+    layout, number = Layout.for_method(method), len(draws["beta"])
     z, step = normals_of(layout, chunk, phase, number), source.points
     means, covariances, every = list[dict[str, Tensor]](), list[dict[str, Tensor]](), list[dict[str, Tensor]]()
     for first in range(0, number, step):

@@ -33,7 +33,7 @@ class JointGaussian(Gaussian):
 
     def check(self) -> None:
         """Refuses more effects than a dense matrix can have."""
-        Layout.of(self.method)
+        Layout.for_method(self.method)
 
     def personal(self) -> State:
         """See :class:`.sums.Blocks`."""

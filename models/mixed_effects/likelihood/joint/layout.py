@@ -53,7 +53,7 @@ class Layout:
     eliminated: int
 
     @classmethod
-    def of(cls, method: MixedModel) -> Layout:
+    def for_method(cls, method: MixedModel) -> Layout:
         """Of a model with levels inside.
 
         Raises:
@@ -114,7 +114,7 @@ class Layout:
         """Of each level: columns of its effects (S, n, q), and each row's group (S, n), 0 of the client."""
         of_levels = []
         for part in self.parts:
-            z, group = columns.of(part.level.kind)
+            z, group = columns.for_level(part.level.kind)
             of_levels.append((z, torch.zeros_like(z[..., 0]) if group is None else group))
         return of_levels
 

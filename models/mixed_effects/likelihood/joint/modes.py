@@ -25,7 +25,7 @@ from .problem import JointProblem
 
 def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     """Effects at the mode, with the curvature's covariances, {name: (S, 1, *shape)}."""
-    layout, parts = Layout.of(method), list[State]()
+    layout, parts = Layout.for_method(method), list[State]()
     for part in parts_of(chunk):
         with pyro.validation_enabled(False):
             problem = JointProblem.of_levels(method, part.batch(), shared)
@@ -47,7 +47,7 @@ def marginal(method: MixedModel, batch: Batch, shared: State, start: Tensor) -> 
 
 def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -> State:
     """Effects at draws of the population {name: (D, *shape)}; moments are the mixture's own."""
-    layout, number = Layout.of(method), len(draws["beta"])
+    layout, number = Layout.for_method(method), len(draws["beta"])
     states = list[State]()
     for part in parts_of(chunk):
         batch, z = part.batch(), normals_of(layout, part, phase, number)

@@ -85,7 +85,7 @@ def jets(
         numbers: of the population.
     """
     diagonal, across, gram = blocks
-    layout = Layout.of(method)
+    layout = Layout.for_method(method)
     roots, log_s = _roots(method, layout, numbers)
     inverse = Jet.constant(numbers.new_ones(()))
     volume = Jet.constant(rows[:, 0] * math.log(2 * math.pi) - rows[:, 1]) - log_w
@@ -170,9 +170,9 @@ def at_points(method: MixedModel, blocks: Blocks, points: Tensor) -> Tensor:
     """Each client's packed numbers at points (M, k): (S, M, c)."""
     clients = []
     for part in passes(blocks, 1):
-        parts, schur = [], Schur.of(part.across)
+        parts, schur = [], Schur.from_blocks(part.across)
         for some in points.split(step_of(part)):
-            parts.append(packed_points(Reduced.of(method, part, schur, values_of(method, some))))
+            parts.append(packed_points(Reduced.from_blocks(method, part, schur, values_of(method, some))))
         clients.append(torch.cat(parts).transpose(0, 1))
     return in_groups(method, torch.cat(clients), blocks.rows.mT, -1)
 
@@ -221,11 +221,11 @@ class Reduced:
     volume: Tensor
 
     @classmethod
-    def of(
+    def from_blocks(
         cls, method: MixedModel, blocks: Blocks, schur: Callable[[Tensor], Tensor], values: Mapping[str, Tensor]
     ) -> Reduced:  # fmt: skip
         """At the population's values {name: (D, *shape)}."""
-        layout = Layout.of(method)
+        layout = Layout.for_method(method)
         roots = [part.level.root(values[part.level.name])[:, None] for part in layout.parts]
         own, others = roots[layout.eliminated].unsqueeze(2), [r for k, r in enumerate(roots) if k != layout.eliminated]
         log_s = values.get("log_noise")

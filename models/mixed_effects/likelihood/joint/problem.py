@@ -40,12 +40,12 @@ class JointProblem(Problem):
 
     @classmethod
     def of_levels(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> JointProblem:
-        """At shared values as :meth:`~..quadrature.newton.Problem.of` has them."""
-        layout, columns = Layout.of(method), method.network.split(batch.x)
+        """At shared values as :meth:`~..quadrature.newton.Problem.from_batch` has them."""
+        layout, columns = Layout.for_method(method), method.network.split(batch.x)
         values = {name: shared[name] for name in method.response_family.starts}
         fixed = method.predictor(columns, shared["beta"])
         for level in method.above:
-            z, group = columns.of(level.kind)
+            z, group = columns.for_level(level.kind)
             if level.smooth:
                 fixed = fixed + curve(z, shared[level.effects])
                 continue
@@ -81,7 +81,7 @@ class JointProblem(Problem):
         layout = self.layout
         assert layout is not None
         slope, weight = self.slope_and_weight(unknown, safe=safe)
-        arrow = Arrow.of(*products(layout, self.each, weight))
+        arrow = Arrow.from_blocks(*products(layout, self.each, weight))
         ahead = layout.joined(
             [
                 own_sums(zl, group, part.groups, slope[..., None]).squeeze(-1)
@@ -99,9 +99,9 @@ class JointProblem(Problem):
 
 def numbers_of(method: MixedModel) -> int:
     """That a point holds of a client beside its rows."""
-    return Layout.of(method).numbers if len(method.inside) > 1 else 0
+    return Layout.for_method(method).numbers if len(method.inside) > 1 else 0
 
 
 def problem_of(method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
     """Of levels inside clients, however many."""
-    return (JointProblem.of_levels if len(method.inside) > 1 else Problem.of)(method, batch, shared)
+    return (JointProblem.of_levels if len(method.inside) > 1 else Problem.from_batch)(method, batch, shared)

@@ -31,7 +31,7 @@ class Schur:
     pairs: tuple[tuple[Tensor, Tensor], ...] = ()
 
     @classmethod
-    def of(cls, across: Tensor) -> Schur:
+    def from_blocks(cls, across: Tensor) -> Schur:
         """With what many points have in common."""
         clients, groups, q, m = across.shape
         if q > 1 or across.device.type != "cpu" or clients == 0:

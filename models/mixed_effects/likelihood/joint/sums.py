@@ -66,7 +66,7 @@ class JointSums:
 
 def shapes(method: MixedModel) -> dict[str, tuple[int, ...]]:
     """Of one client's blocks."""
-    layout, m = Layout.of(method), more_columns(method)
+    layout, m = Layout.for_method(method), more_columns(method)
     g, q, dense = layout.first.groups, layout.first.level.q, layout.dense
     return {
         "diagonal": (g, q, q), "across": (g, q, dense + m), "gram": (dense + m, dense + m),
@@ -81,7 +81,7 @@ def more_columns(method: MixedModel) -> int:
 
 def row_sums(method: MixedModel, batch: Batch) -> State:
     """Blocks of rows (S, n), each as often as its weight says."""
-    columns, layout = method.network.split(batch.x), Layout.of(method)
+    columns, layout = method.network.split(batch.x), Layout.for_method(method)
     away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
     above = [columns_above(level, columns) for level in method.above]
     more = torch.cat([*above, columns.x, away[..., None]], -1)

@@ -66,7 +66,7 @@ class AtPoints:
     @property
     def points(self) -> int:
         """How many go at a time."""
-        layout, (clients, n, m) = Layout.of(self.method), self.rows.more.shape
+        layout, (clients, n, m) = Layout.for_method(self.method), self.rows.more.shape
         wide = layout.dense + m
         numbers_each = n * wide * max(part.level.q for part in layout.parts) + wide * (wide + 2 * layout.first.size)
         return max(1, NUMBERS_PER_PASS // (clients * numbers_each))
@@ -74,13 +74,13 @@ class AtPoints:
     def blocks(self, values: Mapping[str, Tensor]) -> tuple[Blocks, Tensor]:
         """Of D points {name: (D, *shape)}, and log |W|, (D, S)."""
         weight, log_w = self.rows.weights.at(values)
-        sums = products(Layout.of(self.method), self.rows.columns, weight, self.rows.more)
+        sums = products(Layout.for_method(self.method), self.rows.columns, weight, self.rows.more)
         return Blocks(*sums, self.rows.counts), log_w
 
     def reduced(self, values: State) -> tuple[Blocks, Reduced]:
         """Of the same points, with what is left of them."""
         blocks, log_w = self.blocks(values)
-        at = Reduced.of(self.method, blocks, SchurOfEach(blocks.across), _without_gamma(self.method, values))
+        at = Reduced.from_blocks(self.method, blocks, SchurOfEach(blocks.across), _without_gamma(self.method, values))
         return blocks, at.with_volume(at.volume - log_w)
 
 
@@ -130,9 +130,11 @@ class WeightedGaussian(JointGaussian):
         kind = GAMMA if self.method.network.own else SERIAL
         first = sum(self.method.sizes[name] for name in names[: names.index(kind)])
         for part in _parts(rows):
-            own = WeightedRows.of(self.method, part.batch())
+            own = WeightedRows.from_batch(self.method, part.batch())
             weight, log_w = own.weights.around(self.method.parts(numbers), first)
-            every = products(Layout.of(self.method), own.columns, torch.stack(list(weight.parts.values())), own.more)
+            every = products(
+                Layout.for_method(self.method), own.columns, torch.stack(list(weight.parts.values())), own.more
+            )
             blocks = [Jet(dict(zip(weight.parts, part_of_block.unbind(), strict=True))) for part_of_block in every]
             parts.append(polynomial_of(self.method, blocks, own.counts, log_w, numbers))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -141,7 +143,7 @@ class WeightedGaussian(JointGaussian):
         """See :func:`.packed.at_points`."""
         clients = []
         for part in _parts(rows):
-            at = AtPoints(self.method, WeightedRows.of(self.method, part.batch()))
+            at = AtPoints(self.method, WeightedRows.from_batch(self.method, part.batch()))
             some = [values_of(self.method, points) for points in shared["effects.points"].split(at.points)]
             clients.append(torch.cat([packed_points(at.reduced(values)[1]) for values in some]).transpose(0, 1))
         return self._in_groups(torch.cat(clients), rows)
@@ -149,14 +151,14 @@ class WeightedGaussian(JointGaussian):
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
         """From sums at these values."""
         every = {k: v[None] for k, v in shared.items()}
-        blocks, at = AtPoints(self.method, WeightedRows.of(self.method, batch)).reduced(every)
+        blocks, at = AtPoints(self.method, WeightedRows.from_batch(self.method, batch)).reduced(every)
         return modes_of(self.method, blocks, at, every)
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
         """Exact moments."""
         values, parts = {k: v[None] for k, v in shared.items()}, list[State]()
         for part in _parts(chunk):
-            blocks, at = AtPoints(self.method, WeightedRows.of(self.method, part.batch())).reduced(values)
+            blocks, at = AtPoints(self.method, WeightedRows.from_batch(self.method, part.batch())).reduced(values)
             parts.append(conditional_of(self.method, blocks, at, values))
         return {k: torch.cat([part[k] for part in parts]).unsqueeze(1) for k in parts[0]}
 
@@ -164,7 +166,7 @@ class WeightedGaussian(JointGaussian):
         """Moments are the mixture's own."""
         states = []
         for part in _parts(chunk):
-            at = AtPoints(self.method, WeightedRows.of(self.method, part.batch()))
+            at = AtPoints(self.method, WeightedRows.from_batch(self.method, part.batch()))
             states.append(joint_of(self.method, part, draws, phase, Joint(at.points, at.reduced)))
         return {k: torch.cat([state[k] for state in states]) for k in states[0]}
 

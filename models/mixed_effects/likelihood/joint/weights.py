@@ -135,13 +135,13 @@ class WeightedRows:
     weights: Weights
 
     @classmethod
-    def of(cls, method: MixedModel, batch: Batch) -> WeightedRows:
+    def from_batch(cls, method: MixedModel, batch: Batch) -> WeightedRows:
         """Of a batch."""
         columns = method.network.split(batch.x)
         away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
         above = [columns_above(level, columns) for level in method.above]
         more = torch.cat([*above, columns.x, away[..., None]], -1)
-        levels, counts = Layout.of(method).columns(columns), counts_of(method, batch)
+        levels, counts = Layout.for_method(method).columns(columns), counts_of(method, batch)
         times = times_of(columns, batch)
         weight = times * precisions(columns, batch)
         if columns.dispersion is not None:
@@ -156,7 +156,7 @@ def _in_series(
     counts: Tensor,
 ) -> WeightedRows:  # fmt: skip
     """Rows in the order of their series and times, and then differences or means."""
-    serial = Serial.of(method.network.correlation)
+    serial = Serial.from_correlation(method.network.correlation)
     assert serial is not None
     assert columns.series is not None
     mask = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask

@@ -130,7 +130,7 @@ class AtNodes(Quadrature):
     def moved(self, state: State, total: State, memory: State) -> bool:
         """Whether the nodes have to move."""
         before = self.known(memory, before=False)
-        expansion = RegionExpansion.of(self.method, total, state["at"], state["nodes"])
+        expansion = RegionExpansion.from_sums(self.method, total, state["at"], state["nodes"])
         memory.update({f"before.{k}": v for k, v in before.state().items()})
         memory.update(expansion.state())
         tries = memory.get("tries", torch.zeros(()).double())

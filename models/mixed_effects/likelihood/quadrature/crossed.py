@@ -64,7 +64,7 @@ def cells_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tensor
     for part in passes(method, chunk, 1):
         batch = part.batch()
         columns = shared_columns(method, method.network.split(batch.x))
-        inside = Layout.of(method).numbers + batch.width * w.shape[-1] if method.inside else 0
+        inside = Layout.for_method(method).numbers + batch.width * w.shape[-1] if method.inside else 0
         numbers_each = len(part.clients) * max(batch.width * nodes_per_row(method), w.shape[-1] ** 2, inside)
         size, pieces = max(1, EXAMPLES_PER_PASS // numbers_each), []
         for first in range(0, len(w), size):
@@ -78,7 +78,7 @@ def cells_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tensor
                 if method.inside:
                     pieces.append(_of_levels(JointProblem.of_levels(method, batch, some), columns, start))
                 else:
-                    pieces.append(_cells(Problem.of(method, batch, some), columns, start))
+                    pieces.append(_cells(Problem.from_batch(method, batch, some), columns, start))
         parts.append(torch.cat(pieces).transpose(0, 1))
     return torch.cat(parts)
 

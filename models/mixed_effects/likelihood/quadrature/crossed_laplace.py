@@ -115,7 +115,7 @@ class CrossedLaplace(Quadrature):
         """Refuses what a factor that crosses the clients does not have with such a response."""
         super().check()
         if self.method.inside:
-            Layout.of(self.method)
+            Layout.for_method(self.method)
             if self.method.settings.nodes > 1:
                 raise UserError(
                     "levels inside clients beside curves or a factor that crosses them are integrated by Laplace's "

@@ -36,7 +36,7 @@ def conditional(method: MixedModel, chunk: ClientChunk, shared: State) -> State:
     states, q = list[State](), method.covariance.q
     root = method.covariance.matrix(shared["root"])
     for part in parts_of(chunk):
-        mode, factors = Problem.of(method, part.batch(), shared).mode(part.values["u_mode"].squeeze(1))
+        mode, factors = Problem.from_batch(method, part.batch(), shared).mode(part.values["u_mode"].squeeze(1))
         values = {"b_mean": mode[:, :q] @ root.mT, "b_root": triangle(root, factors[0]), "u_mode": mode}
         for level in method.inside:
             inner = level.root(shared[level.name])
@@ -70,7 +70,7 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
         for first in range(0, number, size):
             some = {k: v[first : first + size, None, None] for k, v in draws.items()}
             with pyro.validation_enabled(False):
-                problem = Problem.of(method, batch, some)
+                problem = Problem.from_batch(method, batch, some)
                 mode, factors = problem.mode(part.values["u_mode"].squeeze(1), tolerance)
                 heights = partial(marginal_heights, problem, mode=mode, factors=factors)
                 u = metropolis(heights, mode[..., :q], factors[0], noise[first : first + size])

@@ -35,10 +35,10 @@ class Groups:
     group: Tensor
 
     @classmethod
-    def of(cls, level: Level, columns: Columns, entries: Tensor) -> Groups:
+    def from_columns(cls, level: Level, columns: Columns, entries: Tensor) -> Groups:
         """Those that rows have: entries of L_in as other shared values are."""
         root = level.root(entries)
-        z, group = columns.of(level.kind)
+        z, group = columns.for_level(level.kind)
         assert group is not None
         return cls(level, z @ (root.squeeze(-3) if root.dim() > 2 else root), group)
 

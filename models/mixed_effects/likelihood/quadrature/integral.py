@@ -67,7 +67,7 @@ def expansion(method: MixedModel, chunk: ClientChunk, names: Sequence[str], shar
 def _closed_form(method: MixedModel, part: ClientChunk, names: Sequence[str], shared: Mapping[str, Tensor]) -> State:
     """See :func:`expansion`, by the equations of :mod:`.derivatives`."""
     with torch.no_grad(), pyro.validation_enabled(False):
-        problem = Problem.of(method, part.batch(), {k: v[None, None] for k, v in shared.items()})
+        problem = Problem.from_batch(method, part.batch(), {k: v[None, None] for k, v in shared.items()})
         mode, _ = problem.mode(part.values["u_mode"].squeeze(1))
         taylor = expanded(problem, names, method.covariance.matrix(shared["root"]), mode)
     return {"height": taylor.value, "slope": taylor.slope.mT, "curvature": -taylor.bend.permute(2, 0, 1)}

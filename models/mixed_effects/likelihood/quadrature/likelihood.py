@@ -45,7 +45,7 @@ class Quadrature(Likelihood):
         """Refuses what is of a gaussian response alone."""
         s, family = self.method.settings, self.method.network.family
         if len(self.method.inside) > 1:
-            Layout.of(self.method)
+            Layout.for_method(self.method)
             if s.nodes > 1:
                 raise UserError(
                     "several levels inside clients are integrated by Laplace's approximation: leave nodes out"
@@ -136,7 +136,9 @@ class Quadrature(Likelihood):
         """By Newton's method from zero."""
         if len(self.method.inside) > 1:
             return modes.marginal(self.method, batch, shared, torch.zeros_like(values["u_mode"].squeeze(1)))
-        mode, factors = Problem.of(self.method, batch, shared).mode(torch.zeros_like(values["u_mode"].squeeze(1)))
+        mode, factors = Problem.from_batch(self.method, batch, shared).mode(
+            torch.zeros_like(values["u_mode"].squeeze(1))
+        )
         return mode[..., : self.method.covariance.q], factors[0]
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:

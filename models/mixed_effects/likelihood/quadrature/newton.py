@@ -61,7 +61,7 @@ class Problem:
     groups: Groups | None = None
 
     @classmethod
-    def of(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
+    def from_batch(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
         """At shared values by their short names: of all clients, (..., 1, 1, *shape), or of each, (S, 1, *shape).
 
         Effects of groups of clients are each client's own, w (..., S, 1, q_out), or those of all, "regions".
@@ -72,13 +72,13 @@ class Problem:
         zl = columns.z @ (root.squeeze(-3) if root.dim() > 2 else root)
         fixed = method.predictor(columns, shared["beta"])
         for level in method.above:
-            z, group = columns.of(level.kind)
+            z, group = columns.for_level(level.kind)
             if level.smooth:
                 fixed = fixed + curve(z, shared[level.effects])
                 continue
             assert group is not None
             fixed = fixed + linear(z, shared["w"] if "w" in shared else of_groups(shared[level.effects], group))
-        groups = [Groups.of(level, columns, shared[level.name]) for level in method.inside]
+        groups = [Groups.from_columns(level, columns, shared[level.name]) for level in method.inside]
         return cls(method, batch.y, batch.mask, columns, values, fixed, zl, *groups)
 
     def parts(self, unknown: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -64,7 +64,7 @@ class RegionExpansion:
         return cls(*(torch.zeros(shape, dtype=torch.float64) for shape in ((k,), (r, q), (r, q), (r, q, q), (r, q, k))))
 
     @classmethod
-    def of(cls, method: MixedModel, sums: Mapping[str, Tensor], at: Tensor, w: Tensor) -> RegionExpansion:
+    def from_sums(cls, method: MixedModel, sums: Mapping[str, Tensor], at: Tensor, w: Tensor) -> RegionExpansion:
         """From a round's sums.
 
         Args:

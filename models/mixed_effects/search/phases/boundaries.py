@@ -53,7 +53,7 @@ class Boundaries(SearchPhase):
     @property
     def face(self) -> Face:
         """Where the standard deviation is zero."""
-        return Face.of(self.search.method, self.search.values, int(self.search.memory[f"{MEMORY}number"]))
+        return Face.for_deviation(self.search.method, self.search.values, int(self.search.memory[f"{MEMORY}number"]))
 
     def begin(self) -> None:
         """With the first one; beside the exploration it has begun before."""

@@ -49,7 +49,7 @@ def method(family: str, terms: str = "(1 | site)", known_se: str | None = None, 
 
 
 def shared(of: MixedEffects, phase: float) -> dict[str, torch.Tensor]:
-    values = {k: v.double() for k, v in of.shared(InitialWeights.of(of.network, 0)).items()}
+    values = {k: v.double() for k, v in of.shared(InitialWeights.for_network(of.network, 0)).items()}
     return {**values, "effects.phase": torch.tensor(phase, dtype=torch.float64)}
 
 

@@ -40,7 +40,7 @@ def budget_and_round(of: MixedEffects) -> tuple[int, int]:
     """The budget, and what a round around a point costs; a fit of 19 in 20 is within the budget."""
     budget = default_budget(of, OPTIONS)
     assert usual_need(of, OPTIONS) <= budget <= default_budget(of, OPTIONS, exploration=True)
-    return budget, evaluated_points(of, of.shared(InitialWeights.of(of.network, 0)))
+    return budget, evaluated_points(of, of.shared(InitialWeights.for_network(of.network, 0)))
 
 
 @pytest.mark.parametrize("family", RESPONSES)

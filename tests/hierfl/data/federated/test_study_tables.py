@@ -61,7 +61,7 @@ def test_moments_add_up() -> None:
     """Those of all rows, also where the mean is far from zero."""
     rows = np.random.default_rng(0).normal([2000.0, 1e6], [5.0, 0.1], (100, 2))
     centre = np.array([1990.0, 1e6])
-    found = Moments.of(rows[:30], centre) + Moments.of(rows[30:], centre)
+    found = Moments.from_columns(rows[:30], centre) + Moments.from_columns(rows[30:], centre)
     np.testing.assert_allclose(found.mean, rows.mean(0), rtol=1e-15)
     np.testing.assert_allclose(found.sd, rows.std(0), rtol=1e-12)
     np.testing.assert_allclose(found.rms, np.sqrt(np.square(rows).mean(0)), rtol=1e-12)

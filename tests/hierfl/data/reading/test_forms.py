@@ -139,10 +139,10 @@ def test_a_table_is_no_larger_than_what_is_read(tmp_path: Path, monkeypatch: pyt
 )  # fmt: skip
 def test_readings_that_cannot_be(declared: dict, words: str) -> None:
     with pytest.raises(UserError) as caught:
-        Reading.of(declared)
+        Reading.from_table(declared)
     assert words in str(caught.value)
     with pytest.raises(UserError, match="unknown option of reading a table 'delimiter'"):
-        Reading.of({"delimiter": ";"})
+        Reading.from_table({"delimiter": ";"})
 
 
 @pytest.mark.parametrize(

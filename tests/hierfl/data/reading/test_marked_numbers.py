@@ -184,7 +184,7 @@ def test_times_and_short_dates_among_numbers_are_asked_about(numbers: list[str],
         Typing(Reading(), OPTIONS).column("x", numbers, range(len(numbers)), strict=True)
     (line,) = possible_codes(frame.astype(float), ["x"])
     assert holds in line
-    sure = Reading.of({"types": {"x": "number"}})
+    sure = Reading.from_table({"types": {"x": "number"}})
     assert Typing(sure, OPTIONS).column("x", numbers, range(len(numbers)), strict=True)[1] == float(numbers[1])
 
 

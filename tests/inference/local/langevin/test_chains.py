@@ -55,7 +55,7 @@ def test_chains_go_on_where_they_were_or_begin_anew(fed: Federation) -> None:
         kept = 3
 
     method = Long(architecture("linear", fed, noise=0.5))
-    start = InitialWeights.of(method.network, 0)
+    start = InitialWeights.for_network(method.network, 0)
     rows = {k: v.expand(5, 1, *v.shape).clone() for k, v in method.personal(start).items()}
     rows["w_draws"] += torch.arange(3.0)[:, None]
     order = [0, 3, 1, 2, 4]
@@ -73,7 +73,7 @@ def test_messages_are_the_log_joints_gradient_averaged_over_draws(fed: Federatio
         kept = 5
 
     method = Long(architecture("linear", fed, noise=0.5))
-    start = InitialWeights.of(method.network, 0)
+    start = InitialWeights.for_network(method.network, 0)
     rows = {k: v.expand(5, 1, *v.shape) for k, v in method.personal(start).items()}
     rows["w_draws"] = torch.randn((5, 1, CHAINS, 5, 3), generator=generator("draws"), dtype=torch.float64)
     chunk = ClientChunk(method, fed, list(range(5)), 1, 0, {"mu": torch.ones(3, dtype=torch.float64)}, rows)

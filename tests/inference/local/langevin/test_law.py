@@ -154,7 +154,7 @@ def test_the_curvatures_metric_does_not_depend_on_where_a_chain_is(fed: Federati
     """So that a population learned by such chains is not biased by what they have seen."""
     method = Slopes(architecture("linear", fed, noise=0.5))
     still = Langevin(["w"], 1, 1e-12, start="last", precondition="curvature")
-    start = InitialWeights.of(method.network, 0)
+    start = InitialWeights.for_network(method.network, 0)
     found = []
     for value in (0.0, 5.0):
         rows = {k: v.expand(5, 1, *v.shape).clone() for k, v in method.personal(start).items()}

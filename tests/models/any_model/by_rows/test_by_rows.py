@@ -90,7 +90,7 @@ def two_of_a_row(batch: ColumnBatch) -> None:
 
 def small(model: Any, **settings: Any) -> tuple[AnyModel, Any]:
     rows = (5, 3, 6, 4)
-    method = AnyModel(ColumnDesign.of(("x", "y"), rows=6), model, **{**FEW, "reweigh": False, **settings})
+    method = AnyModel(ColumnDesign.from_columns(("x", "y"), rows=6), model, **{**FEW, "reweigh": False, **settings})
     return method, federation_of(counts(rows))
 
 

@@ -23,7 +23,7 @@ def some(seed: int = 0) -> tuple[LowRank, Tensor]:
     signs = torch.tensor([1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
     dense = diagonal.diag() + (factor * signs) @ factor.T
     assert torch.linalg.eigvalsh(dense).min() > 0
-    return LowRank.of(diagonal, factor, signs, R), dense
+    return LowRank.from_factor(diagonal, factor, signs, R), dense
 
 
 def test_all_algebra_is_that_of_the_dense_matrix() -> None:

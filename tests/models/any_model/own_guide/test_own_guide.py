@@ -110,7 +110,7 @@ def test_a_full_gaussian_family_reaches_the_exact_posterior() -> None:
 
 
 def small(own: Callable = guide, program: Callable = model, **settings: Any) -> tuple[OwnGuide, Any]:
-    method = OwnGuide(ColumnDesign.of(COLUMNS), program, own, **{**FEW, **settings})
+    method = OwnGuide(ColumnDesign.from_columns(COLUMNS), program, own, **{**FEW, **settings})
     return method, federation_of(counts((5, 3, 6)))
 
 
@@ -155,7 +155,7 @@ def test_the_sum_of_messages_is_the_gradient_of_all_data_together() -> None:
     federation = federation.to(dtype=torch.float64)
     start = {PARAMS: method.users_guide.shared.start}
     own = method.users_guide.personal.start.expand(3, 1, -1)
-    rows = OwnRows.of(method, ClientChunk(method, federation, [0, 1, 2], 1, 0, start, {OWN_PARAMS: own}))
+    rows = OwnRows.for_chunk(method, ClientChunk(method, federation, [0, 1, 2], 1, 0, start, {OWN_PARAMS: own}))
     bound, gradient = rows.message(own.squeeze(1))
     (eps, each), m = rows.noise("message"), torch.tensor([3.0, 1.3], dtype=torch.float64).requires_grad_()
     root = torch.diag(torch.tensor([0.5, 0.1], dtype=torch.float64))
@@ -196,7 +196,7 @@ def test_an_encoder_is_shared_and_padding_counts_for_nothing() -> None:
     """Latents of rows by a module in single precision, whose own weights stay as they are."""
     before = [value.clone() for value in net.parameters()]
     federation = federation_of(counts((5, 3, 6)))
-    method = OwnGuide(ColumnDesign.of(COLUMNS, rows=6), by_rows, encoder, **FEW)
+    method = OwnGuide(ColumnDesign.from_columns(COLUMNS, rows=6), by_rows, encoder, **FEW)
     assert [of.name for of in method.users_guide.shared.params] == ["net$$$weight", "net$$$bias", "m"]
     assert not method.users_guide.personal.params
     one, other = (fitted(method, federation, chunk=chunk) for chunk in (1, 3))

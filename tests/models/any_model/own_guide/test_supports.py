@@ -18,7 +18,7 @@ from hierfl.models.any_model.own_guide.method import OwnGuide
 
 
 def small(own: Callable, program: Callable) -> None:
-    OwnGuide(ColumnDesign.of(COLUMNS), program, own)
+    OwnGuide(ColumnDesign.from_columns(COLUMNS), program, own)
 
 
 def positive(batch: ColumnBatch) -> None:

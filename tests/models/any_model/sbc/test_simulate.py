@@ -17,7 +17,7 @@ from hierfl.data.column_design import ColumnDesign
 from hierfl.models.any_model.sbc.simulate import Cells, responses, simulate
 from hierfl.models.any_model.sites import read_model
 
-DESIGN = ColumnDesign.of(("x", "y", "z"))
+DESIGN = ColumnDesign.from_columns(("x", "y", "z"))
 ROWS = torch.tensor([[0.3, -1.2, 0.7, 0.1], [2.0, 0.0, 1.0, 5.0], [1.0, 2.0, 3.0, 4.0]]).double()
 
 
@@ -150,7 +150,7 @@ def test_a_chain_is_drawn_in_the_order_of_its_times() -> None:
 
 
 def test_draws_of_data_have_the_priors_moments() -> None:
-    design = ColumnDesign.of(("x", "y"))
+    design = ColumnDesign.from_columns(("x", "y"))
     sites = read_model(poisson, design)
     rows = [torch.zeros(2, 3).double()] * 4
     found = simulate(poisson, sites, design, rows, {"y": Cells("y")}, 400, 3)
