@@ -120,16 +120,16 @@ class PFedV(Method):
     def norms(self, start: InitialWeights) -> State:
         """A client's own batch norm, and the encoder's once more, for the prior."""
         own = {k: start.base[k] for k in self.kept}
-        return {**own, **{f"{BROADCAST_PREFIX}{k}": own[k] for k in self.held}}
+        return {**own, **{f"{BROADCAST_PREFIX}{k}": own[k] for k in self.names_for_prior}}
 
     @property
-    def held(self) -> list[str]:
+    def names_for_prior(self) -> list[str]:
         """A client's own values that the prior goes by, as they are when the round begins."""
         return [k for k in self.kept if k in self.encoder.names and self.settings.prior == "hierarchical"]
 
     def hold(self) -> list[LocalStep]:
         """Holds them for the next round."""
-        return [ClosedForm(f"{BROADCAST_PREFIX}{k}", itemgetter(k)) for k in self.held]
+        return [ClosedForm(f"{BROADCAST_PREFIX}{k}", itemgetter(k)) for k in self.names_for_prior]
 
     @property
     def weight(self) -> float:

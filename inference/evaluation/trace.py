@@ -98,15 +98,15 @@ class Trace:
     @property
     def chains(self) -> int:
         """How many chains the guide holds; 1 where it is not made of draws."""
-        return self._held[0] if self._held else 1
+        return self._stored_draws[0] if self._held else 1
 
     @property
     def kept(self) -> int:
         """How many draws it holds in all; 0 where it is not made of draws."""
-        return math.prod(self._held) if self._held else 0
+        return math.prod(self._stored_draws) if self._held else 0
 
     @property
-    def _held(self) -> tuple[int, int] | None:
+    def _stored_draws(self) -> tuple[int, int] | None:
         numbers = {latent.draws for latent in self.latents.values()}
         return numbers.pop() if len(numbers) == 1 else None
 

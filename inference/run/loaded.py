@@ -61,7 +61,7 @@ class LoadedRun(Run):
             ids = [self.ids[client_row(self.fitted.federation, client)] for client in named]
             if not ids or len(set(ids)) < len(ids):
                 raise UserError("posterior takes at least one client, and each once")
-            kept = {group: _of(group_data, ids) for group, group_data in kept.items()}
+            kept = {group: _of_clients(group_data, ids) for group, group_data in kept.items()}
         return gathered(kept, data.attrs)
 
 
@@ -76,7 +76,7 @@ def _some(data: Any, draws: int, path: Path) -> Any:
     return data.isel(draw=slice(0, draws_of_chain))
 
 
-def _of(data: Any, ids: Sequence[str]) -> Any:
+def _of_clients(data: Any, ids: Sequence[str]) -> Any:
     """Of some clients: along their dimension, and of single observations those that are theirs."""
     if "client" in data.dims:
         return data.sel(client=list(ids))

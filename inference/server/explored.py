@@ -96,7 +96,7 @@ class Explored:
         """The points of the last round, (M, k)."""
         return self.points[(self.done - 1) * self.each : self.done * self.each]
 
-    def seen(self, heights: Tensor) -> Explored:
+    def with_heights(self, heights: Tensor) -> Explored:
         """With what is found at :attr:`asked`, (M,)."""
         all_heights = self.heights.clone()
         all_heights[(self.done - 1) * self.each : self.done * self.each] = torch.where(

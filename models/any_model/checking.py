@@ -194,7 +194,7 @@ def _alone(first: Any, look: Look) -> None:
     together = summed_out(first, own, {CLIENT: len(look.v)})
     for j, v in enumerate(look.v):
         with torch.no_grad():
-            alone = client_log_joint(look.model, look.sites, look.x, v, look.one(j), torch.ones_like(v))
+            alone = client_log_joint(look.model, look.sites, look.x, v, look.client_alone(j), torch.ones_like(v))
         if _moves(alone - clients.constrained(clients.split(v))[1], together[j]):
             raise UserError(
                 f"{_which(first, look, j)} other log densities for a client beside others than for one alone: do "
@@ -203,7 +203,7 @@ def _alone(first: Any, look: Look) -> None:
 
 
 def _which(first: Any, look: Look, j: int) -> str:
-    alone = _parts(replace(look, v=look.v[j : j + 1]).run(look.one(j), look.v[j : j + 1]))
+    alone = _parts(replace(look, v=look.v[j : j + 1]).run(look.client_alone(j), look.v[j : j + 1]))
     for name, old in _parts(first).items():
         if level_of(first.nodes[name]) != "global" and _moves(old[..., j : j + 1, :], alone[name]):
             return f"site {name!r} has"
@@ -212,9 +212,9 @@ def _which(first: Any, look: Look, j: int) -> str:
 
 def _padding(look: Look, design: ColumnDesign, batch: Batch, mask: Tensor) -> None:
     model, sites = look.model, look.sites
-    short = mask.sum(-1)
-    j = int(short.argmin())
-    rows = min(int(short[j]), ROWS)
+    lengths = mask.sum(-1)
+    j = int(lengths.argmin())
+    rows = min(int(lengths[j]), ROWS)
     columns = design.stacked(batch)[j : j + 1, :, :rows].clone()
     # Beside the start, where slopes are mostly 0, and what they are multiplied with is not seen.
     x, v, centring = look.x.to(columns), look.v[0].to(columns), torch.ones_like(sites.client_start)

@@ -56,17 +56,17 @@ class Clients:
         parts = [torch.full((latent.numel,), latent.name in self.sites.centred) for latent in self.sites.clients]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.bool)
 
-    def _one(self, columns: Tensor, mask: Tensor | None) -> ColumnBatch:
+    def _client_batch(self, columns: Tensor, mask: Tensor | None) -> ColumnBatch:
         return self.design.named(columns, mask)
 
     def _over_clients(self, function: Callable[..., Tensor], x: Tensor, v: Tensor) -> Tensor:
         """``function(x, v, batch, centring)`` of one draw and client, at draws (K, S, p) and (K, S, q)."""
 
-        def one(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, centring: Tensor) -> Tensor:
-            return function(x, v, self._one(columns, mask), centring)
+        def for_client(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, centring: Tensor) -> Tensor:
+            return function(x, v, self._client_batch(columns, mask), centring)
 
         rows = (0, 0, 0, None if self.mask is None else 0, 0)
-        both = vmap(vmap(one, rows), (0, 0, None, None, None))
+        both = vmap(vmap(for_client, rows), (0, 0, None, None, None))
         return both(x, v, self.columns, self.mask, self.centring)
 
     def log_joint(self, x: Tensor, v: Tensor) -> Tensor:
@@ -78,9 +78,9 @@ class Clients:
         if self.graphs is None or not self.at_once:
             return self._as_written(x, v)
         number, part_size = len(x), self.at_once
-        short = -number % part_size
-        if short:  # the last part is filled up
-            x, v = (torch.cat([values, values[-1:].expand(short, -1, -1)]) for values in (x, v))
+        missing = -number % part_size
+        if missing:  # the last part is filled up
+            x, v = (torch.cat([values, values[-1:].expand(missing, -1, -1)]) for values in (x, v))
         parts = zip(x.split(part_size), v.split(part_size), strict=True)
         return torch.cat([self._by_graph(self.graphs, *part) for part in parts])[:number]
 
@@ -137,15 +137,15 @@ class Clients:
             new: c', (S, q).
         """
 
-        def one(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor) -> Tensor:
+        def for_client(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, c: Tensor, new: Tensor) -> Tensor:
             z = unconstrained(self.marginals, x)
-            loc, scale = locations_and_scales(self.model, self.sites, z, v, self._one(columns, mask), c)
+            loc, scale = locations_and_scales(self.model, self.sites, z, v, self._client_batch(columns, mask), c)
             return new * loc + scale ** (new - c) * (v - c * loc)
 
         rows = (0, 0, 0, None if self.mask is None else 0, 0, 0)
         x, v = (values.detach().clone().requires_grad_() for values in (x, v))
         with torch.enable_grad():
-            made = vmap(one, rows)(x, v, self.columns, self.mask, self.centring, new)
+            made = vmap(for_client, rows)(x, v, self.columns, self.mask, self.centring, new)
             slopes = [
                 torch.autograd.grad(number.sum(), (x, v), retain_graph=True, materialize_grads=True)
                 for number in made.unbind(-1)

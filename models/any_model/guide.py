@@ -141,8 +141,8 @@ class Climb:
         if not finite and float(self.share) <= self.least_share:
             return replace(self, step=torch.zeros_like(self.step), target=self.precision)
         if lost and float(self.share) > self.least_share:
-            short = (self.reach / 2).clamp_min(LONGEST)
-            return replace(self, share=self.share / 2, reach=short, idle=self.idle + 1)
+            half_reach = (self.reach / 2).clamp_min(LONGEST)
+            return replace(self, share=self.share / 2, reach=half_reach, idle=self.idle + 1)
         mean, old = self.guide()
         target = self.towards(old, curvature)
         step = self.newton(target, gradient)
@@ -183,7 +183,7 @@ class Climb:
         return float(torch.maximum(moved, widened))
 
     @property
-    def settled(self) -> bool:
+    def converged(self) -> bool:
         """Whether the step from the best guide moves nothing that matters, or has for long gained nothing."""
         return self.moved < float(self.within) or float(self.idle) >= PATIENCE
 

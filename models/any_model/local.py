@@ -160,10 +160,10 @@ def newton_step(q: Conditional, expected: OwnMoments, p: int, most: float = 3.0)
     sd = root.square().sum(-1).sqrt()
     length = (step / sd).abs().amax(-1)
     free = quadratic(expected)
-    short = free | (length < most)
-    step = step * torch.where(short, 1.0, most / length.clamp_min(1e-300))[:, None]
+    within_limit = free | (length < most)
+    step = step * torch.where(within_limit, 1.0, most / length.clamp_min(1e-300))[:, None]
     stepped = replace(q, mean=q.mean + step, slope=torch.linalg.solve(precision, h_vx), root=root)
-    return stepped.where(finite, q), finite & ~short
+    return stepped.where(finite, q), finite & ~within_limit
 
 
 def quadratic(expected: OwnMoments) -> Tensor:

@@ -57,7 +57,7 @@ class Given(Messenger):
         self.depth = depth
         self.log_det: Tensor | float = 0.0
         #: location and scale of the sites that have a centring
-        self.seen: dict[str, tuple[Tensor, Tensor]] = {}
+        self.locations_and_scales: dict[str, tuple[Tensor, Tensor]] = {}
 
     def _pyro_sample(self, msg: dict[str, Any]) -> None:
         name, observed = msg["name"], msg["is_observed"] or msg["done"]
@@ -79,7 +79,7 @@ class Given(Messenger):
                 both = location_and_scale(msg["fn"])
                 if both is None:
                     raise UserError(f"site {name!r} has another kind of distribution in some batches")
-                self.seen[name] = loc, scale = both
+                self.locations_and_scales[name] = loc, scale = both
                 c = self.centring[name]
                 grown = (1 - c) * scale.log()
                 v = loc + grown.exp() * (v - c * loc)
@@ -159,7 +159,7 @@ def locations_and_scales(
     traced(model, batch, given)
     parts = []
     for latent in sites.clients:
-        loc, scale = given.seen.get(latent.name, (x.new_zeros(()), x.new_ones(())))
+        loc, scale = given.locations_and_scales.get(latent.name, (x.new_zeros(()), x.new_ones(())))
         parts.append(torch.stack([loc.expand(latent.shape).flatten(), scale.expand(latent.shape).flatten()]))
     return torch.cat(parts, -1) if parts else x.new_zeros(2, 0)
 

@@ -91,7 +91,7 @@ class Look:
             columns[name][0] += 1
         return replace(self.batch, columns=columns)
 
-    def one(self, j: int) -> ColumnBatch:
+    def client_alone(self, j: int) -> ColumnBatch:
         """Client j alone."""
         cut = {name: column[j : j + 1] for name, column in self.batch.columns.items()}
         return replace(self.batch, columns=cut, mask=None if self.batch.mask is None else self.batch.mask[j : j + 1])

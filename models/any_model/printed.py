@@ -45,19 +45,19 @@ class ModelSummary:
 
     Attributes:
         name: of the model.
-        about: the data and the fit.
+        description: the data and the fit.
         table: with :data:`COLUMNS`.
         notes: a line each.
     """
 
     name: str
-    about: str
+    description: str
     table: pd.DataFrame
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
         shown = self.table.set_index("name").rename_axis(None) if len(self.table) else None
         body = "no globals" if shown is None else shown.to_string(float_format=lambda value: f"{value:.4g}")
-        return "\n".join([f"{self.name}: {self.about}", "", body, "", *self.notes]).rstrip()
+        return "\n".join([f"{self.name}: {self.description}", "", body, "", *self.notes]).rstrip()
 
     __repr__ = __str__

@@ -139,10 +139,10 @@ class Remembered:
             curvature=self.curvature + torch.cat([total[name] for name in curvature]),
         )
 
-    def waited(self, reported: float, *, short: bool) -> Remembered:
+    def waited(self, reported: float, *, converged: bool) -> Remembered:
         """After a step in a round of so many reports."""
-        return replace(self, quiet=self.quiet + reported if short else torch.zeros_like(self.quiet))
+        return replace(self, quiet=self.quiet + reported if converged else torch.zeros_like(self.quiet))
 
-    def settled(self, clients: int) -> bool:
+    def all_reported(self, clients: int) -> bool:
         """Whether short steps have been taken with what everyone says."""
         return float(self.clients) >= clients and float(self.quiet) >= OFTEN * clients

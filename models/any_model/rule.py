@@ -141,9 +141,9 @@ class NaturalGradient:
         else:
             climb = climb.damped(gradient, curvature, self._damping(context))
         values[ACCEPTED] = values[ACCEPTED] + float(climb.mean is not before)
-        short = climb.settled
-        remembered = remembered.waited(float(context.reported), short=short)
-        if short and (whole or remembered.settled(context.num_clients)):
+        converged = climb.converged
+        remembered = remembered.waited(float(context.reported), converged=converged)
+        if converged and (whole or remembered.all_reported(context.num_clients)):
             after = self._when_exact if exact else Phase.FINE if stage == Phase.ROUGH else self._after
             if after == Phase.FINE:
                 climb = self.climbs.begin(*climb.guide(), within=SETTLED_FINE)
@@ -249,7 +249,7 @@ class NaturalGradient:
         explored = Explored.read(memory)
         prior = global_prior(method.program, method.sites, method.network, values[POINTS][:, None])[:, 0]
         slopes = self._log_slopes(values, method.family.within(explored.asked, values[MEAN]))
-        explored = explored.seen(total["heights"] + prior + slopes)
+        explored = explored.with_heights(total["heights"] + prior + slopes)
         first, inner = Verdict.read(values), float(values[INNER])
         now = total if not first.points else {"heavy": first.heavy, "centrings": first.centrings}
         clients = (float(total["clients"]), float(now["heavy"]), float(now["centrings"]))

@@ -129,7 +129,7 @@ class Simulator:
         coordinates = Coordinates(self.sites.clients)
         transforms = {latent.name: latent.transform for latent in self.sites.clients}
 
-        def one(number: Tensor, given: Known, v: Tensor | None) -> Values:
+        def simulate_draw(number: Tensor, given: Known, v: Tensor | None) -> Values:
             values, fixed_values = given
             free, weights = {}, dict[str, Tensor]()
             if own is not None and v is not None:
@@ -146,13 +146,13 @@ class Simulator:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(seed)
             try:
-                return _at_once(one, *batched)
+                return _at_once(simulate_draw, *batched)
             except NotImplementedError as error:
                 raise UserError(f"the model cannot be simulated: {error} cannot be drawn from") from error
             except RuntimeError as error:  # an error of the model's own comes again
                 log.debug("one draw after the other: %s", error)
             torch.manual_seed(seed)
-            return _one_by_one(one, *batched)
+            return _one_by_one(simulate_draw, *batched)
 
 
 #: globals, and values that are fixed

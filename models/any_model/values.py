@@ -178,7 +178,7 @@ def at_draws(clients: Clients, draws: Draws, wanted: Callable[[Seen], Tensor | N
     model, sites = clients.model, clients.sites
     own, everyones = Coordinates(sites.clients), Coordinates(sites.globals)
 
-    def one(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, centring: Tensor) -> Values:
+    def for_client(x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, centring: Tensor) -> Values:
         values, _ = everyones.constrained(everyones.split(x))
         weights = {name: c for name, c in own.split(centring).items() if name in sites.centred}
         transforms = {latent.name: latent.transform for latent in sites.clients}
@@ -187,7 +187,7 @@ def at_draws(clients: Clients, draws: Draws, wanted: Callable[[Seen], Tensor | N
         return {name: value for name, site in sites_seen.items() if (value := wanted(site)) is not None}
 
     rows = (None, 0, 0, None if clients.mask is None else 0, 0)
-    both = vmap(vmap(one, rows), (0, 0, None, None, None))
+    both = vmap(vmap(for_client, rows), (0, 0, None, None, None))
     most = max(1, CELLS // max(1, clients.columns.shape[0] * clients.columns.shape[-1]))
     parts = [
         both(x, v, clients.columns, clients.mask, clients.centring)

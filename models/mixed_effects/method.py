@@ -103,7 +103,7 @@ class MixedEffects(Answers):
 
     def shared(self, start: InitialWeights) -> State:
         search, values = PopulationSearch(self), super().shared(start)
-        short = {k.partition(".")[2]: v for k, v in values.items()}
+        by_name = {k.partition(".")[2]: v for k, v in values.items()}
         asked = {}
         if self.private and self.private.binary:
             asked = {"asked": torch.ones(()).double(), "middle": torch.zeros(len(self.network.fixed)).double()}
@@ -111,7 +111,7 @@ class MixedEffects(Answers):
             **values,
             **search.initial(),
             **{f"effects.{k}": v for k, v in asked.items()},
-            "effects.at": self.numbers(short),
+            "effects.at": self.numbers(by_name),
         }
 
     def personal(self, start: InitialWeights) -> State:

@@ -18,7 +18,7 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.scoring import definite, scored
 from hierfl.inference.state import State
 
-from .head_population import SAID, STRETCH, bounded, posterior_mean, settled, sums_of
+from .head_population import SAID, STRETCH, bounded, line_search, posterior_mean, sums_of
 
 
 def design(blocks: int) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ class HeadNodes:
         current = {k: old[f"{name}.{k}"].double() for k in ("covariance", "log_rho")}
         log_scale = context.shared[f"{self.population}.log_scale"].double()
         current |= {"m": old[name].double()[:, order], "log_scale": log_scale.expand(len(current["log_rho"]), -1)}
-        current, sums, length, evidence = settled(current, sums, self.groups, blocks, context)
+        current, sums, length, evidence = line_search(current, sums, self.groups, blocks, context)
         log_rho, length = current["log_rho"], self.server_lr * length
         prior = (-2 * current["log_scale"]).exp()[:, blocks]
         mean = posterior_mean(current["m"], prior, sums, self.groups, context.rule_state, length)

@@ -99,7 +99,7 @@ class HeadPopulation:
         current = {k.removeprefix(f"{name}."): v.double() for k, v in old.items()}
         current["m"] = current.pop(name)[order]
         sums = sums_of(total, context)
-        current, sums, length, evidence = settled(current, sums, self.groups, blocks, context)
+        current, sums, length, evidence = line_search(current, sums, self.groups, blocks, context)
         length = self.server_lr * length
         prior = (-2 * current["log_scale"]).exp()[blocks]
         mean = posterior_mean(current["m"], prior, sums, self.groups, context.rule_state, length)
@@ -169,7 +169,7 @@ RETRIES = 4
 EVEN, SAMPLED = 0.2, 1.0
 
 
-def settled(
+def line_search(
     current: State, sums: State, groups: Groups, blocks: Tensor, context: AggregationContext
 ) -> tuple[State, State, Tensor, Tensor]:
     """From where the next step is taken, and how far it goes: a line search over rounds.

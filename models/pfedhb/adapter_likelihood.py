@@ -66,12 +66,12 @@ class Likelihood:
         height = -0.5 * (draws / self.tau).square().sum(-1)
         for batch in self.batches:
             numbers = batch.y.numel() * d * self.method.network.head.outputs
-            said = []
+            log_likelihoods = []
             for b in draws.split(max(1, MAX_NUMBERS_AT_ONCE // numbers)):
                 x = batch.x.expand(len(b), *batch.x.shape).flatten(0, 1)
                 features = self.features(x, b.flatten(0, 1)).unflatten(0, (len(b), rows))
-                said.append(self._said(self._at(batch, features), batch))
-            height = height + torch.cat(said)
+                log_likelihoods.append(self._log_likelihood(self._at(batch, features), batch))
+            height = height + torch.cat(log_likelihoods)
         return height
 
     def expanded(self, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -85,10 +85,10 @@ class Likelihood:
                 return fn, fn.logits[0] if hasattr(fn, "logits") else fn.mean[0, ..., None]
 
             fn, jacobian = self.features.jacobian(batch.x, b, outputs)
-            height = height + self._said(fn, batch)[0]
-            first = _there(output_gradient(fn, batch.y)[0], batch)
+            height = height + self._log_likelihood(fn, batch)[0]
+            first = _zero_padding(output_gradient(fn, batch.y)[0], batch)
             gradient = gradient + torch.einsum("snc,sncd->sd", first, jacobian)
-            second = _there(mean_output_curvature(fn), batch)  # (S, n, C, C)
+            second = _zero_padding(mean_output_curvature(fn), batch)  # (S, n, C, C)
             h += (second @ jacobian).flatten(1, 2).mT @ jacobian.flatten(1, 2)
         return height, gradient, h
 
@@ -100,9 +100,9 @@ class Likelihood:
             self.method.model(batch)
         return moved_output(restricted.sites["y"].fn, features.new_zeros((1, 1, 1, 1)).double())
 
-    def _said(self, fn: Any, batch: Batch) -> Tensor:
-        said = fn.log_prob(batch.y).detach()
-        return (said if batch.mask is None else torch.where(batch.mask, said, 0.0)).sum(-1)
+    def _log_likelihood(self, fn: Any, batch: Batch) -> Tensor:
+        log_p = fn.log_prob(batch.y).detach()
+        return (log_p if batch.mask is None else torch.where(batch.mask, log_p, 0.0)).sum(-1)
 
 
 def _some(batch: Batch, first: int, last: int) -> Batch:
@@ -111,7 +111,7 @@ def _some(batch: Batch, first: int, last: int) -> Batch:
     return Batch(batch.x[:, first:last], batch.y[:, first:last], mask, batch.n)
 
 
-def _there(value: Tensor, batch: Batch) -> Tensor:
+def _zero_padding(value: Tensor, batch: Batch) -> Tensor:
     """Zero where rows (S, n, ...) are padded."""
     value, mask = value.detach(), batch.mask
     return value if mask is None else torch.where(mask.view(*mask.shape, *[1] * (value.dim() - 2)), value, 0.0)

@@ -189,7 +189,7 @@ class Predictor:
 
     def height(self, v: Tensor) -> Tensor:
         """Log likelihood and log prior, (S,)."""
-        return self._there(self.at(v).log_prob(self.y)[0]).sum(-1) - 0.5 * (v / self.tau).square().sum(-1)
+        return self._zero_padding(self.at(v).log_prob(self.y)[0]).sum(-1) - 0.5 * (v / self.tau).square().sum(-1)
 
     def slope_and_curvature(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """The gradient of that, (S, 2 p), and minus the second derivative of the likelihood, (S, 2 p, 2 p)."""
@@ -199,16 +199,16 @@ class Predictor:
         if head.contrasts:
             weight = orthonormal_contrasts(head.outputs).to(weight).mT @ weight
         weight = weight if weight.dim() == 3 else weight[None]
-        first = self._there(output_gradient(fn, self.y)[0])  # (S, n, C)
+        first = self._zero_padding(output_gradient(fn, self.y)[0])  # (S, n, C)
         back = first @ weight  # (S, n, p)
         gradient = torch.cat([(back * self.z).sum(1), back.sum(1)], -1) - v / self.tau.square()
-        probs = self._there(fn.probs[0])
+        probs = self._zero_padding(fn.probs[0])
         centred = weight[:, None] - (probs @ weight)[:, :, None]  # W_c - sum_c p_c W_c, (S, n, C, p)
         x = probs.sqrt()[..., None] * centred
         x = torch.cat([x * self.z[:, :, None], x], -1).flatten(1, 2)  # (S, n C, 2 p)
         return gradient, x.mT @ x
 
-    def _there(self, value: Tensor) -> Tensor:
+    def _zero_padding(self, value: Tensor) -> Tensor:
         if self.mask is None:
             return value
         return torch.where(self.mask.view(*self.mask.shape, *[1] * (value.dim() - 2)), value, 0.0)

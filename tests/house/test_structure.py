@@ -24,6 +24,11 @@ OUTSIDE = {"inference", "models", "experiments", "tests", "support"}
 #: modules that may name what stands above: the command, and names that are lent when they are asked for
 DOORS = {"hierfl.__main__", "hierfl"}
 
+#: no function is called by such a word alone, which does not name what it returns: Design.from_columns, not Design.of
+EMPTY_WORDS = {"of", "held", "place", "everybody", "nobody", "whoever"}
+#: nor, among the models, by one of these
+EMPTY_WORDS_OF_MODELS = {"about", "found", "here", "one", "said", "seen", "settled", "short", "there", "told"}
+
 
 @dataclass(frozen=True)
 class Module:
@@ -185,6 +190,22 @@ def test_tests_are_short_and_lie_where_their_subject_does() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0].startswith(("test_", "conftest"))
     ]
     assert importers == []  # what tests share is in tests/support
+
+
+def words_of_functions() -> Iterator[tuple[str, str]]:
+    """Names of functions and methods without their underscores, and where each is defined."""
+    for module in house().values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node.name.strip("_"), f"{module.name}:{node.lineno}"
+
+
+def test_functions_are_named_by_what_they_return() -> None:
+    names = list(words_of_functions())
+    assert len(names) > 5000
+    assert [f"{where} {name}" for name, where in names if name in EMPTY_WORDS] == []
+    of_models = [(name, where) for name, where in names if where.startswith("hierfl.models.")]
+    assert [f"{where} {name}" for name, where in of_models if name in EMPTY_WORDS_OF_MODELS] == []
 
 
 @pytest.mark.parametrize("library", ["unittest.mock", "pickle", "argparse"])

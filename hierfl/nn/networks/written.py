@@ -59,7 +59,7 @@ def read(record: Mapping[str, Any], constants: Mapping[str, Tensor], given: Arch
         return given
     if record.get("recipe") and record["networks"]["base"]["layers"] is None:
         try:
-            parts = (_of(name, constants) for name in ("base", "encoder"))
+            parts = (_of_name(name, constants) for name in ("base", "encoder"))
             made = Recipe.read(record["recipe"]).again(record["noise"], *parts)
         except (UserError, TypeError, KeyError, RuntimeError) as error:
             raise UserError(f"network {record['spec']} cannot be made again: {error}") from error
@@ -82,7 +82,7 @@ def _adapters(head: LinearHead) -> dict[str, list[int]]:
     return {key: list(size) for key, size in head.sizes.items()} if isinstance(head, LowRankHead) else {}
 
 
-def _of(name: str, constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _of_name(name: str, constants: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Those of one network, by its own names."""
     return {key.removeprefix(f"{name}/"): v for key, v in constants.items() if key.startswith(f"{name}/")}
 

@@ -116,7 +116,7 @@ class Watch:
         return self._noted(sums, singles, shared)
 
     def _noted(self, sums: Sums, singles: Singles | None, shared: State) -> Sums:
-        """See :meth:`seen`."""
+        """See :meth:`after_round`."""
         if singles is None:
             rows = len(self.measured[-1]) if self.measured else 0
             for table, shape in ((self.measured, (rows, 4)), (self.prints, (rows + 1 if rows else 0, 2))):

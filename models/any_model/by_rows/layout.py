@@ -102,7 +102,7 @@ def refuse_coupled_rows(look: Look, layout: Layout) -> None:
 
     def slopes(at: Tensor) -> Tensor:
         at = at.detach().requires_grad_()
-        h = client_log_joint(look.model, look.sites, look.x, at, look.one(0), ones)
+        h = client_log_joint(look.model, look.sites, look.x, at, look.client_alone(0), ones)
         return torch.autograd.grad(h, at, materialize_grads=True)[0] if h.requires_grad else torch.zeros_like(at)
 
     before = slopes(v)

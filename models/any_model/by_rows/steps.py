@@ -177,7 +177,7 @@ def recentred(clients: Clients, x: Tensor, v: Tensor, new: Tensor, layout: Layou
     """
     p, (c, _, r) = x.shape[-1], layout.sizes
 
-    def one(
+    def for_client(
         x: Tensor, v: Tensor, columns: Tensor, mask: Tensor | None, old: Tensor, new: Tensor
     ) -> tuple[Tensor, Tensor]:
         def moved(t: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ def recentred(clients: Clients, x: Tensor, v: Tensor, new: Tensor, layout: Layou
         return made, jacrev(lambda by: pulled(by)[0])(torch.zeros_like(made)).mT
 
     rows = (0, 0, 0, None if clients.mask is None else 0, 0, 0)
-    values = vmap(one, rows)(x, v, clients.columns, clients.mask, clients.centring, new)
+    values = vmap(for_client, rows)(x, v, clients.columns, clients.mask, clients.centring, new)
     return values[0].detach(), values[1].detach()
 
 

@@ -42,7 +42,7 @@ class Graphs:
     """Graphs of one function of tensors, by shapes."""
 
     def __init__(self) -> None:
-        self.found: dict[Any, Halves | None] = {}
+        self.cache: dict[Any, Halves | None] = {}
 
     def for_function(
         self, function: Callable[..., Tensor], fixed: Sequence[Tensor | None], varying: Sequence[Tensor],
@@ -59,9 +59,9 @@ class Graphs:
             derivatives,
             *(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in (*fixed, *varying)),
         )
-        if key not in self.found:
-            self.found[key] = traced(function, fixed, varying, derivatives)
-        return self.found[key]
+        if key not in self.cache:
+            self.cache[key] = traced(function, fixed, varying, derivatives)
+        return self.cache[key]
 
 
 def traced(

@@ -56,7 +56,7 @@ class SketchedSites(AtSites):
         """Expected derivatives by the clients' own latents."""
         return rows(self._derivatives, len(self.mean))
 
-    def found(self, method: GaussianModel, chunk: ClientChunk) -> SketchedBound:
+    def sketched_bound(self, method: GaussianModel, chunk: ClientChunk) -> SketchedBound:
         """The clients' bounds and their derivatives by the globals."""
         w = directions(len(self.mean), method.rank, chunk.seed).to(self.mean)
         bound = sketched(self._derivatives, self.guide, w, self._signs(chunk))
@@ -96,7 +96,7 @@ class FitSketched(FitConditional):
             at = at.centred()
         for _ in range(self.method.settings.local_steps):
             at = at.stepped()
-        bound = at.found(self.method, chunk)
+        bound = at.sketched_bound(self.method, chunk)
         w = directions(len(at.mean), self.method.rank, chunk.seed).to(at.mean)
         curvature = torch.cat([bound.diagonal, bound.sketch.flatten(1)], 1)
         return {**at.values(), **noted(chunk, bound, curvature, along(bound.diagonal, bound.sketch, w, at.mean))}

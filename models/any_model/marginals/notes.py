@@ -23,6 +23,6 @@ def shape_notes(fitted: Fitted) -> list[str]:
     names = [name for latent in sites for name in number_names(latent.name, latent.free)]
     largest = []
     for what, values in zip(("skew", "tail"), shared[SHAPE][2:].tolist(), strict=True):
-        place = max(range(len(values)), key=lambda k: abs(values[k]))
-        largest.append(f"{what} {values[place]:+.2f} ({names[place]})")
+        index = max(range(len(values)), key=lambda k: abs(values[k]))
+        largest.append(f"{what} {values[index]:+.2f} ({names[index]})")
     return [f"the guide has marginals by sinh and arcsinh, on unconstrained numbers: largest {' and '.join(largest)}"]

@@ -136,10 +136,10 @@ class Parts:
             (K, S, ...).
         """
 
-        def one(
+        def for_client(
             shared: Tensor, own: Tensor, of_all: Tensor, of_one: Tensor, rows: Tensor, present: Tensor | None
         ) -> Any:
             return function(self.design.named(rows, present), shared, own, {SHARED: of_all, OWN: of_one})
 
-        both = vmap(vmap(one, (0, 0, None, 0, 0, None if mask is None else 0)), (None, None, 0, 0, None, None))
+        both = vmap(vmap(for_client, (0, 0, None, 0, 0, None if mask is None else 0)), (None, None, 0, 0, None, None))
         return both(*params, *noise, columns, mask)

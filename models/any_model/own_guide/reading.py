@@ -52,7 +52,7 @@ def read_guide(program: Model, sites: Sites, design: ColumnDesign) -> Guide:
     _same_sites(trace, sites, _template(design, 1, rows))
     _same_shapes(two, sites)
     personal = frozenset(
-        name for name, value in first.found.items() if _is_personal(name, value, more, longer, rows=rows)
+        name for name, value in first.first_values.items() if _is_personal(name, value, more, longer, rows=rows)
     )
     params = first.params(personal)
     guide = Guide(
@@ -95,7 +95,7 @@ def first_run(program: Model, batch: ColumnBatch) -> tuple[Any, FirstParams, Fro
 
 def _is_personal(name: str, value: Tensor, more: FirstParams, longer: FirstParams, *, rows: int) -> bool:
     """Whether a parameter has a dimension of clients, by its shapes for one client and two, and for one more row."""
-    shapes = [tuple(value.shape), tuple(more.found[name].shape), tuple(longer.found[name].shape)]
+    shapes = [tuple(value.shape), tuple(more.first_values[name].shape), tuple(longer.first_values[name].shape)]
     if any(len(shape) != len(shapes[0]) for shape in shapes):
         raise UserError(f"param {name!r} of the guide has another number of dimensions for more clients or rows")
     clients = [k for k, size in enumerate(shapes[0]) if shapes[1][k] != size]

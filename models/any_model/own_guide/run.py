@@ -66,7 +66,7 @@ class Guide:
         values: Mapping[str, Tensor], outside: float,
     ) -> Any:  # fmt: skip
         params = self.shared.split(shared) | self.personal.split(own)
-        modules = {place: params[name] for name, place in self.modules.items()}
+        modules = {module_id: params[name] for name, module_id in self.modules.items()}
         mode = FromNoise(noise, modules, outside)
         with (
             running(self.program, "the guide"),
@@ -107,30 +107,30 @@ class FirstParams(Messenger):
     def __init__(self, mode: FromNoise) -> None:
         super().__init__()
         self.mode = mode
-        self.found: dict[str, Tensor] = {}
+        self.first_values: dict[str, Tensor] = {}
         self.constraints: dict[str, Any] = {}
         self.modules: dict[str, int] = {}
 
     def _pyro_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]
-        if name not in self.found:
+        if name not in self.first_values:
             if len(msg["args"]) < 2:
                 raise UserError(f"param {name!r} of the guide has no first value: write pyro.param({name!r}, VALUE)")
             first = msg["args"][1]
-            place = id(first) if isinstance(first, torch.nn.Parameter) else None
+            module_id = id(first) if isinstance(first, torch.nn.Parameter) else None
             first = first() if callable(first) and not isinstance(first, Tensor) else first
             if not isinstance(first, Tensor):
                 raise UserError(f"param {name!r} of the guide has no tensor as its first value")
-            self.found[name] = first.detach().double()
-            if place is not None:
-                self.modules[name] = place
-                self.mode.modules[place] = self.found[name]
+            self.first_values[name] = first.detach().double()
+            if module_id is not None:
+                self.modules[name] = module_id
+                self.mode.modules[module_id] = self.first_values[name]
             self.constraints[name] = msg["kwargs"].get("constraint", torch.distributions.constraints.real)
-        msg["value"], msg["done"], msg["stop"] = self.found[name], True, True
+        msg["value"], msg["done"], msg["stop"] = self.first_values[name], True, True
 
     def params(self, personal: frozenset[str]) -> list[Param]:
         """All of them, of which some are clients' own."""
-        return [self._param(name, value, personal) for name, value in self.found.items()]
+        return [self._param(name, value, personal) for name, value in self.first_values.items()]
 
     def _param(self, name: str, value: Tensor, personal: frozenset[str]) -> Param:
         transform = transform_to(self.constraints[name])

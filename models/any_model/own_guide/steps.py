@@ -115,7 +115,7 @@ class OwnRows:
         adam, move = adam.step(gradient, rate)
         return own + move, adam
 
-    def settled(self, own: Tensor) -> Tensor:
+    def last_averaged(self, own: Tensor) -> Tensor:
         """The clients' own parameters (S, R) at the shared ones: ever shorter steps, of which the last half count."""
         steps, first = self.method.settings.last_steps, self.method.settings.rate
         adam, total = Adam.begin(own), torch.zeros_like(own)
@@ -129,7 +129,7 @@ class OwnRows:
         """Draws of the clients' latents (K, S, q), log p(y_j, v_j | z) of each and log q(v_j | z), (K, S)."""
         parts, guide = self.parts, self.method.users_guide
 
-        def one(
+        def for_client(
             batch: ColumnBatch, shared: Tensor, own: Tensor, noise: dict[str, Tensor]
         ) -> tuple[Tensor, Tensor, Tensor]:
             trace = guide.run(batch, shared, own, noise)
@@ -137,7 +137,7 @@ class OwnRows:
             log_q = log_density(trace, batch.mask, ("client", "data"))
             return parts.unconstrained(values)[1], parts.own_height(batch, values), log_q
 
-        parts_drawn = parts.over_clients(one, self.columns, self.mask, (self.shared(), own), noise)
+        parts_drawn = parts.over_clients(for_client, self.columns, self.mask, (self.shared(), own), noise)
         return parts_drawn[0], parts_drawn[1], parts_drawn[2]
 
 
@@ -222,7 +222,7 @@ def ended(method: Guided, chunk: ClientChunk) -> ClientChunk:
     before, done = chunk.values[OWN_PARAMS], chunk.values[OWN_ENDED]
     if bool((done > 0).all()) or not before.numel():
         return chunk
-    made = OwnRows.for_chunk(method, chunk).settled(before.squeeze(1)).unsqueeze(1)
+    made = OwnRows.for_chunk(method, chunk).last_averaged(before.squeeze(1)).unsqueeze(1)
     return chunk.put({OWN_PARAMS: torch.where(done.unsqueeze(-1) > 0, before, made), OWN_ENDED: torch.ones_like(done)})
 
 

@@ -201,10 +201,10 @@ class Blocks:
 
 def as_record(ranked: Ranked) -> dict[str, object]:
     """For a file."""
-    return {name: _short(value) for name, value in asdict(ranked).items()}
+    return {name: _rounded(value) for name, value in asdict(ranked).items()}
 
 
-def _short(value: object) -> object:
+def _rounded(value: object) -> object:
     return round(value, 3) if isinstance(value, float) and math.isfinite(value) else value
 
 

@@ -17,7 +17,7 @@ from hierfl.inference.state import State
 
 from ..model.effects import effects_of
 from ..model.equations import MixedModel
-from ..model.names import held, short
+from ..model.names import by_short_name, fixed_values
 from ..report.coefficients import (
     by_containment,
     coefficients_covariance,
@@ -58,13 +58,15 @@ class Coefficients:
     @classmethod
     def from_fit(cls, fitted: Fitted) -> Coefficients:
         """Of a fit, from what it kept of its clients' sums."""
-        method, estimates = fitted.method, {k: v.cpu() for k, v in short(fitted.shared).items()}
+        method, estimates = fitted.method, {k: v.cpu() for k, v in by_short_name(fitted.shared).items()}
         assert isinstance(method, MixedModel)
         labels, effects = effects_of(method, {k: v[None] for k, v in estimates.items()})
         names = tuple(name for name in labels if name in method.network.fixed)  # which come first
         r, values = len(names), effects[0].numpy()[: len(names)]
         if method.settings.population == "bayes":
-            draws = effects_of(method, {**held(fitted.shared), **method.parts(fitted.shared["effects.draws"])})[1]
+            draws = effects_of(method, {**fixed_values(fitted.shared), **method.parts(fitted.shared["effects.draws"])})[
+                1
+            ]
             drawn = draws[:, :r].cpu().numpy()
             return cls(method, estimates, names, drawn.mean(0), np.cov(drawn.T).reshape(r, r), drawn)
         jacobian, inverse, infinite = seen_curvature(method, estimates)

@@ -22,13 +22,13 @@ from hierfl.inference.state import State
 from hierfl.rng import key
 
 from ..model.equations import MixedModel
-from ..model.names import RESIDUALS, short
+from ..model.names import RESIDUALS, by_short_name
 from ..report.estimates_only import at_nodes
 from ..report.own_spreads import beside_nodes
 from ..report.same_data import NO_ROWS
 from .quantiles import quantiles
 from .rowless import needs_rows
-from .rows import KEPT, Rows, effects_at_estimates, here
+from .rows import KEPT, Rows, effects_at_estimates, of_one_client
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +68,7 @@ def client_quantiles(fitted: Fitted, own: State, j: int) -> Tensor:
         j: the client.
     """
     method, federation = fitted.method, fitted.federation
-    estimates = {k: v.cpu() for k, v in short(fitted.shared).items()}
+    estimates = {k: v.cpu() for k, v in by_short_name(fitted.shared).items()}
     assert isinstance(method, MixedModel)
     chosen = federation.train[j].cpu()
     if not len(chosen):
@@ -82,7 +82,7 @@ def client_quantiles(fitted: Fitted, own: State, j: int) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(fitted.seed, "residual histogram", federation.ids[j]) % 2**63)
         noise = torch.rand(len(y), dtype=torch.float64)
-        fn = method.response(nodes, {**estimates, **spread}, here(columns))
+        fn = method.response(nodes, {**estimates, **spread}, of_one_client(columns))
         event = None if columns.event is None else columns.event[0]
         return quantiles(method.response_family, fn, y, weights, event, noise)
 

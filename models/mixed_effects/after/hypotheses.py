@@ -38,7 +38,7 @@ def hypotheses(text: str, names: Sequence[str]) -> tuple[list[str], np.ndarray, 
         raise UserError("hypotheses are text, such as 'x = z = 0'")
     parser, sentences, rows = _Parser(text, names), list[str](), list[np.ndarray]()
     while True:
-        first = parser.here
+        first = parser.position
         sums = [parser.sum(0)]
         while parser.takes("="):
             sums.append(parser.sum(0))
@@ -63,7 +63,7 @@ class _Parser:
     """A text and a place in it; sums are rows of coefficients with the constant behind them, (r + 1,)."""
 
     def __init__(self, text: str, names: Sequence[str]) -> None:
-        self.text, self.names, self.here = text, list(names), 0
+        self.text, self.names, self.position = text, list(names), 0
         self.asks = True  # whether a name that is a sum of others, too, is refused
         self._skip()
 
@@ -78,26 +78,26 @@ class _Parser:
         return other.done
 
     def _skip(self) -> None:
-        while self.here < len(self.text) and self.text[self.here].isspace():
-            self.here += 1
+        while self.position < len(self.text) and self.text[self.position].isspace():
+            self.position += 1
 
     @property
     def done(self) -> bool:
-        return self.here >= len(self.text)
+        return self.position >= len(self.text)
 
     def between(self, first: int) -> str:
-        return self.text[first : self.here].strip()
+        return self.text[first : self.position].strip()
 
     def takes(self, sign: str) -> bool:
         """Whether a sign comes next, which is then passed."""
-        if not self.text.startswith(sign, self.here):
+        if not self.text.startswith(sign, self.position):
             return False
-        self.here += len(sign)
+        self.position += len(sign)
         self._skip()
         return True
 
     def wrong(self) -> UserError:
-        rest = self.text[self.here :][:40]
+        rest = self.text[self.position :][:40]
         where = f"at {rest!r}" if rest else "at its end"
         return UserError(
             f"the hypotheses {self.text[:200]!r} cannot be read {where}; coefficients: {', '.join(self.names)}"
@@ -142,9 +142,9 @@ class _Parser:
             return value
         if (name := self._name()) is not None:
             value[self.names.index(name)] = 1.0
-        elif number := NUMBER.match(self.text, self.here):
+        elif number := NUMBER.match(self.text, self.position):
             value[-1] = float(number[0])
-            self.here = number.end()
+            self.position = number.end()
         else:
             raise self.wrong()
         self._skip()
@@ -154,14 +154,14 @@ class _Parser:
         """The longest coefficient's name that is here, with backquotes or without."""
         for name in sorted(self.names, key=len, reverse=True):
             for written in (f"`{name}`", name):
-                end = self.here + len(written)
+                end = self.position + len(written)
                 # (of x2, x: and x[b] no x is a part)
-                if self.text.startswith(written, self.here) and not re.match(r"[\w\[:.]", self.text[end : end + 1]):
+                if self.text.startswith(written, self.position) and not re.match(r"[\w\[:.]", self.text[end : end + 1]):
                     if written == name and self.asks and self._reads_without(name):
                         raise UserError(
                             f"{name!r} is a coefficient, and can be read without it, too: write it between backquotes,"
                             f" `{name}`, or others in parentheses, as in (x) - (z)"
                         )
-                    self.here = end
+                    self.position = end
                     return name
         return None

@@ -14,11 +14,11 @@ from hierfl.inference.state import State
 from hierfl.rng import key
 
 from ..model.equations import MixedModel
-from ..model.names import short
+from ..model.names import by_short_name
 from ..report.estimates_only import at_nodes
 from ..report.own_spreads import beside_nodes
 from .quantiles import quantiles
-from .rows import RowLevel, Rows, effects_at_estimates, here, predictor, rows_of
+from .rows import RowLevel, Rows, effects_at_estimates, of_one_client, predictor, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ def fitted_values(run: Run, df: pd.DataFrame | None, level: RowLevel) -> pd.Seri
     import pandas as pd
 
     rows = rows_of(run, df, level, response=False)
-    method, estimates = _of(run)
+    method, estimates = _method_and_estimates(run)
     fn = _distribution(method, rows, estimates, _own(run, level))
     return pd.Series(method.response_family.mean_of(fn).expand(len(rows.index)).numpy(), rows.index, name="fitted")
 
@@ -47,7 +47,7 @@ def residual_values(
     level = level or ("new" if kind == "quantile" else "client")
     rows = rows_of(run, df, level, response=True)
     assert rows.y is not None
-    method, estimates = _of(run)
+    method, estimates = _method_and_estimates(run)
     values = (
         _normal_quantiles(run, method, rows, estimates, level, seed)
         if kind == "quantile"
@@ -85,18 +85,18 @@ def _normal_quantiles(run: Run, method: MixedModel, rows: Rows, estimates: State
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "quantile residuals") % 2**63)
         noise = torch.rand(len(rows.y), dtype=torch.float64)
-        fn = method.response(nodes, {**estimates, **spread}, here(columns))
+        fn = method.response(nodes, {**estimates, **spread}, of_one_client(columns))
         event = None if columns.event is None else columns.event[0]
         u = quantiles(method.response_family, fn, rows.y, weights, event, noise)
     edge = torch.finfo(torch.float64).eps
     return torch.special.ndtri(u.clamp(edge, 1 - edge))
 
 
-def _of(run: Run) -> tuple[MixedModel, State]:
+def _method_and_estimates(run: Run) -> tuple[MixedModel, State]:
     """The model and its estimates by short names."""
     method = run.fitted.method
     assert isinstance(method, MixedModel)
-    return method, {k: v.cpu() for k, v in short(run.shared).items()}
+    return method, {k: v.cpu() for k, v in by_short_name(run.shared).items()}
 
 
 def _own(run: Run, level: RowLevel) -> State | None:
@@ -114,4 +114,4 @@ def _distribution(method: MixedModel, rows: Rows, estimates: State, own: State |
     """p(y | eta) of rows at the estimates, (N,)."""
     eta = predictor(method, rows, estimates, own)
     spread = {} if own is None or rows.owner is None else method.spread(own["b_mean"][rows.owner])
-    return method.response(eta, {**estimates, **spread}, here(rows.columns(method)))
+    return method.response(eta, {**estimates, **spread}, of_one_client(rows.columns(method)))

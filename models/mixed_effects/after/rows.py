@@ -27,7 +27,7 @@ from hierfl.inference.state import State
 
 from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
-from ..model.names import short
+from ..model.names import by_short_name
 from ..report.client_of_rows import client_of_rows
 from ..report.same_data import NO_ROWS
 from ..report.shrinkage import passes
@@ -185,7 +185,7 @@ def effects_at_estimates(fitted: Fitted) -> State:
             index = torch.tensor(clients, dtype=torch.long)
             values = {k: v[index.to(v.device)].unsqueeze(1) for k, v in own.items()}
             chunk = ClientChunk(method, fitted.federation, clients, 0, fitted.seed, fitted.shared, values)
-            for name, value in method.likelihood.conditional(chunk, short(fitted.shared)).items():
+            for name, value in method.likelihood.conditional(chunk, by_short_name(fitted.shared)).items():
                 if name not in effects:
                     effects[name] = value.new_zeros(fitted.federation.clients, *value.shape[2:]).cpu()
                 effects[name][index] = value.squeeze(1).cpu()
@@ -225,7 +225,7 @@ def predictor(method: MixedModel, rows: Rows, estimates: State, own: Mapping[str
     return eta
 
 
-def here(columns: Columns) -> Columns:
+def of_one_client(columns: Columns) -> Columns:
     """Columns of one client's rows without its dimension."""
     return columns.of_one
 

@@ -15,9 +15,9 @@ from hierfl.inference.run.result import Run
 from hierfl.rng import key
 
 from ..model.equations import MixedModel
-from ..model.names import short
+from ..model.names import by_short_name
 from ..report.simulating import Places, responses, simulated
-from .rows import RowLevel, Rows, effects_at_estimates, group_codes, here, predictor, rows_of
+from .rows import RowLevel, Rows, effects_at_estimates, group_codes, of_one_client, predictor, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,12 +38,12 @@ def simulations(run: Run, df: pd.DataFrame | None, n: int, seed: int, level: Row
         places = None if df is None else _places(run, df, rows)
         drawn = [simulated(run, k, seed, places) for k in range(n)]
     else:
-        estimates = {k: v.cpu() for k, v in short(run.shared).items()}
+        estimates = {k: v.cpu() for k, v in by_short_name(run.shared).items()}
         own = effects_at_estimates(run.fitted) if level == "client" else None
         eta = predictor(method, rows, estimates, own)
         if own is not None and rows.owner is not None:
             estimates |= method.spread(own["b_mean"][rows.owner])
-        columns = here(rows.columns(method))
+        columns = of_one_client(rows.columns(method))
         drawn = [responses(method, eta, estimates, columns, key(seed, k, "rows")) for k in range(n)]
     return pd.DataFrame({k: _in_table(method, y) for k, y in enumerate(drawn)}, rows.index)
 

@@ -68,8 +68,8 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
             mean = x.sum(-2) / mask.sum(-1, keepdim=True).clamp_min(1.0)
             moments = torch.cat([torch.ones_like(mean[:, :1]), mean, mean.square()], -1)
             number = (group.amax(-1).long() - 1).clamp_min(0)
-            place = torch.nn.functional.one_hot(number, level.groups).to(moments)
-            sums_of["by_region"] = place[..., None] * moments[:, None]
+            indicator = torch.nn.functional.one_hot(number, level.groups).to(moments)
+            sums_of["by_region"] = indicator[..., None] * moments[:, None]
         parts.append(sums_of)
     return {k: torch.cat([part[k] for part in parts]) for k in parts[0]}
 
@@ -131,11 +131,11 @@ def degrees_of_freedom(method: MixedModel, counts: Tensor, sums_of: Mapping[str,
         df[own] = df[own].clamp(max=max(1.0, clients - above - int(own.sum())))
     if above and not crossed:
         df[regional] = max(1.0, above - int(regional.sum()))
-    for place, level in enumerate(method.inside):
+    for level_index, level in enumerate(method.inside):
         of_level = sums_of.get(f"left_{level.kind}", ())
         for k in range(len(of_level)):
             own = (of_level[k] <= CONTAINED * squares) & ~regional & ~client
-            df[own] = df[own].clamp(max=max(1.0, float(counts[2 + place]) - clients - int(own.sum())))
+            df[own] = df[own].clamp(max=max(1.0, float(counts[2 + level_index]) - clients - int(own.sum())))
     return df
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hierfl.inference.clients.chunk import ClientChunk
 
 from ..model.equations import MixedModel
-from ..model.names import held, short
+from ..model.names import by_short_name, fixed_values
 from ..search.requests import Phase
 
 
@@ -34,7 +34,7 @@ class Conditional:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """At the estimates."""
-        return chunk.put(self.method.likelihood.conditional(chunk, short(chunk.shared)))
+        return chunk.put(self.method.likelihood.conditional(chunk, by_short_name(chunk.shared)))
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,6 @@ class JointDraws:
         if Phase(int(chunk.shared["effects.phase"])) != Phase.DONE or not len(chunk.shared["effects.draws"]):
             return chunk
         draws = self.method.parts(chunk.shared["effects.draws"])
-        same = held(chunk.shared)
+        same = fixed_values(chunk.shared)
         draws |= {k: v.expand(len(chunk.shared["effects.draws"]), *v.shape) for k, v in same.items()}
         return chunk.put(self.method.likelihood.joint(chunk, draws, phase))

@@ -20,9 +20,9 @@ def of_groups(values: Tensor, index: Tensor) -> Tensor:
         index: each row's group, (S, n).
     """
     values = values[None] if values.dim() == 2 else values.squeeze(-3)
-    place = index.long()[..., None].expand(*index.shape, values.shape[-1])
+    entries = index.long()[..., None].expand(*index.shape, values.shape[-1])
     lead = broadcast_shapes(values.shape[:-2], index.shape[:-1])
-    return values.expand(*lead, *values.shape[-2:]).gather(-2, place.expand(*lead, *place.shape[-2:]))
+    return values.expand(*lead, *values.shape[-2:]).gather(-2, entries.expand(*lead, *entries.shape[-2:]))
 
 
 def each(prior: NormalOfRoot, groups: int) -> Any:

@@ -12,11 +12,11 @@ from hierfl.inference.state import State
 RESIDUALS = "residuals"
 
 
-def short(shared: Mapping[str, Tensor]) -> State:
-    """Shared values by their short names, learned or held."""
+def by_short_name(shared: Mapping[str, Tensor]) -> State:
+    """All shared values, learned or fixed, by NAME alone."""
     return {k.partition(".")[2]: v for k, v in shared.items() if k.startswith(("effects.", "held."))}
 
 
-def held(shared: Mapping[str, Tensor]) -> State:
-    """What is not learned, by short names."""
+def fixed_values(shared: Mapping[str, Tensor]) -> State:
+    """Shared values that are not learned, by NAME alone."""
     return {k.removeprefix("held."): v for k, v in shared.items() if k.startswith("held.")}

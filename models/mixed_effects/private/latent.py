@@ -29,9 +29,9 @@ TINY = 1e-12
 def duplication(c: int) -> Tensor:
     """D (c^2, r) with vec S = D vech S; the upper triangle row by row."""
     up, across = torch.triu_indices(c, c)
-    matrix, place = torch.zeros(c * c, len(up), dtype=torch.float64), torch.arange(len(up))
-    matrix[up * c + across, place] = 1.0
-    matrix[across * c + up, place] = 1.0
+    matrix, entry = torch.zeros(c * c, len(up), dtype=torch.float64), torch.arange(len(up))
+    matrix[up * c + across, entry] = 1.0
+    matrix[across * c + up, entry] = 1.0
     return matrix
 
 

@@ -13,7 +13,7 @@ from hierfl.ppl.empirical_draws import EmpiricalDraws
 from ..likelihood.moments import chains_of
 from ..model.effects import effects_of, in_table_units
 from ..model.equations import MixedModel
-from ..model.names import RESIDUALS, held
+from ..model.names import RESIDUALS, fixed_values
 from ..search.requests import Phase
 from .shrinkage import shrinkage_table
 from .summary import effects_table
@@ -39,7 +39,7 @@ class Answers(MixedModel):
     def population_draws(self, shared: State, number: int) -> tuple[list[str], Tensor] | None:
         """See :func:`~hierfl.models.mixed_effects.model.effects.effects_of`."""
         draws = {k.partition(".")[2]: v.flatten(0, 2) for k, v in self.shared_draws(shared, number).items()}
-        return effects_of(self, {**held(shared), **draws}) if draws else None
+        return effects_of(self, {**fixed_values(shared), **draws}) if draws else None
 
     def client_summary(self, v: State) -> State:
         mean, spread = in_table_units(self.groupings["root"], v["b_mean"].squeeze(1), v["b_root"].squeeze(1))

@@ -26,13 +26,13 @@ def client_of_rows(run: Run, df: pd.DataFrame) -> Tensor:
         raise UserError(
             f"the table lacks column {column!r}: whose model? (level='new' is of a client that is not known)"
         )
-    place = {name: j for j, name in enumerate(run.fitted.federation.ids)}
+    index_of = {name: j for j, name in enumerate(run.fitted.federation.ids)}
     if not len(df):
         return torch.zeros(1, dtype=torch.long)
     names = client_names(df[column], f"column {column!r}")
-    names = as_known(names, place, reader.spellings[column], f"column {column!r}")
-    if strange := sorted(set(names) - place.keys()):
+    names = as_known(names, index_of, reader.spellings[column], f"column {column!r}")
+    if strange := sorted(set(names) - index_of.keys()):
         raise UserError(
             f"client {str(strange[0])!r} is not among those fitted: level='new' predicts for one that is not known"
         )
-    return torch.tensor([place[name] for name in names])
+    return torch.tensor([index_of[name] for name in names])

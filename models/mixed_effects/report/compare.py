@@ -16,7 +16,7 @@ from hierfl.inference.run.result import Run
 
 from ..likelihood.quadrature.nodes import by_laplace
 from ..method import MixedEffects
-from ..model.names import short
+from ..model.names import by_short_name
 from ..search.requests import Phase
 from .coefficients import degrees_of_freedom, satterthwaite_f
 from .fitting import fitted_quietly
@@ -136,14 +136,14 @@ def _chosen(test: Test, large: Model, more: list[str], means_only: bool) -> Test
 def _from_groups(model: Model, names: list[str]) -> bool:
     """Whether some of the coefficients are learned from clients or groups, not from rows."""
     run, method = _refitted(model, "auto")[0], _method(model)
-    df = degrees_of_freedom(method_of(run), short(run.shared))
+    df = degrees_of_freedom(method_of(run), by_short_name(run.shared))
     return any(bool(df[method.network.fixed.index(name)].isfinite()) for name in names)
 
 
 def _f_test(model: Model, names: list[str]) -> tuple[float, float, float, str]:
     """F, numerator's degrees of freedom, p, and what it is, of coefficients of these names being zero."""
     run, method = model[0], _method(model)
-    estimates, fixed = short(run.shared), method.network.fixed
+    estimates, fixed = by_short_name(run.shared), method.network.fixed
     turn = method.network.fixed_units.to_users(fixed, (len(fixed),), estimates["beta"])
     contrast = turn[[fixed.index(name) for name in names]]
     if method.settings.kenward_roger:

@@ -17,7 +17,7 @@ from hierfl.rng import normals
 
 from ..likelihood.quadrature.nodes import rule
 from ..model.equations import MixedModel
-from ..model.names import short
+from ..model.names import by_short_name
 from .printed import check_level
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def residual_sds(run: Run, level: float) -> pd.DataFrame:
         gamma = method.parts(draws)[RESIDUAL]
         b = run.personal["b_draws"].flatten(1, 2)
     else:
-        gamma, b = short(run.shared)[RESIDUAL][None], run.personal["b_mean"][:, None]
+        gamma, b = by_short_name(run.shared)[RESIDUAL][None], run.personal["b_mean"][:, None]
     base = (gamma @ grouping.to_users(gamma).T)[:, 0]  # (D,)
     logs = base + b[..., -1] / method.network.scale  # (J, D)
     if len(draws):

@@ -16,7 +16,7 @@ from hierfl.rng import key, normals
 
 from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
-from ..model.names import held, short
+from ..model.names import by_short_name, fixed_values
 from .client_of_rows import client_of_rows
 from .estimates_only import at_nodes
 from .own_spreads import at_draws, beside_nodes
@@ -135,14 +135,14 @@ def _draws(method: MixedModel, run: Run, number: int) -> tuple[State, State]:
     every = len(shared["effects.draws"])
     some = torch.arange(every) if number == every else (torch.arange(number) * every) // number
     parts = method.parts(shared["effects.draws"][some])
-    same = {k: v.expand(len(parts["beta"]), *v.shape) for k, v in held(shared).items()}
+    same = {k: v.expand(len(parts["beta"]), *v.shape) for k, v in fixed_values(shared).items()}
     names = [level.effects for level in method.at_site if f"{level.effects}_draws" in run.personal]
     return {**same, **parts}, {name: run.personal[f"{name}_draws"].flatten(1, 2)[:, some] for name in names}
 
 
 def _estimates(method: MixedModel, run: Run) -> tuple[State, State]:
     """The population {name: (1, *shape)} and the clients' effects at the estimates: means and roots of covariances."""
-    population = {name: value[None] for name, value in short(run.shared).items()}
+    population = {name: value[None] for name, value in by_short_name(run.shared).items()}
     names = [f"{level.effects}_{part}" for level in method.at_site for part in ("mean", "root")]
     names = [name for name in names if name in run.personal]
     return population, {name: run.personal[name] for name in names}

@@ -20,7 +20,7 @@ from ..likelihood.gaussian.regions import region_covariances
 from ..model.effects import in_table_units
 from ..model.equations import MixedModel
 from ..model.levels import Level
-from ..model.names import short
+from ..model.names import by_short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ def random_effects(run: Run, level: str) -> pd.DataFrame:
     mean, sd = in_table_units(grouping, own[f"{level_asked.effects}_mean"], own[f"{level_asked.effects}_root"])
     places = federation.about["reader"].places.within.get(level_asked.kind, {})
     where = [(j, name, k) for j, client in enumerate(federation.ids) for name, k in places.get(client, {}).items()]
-    at = tuple(torch.tensor([place[i] for place in where]) for i in (0, 2))
+    at = tuple(torch.tensor([entry[i] for entry in where]) for i in (0, 2))
     names = {"client": [federation.ids[j] for j, _, _ in where], level: [name for _, name, _ in where]}
     return _table(names, grouping, mean[at], sd[at])
 
@@ -65,7 +65,7 @@ def _of_server(run: Run, level: Level) -> tuple[Tensor, Tensor]:
     assert isinstance(method, MixedModel)
     turn = level.grouping.to_users(effects)
     if not len(run.shared["effects.draws"]):
-        mean, estimates = effects[1:] @ turn.T, short(run.shared)
+        mean, estimates = effects[1:] @ turn.T, by_short_name(run.shared)
         if isinstance(method.likelihood, Gaussian):
             covariance = region_covariances(method, level, estimates["cross"], method.numbers(estimates))
             return mean, (turn @ covariance @ turn.T).diagonal(dim1=-2, dim2=-1).clamp_min(0).sqrt()

@@ -18,7 +18,7 @@ from ..likelihood.quadrature.newton import NEWTON_TOLERANCE
 from ..model.arithmetic import linear
 from ..model.effects import users_beta
 from ..model.equations import MixedModel
-from ..model.names import short
+from ..model.names import by_short_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +51,7 @@ def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
     assert isinstance(method, MixedModel)
     if method.network.spread:
         raise UserError("shrinkage is of clients with one residual deviation: ranef() and residual_sds() say theirs")
-    design, q, shared = method.network, method.covariance.q, short(fitted.shared)
+    design, q, shared = method.network, method.covariance.q, by_short_name(fitted.shared)
     width = FLAT_PRIOR_WIDTH * design.scale * torch.ones(q, dtype=torch.float64, device=federation.device)
     turn = method.groupings["root"].to_users(width)
     same = _combinations(fitted)
@@ -102,7 +102,7 @@ def _posterior_means(fitted: Fitted, clients: list[int], same: Tensor) -> Tensor
     values = fitted.values(clients)
     turn = method.groupings["root"].to_users(same)
     kept = values["b_draws"].shape[-2] > 0
-    draws = method.parts(fitted.shared["effects.draws"])["beta"] if kept else short(fitted.shared)["beta"][None]
+    draws = method.parts(fitted.shared["effects.draws"])["beta"] if kept else by_short_name(fitted.shared)["beta"][None]
     return (users_beta(method, draws) @ same.T).mean(0) + values["b_mean"].squeeze(1) @ turn.T
 
 
@@ -149,7 +149,7 @@ def _pooled(fitted: Fitted) -> Tensor:
     """The fixed effects where clients do not differ, (p,): damped Newton steps, as for a mode."""
     method = fitted.method
     assert isinstance(method, MixedModel)
-    batch, shared = _all_rows(fitted), short(fitted.shared)
+    batch, shared = _all_rows(fitted), by_short_name(fitted.shared)
     columns = method.network.split(batch.x)
     values = {name: shared[name] for name in method.response_family.starts}
     beta = shared["beta"].clone()

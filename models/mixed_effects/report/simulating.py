@@ -18,7 +18,7 @@ from hierfl.rng import key, normals
 from ..model.arithmetic import linear, of_smooth
 from ..model.equations import MixedModel
 from ..model.levels import Level
-from ..model.names import short
+from ..model.names import by_short_name
 
 
 class Places(NamedTuple):
@@ -49,7 +49,7 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
     if places is None:
         clients = list(zip(federation.ids, federation.train, strict=True))
         places = Places(federation.x.to(torch.float64), clients, federation.y)
-    values = {k: v.cpu() for k, v in short(run.shared).items()}
+    values = {k: v.cpu() for k, v in by_short_name(run.shared).items()}
     x, y = places.inputs, places.like.clone()
     whole = method.network.split(x[None])
     sizes = {level.kind: max(level.size, _most(whole, level) + 1) for level in method.levels}

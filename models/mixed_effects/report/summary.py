@@ -20,7 +20,7 @@ from hierfl.inference.state import State
 from ..likelihood.quadrature.nodes import by_laplace
 from ..model.effects import effects_of
 from ..model.equations import MixedModel
-from ..model.names import held, short
+from ..model.names import by_short_name, fixed_values
 from ..search.bounds import NOT_IDENTIFIED, Bound, at_bounds
 from ..search.profile import INFINITE, UNKNOWN
 from ..search.requests import Phase
@@ -65,7 +65,7 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
     method, shared = fitted.method, fitted.shared
     assert isinstance(method, MixedModel)
     bayes, infinite = method.settings.population == "bayes", None
-    estimates = short(shared)
+    estimates = by_short_name(shared)
     labels, effects = effects_of(method, {k: v[None] for k, v in estimates.items()})
     values, bounds = effects[0], dict[str, Bound]()
     drawn = _drawn(method, shared)
@@ -158,7 +158,7 @@ def _drawn(method: MixedModel, shared: Mapping[str, Tensor]) -> Tensor | None:
     if int(shared["effects.phase"]) != Phase.DONE or not len(draws):
         return None
     parts = method.parts(draws)
-    return effects_of(method, {**held(shared), **parts})[1]
+    return effects_of(method, {**fixed_values(shared), **parts})[1]
 
 
 def _numbers(method: MixedModel, estimates: State, bayes: bool) -> dict[str, float]:

@@ -76,7 +76,7 @@ class Climb:
         """All of it by name."""
         return {f"climb.{f.name}": getattr(self, f.name) for f in fields(self)}
 
-    def seen(
+    def updated(
         self, height: Tensor, gradient: Tensor, curvature: Tensor, digits: float = ROUNDING, *, trusted: bool = False
     ) -> Climb:
         """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves.

@@ -91,7 +91,7 @@ class Profile:
         """Whether all bounds are searched."""
         return int(self.number) >= self.bounds.numel()
 
-    def seen(self, method: MixedModel, height: Tensor, gradient: Tensor, curvature: Tensor) -> Profile:
+    def updated(self, method: MixedModel, height: Tensor, gradient: Tensor, curvature: Tensor) -> Profile:
         """With what is found at :attr:`next`."""
         effect, upper = divmod(int(self.number), 2)
         finite = bool(height > 0.5 * IMPOSSIBLE) and bool(gradient.isfinite().all() & curvature.isfinite().all())

@@ -41,7 +41,7 @@ FAR_FROM_START = 0.02
 class Restricted(RestrictedState):
     """The search's steps: short ones along each number, which measure the penalty's slope, and Newton's."""
 
-    def seen(self, height: Tensor, gradient: Tensor, curvature: Tensor) -> Restricted:
+    def updated(self, height: Tensor, gradient: Tensor, curvature: Tensor) -> Restricted:
         """With the log likelihood's height (), gradient (K,) and curvature (K, K) at :attr:`asked`."""
         basis = self.basis
         point = Point.from_derivatives(self.next, height, basis.T @ gradient, basis.T @ curvature @ basis, self.p)

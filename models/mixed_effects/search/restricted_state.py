@@ -104,7 +104,7 @@ class RestrictedState:
         return self.origin + self.basis @ self.next
 
     @property
-    def found(self) -> Tensor:
+    def best_numbers(self) -> Tensor:
         """Numbers of the best point, (K,)."""
         return self.origin + self.basis @ self.best
 

@@ -79,8 +79,8 @@ def rows_of(
     else:
         height = message["crossed"][:, 0, 0] if "crossed" in message else message["height"]
         # A single count has a long tail of its own.
-        seen = (rows > p) & (height.dim() == 1)
-        spread = torch.where(seen, -height.reshape(len(rows), -1)[:, 0] / rows.clamp_min(1), torch.nan)
+        enough_rows = (rows > p) & (height.dim() == 1)
+        spread = torch.where(enough_rows, -height.reshape(len(rows), -1)[:, 0] / rows.clamp_min(1), torch.nan)
         noise = torch.zeros_like(rows)
     share_known = (information @ inverse).diagonal(dim1=-2, dim2=-1)
     places, between = _random(method, shared)

@@ -210,14 +210,14 @@ def _estimated(quadratics: Quadratics, left: Tensor, index: Tensor, least: float
     far = off(quadratics, w)[0][index].nan_to_num(0.0)
     ratio = torch.zeros_like(far)
     worst = far.topk(min(CANDIDATES, len(far)))
-    for place in worst.indices[worst.values > least].tolist():
-        site = int(index[place])
+    for candidate in worst.indices[worst.values > least].tolist():
+        site = int(index[candidate])
         rest = w.clone()
         rest[site] = 0
         others = index[index != site]
         squares = off(quadratics, rest)[0][others].square().cpu().numpy()
         wide = np.sqrt(np.nanmean(without_furthest(squares[None], len(index)))) if np.isfinite(squares).any() else 0.0
-        ratio[place] = far[place] / max(1.0, float(wide))
+        ratio[candidate] = far[candidate] / max(1.0, float(wide))
     return ratio
 
 

@@ -89,7 +89,7 @@ def test_a_graph_has_values_and_derivatives_of_the_text() -> None:
     for name in ("height", "gradient", "hessian", "spread"):
         torch.testing.assert_close(getattr(ours, name), getattr(text, name), rtol=1e-11, atol=1e-11)
     assert clients.graphs is not None
-    found = list(clients.graphs.found.values())
+    found = list(clients.graphs.cache.values())
     assert len(found) == 2
     assert all(found)
     operations = [str(node.target) for halves in found for node in halves.after.graph.nodes]  # type: ignore[union-attr]
@@ -114,7 +114,7 @@ def test_a_text_that_no_graph_can_say_runs_as_it_is_written(change: Callable[[Te
     x, v = x[:, 2:], v[:, 2:]
     ours, text = moments(replace(clients, at_once=6).log_joint, x, v), moments(clients.log_joint, x, v)
     assert clients.graphs is not None
-    assert list(clients.graphs.found.values()) == [None]
+    assert list(clients.graphs.cache.values()) == [None]
     torch.testing.assert_close(ours.gradient, text.gradient, rtol=0, atol=0)
 
 
@@ -148,4 +148,4 @@ def test_blocks_are_the_plate(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(blocks, "MANY", many)
         for ours, theirs in zip(found(), whole, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-    assert any(method.graphs.found.values())
+    assert any(method.graphs.cache.values())

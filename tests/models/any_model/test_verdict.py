@@ -76,7 +76,9 @@ def test_noise_at_points_that_are_wide_on_purpose_is_not_that_at_the_posterior()
     before, noise = Verdict(), (0.05, 1.0, 0.8)
     kept = []
     for k in range(3):
-        explored = explored.drawn(torch.zeros(1).double(), torch.eye(1).double(), 0, k).seen(torch.zeros(16).double())
+        explored = explored.drawn(torch.zeros(1).double(), torch.eye(1).double(), 0, k).with_heights(
+            torch.zeros(16).double()
+        )
         before = verdict(explored, noise[k], 8.0, (4.0, 0.0, 0.0), before)
         kept.append(before.noise)
     assert kept == [0.05, 0.05, 0.8]

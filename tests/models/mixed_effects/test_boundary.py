@@ -14,7 +14,7 @@ from support.responses import CASES
 
 from hierfl import mixed_model
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.model.names import by_short_name
 from hierfl.models.mixed_effects.report.fitting import fitted
 from hierfl.models.mixed_effects.report.intervals import belonging, boundary_tests
 from hierfl.models.mixed_effects.report.summary import effects_table
@@ -42,7 +42,7 @@ def test_intercepts_and_slopes(population: str) -> None:
     theirs = [2 * (fit.log_likelihood - one.log_likelihood) for one in smaller]
     assert statistics(fit) == pytest.approx(theirs, abs=0.01)
     assert statistics(away)[1] == pytest.approx(theirs[1], abs=0.01)
-    p = boundary_tests(fit.method, short(fit.run.shared))["sd(x)"]
+    p = boundary_tests(fit.method, by_short_name(fit.run.shared))["sd(x)"]
     assert p == pytest.approx(0.5 * stats.chi2.sf(theirs[1], 1) + 0.5 * stats.chi2.sf(theirs[1], 2), rel=0.01)
 
 
@@ -72,7 +72,10 @@ def test_levels(family: str, level: str) -> None:
     fit = mixed_model(df, f"{case.response} ~ 1 + x + (1 | {groups})", draws=40, **how)
     without = mixed_model(df, f"{case.response} ~ 1 + x + (1 | site)", draws=0, **how)
     assert statistics(fit)[1] == pytest.approx(2 * (fit.log_likelihood - without.log_likelihood), abs=0.01)
-    assert list(boundary_tests(fit.method, short(fit.run.shared))) == ["sd(Intercept)", f"sd(Intercept | {level})"]
+    assert list(boundary_tests(fit.method, by_short_name(fit.run.shared))) == [
+        "sd(Intercept)",
+        f"sd(Intercept | {level})",
+    ]
 
 
 def test_slopes_beside_patients() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hierfl import mixed_model
-from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.model.names import by_short_name
 from hierfl.models.mixed_effects.search.bounds import AT_MEANS, CORRELATION_NOTE, NOT_IDENTIFIED, SD_NOTE, at_bounds
 
 
@@ -99,7 +99,7 @@ def test_an_intercept_that_varies_only_away_from_the_means() -> None:
     """Of years: no spread at their mean, and one in the year 0, where the correlation with the slope is -1."""
     df = slopes()
     fit = mixed_model(df.assign(x=2000 + df.x / 365), "y ~ x + (1 + x | g)", draws=0)
-    estimates = short(fit.run.shared) | {"root": torch.tensor([1e-12, 0.0, 0.3], dtype=torch.float64)}
+    estimates = by_short_name(fit.run.shared) | {"root": torch.tensor([1e-12, 0.0, 0.3], dtype=torch.float64)}
     found = at_bounds(fit.method, estimates)
     assert found["sd(Intercept)"] == (AT_MEANS, None, True)
     assert found["sd(x)"] == ("", None, True)

@@ -14,7 +14,7 @@ from hierfl.inference.method.initial import InitialWeights
 from hierfl.models.mixed_effects.likelihood.quadrature import integral
 from hierfl.models.mixed_effects.likelihood.quadrature.derivatives import in_closed_form
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.model.names import held
+from hierfl.models.mixed_effects.model.names import fixed_values
 
 
 def rows() -> pd.DataFrame:
@@ -40,7 +40,7 @@ def asked(formula: str, family: str, nodes: int, entries: list[float], **more: s
     chunk = ClientChunk(method, federation.to(dtype=torch.float64), everyone, 1, 0, shared, own)
     numbers = torch.cat([torch.tensor(entries).double(), torch.linspace(-0.3, 0.4, len(design.fixed)).double()])
     assert in_closed_form(method, list(method.sizes))
-    return method, chunk, lambda at: {**held(shared), **method.parts(at)}, numbers
+    return method, chunk, lambda at: {**fixed_values(shared), **method.parts(at)}, numbers
 
 
 @pytest.mark.parametrize(

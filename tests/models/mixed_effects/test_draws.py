@@ -16,7 +16,7 @@ from hierfl import mixed_model
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.models.mixed_effects.likelihood.posterior import JointDraws
 from hierfl.models.mixed_effects.model.effects import users_beta
-from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.model.names import by_short_name
 from hierfl.models.mixed_effects.search.phases import explore
 
 DRAWS = 6000
@@ -33,7 +33,7 @@ COMPARED = pytest.mark.parametrize(
 def held_draws(fitted) -> dict[str, np.ndarray]:
     """Draws (D, J, ...) of clients' effects, and of groups inside them, the population held at its estimates."""
     run, method = fitted.run, fitted.method
-    values = short(run.shared)
+    values = by_short_name(run.shared)
     row = [method.numbers(values)] + ([] if method.likelihood.searches_beta else [values["beta"]])
     row += [values["regions"].flatten()] if method.above else []
     shared = {**run.shared, "effects.draws": torch.cat(row).expand(DRAWS, -1)}

@@ -21,7 +21,7 @@ from hierfl.inference.run.result import Run
 from hierfl.models.mixed_effects.likelihood.posterior import JointDraws
 from hierfl.models.mixed_effects.likelihood.quadrature.newton import Problem
 from hierfl.models.mixed_effects.method import MixedEffects
-from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.model.names import by_short_name
 from hierfl.models.mixed_effects.report.summary import effects_table
 from hierfl.models.mixed_effects.search.loop import PopulationSearch
 
@@ -38,7 +38,7 @@ def test_the_maximum_is_that_of_the_approximation_that_is_asked_for(family: str,
     """Laplace's among them: its nodes move with theta, and a derivative that did not know it would end elsewhere."""
     df = counts(family, places=12)
     run = run_of(df, "y ~ 1 + x + (1 | site)", family, nodes=nodes, tol=1e-8)
-    method, fed, shared = run.fitted.method, run.fitted.federation, short(run.shared)
+    method, fed, shared = run.fitted.method, run.fitted.federation, by_short_name(run.shared)
     batch = fed.batch(range(fed.clients))
 
     def height(beta: torch.Tensor, root: torch.Tensor) -> float:

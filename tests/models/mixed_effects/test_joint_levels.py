@@ -29,7 +29,7 @@ from hierfl.models.mixed_effects.after.rows import effects_at_estimates
 from hierfl.models.mixed_effects.likelihood.joint.packed import at_points, polynomial
 from hierfl.models.mixed_effects.likelihood.joint.schur import Schur
 from hierfl.models.mixed_effects.likelihood.joint.sums import Blocks
-from hierfl.models.mixed_effects.model.names import short
+from hierfl.models.mixed_effects.model.names import by_short_name
 
 TABLE = pd.read_csv(Path(__file__).parent / "lme4" / "joint_levels.csv")
 CROSSED = "~ x + (1 | site) + (1 | site:nurse) + (1 + x | site:item)"
@@ -113,7 +113,7 @@ def test_sparse_and_dense_sums_are_the_same(share: float) -> None:
 
 def test_effects_of_a_gaussian_response_are_a_dense_normals() -> None:
     fitted = mixed_model(some(3), f"gaussian {CROSSED}", draws=400)
-    values, own = short(fitted.run.shared), effects_at_estimates(fitted.run.fitted)
+    values, own = by_short_name(fitted.run.shared), effects_at_estimates(fitted.run.fitted)
     for j in range(3):
         x, z, y, offset = dense(fitted, j)
         every, root = torch.cat(z, 1), torch.block_diag(*roots(fitted, values))
@@ -132,7 +132,7 @@ def test_effects_of_a_gaussian_response_are_a_dense_normals() -> None:
 
 def test_a_mode_of_another_response_is_a_dense_searchs() -> None:
     fitted = mixed_model(some(3), f"poisson {CROSSED}", family="poisson", population="ml", draws=0)
-    values, own = short(fitted.run.shared), effects_at_estimates(fitted.run.fitted)
+    values, own = by_short_name(fitted.run.shared), effects_at_estimates(fitted.run.fitted)
     heights = _heights(fitted, fitted.run.shared["effects.at"])
     for j in range(3):
         x, z, y, offset = dense(fitted, j)

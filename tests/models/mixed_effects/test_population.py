@@ -121,7 +121,7 @@ def test_a_climb_ends_at_the_maximum_and_never_goes_down() -> None:
         for _ in range(80):
             at = climb.next
             slope = torch.autograd.functional.jacobian(f, at)
-            climb = climb.seen(f(at), slope, -torch.autograd.functional.hessian(f, at))
+            climb = climb.updated(f(at), slope, -torch.autograd.functional.hessian(f, at))
             heights.append(float(climb.height))
             if climb.arrived(1e-9):
                 break
@@ -156,10 +156,10 @@ def test_exploring_finds_the_moments_of_what_it_explores() -> None:
     root = torch.linalg.cholesky(torch.tensor([[1 / shape, 2 / shape], [2 / shape, 4 / shape + 1]]).double())
     explored = Explored.begin(2, 512, 4, start).drawn(start, root, 1, 7)
     for seed in (8, 9, 10):
-        explored = explored.seen(log_density_of(explored.asked))
+        explored = explored.with_heights(log_density_of(explored.asked))
         if explored.done < 4:
             explored = explored.drawn(*explored.moments(1), 1, seed)
-    explored = explored.seen(log_density_of(explored.asked))
+    explored = explored.with_heights(log_density_of(explored.asked))
     assert explored.effective(1) > 1000
     found, factor = explored.moments(1)
     covariance = factor @ factor.T

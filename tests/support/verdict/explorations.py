@@ -39,7 +39,7 @@ def explore(
         draws = inner[min(explored.done, len(inner)) - 1]
         normal = torch.randn(4, each, generator=generator, dtype=torch.float64)
         noise = spread * math.sqrt(2 / draws) * normal[0] / normal[1:].square().mean(0).sqrt()
-        explored = explored.seen(density(explored.asked) + noise)
+        explored = explored.with_heights(density(explored.asked) + noise)
         found = verdict(explored, 0.0, draws, (1.0, 0.0, 0.0), found)
         if (found.worth >= worth and explored.done > 1) or explored.done == rounds:
             return found, explored

@@ -57,9 +57,9 @@ def upper(size: int, device: Any = None) -> Tensor:
 def places(size: int, device: Any = None) -> Tensor:
     """Where each entry of a symmetric matrix (size, size) is in its upper triangle, row by row."""
     up, across = upper(size, device)
-    place = up.new_zeros(size, size)
-    place[up, across] = torch.arange(len(up), device=device)
-    return torch.triu(place) + torch.triu(place, 1).T
+    index = up.new_zeros(size, size)
+    index[up, across] = torch.arange(len(up), device=device)
+    return torch.triu(index) + torch.triu(index, 1).T
 
 
 def symmetric(of_upper: Tensor, size: int) -> Tensor:

@@ -80,9 +80,9 @@ class Products(NamedTuple):
             sums = weights.transpose(0, 1) @ self.entries  # (S, P, m^2)
             return sums.permute(1, 2, 0).unflatten(1, (m, m))
         (index, size), (p, s, _) = self.group, weights.shape
-        place = (index + size * torch.arange(s, device=index.device)[:, None]).flatten()
+        flat_index = (index + size * torch.arange(s, device=index.device)[:, None]).flatten()
         rows = (weights[..., None] * self.entries).flatten(1, 2)  # (P, S n, m^2)
-        sums = rows.new_zeros(p, s * size, m * m).index_add_(1, place, rows).unflatten(1, (s, size))
+        sums = rows.new_zeros(p, s * size, m * m).index_add_(1, flat_index, rows).unflatten(1, (s, size))
         return sums.permute(0, 3, 2, 1).flatten(2).unflatten(1, (m, m))
 
     def at(self, gamma: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -40,7 +40,7 @@ class SerialSums:
         serial: the correlation.
         base: what does not depend on z, (m, m, U).
         apart, pairs: D and P, (m, m, U, K) at K distances or sizes of groups.
-        place: these, (U, K).
+        lag: these distances or sizes, (U, K).
         count: how many pairs or groups there are of each, (U, K).
     """
 
@@ -48,7 +48,7 @@ class SerialSums:
     base: Tensor
     apart: Tensor
     pairs: Tensor
-    place: Tensor
+    lag: Tensor
     count: Tensor
 
     @property
@@ -82,12 +82,12 @@ class SerialSums:
             return cls._of_groups(serial, e, unit, series, number * groups)
         after = torch.nonzero(series[1:] == series[:-1]).squeeze(-1) + 1
         now, before = e[after], e[after - 1]
-        by_place = _by_place(
+        by_lag = _by_lag(
             unit[after], time[after] - time[after - 1], _outer(now - before), _outer(now) + _outer(before),
             number * groups,
         )  # fmt: skip
         base = e.new_zeros(number * groups, m, m).index_add_(0, unit, _outer(e))
-        return cls(serial, base.movedim(0, -1).contiguous(), *by_place)
+        return cls(serial, base.movedim(0, -1).contiguous(), *by_lag)
 
     @classmethod
     def _of_groups(cls, serial: Serial, e: Tensor, unit: Tensor, series: Tensor, units: int) -> SerialSums:
@@ -96,8 +96,8 @@ class SerialSums:
         mean = e.new_zeros(number, m).index_add_(0, series, e) / size[:, None]
         within = e.new_zeros(number, m, m).index_add_(0, series, _outer(e - mean[series]))
         of_series = torch.zeros(number, dtype=torch.long, device=e.device).scatter_(0, series, unit)
-        by_place = _by_place(of_series, size, within, size[:, None, None] * _outer(mean), units)
-        return cls(serial, e.new_zeros(m, m, units), *by_place)
+        by_lag = _by_lag(of_series, size, within, size[:, None, None] * _outer(mean), units)
+        return cls(serial, e.new_zeros(m, m, units), *by_lag)
 
     def given(self, z: Any) -> tuple[Any, Any]:
         """G and log |C| of each unit: with derivatives, (m, m, U) and (U,), or at M points z (M, 1), (M, m, m, U)."""
@@ -138,13 +138,13 @@ class SerialSums:
         """phi at each distance, or rho at each size."""
         value = z.value if isinstance(z, Taylor) else z
         if self.serial.kind != "cs":
-            orders = self.serial.phi(value, self.place)
+            orders = self.serial.phi(value, self.lag)
         else:
             share, least = value.sigmoid(), self.serial.least
             rest = (1 - least) * share * (1 - share)
-            all_places = torch.ones_like(self.place)
+            all_lags = torch.ones_like(self.lag)
             value_slope_bend = least + (1 - least) * share, rest, rest * (1 - 2 * share)
-            a, b, c = (v * all_places for v in value_slope_bend)
+            a, b, c = (v * all_lags for v in value_slope_bend)
             orders = a, b, c
         return _through(z, *orders) if isinstance(z, Taylor) else orders[0]
 
@@ -153,8 +153,8 @@ class SerialSums:
         if self.serial.kind != "cs":
             rest = 1.0 - phi * phi
             return phi / rest, -(phi / (phi + 1.0)), rest.log() * self.count
-        within, between = 1.0 - phi, phi * (self.place - 1) + 1.0
-        volume = (within.log() * (self.place - 1) + between.log()) * self.count
+        within, between = 1.0 - phi, phi * (self.lag - 1) + 1.0
+        volume = (within.log() * (self.lag - 1) + between.log()) * self.count
         return 1.0 / within, 1.0 / between, volume
 
     def _sum(self, apart: Tensor, pairs: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ class SerialSums:
         def parts(x: Tensor, dim: int) -> list[Tensor]:
             return [part.flatten(dim, dim + 1) for part in x.unflatten(dim, (groups, -1)).split(size, dim + 1)]
 
-        split_parts = [parts(self.base, 2), parts(self.apart, 2), parts(self.pairs, 2), parts(self.place, 0)]
+        split_parts = [parts(self.base, 2), parts(self.apart, 2), parts(self.pairs, 2), parts(self.lag, 0)]
         return [SerialSums(self.serial, *some) for some in zip(*split_parts, parts(self.count, 0), strict=True)]
 
 
@@ -191,11 +191,11 @@ def _derivatives(x: Taylor) -> tuple[Tensor, Tensor, Tensor]:
     return x.value, x.slope[0], x.bend[0, 0]
 
 
-def _by_place(
-    unit: Tensor, place: Tensor, apart: Tensor, pairs: Tensor, units: int
+def _by_lag(
+    unit: Tensor, lag: Tensor, apart: Tensor, pairs: Tensor, units: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Sums of matrices (N, m, m) over those of one unit and place, the places, and how many they are."""
-    kinds, index = torch.unique(torch.stack([unit.to(place), place], -1), dim=0, return_inverse=True)
+    """Sums of matrices (N, m, m) over those of one unit and lag, the lags, and how many matrices each has."""
+    kinds, index = torch.unique(torch.stack([unit.to(lag), lag], -1), dim=0, return_inverse=True)
     unit_of_kind = kinds[:, 0].long()
     first = torch.searchsorted(unit_of_kind, unit_of_kind)  # kinds are in order, unit by unit
     rank, m = torch.arange(len(unit_of_kind), device=unit_of_kind.device) - first, apart.shape[-1]
@@ -206,7 +206,7 @@ def _by_place(
         whole = matrices.new_zeros(units, most, m, m)
         whole[unit_of_kind, rank] = total
         sums.append(whole.permute(2, 3, 0, 1).contiguous())
-    where, count = place.new_ones(units, most), place.new_zeros(units, most)
+    where, count = lag.new_ones(units, most), lag.new_zeros(units, most)
     where[unit_of_kind, rank] = kinds[:, 1]
-    count[unit_of_kind, rank] = torch.bincount(index, minlength=len(unit_of_kind)).to(place)
+    count[unit_of_kind, rank] = torch.bincount(index, minlength=len(unit_of_kind)).to(lag)
     return sums[0], sums[1], where, count

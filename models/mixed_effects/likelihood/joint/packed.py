@@ -56,7 +56,7 @@ def polynomial_of(
     cross, volume = jets(method, blocks, rows, log_w, numbers)
     k, m = len(numbers), cross.value.shape[-1]
     up, across = torch.triu_indices(m, m)
-    packed = {order: torch.cat([_of(cross, order)[..., up, across], _of(volume, order)[..., None]], -1)
+    packed = {order: torch.cat([_part_of(cross, order)[..., up, across], _part_of(volume, order)[..., None]], -1)
               for order in [(), *orders(range(k))]}  # fmt: skip
     slope = torch.stack([packed[(a,)] for a in range(k)], 1)
     bend = torch.stack([torch.stack([packed[min(a, b), max(a, b)] for b in range(k)], 1) for a in range(k)], 1)
@@ -68,7 +68,7 @@ def polynomial_of(
     return {name: in_groups(method, value_of_part, rows.mT, -1) for name, value_of_part in parts.items()}
 
 
-def _of(jet: Jet, order: tuple[int, ...]) -> Tensor:
+def _part_of(jet: Jet, order: tuple[int, ...]) -> Tensor:
     return jet.parts[order] if order in jet.parts else torch.zeros_like(jet.value)
 
 

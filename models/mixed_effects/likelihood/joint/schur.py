@@ -70,6 +70,8 @@ def _products(e: Tensor) -> tuple[Any, tuple[Tensor, Tensor]]:
     kept = column[entry] <= column[other]
     entry, other = entry[kept], other[kept]
     values = e[group[entry], column[entry]] * e[group[other], column[other]]
-    place, pair = torch.unique(column[entry] * e.shape[1] + column[other], return_inverse=True)
-    pair_map = sparse.csr_matrix((values.numpy(), (pair.numpy(), group[entry].numpy())), shape=(len(place), len(e)))
-    return pair_map, (place // e.shape[1], place % e.shape[1])
+    column_pairs, pair = torch.unique(column[entry] * e.shape[1] + column[other], return_inverse=True)
+    pair_map = sparse.csr_matrix(
+        (values.numpy(), (pair.numpy(), group[entry].numpy())), shape=(len(column_pairs), len(e))
+    )
+    return pair_map, (column_pairs // e.shape[1], column_pairs % e.shape[1])

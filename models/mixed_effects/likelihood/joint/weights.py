@@ -85,7 +85,7 @@ class OfSeries:
     """Of residuals that correlate within series: rows, or rows less their group's mean, and then differences or means.
 
     Attributes:
-        sums: whose ``place`` and ``count`` are of rows, (S, n): of each neighbour before, or first row of a group.
+        sums: whose ``lag`` and ``count`` are of rows, (S, n): of each neighbour before, or first row of a group.
     """
 
     sums: SerialSums
@@ -169,10 +169,10 @@ def _in_series(
     if serial.kind == "cs":
         number = (~before).cumsum(-1) - 1  # of each row's series
         size = torch.zeros_like(time).scatter_add_(-1, number, mask.to(time)).gather(-1, number).clamp_min(1.0)
-        place, count = size, (mask & ~before).to(time)
+        lag, count = size, (mask & ~before).to(time)
     else:
         gap = time - torch.nn.functional.pad(time[:, :-1], (1, 0))
-        place, count = torch.where(before, gap, 1.0), before.to(time)
+        lag, count = torch.where(before, gap, 1.0), before.to(time)
 
     def both(x: Tensor) -> Tensor:
         x = x.gather(1, order[..., None].expand_as(x))
@@ -185,6 +185,4 @@ def _in_series(
 
     twice = [(both(z), group.gather(-1, order).repeat(1, 2)) for z, group in levels]
     nothing = more.new_zeros(0)
-    return WeightedRows(
-        twice, both(more), counts, OfSeries(SerialSums(serial, nothing, nothing, nothing, place, count))
-    )
+    return WeightedRows(twice, both(more), counts, OfSeries(SerialSums(serial, nothing, nothing, nothing, lag, count)))

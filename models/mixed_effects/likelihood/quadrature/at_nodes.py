@@ -15,7 +15,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
 from ...model.levels import Level
-from ...model.names import held
+from ...model.names import fixed_values
 from ..gaussian.cross_products import in_groups
 from ..gaussian.row_sums import counts_of
 from ..protocol import Coefficients, Drawn, Normals
@@ -69,7 +69,7 @@ class AtNodes(Quadrature):
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
         """At the nodes of the clients' own groups; those of others are zero."""
         method, counted = self.method, self._counted(rows)
-        values = {**held(shared), **method.parts(shared["effects.at"])}
+        values = {**fixed_values(shared), **method.parts(shared["effects.at"])}
         nodes = shared["effects.nodes"][(counted[2] - 1).long()]  # (S, K, q)
         at_nodes = repeated(rows, nodes.shape[1]).put({"w": nodes.flatten(0, 1).unsqueeze(1)})
         terms = expansion(method, at_nodes, [*method.sizes, "w"], values)

@@ -26,7 +26,7 @@ from hierfl.inference.state import State
 
 from ...model.arithmetic import IMPOSSIBLE
 from ...model.equations import MixedModel
-from ...model.names import held
+from ...model.names import fixed_values
 from ..gaussian.crossed import by_level, root_above, root_of
 from ..gaussian.elimination import symmetric
 from ..joint.layout import Layout
@@ -147,7 +147,7 @@ class CrossedLaplace(Quadrature):
         return self._answer(rows, shared, shared["effects.points"], shared["effects.crossed_points"])
 
     def _answer(self, rows: ClientChunk, shared: Mapping[str, Tensor], points: Tensor, w: Tensor) -> Tensor:
-        same = {k: v.expand(len(points), *v.shape) for k, v in held(shared).items()}
+        same = {k: v.expand(len(points), *v.shape) for k, v in fixed_values(shared).items()}
         return cells_at(self.method, rows, {**same, **self.method.parts(points)}, w)
 
     # -- what the server makes of sums --------------------------------------------------------------------------------
@@ -209,8 +209,8 @@ class CrossedLaplace(Quadrature):
         tries = memory.get("tries", torch.zeros(()).double())
         far, last = maximum.far.amax(), memory.get("far", torch.full((), UNKNOWN_DISTANCE).double())
         # Terms of third order in the stencil's steps stay as they are, and hardly matter: see stencil.
-        settled = bool(maximum.far[0] < SETTLED_SDS) and bool((far < SETTLED_SDS) | (far > SAME * last))
-        again = not settled and int(tries) < MAX_EFFECT_MOVES
+        converged = bool(maximum.far[0] < SETTLED_SDS) and bool((far < SETTLED_SDS) | (far > SAME * last))
+        again = not converged and int(tries) < MAX_EFFECT_MOVES
         memory["tries"] = tries + 1 if again else 0 * tries
         memory["far"] = far if again else torch.full_like(last, UNKNOWN_DISTANCE)
         return again

@@ -15,7 +15,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.state import State
 
 from ...model.equations import MixedModel
-from ...model.names import held
+from ...model.names import fixed_values
 from ..gaussian.row_sums import counts_of
 from ..joint import modes
 from ..joint.layout import Layout
@@ -90,7 +90,7 @@ class Quadrature(Likelihood):
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
         """Height, slope and curvature."""
-        values = {**held(shared), **self.method.parts(shared["effects.at"])}
+        values = {**fixed_values(shared), **self.method.parts(shared["effects.at"])}
         return expansion(self.method, rows, list(self.method.sizes), values)
 
     def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:
@@ -100,7 +100,7 @@ class Quadrature(Likelihood):
     def points(self, shared: Mapping[str, Tensor]) -> State:
         """All shared values at the points that are asked about, {name: (M, *shape)}."""
         points = shared["effects.points"]
-        same = {k: v.expand(len(points), *v.shape) for k, v in held(shared).items()}
+        same = {k: v.expand(len(points), *v.shape) for k, v in fixed_values(shared).items()}
         return {**same, **self.method.parts(points)}
 
     # -- what the server makes of sums --------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ class Boundaries(SearchPhase):
         search, climb, free = self.search, self.climb, self.face.free
         criterion, nodes = search.criterion, search.known
         height, slope, bend = search.surface.expansion(sums, free @ climb.next, criterion, nodes)
-        climb = climb.seen(height, free.mT @ slope, free.mT @ bend @ free, search.digits)
+        climb = climb.updated(height, free.mT @ slope, free.mT @ bend @ free, search.digits)
         self._keep(climb)
         below, near = 2 * (search.values["height"] - search.constant - climb.height), climb.arrived(NEAR)
         least = below - climb.to_go.square()

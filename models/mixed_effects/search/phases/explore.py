@@ -81,7 +81,7 @@ class Explore(SearchPhase):
         numbers, narrow = self._points(explored)
         heights = search.likelihood.heights(many, numbers, nodes, coefficients)
         heights = torch.where(narrow, NO_HEIGHT, heights)
-        explored = explored.seen(heights + search.surface.log_prior(explored.asked))
+        explored = explored.with_heights(heights + search.surface.log_prior(explored.asked))
         worth = explored.effective(self.light)
         self.done = worth >= MIN_EFFECTIVE_POINTS or explored.done == len(explored.centres)
         if self.done:

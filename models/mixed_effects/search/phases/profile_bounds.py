@@ -42,7 +42,7 @@ class ProfileBounds(SearchPhase):
         search, profile = self.search, Profile.read(self.search.memory)
         criterion, nodes = search.criterion, search.known
         expansion = search.surface.expansion(sums, profile.next, criterion, nodes, coordinates=True)
-        profile = profile.seen(search.method, *expansion)
+        profile = profile.updated(search.method, *expansion)
         search.memory.update(profile.state())
         search.values["profile"] = profile.bounds
         self.done = profile.done

@@ -47,7 +47,7 @@ class Restrict(SearchPhase):
         """With derivatives of the log likelihood, and what containment is read from."""
         search, values = self.search, self.search.values
         restricted = Restricted.read(search.memory)
-        restricted = restricted.seen(*search.surface.expansion(sums, restricted.asked, "ml", search.known))
+        restricted = restricted.updated(*search.surface.expansion(sums, restricted.asked, "ml", search.known))
         search.memory.update(restricted.state())
         values.update({name: sums[name] for name in CONTAINMENT.reply(search.method)})
         values["at"] = restricted.asked
@@ -65,7 +65,7 @@ def estimates(surface: Surface, search: Restricted, curvature: Tensor) -> State:
         search: at its end.
         curvature: of the likelihood at its maximum, (K, K).
     """
-    basis, numbers = search.basis, search.found
+    basis, numbers = search.basis, search.best_numbers
     p = len(surface.method.network.fixed)
     of_coefficients = basis[-p:, search.t :]
     changed = numbers.new_zeros(len(numbers) - p, p, p)  # nothing along directions that have no end

@@ -37,7 +37,7 @@ class ToEstimates(SearchPhase):
         """With derivatives of the log likelihood, or of a gaussian response's quadratic."""
         search, surface, climb = self.search, self.search.surface, self.climb
         at, nodes = climb.next, search.known
-        climb = climb.seen(
+        climb = climb.updated(
             *surface.expansion(sums, at, search.criterion, nodes), search.digits, trusted=trusted(search.method, climb)
         )
         if torch.equal(climb.best, at):

@@ -44,6 +44,6 @@ class ToMode(SearchPhase):
         """With derivatives of the log density."""
         search, climb = self.search, self.climb
         expansion = search.surface.expansion(sums, climb.next, "mixing", search.known)
-        climb = climb.seen(*expansion, search.digits)
+        climb = climb.updated(*expansion, search.digits)
         search.memory.update(climb.state())
         self.done = climb.arrived(MODE_TOLERANCE) or int(climb.rounds) >= MODE_ROUNDS
