@@ -98,12 +98,12 @@ class Trace:
     @property
     def chains(self) -> int:
         """How many chains the guide holds; 1 where it is not made of draws."""
-        return self._stored_draws[0] if self._held else 1
+        return self._stored_draws[0] if self._stored_draws else 1
 
     @property
     def kept(self) -> int:
         """How many draws it holds in all; 0 where it is not made of draws."""
-        return math.prod(self._stored_draws) if self._held else 0
+        return math.prod(self._stored_draws) if self._stored_draws else 0
 
     @property
     def _stored_draws(self) -> tuple[int, int] | None:
