@@ -53,7 +53,7 @@ from ._gaussian_population import GaussianPopulation, Population
 
 #: log sigma is projected above this: a population without any spread is one pooled model
 LEAST_LOG_SIGMA = -7.0
-#: where there is no population; where it is not learned; where clients do not train the base
+#: settings without a population, settings that do not learn it, settings whose clients do not train the base
 UNLESS_PRIOR_IS_FLAT: dict[str, tuple[object, ...]] = {"prior": ("flat",)}
 UNLESS_PRIOR_IS_LEARNED: dict[str, tuple[object, ...]] = {"prior": ("fixed", "flat")}
 NO_INNER: dict[str, tuple[object, ...]] = {"inner_phi_steps": (0,)}

@@ -215,7 +215,7 @@ class PFedV(Method):
         if self.settings.prior == "flat":
             return None, {}
         counts = fitted.summary_sums["log_sd"].cumsum(0)
-        if not counts[-1]:  # (diverged)
+        if not counts[-1]:  # a diverged fit has no standard deviations to count
             return None, {"z_sd_median": math.nan, "z_sd_least": math.nan}
         median, least = (int((counts < k).sum()) for k in ((counts[-1] + 1) // 2, 1))
         middle = (torch.arange(SD_BINS) + 0.5) * (2 * SD_EDGE / SD_BINS) - SD_EDGE

@@ -55,7 +55,7 @@ from ._common_settings import client_momentum
 
 #: torch's own for a matrix of 512 x 512 numbers in single precision
 CUTOFF = 6e-5
-#: where there are no centroids, where they are not sent, where no covariance is taken
+#: settings without centroids, settings that send none, settings that take no covariance
 FREE: dict[str, tuple[str, ...]] = {"prior": ("flat",)}
 UNSENT = {"prior": ("fixed", "flat")}
 UNSEEN = {**UNSENT, "precision": ("count", "equal")}

@@ -74,7 +74,7 @@ class AnyModel(Method):
     about = ABOUT
     tabular: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = True
-    #: of a fit, at most, where no one says how many
+    #: most rounds of a fit by default
     usual_rounds: ClassVar[int] = ROUNDS
     network: ColumnDesign
 

@@ -21,7 +21,7 @@ OWN = (OWN_MEAN, OWN_SLOPE, OWN_ROOT, AROUND, CENTRING)
 #: how many guides the server has kept; the number a client has seen, and its part of the guide at the last of them
 ACCEPTED, OWN_ACCEPTED = "posterior.accepted", "own.accepted"
 KEPT = tuple(f"{name}.kept" for name in OWN)
-#: draws of a client's latents at a point, and what the exploration says of itself (see :mod:`.verdict`)
+#: draws of a client's latents at a point, and the exploration's diagnosis, see :mod:`.verdict`
 INNER, VERDICT = "posterior.inner", "posterior.verdict"
 #: centre, scale, skew and tail of each global, see :mod:`.marginals.transform`
 SHAPE = "posterior.shape"

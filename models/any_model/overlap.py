@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 POINTS, DRAWS, SETS = 8, 128, 16
 #: how many times as wide other proposals are, and draws of each at a point
 WIDE, FEW = (4.0, 16.0, 64.0), 64
-#: so many standard deviations are far from the guide; the largest share of a likelihood that may lie there
+#: distance in the guide's standard deviations that counts as far, and the largest share of a likelihood beyond it
 FAR, MOST = 6.0, 1 / 3
 #: the largest k, and what two estimates of a log likelihood may differ by beyond their error
 GOOD, APART = 0.7, 0.2

@@ -34,7 +34,7 @@ def summary_table(values: Mapping[str, np.ndarray]) -> pd.DataFrame:
         flat = value.reshape(len(value), -1)
         lower, upper = np.quantile(flat, [0.05, 0.95], axis=0)
         numbers = number_names(name, value.shape[1:])
-        sd = np.where(flat.min(0) == flat.max(0), 0.0, flat.std(0))  # (a point's is no rounding)
+        sd = np.where(flat.min(0) == flat.max(0), 0.0, flat.std(0))  # the sd of equal draws is 0, not a rounding error
         rows += list(zip(numbers, flat.mean(0), sd, lower, upper, strict=True))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

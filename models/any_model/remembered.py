@@ -29,7 +29,7 @@ from .names import OWN_SENT
 CHANGE, BOUND_NOW, SPREAD_NOW = "own.change", "own.bound", "own.spread"
 #: a guide has arrived where steps were short while every client has reported so often
 OFTEN = 4.0
-#: the largest spread that is sent: what is larger says no more
+#: the largest spread that is sent; larger ones are cut to it
 MOST = 1e12
 #: numbers so many times as large as those that were counted are not counted: they would leave few digits in sums of
 #: differences when they are gone again. The bound of such a step is so low that the server takes it back

@@ -58,7 +58,7 @@ class NaturalGradient:
     #: the climb of the guide
     climbs: ClassVar[type[Climb]] = Climb
     sends_gradients: ClassVar[bool] = False
-    #: A message grows with the client's rows, and says by how much they have changed the client's part.
+    #: messages of clients are not compared with one another: a message grows with the client's rows
     comparable: ClassVar[bool] = False
     #: what each field of a message is, in words
     MEANINGS: ClassVar[Mapping[str, str]] = {

@@ -25,9 +25,9 @@ from .log_joint import Given, traced
 from .parameters import clients_axis, is_personal
 from .sites import Coordinates, Level
 
-#: numbers (draws x clients x rows) of which all sites are held at once
+#: draws x clients x rows whose sites are in memory at once
 CELLS = 500_000
-#: what is said of a model without a log density of a row
+#: message for a model whose rows have no log density of their own
 NO_ROW = (
     "no row has a log likelihood of its own: pyro.factor gives none, and where a client's discrete latents are summed "
     "out its rows have one together"
@@ -131,7 +131,7 @@ def bare(site: Mapping[str, Any], level: Level, depth: int, *, derived: bool) ->
         derived: whether it is deterministic.
     """
     value = site["value"]
-    if derived:  # where its event begins is mostly not said: our plates' dimensions are the first that have one entry
+    if derived:  # its event dimensions are mostly not declared: the plates' dimensions are the first with one entry
         if level == "global":
             return value
         if level == "data":

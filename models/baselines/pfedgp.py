@@ -69,7 +69,7 @@ from hierfl.ppl.plates import clients, data, param, sample
 
 from .._common_settings import client_momentum, server_step
 
-#: numbers (draws x examples x examples) that are held at a time
+#: most numbers in memory at a time: draws x examples x examples
 MAX_NUMBERS_AT_ONCE = 20_000_000
 
 

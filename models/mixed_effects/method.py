@@ -67,7 +67,7 @@ class MixedEffects(Answers):
         message_size=None,
         order=30,
     )
-    #: a new client differs from the others: the spread between them belongs to what is said of it
+    #: draws for a client that was not fitted: its interval includes the spread between clients
     global_draws = 200
     needs_everyone = True
     independent_draws = True

@@ -96,7 +96,7 @@ class HeadNodes:
         height = evidence.squeeze(-1) + (old[f"{name}.log_rho"].double() - penalty / 2).sum(-1)
         z, base = (v.to(order.device) for v in design(log_rho.shape[-1]))
         weight = (height[1:] + base + 0.5 * z.square().sum(-1)).log_softmax(-1)
-        # near zero, where the likelihood says no more than that rho is small, the density falls as that of rho does
+        # near zero the likelihood is flat in log rho, and the density falls as the prior of rho does
         information = sums["information"][0] + torch.diag(1 + 2 * penalty[0])
         score = sums["score"][0] + 1 - penalty[0]
         centre = scored("log_rho", log_rho[0], score, information, length[0], context)

@@ -18,7 +18,7 @@ from hierfl.inference.state import State
 
 from .waiting import waits_on
 
-#: what each client says, see :mod:`hierfl.inference.local.laplace.population_terms`
+#: fields of a client's message, see :mod:`hierfl.inference.local.laplace.population_terms`
 SAID = ("gradient", "precision", "score", "information", "log_evidence")
 #: some of them where A_j is not sent as a whole, and where clients have spreads of their own
 STRETCH, VARIES = "stretch", ("varies_score", "varies_information")
@@ -124,7 +124,7 @@ class HeadPopulation:
         values["log_scale"] = current["log_scale"]
         if self.learn_scale:
             member = torch.nn.functional.one_hot(blocks).to(prior)
-            # Log s_w ~ N(0, 1): a block of few numbers, a single bias, says little of it: its maximum is often zero.
+            # Log s_w ~ N(0, 1). Without it a block of few numbers, such as a single bias, often has its maximum at 0.
             scale, within = self.groups.split(prior.sqrt()), self.groups.split(member.mT).movedim(0, -1)
             left = torch.eye(self.groups.size).to(prior) - scale[..., :, None] * mean.covariance * scale[..., None, :]
             gamma = left.diagonal(dim1=-2, dim2=-1).flatten() @ member
@@ -191,7 +191,7 @@ def line_search(
     prior = (-2 * current["log_scale"]).exp()[..., blocks]
     evidence = evidence_of(current, sums, groups, prior)
     joined = _joined(groups)
-    # Before anything is said q(w) is the population that was broadcast, known as well as the first sums say.
+    # Before the first round q(w) has the broadcast population's mean and the first sums' precision.
     begun = {"linear": joined(groups.unpacked(sums["precision"]), current["m"]), "precision": sums["precision"]}
     state = {f"known/{k}": v for k, v in current.items()} | {f"said/{k}": v for k, v in sums.items()}
     nothing = torch.zeros_like(evidence)
@@ -257,7 +257,7 @@ def posterior_mean(
     move = joined(covariance, kept["linear"] - joined(precision, m))
     if STRETCH in sums:
         move = move * sums[STRETCH][..., 1:] / sums[STRETCH][..., :1]
-    # Two values that the prior thinks likely are hardly further apart, and the base is trained on where this leads.
+    # A move's root mean square is at most one prior standard deviation: the base is trained on the heads it leads to.
     move = move / (prior * move.square()).mean(-1, keepdim=True).sqrt().clamp_min(1)
     return PopulationMean(m + move, covariance)
 

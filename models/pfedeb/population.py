@@ -127,6 +127,6 @@ def rho_points(log_rho: Tensor, information: Tensor) -> Tensor:
         return log_rho[None]
     z = standard_points(len(log_rho)).to(log_rho)
     root = torch.linalg.cholesky(information)
-    # A spread at zero has no information, and nothing is known of it but that it is small: it is left there.
+    # A spread at zero has no information. It is known to be small, and stays.
     away = torch.linalg.solve_triangular(root.mT, z.mT, upper=True).mT
     return log_rho + away.clamp(-2, 2)

@@ -32,7 +32,7 @@ from .trust import TrustedNodes, TrustedSpreads, TrustWeighted, trust_of
 MOST = 64
 #: where the population begins: one client in ten, half of its labels, rows with half of their mass at the label
 LAMBDA, MU, A = 0.1, 0.5, 1.0
-#: one client's worth of prior has this much of lambda: clients of which nothing is said are not confused
+#: lambda's mean under a prior that weighs as much as one client: without evidence a client's labels are not confused
 PRIOR = 0.1
 #: both concentrations stay in this range
 LEAST_CONCENTRATION, MOST_CONCENTRATION = 1e-3, 1e3
@@ -216,6 +216,6 @@ def without(kind: Callable[..., Any], network: Architecture, settings: Any, *par
     silent = [] if any(values[part] == "auto" for part in PARTS) else ["judged"]
     silent += ["adapter_rank", "adapter_layers"] if values["adapters"] == "off" else []
     of_labels = {values[part] for part in PARTS if part != "outcome"}
-    silent += ["prior"] if of_labels == {"off"} else []  # it says how populations are learned, of which there is none
+    silent += ["prior"] if of_labels == {"off"} else []  # it sets how populations are learned, and here is none
     silent += ["every"] if {values[part] for part in ("heads", "features", "adapters")} == {"off"} else []
     return kind(network, **{**values, **{name: getattr(type(settings), name) for name in silent}})

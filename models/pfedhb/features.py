@@ -140,7 +140,7 @@ class FeatureShifts:
             _, h = predictor.slope_and_curvature(v)
         # Otherwise that before the last step will do: where nothing moves any more they are the same.
         tau, p = predictor.tau, self.features.head.features
-        scaled = tau[:, None] * h * tau  # (D^1/2 H D^1/2: B - I)
+        scaled = tau[:, None] * h * tau  # D^1/2 H D^1/2 = B - I
         inside = torch.linalg.solve(scaled + torch.eye(2 * p).to(scaled), scaled)  # of A times tau^2, symmetric
         gamma = inside.diagonal(dim1=-2, dim2=-1)
         score = ((v / tau).square() - gamma).unflatten(-1, (2, p)).sum(-1)

@@ -32,7 +32,7 @@ from .turns import Turns
 SMALL = 600
 #: Newton's steps, at most, of a client that is far from its mode: it was away, and the network is another one
 NEARER = 4
-#: nats at most that one client says its head is worth, either way
+#: largest gain or loss by its head, in nats, that one client reports
 MOST = 1e5
 #: a spread is too wide where heads say less by so many nats than none, after so many turns; it begins again narrower
 WORSE, PATIENCE, NARROWER = -3.0, 2, 10.0
@@ -102,7 +102,7 @@ class HeadSpreads:
         moved = scored("log_rho", log_rho, sums["score"] - penalty, information, length, context)
         values = {"log_rho": moved, "information": information}
         if self.judged:
-            # Of a sample's gains only their average over about as many messages as there are clients.
+            # Where a sample of clients reports, gains are averaged over about as many messages as there are clients.
             known = (kept["taken"] >= PATIENCE) & (kept["taken"] * context.reported >= context.num_clients)
             wide = (sums["gain"] < WORSE) & known & (log_rho > LEAST_LOG).any()
             narrower = (log_rho - math.log(NARROWER)).clamp_min(LEAST_LOG)

@@ -90,7 +90,7 @@ class PFedHB(FedAvg):
         order=71,
     )
     independent_draws = True
-    #: p(x, y | pi_j, B_j) is linear in both, so that predictions at their means are exact
+    #: predictions at the means of these are exact: p(x, y | pi_j, B_j) is linear in both
     integrated = "pi_j", "b_j"
     ablations = ABLATIONS
 

@@ -28,7 +28,7 @@ from .turns import Turns
 
 #: where the spreads of location and of log scale begin, in units of the response, and of the latter's half-normal prior
 TAU_0, OMEGA_0, OMEGA_SCALE = 0.5, 0.3, 10.0
-#: the numbers that a client says most of; no mean residual and no score that is sent is further from zero
+#: bound on the size of the mean residuals and scores that a client sends
 LARGEST = 1e9
 #: examples of a step that are held at a time
 EXAMPLES_AT_ONCE = 400_000

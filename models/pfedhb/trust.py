@@ -21,8 +21,8 @@ from .rho_nodes import RhoNodes
 FLAGGED = 0.5
 #: the least that a client counts, in parts of its examples
 LEAST = 0.01
-#: nobody counts less before this round, nor while the population has more than this part of all labels mean something
-#: else: to a network that has learned little yet all labels do
+#: first round in which a client may count less, and the largest share of confused labels in the population with which
+#: one may. A network that has learned little yet takes most labels for confused.
 FIRST, UNSURE = 2, 0.25
 
 

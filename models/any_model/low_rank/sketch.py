@@ -23,10 +23,10 @@ from hierfl.rng import normals
 
 from .precision import LEAST, LowRank
 
-#: of eigenvalues of W^T B W, relative to the largest, what is 0
+#: eigenvalues of W^T B W that are smaller than this share of the largest count as 0
 ZERO = 1e-10
-#: how many times its largest image of a unit vector a curvature's eigenvalue may be in (2): where the middle matrix is
-#: indefinite, its small eigenvalues say nothing
+#: largest eigenvalue of a curvature in (2), over the longest image of a unit vector. A larger one comes from the small
+#: eigenvalues of an indefinite middle matrix, which are rounding errors.
 MOST = 1e3
 
 #: of points: by how much a precision may fall in a round, and what share of it is in the diagonal part at least

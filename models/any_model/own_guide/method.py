@@ -71,7 +71,7 @@ class OwnGuide(Method):
     about = ABOUT
     tabular: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = True
-    #: of a fit, at most, where no one says how many: stochastic gradients need hundreds
+    #: most rounds of a fit by default: stochastic gradients need hundreds
     usual_rounds: ClassVar[int] = 2000
     network: ColumnDesign
 

@@ -31,7 +31,7 @@ from .replicates import Replicate, Replicates
 from .simulate import Simulated, responses, simulate
 from .table import Rows
 
-#: numbers (draws x clients x rows) of the log joints of a block's climb, and replicates of a block, at most
+#: most draws x clients x rows in the log joints of a block's climb, and most replicates of a block
 CELLS, MOST = 800_000, 50
 
 

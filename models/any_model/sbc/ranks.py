@@ -22,7 +22,7 @@ from scipy import stats
 LEVELS = (0.5, 0.9)
 #: points of the ECDF at most, and simulated sets of ranks
 POINTS, SIMULATED = 100, 4000
-#: an ECDF outside of the band of this probability is said to be off, where all quantities together are right
+#: probability that no quantity's ECDF leaves its band where the fits are right. One outside is reported.
 SURE = 0.95
 
 

@@ -155,7 +155,7 @@ class _Parser:
         for name in sorted(self.names, key=len, reverse=True):
             for written in (f"`{name}`", name):
                 end = self.position + len(written)
-                # (of x2, x: and x[b] no x is a part)
+                # The name x is no part of x2, of x: or of x[b].
                 if self.text.startswith(written, self.position) and not re.match(r"[\w\[:.]", self.text[end : end + 1]):
                     if written == name and self.asks and self._reads_without(name):
                         raise UserError(

@@ -24,7 +24,7 @@ from .working_release import part_name
 if TYPE_CHECKING:
     from ..model.population import Population
 
-#: responses that noise is known of here
+#: responses with a mechanism that adds noise
 FAMILIES = ("gaussian", "binomial")
 #: sums of products of more columns than this have more noise than anything else
 MOST_COLUMNS = 24

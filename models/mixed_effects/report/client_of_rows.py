@@ -21,7 +21,7 @@ def client_of_rows(run: Run, df: pd.DataFrame) -> Tensor:
     reader = run.fitted.federation.about["reader"]
     column = reader.places.levels.client
     if column not in df.columns and len(run.fitted.federation.ids) == 1:
-        return torch.zeros(len(df), dtype=torch.long)  # (at a site)
+        return torch.zeros(len(df), dtype=torch.long)  # at a site the table is its own
     if column not in df.columns:
         raise UserError(
             f"the table lacks column {column!r}: whose model? (level='new' is of a client that is not known)"

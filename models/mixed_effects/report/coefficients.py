@@ -28,8 +28,8 @@ from .kenward_roger import KenwardRoger
 if TYPE_CHECKING:
     import pandas as pd
 
-#: with fewer degrees of freedom a standard error is any number, as where as many columns are of clients as there are
-#: clients
+#: least degrees of freedom. With fewer a standard error can be any number: a model with as many columns of clients as
+#: clients has none left.
 LEAST_DF = 0.01
 
 

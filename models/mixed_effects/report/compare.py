@@ -235,4 +235,4 @@ def _again(model: Model, **others: Any) -> Model:
     """The same model with other settings."""
     method = _method(model)
     again = MixedEffects(method.network, **{**vars(method.settings), "draws": 0, "profile": 0.0, **others})
-    return fitted_quietly(again, model[0].fitted.federation), model[1]  # of these clients it has been said
+    return fitted_quietly(again, model[0].fitted.federation), model[1]  # warnings on these clients were given before

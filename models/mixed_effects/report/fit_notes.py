@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: standard errors that a fit may be from its maximum, and beyond which there is none near
+#: largest distance of a fit from its maximum, in standard errors; and the distance beyond which no maximum is near
 MOST_TO_GO, LARGEST_STEP = 0.005, 1e6
 #: independent draws that the explored points of a population should be worth
 LEAST_WORTH = 100

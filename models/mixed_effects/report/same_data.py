@@ -12,7 +12,7 @@ from hierfl.data.formula.parsed import SPREAD
 from hierfl.errors import UserError
 from hierfl.inference.run.result import Run
 
-#: of a federation, what says that it has no row
+#: key of a federation's facts that marks it as one without rows
 NO_ROWS = "without rows"
 #: what a row has beside its response and effects: what it is called, and what it is where a model has none
 BESIDE: Mapping[str, tuple[str, float]] = {

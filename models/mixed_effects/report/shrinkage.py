@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hierfl.inference.evaluation.fitted import Fitted
 
-#: so many times the response's spread is the width of a prior that says nothing
+#: width of a flat prior, over the response's spread
 FLAT_PRIOR_WIDTH = 1e5
 #: examples, padding included, and clients of a pass
 EXAMPLES_PER_PASS, CLIENTS_PER_PASS = 1_000_000, 1000
@@ -157,7 +157,7 @@ def _pooled(fitted: Fitted) -> Tensor:
         slope, weight = method.response_family.slope_and_weight(
             method.predictor(columns, beta), batch.y, values, columns
         )
-        # least squares of the rows, whose columns may hardly be told apart
+        # least squares of the rows: their columns may be nearly collinear
         root = weight.clamp_min(0).sqrt().flatten()
         rows = columns.x.flatten(0, 1)[root > 0] * root[root > 0, None]
         target = slope.flatten()[root > 0, None] / root[root > 0, None]

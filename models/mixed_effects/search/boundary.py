@@ -71,7 +71,7 @@ def deviations(method: MixedModel) -> list[tuple[str, int]]:
 
 def tested(method: MixedModel) -> bool:
     """Whether its standard deviations are compared with zero: those are that are estimated, and have draws."""
-    # restricted estimates of other responses are no maximum of the likelihood that is climbed here
+    # restricted estimates of a response that is not gaussian do not maximise the likelihood that is climbed here
     compared = method.settings.population in ("auto", "ml", first_criterion(method))
     return compared and bool(deviations(method)) and method.settings.draws > 0
 

@@ -19,8 +19,8 @@ from ..model.covariance import Covariance
 from ..model.equations import MixedModel
 from .climb import MIN_CURVATURE_SHARE, eigen
 
-#: an estimate is at its bound where its distance from there is below this share of the distance's standard error; a
-#: climb to the bound ends at a share of 1e-5 and less
+#: an estimate is at its bound where its distance from the bound is below this share of the distance's standard error. A
+#: climb that goes to the bound ends at a share of 1e-5 or less.
 AT_BOUND = 1e-3
 #: without a standard error: below this share of the response's, or for a correlation below this
 SD_SHARE, CORRELATION_SHARE = 1e-3, 0.045

@@ -17,12 +17,12 @@ from ..model.arithmetic import log_normal
 from ..model.equations import MixedModel
 from ..model.prior_text import log_density, read
 
-#: a spread that nothing is said of: so many times the response's (1 where it has no units)
+#: standard deviation of a prior that is not declared, over the response's; a response without units counts as 1
 WIDE = 2.5
-#: of coefficients of other responses than gaussian without a prior, in the design's units: hardly seen, where the data
-#: say anything
+#: standard deviation of coefficients without a declared prior where the response is not gaussian, in the design's
+#: units: so wide that any data outweigh it
 WIDE_BETA = 10.0
-#: the same of logarithms and logits of a family's own numbers
+#: the same for logarithms and logits of a family's own parameters
 WIDE_OWN = 3.0
 #: shape of the gamma density that keeps standard deviations from zero where the population has no prior (Chung et al.,
 #: Psychometrika 2013), and its mean over the response's spread

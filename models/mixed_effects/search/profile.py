@@ -101,7 +101,7 @@ class Profile:
             return self._on(self.good, 0.5 * (self.good + self.next))
         value, slope, bend = _with_derivatives(method, effect, self.next)
         zero = profiled(method)[effect].startswith("sd(") and value < ZERO_SD_SHARE * _value(method, effect, self.start)
-        if not bool(slope.abs().any()):  # (held)
+        if not bool(slope.abs().any()):  # a value that is not learned has no slope
             return self._ended(effect, upper, value)
         if zero and not upper:
             return self._ended(effect, upper, 0.0)
@@ -121,7 +121,7 @@ class Profile:
     def _step(self, height: Tensor, gradient: Tensor, curvature: Tensor, slope: Tensor, bend: Tensor) -> Tensor:
         """To the bound of the parabolas."""
         values, vectors, scale = eigen(curvature)
-        # A parabola that bends up has no bound: there it is taken to bend down as much.
+        # A parabola that opens upwards has no bound. Its curvature is taken with the other sign.
         down = (vectors * values.abs()) @ vectors.mT * scale * scale[:, None]
         reach, step = torch.zeros_like(height), torch.zeros_like(gradient)
         for _ in range(3):

@@ -124,7 +124,7 @@ CONTAINMENT = Request(
     "containment", "", lambda method: containment.sizes(method) if method.restricted else {}, _contained, lambda _: 0
 )
 COUNTS = Request("counts", "", lambda method: {"counts": (2 + len(method.inside),)}, _counted, lambda _: 0)
-#: all that there are
+#: all requests
 REQUESTS = (EXPANSION, HEIGHTS, CONTAINMENT, COUNTS)
 #: what a round carries beside the counts, by its phase
 CARRIED: Mapping[Phase, tuple[Request, ...]] = {

@@ -27,8 +27,8 @@ from .restricted_state import RestrictedState
 
 #: in standard errors: steps along one number, the longest step, and one that is not worth while
 SHORT_STEP, RADIUS, ARRIVED = 0.02, 2.0, 1e-3
-#: a shorter step, in standard errors, says nothing of the penalty's bend: coefficients that are still on their way, and
-#: the slope's own digits, say more; and a height that falls by less has not fallen
+#: shortest step, in standard errors, from which the penalty's second derivative is measured: over a shorter one the
+#: coefficients' own moves and rounding are larger. And the least fall of a height that counts as one.
 LEAST_STEP, LEAST_FALL = 0.25, 1e-3
 #: points at most; how often a step that has lost height is halved; and how often slopes are measured
 MAX_POINTS, MAX_HALVINGS, MAX_MEASURED = 60, 8, 4

@@ -13,7 +13,7 @@ from hierfl.inference.state import State
 
 from .restricted_point import Point
 
-#: the length of a flat direction's part among theta, or among the coefficients, from which on it is one there
+#: least length of a flat direction's part in theta, or in the coefficients, with which it counts as flat there
 PART = 0.1
 
 

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from ..model.equations import MixedModel
 
-#: there is no finite estimate where the numbers are beyond this along a direction, in which columns have a spread of
-#: one, and a standard error along it beyond that
+#: no finite estimate exists along a direction where the numbers are beyond the first limit and their standard error is
+#: beyond the second. Columns have a spread of one along it.
 SEPARATED, WITHOUT_END = 5.0, 30.0
-#: nor where a standard error of coefficients is beyond this: of a rare level's column even a large one is not far
+#: nor where a coefficient's standard error is beyond this limit. It is high, since the column of a rare level has a
+#: large standard error without being separated.
 NO_INFORMATION = 1e3
 
 

@@ -263,7 +263,7 @@ def judged(
     named = outlying(own_quadratics, rows, moves, left, count, estimates=near)
     for row, _, _ in named:
         left[row] = False
-    if rule is not None:  # later, too, no more sites are left out than the rule says
+    if rule is not None:  # the rule's limit on sites that are left out holds in later rounds, too
         memory.update({"out": out | (present & ~left), "rounds": torch.zeros(()) if named else rounds + 1})
     cap = capped(own_quadratics.rows) / own_quadratics.rows.clamp_min(1)
     weights = (

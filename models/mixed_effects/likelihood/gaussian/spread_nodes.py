@@ -11,7 +11,7 @@ from ...model.equations import MixedModel
 from ..quadrature.nodes import rule
 from .given_spread import GivenSpread
 
-#: nodes where nothing is said, and of means and covariances of effects
+#: default number of nodes, and the number for means and covariances of effects
 NODES, MOMENTS = 25, 9
 #: derivatives are those of nodes that are held, which so many have
 LEAST_NODES = 11

@@ -43,7 +43,7 @@ SETTLED_SDS = 1e-5
 SAME = 0.25
 #: how far it was before it was asked for
 UNKNOWN_DISTANCE = 1e9
-#: beyond so many standard deviations a step of Newton's says nothing of the height at its end
+#: longest Newton step, in standard deviations, whose parabola predicts the height at its end
 LOST = 5.0
 #: how often clients are asked about the same point
 MAX_EFFECT_MOVES = 30
@@ -208,7 +208,7 @@ class CrossedLaplace(Quadrature):
         memory.update(Expected(at, middle, slope, bend).state())
         tries = memory.get("tries", torch.zeros(()).double())
         far, last = maximum.far.amax(), memory.get("far", torch.full((), UNKNOWN_DISTANCE).double())
-        # Terms of third order in the stencil's steps stay as they are, and hardly matter: see stencil.
+        # Terms of third order in the stencil's steps are left in. They are small, see stencil.
         converged = bool(maximum.far[0] < SETTLED_SDS) and bool((far < SETTLED_SDS) | (far > SAME * last))
         again = not converged and int(tries) < MAX_EFFECT_MOVES
         memory["tries"] = tries + 1 if again else 0 * tries

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from hierfl.inference.state import State
 
-#: no effect is expected further from zero: sites answer about none so large (search.ranges), and the step from there to
-#: the maximum is the server's
+#: largest expected effect. Sites refuse to answer at much larger ones, see search.ranges. From there the server takes
+#: the step to the maximum.
 LARGEST = 50.0
-#: far from theta_0 the parabola's last term is no longer than this share of the one before
+#: largest length of the parabola's last term far from theta_0, over that of the term before
 LARGEST_BEND = 0.5
 
 

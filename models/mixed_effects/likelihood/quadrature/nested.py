@@ -15,7 +15,7 @@ from .groups import Groups
 from .newton import Factors, Problem
 from .nodes import integral, nodes_of
 
-#: Newton steps of the groups' modes from where the joint curvature says that they are, at another u
+#: Newton steps to the groups' modes at another u, from those that the joint curvature predicts
 FOLLOWING = 2
 
 

@@ -29,7 +29,8 @@ from .groups import Groups, root_of
 
 #: Newton steps to a mode, at most, and the length of the last one on the scale of eta
 NEWTON_STEPS, NEWTON_TOLERANCE = 100, 1e-8
-#: likewise where a mode only says where nodes are, or proposals: a step so long leaves an error of about its square
+#: the same tolerance where a mode only places nodes, and where it only places proposals. The error that is left is
+#: about the square of the last step.
 NEAR_NODES, NEAR_PROPOSALS = 1e-4, 1e-2
 #: steps of a search on what bends both ways, and the height that the last one has gained
 CLIMBING_STEPS, CLIMBED = 50, 1e-6

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from ...model.equations import MixedModel
 
-#: nodes along each of so many random effects where nothing is said; of more it is Laplace's approximation
+#: default number of nodes along each effect, by the number of random effects. With more effects it is 1, which is
+#: Laplace's approximation.
 NODES = {1: 15, 2: 9, 3: 5}
 #: nodes along each effect of a group of clients, by how many it has; odd, so that one is in the middle
 REGION_NODES = {1: 9, 2: 7}
