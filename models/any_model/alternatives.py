@@ -39,9 +39,9 @@ class Scored:
     Attributes:
         name: of the model.
         densities: log predictive density of each row, by leave-one-out or of rows that were held out, (N,).
-        large_k: of how many rows leave-one-out is not to be relied on; 0 of rows that were held out.
-        bound: on the log marginal likelihood of the rows that were fitted, from below.
-        globals: numbers of everyone.
+        large_k: number of rows whose leave-one-out estimate is unreliable; 0 where rows were held out.
+        bound: lower bound on the log marginal likelihood of the rows that were fitted.
+        globals: how many numbers all clients share.
         notes: what a reader has to know of the fit, a line each.
     """
 
@@ -61,7 +61,7 @@ class Difference:
         name: of the model.
         elpd: summed log predictive density.
         elpd_se: its standard error, over rows.
-        behind: how much lower than the best one's; 0 of that one.
+        behind: the best alternative's elpd less this one's; 0 of the best one.
         behind_se: its standard error, of differences that are paired by row.
         bound, large_k, globals: see :class:`Scored`.
     """
@@ -99,7 +99,7 @@ def split_rows(df: pd.DataFrame, group: str, share: float, seed: int) -> tuple[p
 
 
 def refuse_rows(name: str, model: Model, design: ColumnDesign, rows: Tensor, *, held_out: bool) -> None:
-    """A model by whose rows nothing can be compared, before it is fitted.
+    """Refuses, before it is fitted, a model whose rows cannot be compared with other models'.
 
     Args:
         name, model, design: the model.

@@ -1,4 +1,4 @@
-"""What server and clients of a plain model begin with."""
+"""First values of a plain model's server and clients."""
 
 from __future__ import annotations
 

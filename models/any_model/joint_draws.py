@@ -119,7 +119,7 @@ class JointDraws:
 
     @cached_property
     def log_densities(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Those by row, (draws, N), and those of sites that are observed once for a client, (draws, J)."""
+        """Log densities of rows, (draws, N), and of sites that are observed once for each client, (draws, J)."""
         densities = at_draws(self.of_plate, self.draws, lambda site: site.log_prob)
         return self.split_rows({name: value for name, value in densities.items() if value.dim() > 2}), {
             name: value.numpy() for name, value in densities.items() if value.dim() == 2
@@ -156,7 +156,7 @@ class JointDraws:
         return self.method.notes(self.fitted, rounds)
 
     def bytes_per_draw(self, *, rows: bool) -> float:
-        """How much one more draw adds to an InferenceData, about."""
+        """About how many bytes one more draw adds to an InferenceData."""
         federation, sites = self.fitted.federation, self.method.sites
         own = 2 * federation.clients * (len(sites.client_start) + len(sites.derived))
         observed = 2 * sum(federation.sizes()) * len(sites.observed) if rows else 0

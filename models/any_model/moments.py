@@ -31,7 +31,8 @@ class Moments:
         height: E[h], (S,).
         gradient: E[grad h], (S, p + q).
         hessian: E[hess h], (S, p + q, p + q).
-        spread: mean square of what single draws' Hessians are off, and gradients off a line, (S,): 0 of a quadratic.
+        spread: mean square distance of single draws' Hessians from their mean, and of gradients from a line, (S,). It
+            is 0 for a quadratic.
         unit: of each number, in which those are measured and :attr:`size` too, (S, p + q), see :func:`units`.
     """
 
@@ -52,9 +53,9 @@ class Moments:
 
 
 def units(sd: Tensor, hessian: Tensor) -> Tensor:
-    """In which each number is measured, so that those of any units of the data count alike, (..., n).
+    """Unit of each number, (..., n), so that numbers count alike whatever the data's units.
 
-    It is the guide's standard deviation, and of a point, which has none, that of the log joint's curvature.
+    It is the guide's standard deviation. A point has none; its unit follows from the log joint's curvature.
 
     Args:
         sd: of the guide, (..., n), 0 of points.
@@ -129,7 +130,7 @@ def moments(log_joint: LogJoint, x: Tensor, v: Tensor) -> Moments:
 
 
 def _bent(at: Tensor, gradient: Tensor, hessian: Tensor, unit: Tensor) -> Tensor:
-    """Mean square of what gradients (K, S, n) at points are off a line, over that of the points, (S,).
+    """Mean square distance of gradients (K, S, n) at points from a line, over the points' mean square, (S,).
 
     A density with a kink, such as Laplace's, has the same Hessian at all draws and is no quadratic.
     """

@@ -1,8 +1,8 @@
 """How well a client's part of the guide covers its latents, by many draws at a few points of the globals.
 
-Weights tell nothing of what no draw was near. So the same likelihoods are estimated by other proposals: by the guide in
-another centring; and by the guide many times as wide, of which those draws count that are far from the guide itself.
-They find a second mode where a client has few latents.
+Importance weights cannot show a region that no draw is near. So the same likelihoods are estimated with other
+proposals: the guide in another centring, and the guide many times as wide, where only draws far from the guide itself
+count. These find a second mode where a client has few latents.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ GOOD, APART = 0.7, 0.2
 
 @dataclass(frozen=True)
 class Overlap:
-    """What is found for S clients.
+    """Diagnoses of S clients.
 
     Attributes:
         heavy: whether their weights have heavy tails: k above 0.7 at most of the points; (S,).
@@ -50,7 +50,7 @@ class Overlap:
 
 
 def overlap(method: GaussianModel, chunk: ClientChunk, points: Tensor) -> Overlap:
-    """At the first of some points of the globals, (M, p)."""
+    """Diagnoses at the first of some points of the globals, (M, p)."""
     parts = []
     for block in blocks(method, chunk, points[:POINTS], DRAWS):
         block_overlap = _of_block(block.at, block.chunk, points[:POINTS])
@@ -88,7 +88,7 @@ def _far(at: AtSites, chunk: ClientChunk, points: Tensor, weights: Tensor) -> Te
 def _apart(some: Tensor, others: Tensor) -> Tensor:
     """Whether the means of weights (I, M, S) differ at most points by more than their error, (S,).
 
-    The others' say nothing where they have heavy tails: then their proposal is the one that is wrong.
+    A client whose other weights have heavy tails is not counted: then the other proposal is the wrong one.
     """
     totals = [w.logsumexp(0) for w in (some, others)]
     error = sum(_error(w, total) for w, total in zip((some, others), totals, strict=True))

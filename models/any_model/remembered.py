@@ -1,4 +1,4 @@
-"""Sums in which a client that is absent counts as it was last counted.
+"""Sums over all clients, in which an absent client counts with its last message that was used.
 
 A client's bound f_j of the globals is the quadratic around the mean m of the round in which it was counted,
 
@@ -69,7 +69,7 @@ def triangles(mean: Tensor, sent: Message) -> tuple[Tensor, Tensor]:
 
 
 def noted(chunk: ClientChunk, bound: Bound, curvature: Tensor, curvature_at_mean: Tensor) -> State:
-    """What a round leaves with its clients: what counts from now on, if the message is used; and what is sent.
+    """A round's values at its clients: those that count from now on, if the message is used, and those that are sent.
 
     Args:
         chunk: the clients, with what was counted before.

@@ -1,4 +1,4 @@
-"""The same step at several populations side by side."""
+"""One local step on the heads' posteriors, at several populations side by side."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class AtNodes:
     """A step on heads' posteriors at each of K nodes: populations that the server keeps beside the likeliest one.
 
     The shared values NODES (K, d), NODES.covariance (K, packed) and NODES.log_rho (K, B) take the places of NAME and
-    those called after it; each has means MEAN_NODES (K, d), draws LATENT_draws_NODES (K, 1, draws, d) and deviations
-    LATENT_away_NODES (K, M, d) of its own, personal values. What a head says of each of its populations is left as rows
-    NODES/KEY, (S, 1, K, ...).
+    those whose names begin with NAME. Each node has personal values of its own: means MEAN_NODES (K, d), draws
+    LATENT_draws_NODES (K, 1, draws, d) and deviations LATENT_away_NODES (K, M, d). The terms of each population are
+    left as rows NODES/KEY, (S, 1, K, ...).
 
     Args:
         step: with terms.

@@ -43,11 +43,10 @@ class HeadPopulation:
         order: of the weight matrix, in which the terms are, (d,).
         blocks: of the head's numbers in that order, (d,).
         groups: of A_j, and of S.
-        rho_scale: of a half-normal prior of each rho, which holds it where no data speak.
+        rho_scale: of each rho's half-normal prior, which bounds rho where the data do not.
         learn_scale: whether s_w is learned.
-        server_lr: how far the server goes: share of the newest sums in running ones of A_j and b_j, length of the steps
-            on logarithms.
-        settle: rounds at most in which the base waits (:mod:`.waiting`), where NAME.waits (1,) is a shared value.
+        server_lr: share of the newest sums in the running ones of A_j and b_j, and length of the steps on logarithms.
+        settle: most rounds in which the base waits (:mod:`.waiting`), where NAME.waits (1,) is a shared value.
     """
 
     name: str
@@ -172,11 +171,11 @@ EVEN, SAMPLED = 0.2, 1.0
 def line_search(
     current: State, sums: State, groups: Groups, blocks: Tensor, context: AggregationContext
 ) -> tuple[State, State, Tensor, Tensor]:
-    """From where the next step is taken, and how far it goes: a line search over rounds.
+    """Start and length of the next step: a line search over rounds.
 
-    Where the evidence has fallen by far, the step before was too long (Newton's may be, where likelihoods are flat
-    further out): it is taken again from where it was, with what was said there, a quarter as long. Of several
-    populations (...) each by itself.
+    A large fall of the evidence shows that the last step was too long. Newton's may be, where likelihoods are flat
+    further out. Then the step is taken again from its start, with the sums of that round, a quarter as long. Each of
+    several populations (...) has its own search.
 
     Args:
         current: as it was broadcast: m (..., d), covariance, log_scale and what else belongs to it.
@@ -185,7 +184,8 @@ def line_search(
         context: of the round.
 
     Returns:
-        Known and said, length (..., 1) and the evidence of what was broadcast, (..., 1).
+        The population and the sums at the step's start, the step's length (..., 1), and the evidence of what was
+        broadcast, (..., 1).
     """
     kept = context.rule_state
     prior = (-2 * current["log_scale"]).exp()[..., blocks]

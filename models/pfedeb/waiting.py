@@ -1,4 +1,4 @@
-"""The base waits at the start until spreads have settled: it is not to learn what a bad start leaves to it."""
+"""The base waits at the start until spreads have converged: otherwise it would fit the errors of a bad start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTLED = 0.1
 
 @dataclass(frozen=True)
 class Waiting:
-    """A step that is not taken while a shared value is 1: what it trains is sent as it is.
+    """A step that is not taken while a shared value is 1. The values that it trains are sent unchanged.
 
     Args:
         step: the step.
@@ -41,13 +41,13 @@ class Waiting:
 
 
 def waits_on(waits: Tensor, log_rho: Tensor, moved: Tensor, rounds: int, context: AggregationContext) -> Tensor:
-    """Whether the base waits in the next round, too: 1 or 0, (1,). Once it is trained it does not wait again.
+    """Whether the base waits in the next round: 1 or 0, (1,). Once training has begun it does not wait again.
 
     Args:
         waits: whether it has waited in this round.
-        log_rho: where the step began, (B,).
-        moved: where it has led, (B,).
-        rounds: for which it waits at most.
+        log_rho: before the step, (B,).
+        moved: after the step, (B,).
+        rounds: the most rounds for which it waits.
         context: of the round.
     """
     moves = ((moved - log_rho).abs() > SETTLED) & (moved > LEAST_LOG)

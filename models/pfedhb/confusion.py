@@ -1,4 +1,4 @@
-"""What each client's labels mean: confusions with a population, for drift of concepts."""
+"""Confusions between labels and classes, one for each client, with a population. They model drift of concepts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Confusion:
     Args:
         classes: C.
         draws: of each client's posterior in the end.
-        bare: the same model without confusion and label shares, which says what inputs look like.
+        bare: the same model without confusion and label shares; its network classifies the inputs.
         fixed: whether the population stays where it begins.
     """
 
@@ -78,7 +78,7 @@ class Confusion:
         return ConfusionGiven(param("b_j_draws"), param("b_j_mean"))
 
     def rules(self, others: Mapping[str, AggregationRule]) -> dict[str, AggregationRule]:
-        """How the population is learned, if it is, and what others become where flagged clients count less."""
+        """The rule that learns the population, if it is learned, and other rules with flagged clients' weights."""
         rules: dict[str, AggregationRule] = {}
         if not self.fixed:
             rules["confusion"] = ConfusionPopulation("confusion", self.classes)
@@ -98,7 +98,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Meanings:
-    """q(B_j), given the mean of the client's other latents, and what it says of the population.
+    """A local step on q(B_j), given the mean of the client's other latents. It also leaves the sums for the population.
 
     A part :data:`~hierfl.ppl.unlabelled_shares.DOUBT` of each density is the same for all classes, as where shares are
     estimated from inputs: a network's few sure errors would otherwise be a client's own meaning.
@@ -115,7 +115,7 @@ class Meanings:
 
     @property
     def trains(self) -> Sequence[str]:
-        """Mean and draws, how many labels mean something else, and what the client counts."""
+        """Mean and draws, the number of labels that mean something else, and the client's weight."""
         return ("b_j_mean", "b_j_draws", "confused", "trust")
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:

@@ -47,7 +47,7 @@ class HeadSpreads:
     NAME.information (B, B). Each rho has a half-normal prior.
 
     Where heads are ``judged`` a client also sends its gain, its bound on the log marginal likelihood less its log
-    likelihood at w_j = w: rho = 0 has no heads, and is a spread like any other. Where the sum is below zero rho is too
+    likelihood at w_j = w, which is rho = 0. Where the sum of gains is below zero rho is too
     wide: so wide that posteriors do not settle, and steps of scoring lead nowhere. It begins again at a tenth, and
     clients' posteriors at w (NAME.restart (1,) is 1 in that round).
 
@@ -90,7 +90,7 @@ class HeadSpreads:
         return left
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
-        """A step, of what those who have reported say for all."""
+        """A step. Sums of the clients that have reported stand for those of all."""
         if not self.turns(context.round, context.shared):
             return dict(old)
         kept, log_rho = context.rule_state, old[f"{self.name}.log_rho"].double()
@@ -118,7 +118,7 @@ class HeadSpreads:
 
 @dataclass(frozen=True)
 class CommonShift:
-    """How far heads are from w on average, by their clients' rows: what is wrong with w, and not between clients.
+    """The heads' mean distance from w, weighted by their clients' rows: the part that w itself is off.
 
     Args:
         until: the last round in which it is sent.
@@ -150,7 +150,7 @@ class CommonShift:
 
 @dataclass(frozen=True)
 class Heads:
-    """What heads of their own need beside the network.
+    """The clients' own heads: their values, local step and server rule.
 
     Args:
         head: of the network.
@@ -182,13 +182,13 @@ class Heads:
         return of_numbers(param("heads.log_rho"), self.blocks).to(like)
 
     def shared(self) -> State:
-        """log rho and its information, and whether posteriors begin again."""
+        """log rho, its information, and whether posteriors begin again."""
         log_rho = torch.full((int(self.blocks.max()) + 1,), self.sigma_0, dtype=torch.float64).log()
         return {"heads.log_rho": log_rho, "heads.information": torch.eye(len(log_rho), dtype=torch.float64),
                 "heads.restart": torch.zeros(1, dtype=torch.float64)}  # fmt: skip
 
     def personal(self, w: Tensor, kept: int = 1) -> State:
-        """A posterior at w, of no width, and so many draws of it."""
+        """A posterior at w with spread zero, and its draws."""
         values = {"mu": w, "w_j_draws": w.expand(1, kept, -1), "seen": w.new_zeros(int(self.blocks.max()) + 2)}
         return values | ({"w_j_away": w.new_zeros(deviations(len(w)), len(w))} if self.points > 1 else {})
 

@@ -1,4 +1,4 @@
-"""What each part of PFedHB gains on rows that nothing was trained on."""
+"""Gains of PFedHB's parts in log density, on rows that nothing was trained on."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def held_gains(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """How much each part adds to a client's log density of its held fold, given what has entered.
 
-    The values are those that the server would predict with, and the clients' posteriors given their other rows. Of
-    shares it is the density at their mean, of heads and features that averaged over draws. The network's outputs are
-    all multiplied by the same scale, and w may be moved by what all heads have in common, where those that have entered
-    do best (``parts.null``): a part gains nothing by being less sure than a network that has learned its rows by heart,
-    or by learning what w has not learned yet.
+    Shared values are those that the server would predict with. Clients' posteriors are given their other rows. Shares
+    are judged by the density at their mean, heads and features by the density averaged over draws. All densities have
+    the same scale of the network's outputs, and the same shift of w by the heads' mean: those with which the parts that
+    have entered do best (``parts.null``). So a part gains nothing by being less sure than a network that has
+    memorised its rows, nor by learning what w has not learned yet.
 
     Args:
         chunk: the rows.
-        parts: that may enter.
+        parts: the parts that may enter.
         kind: of the densities; None for labels'.
 
     Returns:
-        Nats (S, K), zero for those that have entered; nats at each of :data:`NULLS` without any more, (S, G), beyond
-        the first; and of how many rows, (S,).
+        Gains in nats, (S, K), zero for parts that have entered. Gains of each of :data:`NULLS` over the first, without
+        a further part, (S, G). Numbers of rows, (S,).
     """
     method: Any = chunk.method
     shared = method.prediction_params(chunk.shared)
@@ -72,7 +72,7 @@ def held_gains(
 
 @dataclass(frozen=True)
 class Judge:
-    """Log densities of some rows' held folds, (S,), under what has entered and one part more.
+    """Log densities of the held-out folds of some rows, (S,), under the parts that have entered and one part more.
 
     Attributes:
         method: the model.

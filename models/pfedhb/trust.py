@@ -1,4 +1,4 @@
-"""How much a client whose labels mean something else counts in what all clients share."""
+"""Weights of clients whose labels mean something else in the values that all clients share."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ FIRST, UNSURE = 2, 0.25
 
 
 def trust_of(confused: Tensor) -> Tensor:
-    """What a client counts: 1 below :data:`FLAGGED`, to the bit, and else what is left of its examples.
+    """A client's weight: exactly 1 below :data:`FLAGGED`, otherwise the share of its examples with the usual labels.
 
     Args:
-        confused: the expected part of its examples whose labels mean something else.
+        confused: the expected share of its examples whose labels mean something else.
     """
     return torch.where(confused > FLAGGED, (1 - confused).clamp_min(LEAST), torch.ones_like(confused))
 
 
 def trusted(chunk: ClientChunk) -> Tensor:
-    """Of each row, (S,): 1 as long as the confusion is not in the model, or the network cannot tell."""
+    """Each row's weight, (S,): 1 while the model has no confusion, or the network cannot tell classes apart."""
     trust = chunk.values["trust"].flatten()
     share, some = chunk.shared["confusion.numbers"][:2]
     tells = (share * some <= UNSURE) & (chunk.round >= FIRST)
@@ -49,7 +49,7 @@ def trusted(chunk: ClientChunk) -> Tensor:
 class TrustWeighted(SampleWeighted):
     """The mean of the clients' copies weighted by their examples whose labels mean what they say.
 
-    FedAvg's where no client is flagged, to the bit.
+    Where no client is flagged it is FedAvg's mean exactly.
     """
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -64,7 +64,7 @@ class TrustWeighted(SampleWeighted):
 
 @dataclass(frozen=True)
 class TrustedSpreads(HeadSpreads):
-    """Spreads to which a flagged client adds as little."""
+    """Spreads in which a flagged client has its reduced weight."""
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """What the local step has left, times e_j."""
@@ -74,7 +74,7 @@ class TrustedSpreads(HeadSpreads):
 
 @dataclass(frozen=True)
 class TrustedNodes(RhoNodes):
-    """Nodes of rho to which a flagged client adds as little."""
+    """Nodes of rho in which a flagged client has its reduced weight."""
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
         """What the local step has left of each node, times e_j."""

@@ -1,4 +1,4 @@
-"""What clients do in a round of the climb of a guide with many globals."""
+"""The clients' part of a round, for a guide with many globals."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the server makes of the sums where marginals of the guide have a skew and a tail.
+"""The server's rule for a guide whose marginals have a skew and a tail.
 
-First the Gaussian guide climbs as ever. Where it has arrived, and the posterior is not Gaussian, mean and standard
-deviations of the guide are what the transforms are around (:mod:`.transform`), and both climb on together. So a
-linear-Gaussian model has no transforms, and is exact.
+First a Gaussian guide climbs. If the posterior is not Gaussian where it ends, transforms (:mod:`.transform`) are placed
+around the guide's mean and standard deviations. Then guide and transforms climb together. A linear-Gaussian model gets
+no transforms, and is exact.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ShapedPrior:
         shape: by skews and tails, (2 p,).
         metric: of these.
         covariance: of the guide, (p, p).
-        free: which are not fixed, (2 p,) of bool: none in a Gaussian guide.
+        free: which of these are learned, (2 p,) of bool; none in a Gaussian guide.
     """
 
     of: Moments

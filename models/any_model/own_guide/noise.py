@@ -26,10 +26,10 @@ class FromNoise(TorchFunctionMode):
     """Takes random numbers from vectors, and parameters of modules from given tensors.
 
     Args:
-        noise: standard normals by stream, (n,) each; None where they are only counted: then all are 0.
+        noise: standard normals by stream, (n,) each; None where they are only counted, and all are 0.
         modules: tensors in place of parameters, by the parameters' ids.
-        outside: what stands for a standard normal outside of sites, where only first values of parameters are random;
-            None draws it.
+        outside: value of every standard normal outside of sites, where only first values of parameters are random; None
+            draws them.
     """
 
     def __init__(self, noise: Mapping[str, Tensor] | None, modules: dict[int, Tensor], outside: float | None) -> None:

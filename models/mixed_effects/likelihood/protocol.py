@@ -1,7 +1,7 @@
-"""What a likelihood is: what clients send of it, and what the server makes of the sums.
+"""Protocol of likelihoods: the clients' messages, and what the server computes from the sums.
 
-A client's likelihood p(D_j | theta) is a function of the k numbers theta of the population. Of a gaussian response it
-is known in closed form (:mod:`.gaussian.likelihood`), of others by quadrature (:mod:`.quadrature.likelihood`).
+A client's likelihood p(D_j | theta) is a function of the k numbers theta of the population. A gaussian response has
+it in closed form (:mod:`.gaussian.likelihood`), others by quadrature (:mod:`.quadrature.likelihood`).
 :func:`.choice.likelihood_of` chooses once.
 """
 
@@ -27,7 +27,7 @@ class Coefficients(NamedTuple):
     Attributes:
         integrated: whether they are integrated out; else the criterion is the maximum over them.
         prior: their prior's means and standard deviations, (p,) each; None for a flat one.
-        mixing: whether it is the density that draws are from.
+        mixing: whether the criterion is the density from which numbers are drawn.
     """
 
     integrated: bool = False
@@ -66,7 +66,7 @@ class Likelihood(Protocol):
     digits: ClassVar[float] = 0.0
 
     def check(self) -> None:
-        """Refuses settings that are of another likelihood.
+        """Refuses settings that belong to another likelihood.
 
         Raises:
             UserError: for one.
@@ -76,11 +76,11 @@ class Likelihood(Protocol):
     # -- what clients keep and send -----------------------------------------------------------------------------------
 
     def personal(self) -> State:
-        """What a client keeps for its likelihood to begin with, {name: (*shape)}."""
+        """First values of what a client keeps for its likelihood, {name: (*shape)}."""
         ...
 
     def steps(self) -> list[LocalStep]:
-        """What a client does before it sends."""
+        """Local steps before a client sends."""
         return []
 
     @property
@@ -116,7 +116,7 @@ class Likelihood(Protocol):
     # -- what the server makes of sums --------------------------------------------------------------------------------
 
     def kept(self) -> State:
-        """Sums around the estimates that are kept with them, to begin with, {name: (*shape)}."""
+        """First values of the sums around the estimates that are kept with them, {name: (*shape)}."""
         return {}
 
     def height(
@@ -138,7 +138,7 @@ class Likelihood(Protocol):
     ) -> tuple[Tensor, Tensor, Tensor] | None:
         """Of :meth:`height` where clients were, in closed form: itself (), gradient (k,) and curvature (k, k).
 
-        None where it has none, and :meth:`height` is derived.
+        None without a closed form: then :meth:`height` is differentiated.
         """
         return None
 
@@ -161,7 +161,7 @@ class Likelihood(Protocol):
             points: their numbers, (P, k).
             at: the point of each draw, (D,).
             drawn: the k numbers alone.
-            nodes: by what questions are placed now.
+            nodes: what nodes are placed by now, see :meth:`known`.
             coefficients: as of :meth:`height`.
             normals: of the server.
         """
@@ -170,15 +170,15 @@ class Likelihood(Protocol):
     # -- where clients are asked beside the point itself --------------------------------------------------------------
 
     def questions(self, memory: Mapping[str, Tensor], at: Tensor, points: Tensor) -> State:
-        """What clients have to know beside a point (k,) and points (M, k), by short names."""
+        """Values to broadcast beside a point (k,) and points (M, k), by short names."""
         return {}
 
     def moved(self, state: State, total: State, memory: State) -> bool:
-        """Whether the same point is asked about once more, since the questions have moved; memory is changed."""
+        """Whether the same point is evaluated once more, because its nodes have moved. Changes memory."""
         return False
 
     def known(self, memory: Mapping[str, Tensor], *, before: bool) -> Any:
-        """By what questions of the last round were placed, or with ``before=False`` are placed now; None for none."""
+        """What placed the last round's nodes, or with ``before=False`` places them now; None without nodes."""
         return None
 
     # -- what clients know in the end ---------------------------------------------------------------------------------
@@ -201,5 +201,5 @@ class Likelihood(Protocol):
         ...
 
     def damping(self, far: Tensor) -> Tensor | float:
-        """The share of a Newton step in coefficients that moves eta by so much."""
+        """Share of a Newton step that is taken where the step moves eta by so much."""
         ...

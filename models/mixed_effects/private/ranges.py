@@ -23,8 +23,8 @@ class Range(NamedTuple):
 
     Attributes:
         least, most: of its values.
-        levels: the term without its levels; of columns with one such term at most one is not zero in a row. Empty for
-            a column without levels.
+        levels: the term without its levels. Of the columns that share a term at most one is not zero in a row. Empty
+            for a column without levels.
     """
 
     least: float
@@ -82,7 +82,7 @@ def range_of(name: str, ranges: Ranges) -> Range:
 
 
 def _factors(name: str) -> list[str]:
-    """Of a product of columns; a colon inside brackets is none."""
+    """Factors of a product of columns; a colon inside brackets separates none."""
     factors, depth = [""], 0
     for sign in name:
         depth += (sign in "[(") - (sign in "])")
@@ -94,6 +94,6 @@ def _factors(name: str) -> list[str]:
 
 
 def alone(names: Sequence[str], ranges: Ranges) -> dict[str, bool]:
-    """Of each column whether no other one has its levels' term."""
+    """Whether each column is the only one with its term."""
     terms = [range_of(name, ranges).levels for name in names]
     return {name: not term or terms.count(term) == 1 for name, term in zip(names, terms, strict=True)}

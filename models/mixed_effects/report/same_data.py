@@ -1,4 +1,4 @@
-"""Whether two fits are of the same data: likelihoods of different data cannot be compared."""
+"""Checks that two fits have the same data: likelihoods of different data cannot be compared."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_same_data(first: Run, other: Run) -> None:
 
 
 def check_same_columns(this: Run, other: Run) -> None:
-    """Refuses two fits whose effects of one name are different columns: no names say that such models are nested.
+    """Refuses two fits in which one name stands for different columns: then equal names do not make models nested.
 
     Args:
         one, other: fits of the same data.

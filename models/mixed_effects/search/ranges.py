@@ -1,4 +1,4 @@
-"""Which broadcasts an honest search never makes: coefficients so large that they cut a site's rows at a value.
+"""Broadcasts that an honest search never makes: coefficients so large that they split a site's rows at a value.
 
 The likelihood of a binary outcome with a coefficient of 300 on age counts the patients above an age, and a few such
 counts are the ages. Estimates do not cut: the linear predictor of a site's rows has no large spread. Three numbers are
@@ -11,7 +11,7 @@ bounded, and :data:`ASKED` and :data:`EXPLORED` are above what honest fits have 
                  (of a response with units both are over the width of its peak, as is the spread of the site's y)
     power        of Weibull times the logarithm of the power of time: large ones single out the longest time
 
-The site's own rows are what is looked at: units are made of all sites' totals, of which a server may say anything.
+The site's own rows decide. Units come from totals of all sites, which a dishonest server may choose freely.
 Roots of covariances are not bounded: a wide prior cuts nothing. Of gaussian and lognormal responses likelihoods are
 quadratic in coefficients, which cut nothing either; coefficients of formulas of own numbers are bounded in each.
 """
@@ -52,7 +52,7 @@ class Extent(NamedTuple):
     power: float = 0.0
 
     def is_within(self, most: Extent) -> bool:
-        """Whether it is nowhere beyond these."""
+        """Whether no coefficient is larger than these."""
         return all(value <= bound for value, bound in zip(self, most, strict=True))
 
 
@@ -66,7 +66,7 @@ class OwnRows:
 
     Attributes:
         columns: in the design's units, (n, p).
-        numeric: which have more than two values here, (p,).
+        numeric: which columns have more than two values at this client, (p,).
     """
 
     columns: Tensor
@@ -94,7 +94,7 @@ def _most(values: Tensor) -> float:
 
 @dataclass(frozen=True)
 class SiteRanges:
-    """What one client's rows say of broadcasts.
+    """Checks of broadcasts against one client's rows.
 
     Args:
         method: whose.
@@ -202,7 +202,7 @@ def response_error(method: MixedModel, shared: State, y: Tensor) -> str:
 
 
 def broadcast_error(method: MixedModel, shared: State, inputs: Tensor) -> str:
-    """Why no honest search makes a broadcast, without its values; empty where it may.
+    """Reason why no honest search makes a broadcast, without the broadcast's values; empty where one may.
 
     Args:
         method: whose.

@@ -36,7 +36,7 @@ MESSAGE_NUMBERS, FEWEST_POINTS = 8192, 16
 
 
 class Phase(IntEnum):
-    """What the rounds are about. Tests of standard deviations that outlast EXPLORE have the number of PROFILE."""
+    """Phases of the rounds. Tests of standard deviations that outlast EXPLORE have the number of PROFILE."""
 
     CLIMB, MODE, EXPLORE, DONE, PROFILE, RESTRICT = range(6)
 
@@ -49,7 +49,7 @@ class Asked:
         method: whose likelihood.
         shared: as broadcast.
         rows: see :meth:`.protocol.Likelihood.rows`.
-        chunk: the clients; None where there are sums of their rows alone.
+        chunk: the clients; None where only sums of their rows are available.
     """
 
     method: MixedModel
@@ -147,7 +147,7 @@ def carried(method: MixedModel, shared: Mapping[str, Tensor]) -> tuple[Request, 
 def between(method: MixedModel, shared: Mapping[str, Tensor]) -> bool:
     """Whether a round of many points is about one point, too: that of a test of :mod:`.boundary`.
 
-    At nodes of groups of clients it is not: those of the one point move.
+    Where clients answer at nodes of their groups it is not, since that point's nodes move.
     """
     if "effects.boundary" not in shared or not method.likelihood.both_at_once:
         return False

@@ -1,4 +1,4 @@
-"""Where the search for restricted estimates is: what the server remembers of it; see :mod:`.restricted`."""
+"""State of the search for restricted estimates, which the server keeps between rounds; see :mod:`.restricted`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PART = 0.1
 
 @dataclass(frozen=True)
 class RestrictedState:
-    """Where the search is: in coordinates along which the likelihood ends, theta's first.
+    """The search's state, in coordinates along which the likelihood has a maximum. Those of theta come first.
 
     Attributes:
-        origin, basis: numbers (K,), and orthonormal directions (K, k) from there; what goes to infinity stays.
+        origin, basis: numbers (K,), and orthonormal directions (K, k) from there, without those that go to infinity.
         best: coordinates of the highest point, (k,); ``height``, ``penalty``, ``gradient`` and ``curvature`` as of
             :class:`.restricted_point.Point`.
         slope, bend: of the penalty, first and second derivatives, (t,) and (t, t).
@@ -30,9 +30,9 @@ class RestrictedState:
         turning: the slope of the coefficients' information I, (t, p, p).
         measured: how many numbers' slopes are measured around the best point, ().
         began, rounds: theta where they were measured last, (t,), and how often they were, ().
-        next: where to look next, (k,).
-        points: looked at, ().
-        halvings: of the step that is tried, ().
+        next: coordinates of the next point, (k,).
+        points: number of points so far, ().
+        halvings: how often the current step was halved, ().
         done: 1 at the end, ().
     """
 
@@ -110,6 +110,6 @@ class RestrictedState:
 
 
 def _others(flat: Tensor) -> Tensor:
-    """Orthonormal directions (n, n - r) beside those that flat ones (n, m) have a part in."""
+    """Orthonormal directions (n, n - r) orthogonal to the flat ones' parts (n, m)."""
     vectors, values, _ = torch.linalg.svd(flat, full_matrices=True)
     return vectors[:, int((values > PART).sum()) :]

@@ -1,4 +1,4 @@
-"""What single sites say of the coefficients: how far from the others, and what is estimated without each.
+"""Influence of single sites on the coefficients: each site's distance from the others, and the estimates without it.
 
 Around the point of a climb a site's log likelihood is a quadratic in the coefficients beta,
 
@@ -122,8 +122,8 @@ def estimate(linear: Tensor, information: Tensor) -> Tensor:
 def sized(quadratics: Quadratics, present: Tensor) -> Tensor:
     """Information per row beside the median site's, (R,): below zero where some of it is.
 
-    Of the coefficient of which there is least: of an intercept that varies between sites a row of a small site says far
-    more than one of a large site.
+    It is taken for the coefficient with the least information. For an intercept that varies between sites a row of a
+    small site has far more information than a row of a large one.
     """
     per_row = quadratics.information.diagonal(dim1=-2, dim2=-1) / quadratics.rows.clamp_min(1)[:, None]
     typical = middle(per_row, present[:, None].expand_as(per_row))
@@ -160,8 +160,8 @@ def outlying(
         quadratics: of the sites.
         rows: their rows, which are compared where estimates are; None elsewhere.
         moves: how far their own estimates have moved, (R,).
-        present: (R,), those that have sent something that counts.
-        most: how many there are at most.
+        present: which sites have sent a message that counts, (R,).
+        most: the largest number of such sites.
         estimates: whether estimates and rows are compared, or information and moves alone.
     """
     left, named = present.clone(), list[tuple[int, int, float]]()
@@ -242,7 +242,7 @@ def judged(
         method: whose coefficients.
         shared: as broadcast, for a round of a climb.
         message: around its point, {key: (R, *shape)}.
-        present: (R,), who has sent something that counts.
+        present: which sites have sent a message that counts, (R,).
         rule: see there.
         memory: with a rule: who is left out, "out", rounds since then, "rounds", and :func:`~.single_moves.moves_of`.
     """

@@ -70,7 +70,7 @@ def packed(method: MixedModel, gram: Any, rows: Tensor, numbers: Sequence[Any]) 
 
 
 def entries_of(method: MixedModel, like: Any, numbers: Sequence[Any]) -> tuple[dict[str, Sequence[Any]], Any]:
-    """Each level's L's entries, learned or held, and log s; None where it is known, or G has it."""
+    """Entries of each level's L, learned or fixed, and log s; None where s is known, or where G includes it."""
     if method.settings.prior == "fixed":
         beside = like.value if isinstance(like, Taylor) else like
         by_level: dict[str, Sequence[Any]] = {k: list(v.to(beside)) for k, v in method.first_roots().items()}
@@ -113,7 +113,7 @@ def expanded(method: MixedModel, gram: Any, rows: Any, numbers: Tensor) -> dict[
 
 
 def passes(method: MixedModel, gram: Any, rows: Tensor, copies: int) -> list[tuple[Any, Tensor]]:
-    """Clients in parts whose numbers fit into memory, ``each`` for every one of G's."""
+    """Clients in parts that fit into memory, with ``each`` numbers for every number of G."""
     groups = groups_of(method)
     size = max(1, NUMBERS_PER_PASS // (copies * gram.shape[0] ** 2 * groups))
     if size >= rows.shape[-1]:

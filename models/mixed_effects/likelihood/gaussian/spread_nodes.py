@@ -24,14 +24,14 @@ GRID, WIDE = 65, 7.0
 
 
 def nodes_of(method: MixedModel) -> int:
-    """How many: the setting's, or :data:`NODES`."""
+    """Number of nodes: the setting's, or :data:`NODES`."""
     return int(method.settings.nodes) or NODES
 
 
 def mode(given: GivenSpread, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Where exp l_j(theta, omega t) N(t | 0, 1) is largest, and its standard deviation there, (M, S) each.
 
-    Derivatives are differences: nodes need not be exactly there.
+    Derivatives are finite differences, which is enough to place nodes.
     """
     s = len(given.products.weight)
     omega = given.omega(numbers)[:, None]

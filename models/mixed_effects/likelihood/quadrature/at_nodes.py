@@ -1,4 +1,4 @@
-"""The same where clients are in groups: they are asked at nodes of their group's effects, and the server integrates."""
+"""Likelihoods of clients in groups. Clients answer at nodes of their group's effects, and the server integrates."""
 
 from __future__ import annotations
 
@@ -145,5 +145,5 @@ class AtNodes(Quadrature):
 
 
 def repeated(chunk: ClientChunk, times: int) -> ClientChunk:
-    """Each row so many times: one computation for all nodes is faster than a small one for each."""
+    """Each row repeated so many times: one computation for all nodes is faster than a small one for each."""
     return chunk.take([row for row in range(len(chunk.clients)) for _ in range(times)])

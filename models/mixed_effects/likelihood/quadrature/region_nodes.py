@@ -1,11 +1,11 @@
-"""Groups of clients of another response than gaussian: their effects are integrated out by the server, by quadrature.
+"""Groups of clients whose response is not gaussian: the server integrates out the groups' effects by quadrature.
 
 With w_r = L u_r, u_r ~ N(0, I), and l_j(theta, w) the log marginal likelihood of a client given its region's effects,
 
     log p(D_r | theta) = log integral exp(sum of l_j(theta, L u) over the region's clients) N(u | 0, I) du
 
-Clients answer at nodes of u, which are around the mode and curvature of the integrand: these are known from what the
-clients have last said about w at the middle node, by
+Clients answer at nodes of u. The nodes are placed by the integrand's mode and curvature, which follow from the clients'
+last derivatives by w at the middle node:
 
     sum_j l_j  ~  slope^T (w - w_0) - (w - w_0)^T bend (w - w_0) / 2 - (w - w_0)^T across (theta - theta_0)
 """
@@ -41,7 +41,7 @@ def node_count(method: MixedModel) -> int:
 
 @dataclass(frozen=True)
 class RegionExpansion:
-    """What is known of the regions' effects, from which nodes are placed.
+    """An expansion of the regions' likelihoods in their effects, by which nodes are placed.
 
     Attributes:
         at: theta_0, (k,).
@@ -105,7 +105,7 @@ class RegionExpansion:
         return u @ outer_root(method, numbers).mT.unsqueeze(-3)
 
     def near(self, method: MixedModel, other: RegionExpansion, numbers: Tensor) -> bool:
-        """Whether another's nodes at numbers (k,) would be about the same."""
+        """Whether another expansion places about the same nodes at numbers (k,)."""
         (u, factor), (u_2, factor_2) = self.around(method, numbers), other.around(method, numbers)
         far = (factor.mT @ (u_2 - u)[..., None]).norm(dim=-2).max()
         wider = (torch.linalg.solve_triangular(factor, factor_2, upper=False).diagonal(dim1=-2, dim2=-1)).log().abs()
