@@ -172,7 +172,7 @@ class Response:
 
     @classmethod
     def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray], who: np.ndarray) -> np.ndarray:
-        """Counts of rows by their response, (bins,), from which :meth:`of` makes more; they add up over clients.
+        """Counts of rows by their response, (bins,), for :meth:`from_design`; they add up over clients.
 
         Args:
             y: the response, (n,).

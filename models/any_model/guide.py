@@ -43,7 +43,7 @@ NO_BOUND = -1e300
 
 @dataclass(frozen=True)
 class Climb:
-    """Where the climb is: the best guide so far, and the step that was taken from there.
+    """State of the climb: the best guide so far, and the step that was taken from it.
 
     Attributes:
         bound: at the best guide, (); NO_BOUND before the first.
@@ -51,10 +51,10 @@ class Climb:
         mean, precision: of the best guide.
         step: of the mean, from there, the whole of it.
         target: of the precision, likewise.
-        share: how much of both was taken, ().
+        share: share of both steps that was taken, ().
         reach: the longest step that may be taken, in standard deviations, ().
-        length: of the step, in standard deviations, before it was cut to that, ().
-        idle: how many rounds the record is old, ().
+        length: length of the step before it was cut to ``reach``, in standard deviations, ().
+        idle: number of rounds since the record, ().
         within: the longest move that no longer matters: :data:`SETTLED` with few draws, :data:`SETTLED_FINE` with many.
     """
 
@@ -114,7 +114,7 @@ class Climb:
         return target_sd(precision)
 
     def noise(self, numbers: float, *, exact: bool) -> float:
-        """A fall of the bound that is none."""
+        """Largest fall of the bound that counts as noise."""
         return 0 if exact else NOISE * numbers
 
     # ------------------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class Climb:
         )  # fmt: skip
 
     def damped(self, gradient: Tensor, curvature: Any, share: float = HALF) -> Self:
-        """After a round in which someone is missing: no bound is known, and a share of the step is taken.
+        """After a round in which a client is missing: the bound is unknown, and a share of the step is taken.
 
         Args:
             gradient, curvature: b and A of (1), at :meth:`guide`.
@@ -184,7 +184,7 @@ class Climb:
 
     @property
     def converged(self) -> bool:
-        """Whether the step from the best guide moves nothing that matters, or has for long gained nothing."""
+        """Whether the step from the best guide is negligible, or no step has gained for many rounds."""
         return self.moved < float(self.within) or float(self.idle) >= PATIENCE
 
 

@@ -1,4 +1,4 @@
-"""What clients send, and what the server makes of the sum: the guide's climb, then an exploration."""
+"""Messages of clients, and the server's use of their sum: first the guide's climb, then an exploration."""
 
 from __future__ import annotations
 
@@ -167,11 +167,11 @@ class NaturalGradient:
 
     @property
     def _sees_curves(self) -> bool:
-        """Whether draws differ in all that log joints may not be quadratic in."""
+        """Whether draws vary in every number in which a log joint may not be quadratic."""
         return True
 
     def _damping(self, context: AggregationContext) -> float:
-        """How much of a step is taken where someone is missing."""
+        """Share of a step that is taken where a client is missing."""
         return HALF
 
     @property
@@ -228,7 +228,7 @@ class NaturalGradient:
         values[POINTS] = self._written(values, family.within(explored.asked, mean))
 
     def _missed(self, values: State, context: AggregationContext, missing: int) -> State:
-        """A sum of some clients' heights says nothing: the same points are asked again, and a few times at most."""
+        """A sum over some clients' heights is not used: the same points are asked again, a few times at most."""
         often = context.rule_state.get("explored.missed", values[WORTH].new_zeros(())) + 1
         context.rule_state["explored.missed"] = often
         if often < MISSED:

@@ -1,4 +1,4 @@
-"""What clients do: their part of the guide in a round, and their draws at the end."""
+"""Local steps of clients: their part of the guide in a round, and their draws at the end."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class AtSites:
         return log_joints(self.clients, x, self.guide.draws(self.moved, self.noise)).mean(0) + self.guide.entropy
 
     def stepped(self) -> Self:
-        """After one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
+        """After one Newton step of the clients' part. A client whose bound has fallen halves its step until it rises."""
         before = self.guide
         if not before.mean.shape[-1]:
             return self
@@ -139,7 +139,7 @@ class AtSites:
     def further(self, before: Conditional, expected: OwnMoments, shortened: Tensor, bound: Tensor) -> Self:
         """With the means of clients that were held back as far as the bound rises: all the way, or twice as far, ...
 
-        A mean far from its client's data is many standard deviations away, since those are of a curvature far away.
+        Far from a client's data the curvature gives short standard deviations: the mean is many of them away.
 
         Args:
             before: the guide before the step.
@@ -242,7 +242,7 @@ class FitConditional:
 
 
 def kept(chunk: ClientChunk) -> ClientChunk:
-    """With the clients' part from where this round starts: a guide that was taken back takes back theirs."""
+    """With the clients' part at the round's start. Where the guide was taken back, theirs is taken back, too."""
     accepted, number = chunk.values[OWN_ACCEPTED], chunk.shared[ACCEPTED]
     newer = accepted < number
     own = {}

@@ -21,7 +21,7 @@ MEDIUM = 600
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Config:
-    """One configuration of PFedEB: made once, with :meth:`of`, and read everywhere.
+    """One configuration of PFedEB: made once, by :meth:`from_settings`, and read everywhere.
 
     Attributes:
         learned: whether q(w) and rho are learned (prior=hierarchical).
@@ -31,7 +31,7 @@ class Config:
         covariance: the form of a head's posterior.
         rank: of covariance=low_rank.
         points: of each example's predictor, over which its likelihood is averaged.
-        newton: steps on the head in a round, at most.
+        newton: the most steps on the head in a round.
         draws: of each client's posterior in the end.
         small: whether exact treatment of the head is cheap.
         own_spreads: whether clients have log rho of their own.
@@ -86,7 +86,7 @@ class Config:
         return int(self.blocks.max()) + 1
 
     def terms(self) -> PopulationTerms:
-        """What a head says of its population."""
+        """Terms of a head's marginal likelihood for its population."""
         own = ("log_rho", "w.log_rho", "w.log_varies") if self.own_spreads else ("", "", "")
         return PopulationTerms(
             blocks=self.blocks_in_order, groups=self.groups, covariance="w.covariance", summary="seen",
@@ -98,7 +98,7 @@ class Config:
 
         Args:
             terms: what it leaves for the population.
-            final: whether it is the one after the last round, which draws.
+            final: whether it is the step after the last round, which also draws.
         """
         turns, newton = ((3, 20) if self.small else (2, 5)) if final else (1, self.newton)
         return GaussianHead(

@@ -24,8 +24,8 @@ from .head_population import SAID, STRETCH, bounded, line_search, posterior_mean
 def design(blocks: int) -> tuple[Tensor, Tensor]:
     """Standardised nodes (K, B) and the logarithms of their weights under N(0, I), (K,).
 
-    One block has nine nodes evenly apart, further to the left, where the posterior of log rho has its longer tail; two
-    have three of Gauss and Hermite's each, and so on.
+    One block has nine evenly spaced nodes. They reach further to the left, where the posterior of log rho has its
+    longer tail. Two blocks have three Gauss-Hermite nodes each, and so on.
     """
     if blocks == 1:
         z = torch.arange(9, dtype=torch.float64)[:, None] * 0.8 - 3.6
@@ -38,7 +38,7 @@ def design(blocks: int) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class HeadNodes:
-    """q(w) at nodes of log rho, and what all data say of each: the posterior of log rho, to integrate over.
+    """q(w) and the evidence at nodes of log rho: the posterior of log rho, to integrate over.
 
     rho has the half-normal prior of :class:`~hierfl.models.pfedeb.head_population.HeadPopulation`, so that log rho has
     the density rho exp(-rho^2 / (2 scale^2)) times the marginal likelihood, which has a mode also where that of rho

@@ -1,4 +1,4 @@
-"""The population of PFedEB: where state begins, and draws of a Gaussian q(w) and of the logarithms of its spreads."""
+"""The population of PFedEB: first values, and draws of a Gaussian q(w) and of the logarithms of its spreads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BASE_DRAWS = 8
 
 
 def initial_population(c: Config, s: PFedEBSettings, start: InitialWeights) -> State:
-    """What the server begins with, the base included, {name: (*shape)}."""
+    """The server's first values, the base included, {name: (*shape)}."""
     if s.prior == "flat":
         return start.base
     count = c.number_of_blocks
@@ -54,7 +54,7 @@ def initial_population(c: Config, s: PFedEBSettings, start: InitialWeights) -> S
 
 
 def initial_head(c: Config, s: PFedEBSettings, start: InitialWeights) -> State:
-    """What every client begins with, {name: (*shape)}."""
+    """First values of every client, {name: (*shape)}."""
     mu = s.init_scale * start.head
     if s.prior == "flat":
         return {"mu": mu}
@@ -88,7 +88,7 @@ def population_draws(shared: State, groups: Groups, order: Tensor, kept: int, nu
         shared: "w" and what is called after it, and "nodes" where there are any.
         groups: of the covariance.
         order: of the weight matrix, in which the covariance is.
-        kept: draws that clients keep.
+        kept: number of draws that clients keep.
         number: how many of these are wanted, read evenly as :meth:`~hierfl.ppl.empirical_draws.EmpiricalDraws.some`.
         own: whether clients have log rho of their own: then w alone is drawn.
     """

@@ -1,4 +1,4 @@
-"""How a client's responses lie around the network: a location and a scale of its own, for regressions."""
+"""A location and a scale of each client's responses around the network's output, for regressions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LocationAndScale:
-    """q(o_j) given the mean of the client's other latents, by quadrature, and what it says of the population.
+    """A local step on q(o_j) by quadrature, given the mean of the client's other latents. It also leaves the score.
 
     Args:
         part: the part.
@@ -192,7 +192,7 @@ class OutcomePopulation:
         return {key: value.nan_to_num(0.0).clamp(-LARGEST, LARGEST) for key, value in left.items()}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
-        """A step, of what those who have reported say for all."""
+        """A step. Sums of the clients that have reported stand for those of all."""
         if not self.turns(context.round, context.shared):
             return dict(old)
         sums, length = of_all(total, context)

@@ -1,4 +1,4 @@
-"""In which rounds a part's posteriors move: nothing flows back from them, and so they need not in every one."""
+"""Rounds in which a part's posteriors move. No gradient flows through them, so they need not move in every round."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hierfl.inference.local.base import LocalStep
 class Turns:
     """Rounds in which a part has its turn.
 
-    A part that may enter has it in every round until that is decided, and never again where it has not entered.
+    A part that may enter has its turn in every round until that is decided. One that has not entered has none later.
 
     Args:
-        every: of so many rounds the first.
+        every: the part has its turn in one of so many rounds, the first.
         switch: the shared value that is 1 where the part is in the model; "" for one that always is.
         judged: the round after which that is decided.
     """
@@ -40,7 +40,7 @@ class Turns:
 
 @dataclass(frozen=True)
 class InTurns:
-    """A step on personal values that is taken in some rounds; in others they stay.
+    """A step on personal values that is taken in some rounds; in the others the values stay.
 
     Args:
         step: the step.
@@ -62,7 +62,7 @@ class InTurns:
 
 @dataclass(frozen=True)
 class Restart:
-    """A step on posteriors that first go back to where they began, in rounds in which the server says so.
+    """A step on posteriors that first go back to their start, in rounds in which the server's switch is 1.
 
     Args:
         step: the step.

@@ -179,7 +179,7 @@ class Policy:
             raise UserError(f"{path} is damaged: {error}") from error
 
     def as_table(self) -> dict[str, Any]:
-        """Undoes :meth:`of`; every entry is in it."""
+        """Undoes :meth:`from_table`; every entry is in it."""
         entries = {f.name: getattr(self, f.name) for f in fields(self)}
         entries["budget"] = dict(sorted(self.budget.items()))
         return {name: list(value) if isinstance(value, tuple) else value for name, value in entries.items()}

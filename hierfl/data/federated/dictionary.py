@@ -180,7 +180,7 @@ class Dictionary:
         return flags | numbers
 
     def as_table(self) -> dict[str, dict[str, Any]]:
-        """Undoes :meth:`of`."""
+        """Undoes :meth:`from_table`."""
         table = {}
         for name, column in self.columns.items():
             entries: dict[str, Any] = {"kind": column.kind, "levels": list(column.levels), "unit": column.unit}

@@ -1,4 +1,4 @@
-"""Degrees of freedom of coefficients by containment: how many groups a coefficient is learned from.
+"""Degrees of freedom of coefficients by containment: the number of groups from which a coefficient is estimated.
 
 A column of the fixed effects that is the same in all rows of a client, or a client's own multiple of a random slope's
 column, is learned from the J clients and not from their rows. Its t has as many degrees of freedom as there are
@@ -28,7 +28,7 @@ CONTAINED = 1e-9
 
 
 def _grouped(method: MixedModel) -> list[Level]:
-    """Levels above the clients of which rows have a group: not a smooth term's."""
+    """Levels above the clients in which rows have a group. Smooth terms are none."""
     return [level for level in method.above if not level.smooth]
 
 
@@ -77,7 +77,7 @@ def sums(method: MixedModel, chunk: ClientChunk) -> State:
 def _left(x: Tensor, z: Tensor, mask: Tensor, index: Tensor | None = None, size: int = 1) -> Tensor:
     """Squares of x (S, n, p) once a constant and each of z (S, n, q) are regressed out in each group, (S, q, p).
 
-    A column of z that is a constant itself leaves what is left of the constant alone.
+    A constant column of z changes nothing: the constant is always regressed out.
     """
     index = torch.zeros_like(mask) if index is None else index
 

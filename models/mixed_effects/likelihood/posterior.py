@@ -39,7 +39,7 @@ class Conditional:
 
 @dataclass(frozen=True)
 class JointDraws:
-    """A local step: b_j at each draw of the population, and what they say together.
+    """A local step: b_j at each draw of the population, with mean and covariance over all draws.
 
     Args:
         method: whose model.

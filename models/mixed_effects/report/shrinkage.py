@@ -32,14 +32,14 @@ EXAMPLES_PER_PASS, CLIENTS_PER_PASS = 1_000_000, 1000
 
 
 def shrinkage_table(fitted: Fitted) -> pd.DataFrame:
-    """Every client's coefficients alone and by the hierarchical model; the population's; the pooled.
+    """Every client's coefficients by its own data and by the hierarchical model, the population's, and the pooled ones.
 
-    What a client has alone is the model's limit of an L so wide that it says nothing (fixed effects without a random
-    part held); the pooled coefficients are that of L = 0, with all fixed effects fitted again. The hierarchical ones,
-    posterior means, are shrunk to the population's: fixed effects of the fit; in clients that are in groups, such as
-    regions, both have their group's effect. (Where clients differ in size, or the
-    response is not gaussian, pooled data say something else.) A random effect that goes with no fixed one has a
-    population of 0.
+    A client's own coefficients are the model's limit for an infinitely wide L; fixed effects without a random part stay
+    as they were fitted. The pooled coefficients are those of L = 0, with all fixed effects fitted again. The
+    hierarchical ones are posterior means, shrunk towards the population's, which are the fit's fixed effects. Where
+    clients are in groups, such as regions, both include the group's effect. Pooled coefficients differ from the
+    population's where clients differ in size, or where the response is not gaussian. A random effect without a fixed
+    one has a population of 0.
 
     Returns:
         Columns client, n, effect, local, population, pooled, hierarchical; local is NaN for a client whose data do not
@@ -96,7 +96,7 @@ def passes(fitted: Fitted) -> Iterator[list[int]]:
 
 
 def _posterior_means(fitted: Fitted, clients: list[int], same: Tensor) -> Tensor:
-    """Of the clients' coefficients, (S, q): what is not known of the population's is in them."""
+    """Posterior means of the clients' coefficients, (S, q), averaged over what is not known of the population's."""
     method = fitted.method
     assert isinstance(method, MixedModel)
     values = fitted.values(clients)
@@ -132,7 +132,7 @@ def _all_rows(fitted: Fitted) -> Batch:
 def _combinations(fitted: Fitted) -> Tensor:
     """C (q, p) with x = z C for those fixed columns that are combinations of random ones; the others' are 0.
 
-    So x beta is z (C beta), and what is left of it, which has no random part; of the table's columns as they are.
+    So x beta is z (C beta) plus the part of x beta without a random part. Columns are the table's, without units.
     """
     design = fitted.method.network
     inputs = _all_rows(fitted).x[0]

@@ -1,8 +1,8 @@
 """Newton's method to a maximum, one point a round: a step is kept only if it has gone up.
 
 At a point the height f, gradient g and curvature C (minus the second derivatives) are known. In units of C's diagonal,
-about standard errors, the step is |C|^-1 g, along whose eigenvectors C bends down or is taken to, no longer than a
-radius that grows where f does what its derivatives say, and shrinks where it does not (Nocedal and Wright, 2006, 4).
+about standard errors, the step is |C|^-1 g, with the eigenvalues' absolute values. It is no longer than a radius, which
+grows where f follows its derivatives, and shrinks where it does not (Nocedal and Wright, 2006, 4).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Climb:
-    """Where a climb is.
+    """State of a climb.
 
     Attributes:
         best: the highest point so far, (k,).
@@ -40,11 +40,11 @@ class Climb:
         gradient: there, (k,).
         curvature: there, (k, k).
         radius: of the next step, ().
-        next: where to look next, (k,).
+        next: the next point, (k,).
         to_go: the length of Newton's step in standard errors, (); :data:`INFINITE_LENGTH` where the curvature
             is no maximum's.
-        rounds: how many points were looked at, ().
-        longest: how far a number goes in one step at most, (k,).
+        rounds: number of points so far, ().
+        longest: the longest step of each number, (k,).
     """
 
     best: Tensor
@@ -81,7 +81,8 @@ class Climb:
     ) -> Climb:
         """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves.
 
-        After a point of other steps than these, ``trusted`` to go up, which has, the radius is that of a beginning.
+        ``trusted`` marks a point that another kind of step has led to. If the height has risen there, the radius is the
+        first one again.
         """
         finite = bool((height > 0.5 * IMPOSSIBLE) & gradient.isfinite().all() & curvature.isfinite().all())
         first = bool(self.height == NO_HEIGHT)
@@ -132,7 +133,7 @@ def eigen(curvature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def newton_step(g: Tensor, curvature: Tensor, radius: Tensor) -> tuple[Tensor, Tensor]:
     """The step (k,), and the length in standard errors of Newton's own, infinite where no maximum is near.
 
-    Where it is flat, and the gradient is nothing, nothing moves.
+    Along a flat direction without a gradient nothing moves.
     """
     if not len(g):
         return g, g.new_zeros(())

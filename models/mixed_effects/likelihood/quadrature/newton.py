@@ -9,7 +9,7 @@ by group, innermost outward: (17) F F^T = H - sum_g H_gu^T M_g is that of u wher
 
 Log likelihoods that are concave are generalised self-concordant in eta (their third derivative is never above the
 second), for which steps damped by t = log(1 + r) / r, r how far eta would go, converge from anywhere (Sun and
-Tran-Dinh, Math. Programming 2019). For those that are not, the height is looked at, too.
+Tran-Dinh, Math. Programming 2019). For others a step also has to raise the height.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Problem:
         return self.counted(slope), self.counted(weight)
 
     def counted(self, terms: Tensor) -> Tensor:
-        """Each row's as often as its weight says; not those that fill the batch up."""
+        """Values times the rows' weights; padding counts 0."""
         terms = terms if self.columns.weight is None else terms * self.columns.weight
         return terms if self.mask is None else torch.where(self.mask, terms, 0.0)
 
@@ -174,9 +174,9 @@ class Problem:
         return u, factors
 
     def _climbed(self, u: Tensor) -> Tensor:
-        """Near a maximum of what bends both ways: Newton's steps where they climb, and safe ones where they do not.
+        """Steps near a maximum of a likelihood that is not concave: Newton's where they climb, safe ones elsewhere.
 
-        Where a step makes no difference any more the curvature is a maximum's, and Newton's method can end the search.
+        Where steps are negligible the curvature is that of a maximum, and Newton's method can end the search.
         """
         height = self.heights(u)
         for _ in range(CLIMBING_STEPS):
