@@ -119,7 +119,7 @@ class AtSites:
         return log_joints(self.clients, x, self.guide.draws(self.moved, self.noise)).mean(0) + self.guide.entropy
 
     def stepped(self) -> Self:
-        """After one Newton step of the clients' part. A client whose bound has fallen halves its step until it rises."""
+        """After one Newton step of the clients' part. A client whose bound has fallen halves its step."""
         before = self.guide
         if not before.mean.shape[-1]:
             return self
