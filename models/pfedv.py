@@ -12,9 +12,9 @@ Mou et al., ICANN 2023. Data differ between clients in their inputs (feature ske
 A round: every client trains copies of the encoder g and h_theta (and w), and its w_j, on that objective; the server
 averages what is shared, by n_j, and broadcasts it: with it moves the hierarchical prior. (Eq. 4 has a sign slip.)
 
-By option a client keeps its batch norm for itself, as FedBN does: the prior's is then its own, as the round begins. Its
-running statistics are those of its own copies, and what is evaluated is the average: bn_refresh_epochs takes them
-again.
+By option a client keeps its batch norm for itself, as FedBN does. The prior then uses the client's own, as the round
+begins. Running statistics are those of the client's copies, but the average is evaluated: bn_refresh_epochs computes
+them again.
 """
 
 import math
@@ -124,7 +124,7 @@ class PFedV(Method):
 
     @property
     def names_for_prior(self) -> list[str]:
-        """A client's own values that the prior goes by, as they are when the round begins."""
+        """Names of a client's own values that the prior uses, as they are when the round begins."""
         return [k for k in self.kept if k in self.encoder.names and self.settings.prior == "hierarchical"]
 
     def hold(self) -> list[LocalStep]:

@@ -24,11 +24,11 @@ SYMMETRIC = 1e-9
 
 @dataclass(frozen=True)
 class Family:
-    """How the covariance of q(x) follows from the curvature.
+    """A form of q(x)'s covariance, and how it follows from the curvature.
 
     Attributes:
-        spread: which numbers are no points, (p,) of bool.
-        diagonal: whether those are independent.
+        spread: which numbers have a spread, (p,) of bool; the others are points.
+        diagonal: whether numbers with a spread are independent.
     """
 
     spread: Tensor

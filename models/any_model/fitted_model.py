@@ -1,4 +1,4 @@
-"""Everything that is asked of a fitted plain model."""
+"""A fitted plain model: draws, summaries, predictions and checks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FittedModel:
 
     @cached_property
     def joint(self) -> ModelPosterior:
-        """Draws of the joint posterior, and what is made of them."""
+        """Draws of the joint posterior, and tables of them."""
         return ModelPosterior.from_fit(self.run.fitted)
 
     @property
@@ -74,12 +74,12 @@ class FittedModel:
 
     @property
     def arrived(self) -> bool:
-        """Whether the fit has ended by itself, before its rounds were used up."""
+        """Whether the fit has converged before its rounds were used up."""
         return self.method.finished(self.run.shared)
 
     @property
     def verdict(self) -> Verdict:
-        """What the exploration of the globals says of itself."""
+        """The diagnosis of the globals' exploration."""
         return Verdict.read(self.run.shared)
 
     @property
@@ -97,7 +97,7 @@ class FittedModel:
 
     @checked_call
     def summary(self) -> ModelSummary:
-        """Globals: mean, sd, 5 % and 95 % of each number; and what the fit as a whole is worth."""
+        """Mean, sd, 5 % and 95 % quantile of each number of the globals, and warnings about the fit as a whole."""
         federation = self.joint.fitted.federation
         sizes = (federation.clients, "client"), (sum(federation.sizes()), "row"), (self.run.rounds, "round")
         size = ", ".join(counted(number, word) for number, word in sizes)
@@ -141,15 +141,14 @@ class FittedModel:
         """The posterior predictive distribution of an observed site at the rows of a table.
 
         Args:
-            df: with the columns that the model reads; a response, which nothing but what is observed depends on, may
-                be left out.
-            client: whose the rows are; None for what the clients' column says.
+            df: with the columns that the model reads. A response may be left out if only observed sites depend on it.
+            client: name of the rows' client; None to read the clients' column.
             site: the observed site; None for the only one.
-            draws: of the posterior, at most as many as were kept; None for all.
+            draws: number of posterior draws, at most those that were kept; None for all.
             new: whether the clients are not among those fitted: their latents come from their prior at each draw of
                 the globals.
-            given: rows of new clients with responses, from which they learn: their latents, and the globals that they
-                share with everyone, are weighted by their own data. Implies ``new``.
+            given: rows of new clients with responses. Draws of their latents and of the globals are weighted by these
+                rows' likelihood. Implies ``new``.
             interval: probability of the interval.
 
         Returns:
@@ -187,7 +186,7 @@ class FittedModel:
 
     @property
     def log_likelihood(self) -> dict[str, np.ndarray]:
-        """Log densities of what is observed, {site: (draws, N)} by row, client after client, or (draws, J)."""
+        """Log densities of observed sites, {site: (draws, N)} by row, client after client, or {site: (draws, J)}."""
         by_row, by_client = self.joint.log_densities
         return {**by_row, **by_client}
 
@@ -199,7 +198,7 @@ class FittedModel:
             site: the observed site; None for the only one.
 
         Raises:
-            UserError: where the model observes several sites and none is said; where it observes none of rows.
+            UserError: where the model observes several sites and ``site`` is None; where it observes no site of rows.
         """
         from hierfl.arviz_io import loo
 
@@ -217,10 +216,10 @@ class FittedModel:
         and posterior_predictive of each observed site; observed_data; constant_data (n).
 
         Args:
-            prior: draws from the prior, None for as many as of the posterior, 0 for none; there are none of a prior
-                that cannot be drawn from.
+            prior: number of draws from the prior; None for as many as of the posterior, 0 for none. A prior that cannot
+                be drawn from has none.
             predictive: whether to draw from the posterior predictive distribution at the rows of the fit.
-            rows: whether to hold what has an entry for each row.
-            observed: whether to hold what was observed.
+            rows: whether to include values with an entry for each row.
+            observed: whether to include the observed data.
         """
         return self.joint.inference_data(prior=prior, predictive=predictive, rows=rows, observed=observed)

@@ -1,4 +1,4 @@
-"""Draws of the joint posterior of a fitted plain model, with what ArviZ takes."""
+"""Draws of the joint posterior of a fitted plain model, as ArviZ's InferenceData."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .posterior import posterior_data
 
 
 class ModelPosterior(JointDraws):
-    """:class:`.joint_draws.JointDraws` that become an InferenceData."""
+    """:class:`.joint_draws.JointDraws` with a conversion to InferenceData."""
 
     def inference_data(
         self, *, prior: int | None = None, predictive: bool = True, rows: bool = True, observed: bool = True

@@ -1,4 +1,4 @@
-"""What a classifier and a regressor of scikit-learn share: clients of rows, a method by its name, a fit."""
+"""Base of the scikit-learn classifier and regressor: clients of rows, a method by its name, a fit."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class HierarchicalEstimator(BaseEstimator):
         return x, y, np.full(len(x), ALONE) if client is None else client
 
     def _rows_to_predict(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Inputs (n, k), and clients (n,) where these are said."""
+        """Inputs (n, k), and clients (n,) where these are given."""
         X, groups = self._without_group(X, groups)
         x: np.ndarray = validate_data(self, self._encoded(X), reset=False, dtype=FLOATS)
         return x, _clients(groups, len(x))
@@ -205,10 +205,10 @@ def checked_weights(sample_weight: Any, rows: int) -> np.ndarray:
 
 
 def method_class(method: Any) -> type[Method]:
-    """A method by its name, or itself.
+    """A method's class, by its name or given as a class.
 
     Raises:
-        UserError: for a name that is none, and a method of formulas or models.
+        UserError: for an unknown name, and for a method of formulas or of models.
     """
     if isinstance(method, str):
         if method not in METHODS:

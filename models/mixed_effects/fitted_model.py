@@ -1,4 +1,4 @@
-"""Everything that is asked of a fitted mixed model."""
+"""A fitted mixed model: summaries, predictions, random effects and tests."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FittedMixedModel(AfterFit):
     Attributes:
         run: the fit.
         formula: as it was written.
-        origin: what it was made of; None where another call than ``mixed_model`` has made it.
+        origin: the arguments of ``mixed_model``; None for a fit that another call has made.
     """
 
     run: Run
@@ -53,12 +53,12 @@ class FittedMixedModel(AfterFit):
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Rows of each client that lacked a value and were dropped; clients that have lost all of theirs included."""
+        """Numbers of rows without a value that were dropped, by client; clients that have lost all rows included."""
         return dict(self.run.fitted.federation.about.get("left_out") or {})
 
     @typed_call
     def summary(self, level: float = 0.95) -> Summary:
-        """Estimates, standard errors, intervals and tests, and what the fit as a whole is worth.
+        """Estimates with standard errors, intervals and tests, and warnings about the fit as a whole.
 
         Args:
             level: of the intervals.
@@ -88,7 +88,7 @@ class FittedMixedModel(AfterFit):
 
     @property
     def log_likelihood(self) -> float:
-        """At the estimates, of REML its criterion; not a number for a posterior."""
+        """The log likelihood at the estimates; REML's criterion for a REML fit, and NaN for a posterior."""
         return self._numbers.get("log_likelihood", float("nan"))
 
     @typed_call
@@ -96,14 +96,14 @@ class FittedMixedModel(AfterFit):
         self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9,
         given: pd.DataFrame | None = None,
     ) -> pd.DataFrame:  # fmt: skip
-        """What the model says of rows of such a table: the mean, and intervals of it and of a new response.
+        """Predictions for the rows of a table: the mean, and intervals of the mean and of a new response.
 
         Args:
             df: with the formula's predictors, and for level "client" the clients' column; no response.
             level: "client", each row by its own client's model; "population", random effects at zero; "new", of a
                 client that is not among those fitted.
-            interval: of both intervals, from draws of the joint posterior: what is not known of the population and
-                of the client is in them. None for none. A fit without draws has none, and says so in a line.
+            interval: probability of both intervals, from draws of the joint posterior. They include the uncertainty of
+                the population and of the client. None for no intervals. A fit without draws refuses them in one line.
             given: for level "new", rows of the new clients with their responses; the clients' column says whose they
                 are, or both tables are of one client and lack it. Each client's effects have the posterior given these
                 rows. The population stays as it was fitted.
@@ -133,8 +133,9 @@ class FittedMixedModel(AfterFit):
     def ranef(self, level: str = "client") -> pd.DataFrame:
         """Random effects: a row for each group and effect, their posterior mean, sd and 90 % interval.
 
-        The sd has what is not known of the population in it. Without draws it is conditional on the estimates, of
-        clients on those of groups that cross them too; such groups of other responses than gaussian have none then.
+        The sd includes the population's uncertainty. Without draws it is conditional on the estimates. The sd of
+        clients is then also conditional on the effects of groups that cross them. Such groups themselves have an sd
+        without draws only if the response is gaussian.
 
         Args:
             level: "client", or the column of the groups inside clients, or of clients.
@@ -162,7 +163,7 @@ class FittedMixedModel(AfterFit):
 
     @typed_call
     def shrinkage(self) -> pd.DataFrame:
-        """Each client's coefficients by its own rows alone, by this model, and by all rows as if they were of one.
+        """Each client's coefficients by its own rows alone, by this model, and by all rows as if from one client.
 
         See :func:`.shrinkage.shrinkage_table`.
         """

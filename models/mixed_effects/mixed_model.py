@@ -67,13 +67,13 @@ def mixed_model(
     Args:
         df: one row per observation; :func:`hierfl.read_table` reads files with other separators, decimal marks,
             missing values, orders and references.
-        formula: such as ``y ~ 1 + x + (1 + x | site)``; the column right of the bar says whose a row is. Of
-            ``(1 | site/patient)`` the patients lie inside the sites.
+        formula: such as ``y ~ 1 + x + (1 + x | site)``; the column right of the bar names each row's client. In
+            ``(1 | site/patient)`` patients lie inside sites.
         family: of the response, a name of :data:`~hierfl.responses.registry.RESPONSES`.
         client: the clients' column; by default the outermost of the random terms'. With ``client="site"``,
             ``(1 | region/site)`` has regions above the sites.
         known_se: a column of known standard errors of a gaussian response.
-        event: a column that says what ended a time until something happens: 1 the event, 0 the end of watching.
+        event: a column that says how a survival time ended: 1 by the event, 0 by censoring.
         weights: a column of how many rows each one stands for; so often its log density counts (``nobs`` and means over
             rows count it once).
         precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by,

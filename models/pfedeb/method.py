@@ -10,8 +10,8 @@ A method of this project: the model of pFedVEM, with a posterior of w and with s
     q(w_j | w)   = N(P_j^-1 (H_j mu_j + g_j + D^-1 w), P_j^-1),    P_j = H_j + D^-1
 
 with g_j and H_j gradient and curvature of client j's log likelihood, averaged over draws of q(w_j). A round, at every
-client: mu_j by Newton's steps; what its likelihood says of w with w_j integrated out, and of log rho; a copy of theta
-by gradient on the mean log likelihood. Those who take part send these, and n_j theta_j, n_j; the server adds them up:
+client: mu_j by Newton's steps; derivatives by w and log rho of its likelihood with w_j integrated out; a copy of theta
+by gradient on the mean log likelihood. Clients that take part send these, and n_j theta_j, n_j. The server sums them:
 
     A_j = H_j (I + D H_j)^-1,   u_j = D^-1 (E[w_j | m] - m)
     S = (sum A_j + A_0)^-1,     m <- m + S (sum u_j - A_0 m),      A_0 = diag(s_w)^-2

@@ -1,4 +1,4 @@
-"""PFedHB: what differs between clients is said by the prior.
+"""PFedHB: a hierarchical prior for each kind of difference between clients.
 
 A method of this project. One network for all, and for each kind of difference between clients a latent of its own:
 
@@ -215,7 +215,7 @@ class PFedHB(FedAvg):
         return part not in self.auto or bool(param(f"parts.{part}") > 0)
 
     def entered(self, part: str, value: Tensor, without: Tensor | None = None) -> Tensor:
-        """What a part says where it is in the model; otherwise the same without it, or zero."""
+        """A part's value where the part is in the model; otherwise the value without it, or zero."""
         if part not in self.auto:
             return value
         return torch.where(param(f"parts.{part}") > 0, value, torch.zeros_like(value) if without is None else without)
