@@ -21,8 +21,9 @@ from hierfl.ppl.plates import param
 from hierfl.ppl.restrict import Restrict
 from hierfl.rng import ClientNoise
 
+from .adapter_draws import Normals, Posterior
 from .adapter_likelihood import MAX_NUMBERS_AT_ONCE, Likelihood
-from .adapter_mixture import Mixture, Mode, half_as_good, inside
+from .adapter_modes import Mode, inside
 from .heads import HeadSpreads
 from .turns import Turns
 
@@ -30,12 +31,10 @@ from .turns import Turns
 MOST = 1000
 #: where the spreads begin, and the scale of their half-normal prior
 TAU_0, TAU_SCALE = 0.1, 10.0
-#: draws by which Laplace's approximation is corrected: in a round, and at least in the end
-WEIGHED, WEIGHED_LAST = 1024, 8000
-#: further starts of Newton's steps, and steps from each: in a round, and in the end
-STARTS, STARTS_LAST = (7, 3), (15, 8)
-#: it stays as it is where a client has more numbers
-WEIGHED_AT_MOST = 100
+#: draws of a step of importance sampling, and of its last step: in a round, and at least in the end
+DRAWN, DRAWN_LAST = (1024, 2048), (2048, 8192)
+#: Laplace's approximation stays where a client has more numbers
+DRAWN_AT_MOST = 100
 #: the matrices A are keyed by a number below this, which single precision holds
 SEEDS = 2**20
 NO_NOISE = "the spreads of a client's adapters are learned from numbers that noise would hide: adapters=off"
@@ -109,8 +108,8 @@ class Adapters:
     def step(self, final: bool = False) -> AdapterPosteriors:
         """Newton's steps on q(B_j)."""
         if final:
-            return AdapterPosteriors(self, 10, STARTS_LAST, max(WEIGHED_LAST, 4 * self.draws), self.draws)
-        return AdapterPosteriors(self, 2, STARTS, WEIGHED, 0)
+            return AdapterPosteriors(self, 10, (DRAWN_LAST[0], max(DRAWN_LAST[1], 4 * self.draws)), self.draws)
+        return AdapterPosteriors(self, 2, DRAWN, 0)
 
 
 @dataclass(frozen=True)
@@ -144,32 +143,27 @@ class Adapted:
 
 @dataclass(frozen=True)
 class AdapterPosteriors:
-    """Posteriors of B_j by Newton's steps and importance weights, given the means of the client's other latents.
+    """Posteriors of B_j by importance sampling, given the means of the client's other latents.
 
-    Steps go on from the mode that the row has, and from draws of the prior, since posteriors have several modes. The
-    approximation q is a mixture of the Laplace approximations around all of them (:mod:`.adapter_mixture`), and the row
-    keeps the highest. With H the generalised Gauss-Newton matrix of the log likelihood and D = diag(tau)^2,
-    P = H + D^-1, a row leaves the score of log tau, E |B|_l^2 / tau_l^2 - d_l, and its expected information
-    2 tr_lm((tau^2 A)^2), A = H P^-1 D^-1.
+    The draws are those of :mod:`.adapter_draws`: posteriors have several modes and long tails. With D = diag(tau)^2 a
+    row leaves the score of log tau, E |B|_l^2 / tau_l^2 - d_l, which is the derivative of the log marginal likelihood
+    (Fisher's identity). Its expected information is 2 tr_lm((tau^2 A)^2), A = H P^-1 D^-1, P = H + D^-1, with H the
+    generalised Gauss-Newton matrix of the log likelihood at the mode.
 
-    The expectation, and the draws, are of the posterior itself, by importance weights of draws of q:
-    E_q |B|_l^2, which is known, plus the difference that the weights make in q's draws. If the posterior is normal,
-    weights are equal, and the score is exact. The derivative of the log marginal likelihood is this expectation
-    (Fisher's identity). Laplace's score alone finds too small a tau where labels are few, and so do weights of
-    draws around one mode.
+    Newton's steps lead to the mode, from that of the last round and from the draw of the highest density, and the row
+    keeps the higher one. If a client has more than :data:`DRAWN_AT_MOST` numbers, Laplace's approximation there is its
+    posterior.
 
     Args:
         adapters: the part.
-        newton: steps from the mode that a row has.
-        starts: draws of the prior from which steps begin, and how many steps.
-        many: draws that are weighted, at least.
+        newton: steps from each start.
+        many: draws of a step of importance sampling, and of its last step.
         final: draws in the end; 0 for as many as there are.
     """
 
     adapters: Adapters
     newton: int
-    starts: tuple[int, int]
-    many: int
+    many: tuple[int, int]
     final: int
 
     @property
@@ -181,7 +175,8 @@ class AdapterPosteriors:
         """Moves the posteriors of all rows."""
         parts_of: dict[str, list[Tensor]] = {}
         numbers = self.adapters.changes.d * chunk.method.network.head.outputs
-        rows = max(1, MAX_NUMBERS_AT_ONCE // (self._many(chunk) * self.adapters.changes.d))
+        draws = max(self.many) if self._sampled else self._kept(chunk)
+        rows = max(1, MAX_NUMBERS_AT_ONCE // (draws * self.adapters.changes.d))
         with torch.no_grad():
             for first, last in buckets(chunk.sizes, max(1, MAX_NUMBERS_AT_ONCE // numbers)):
                 for row in range(first, last, rows):
@@ -190,37 +185,37 @@ class AdapterPosteriors:
         return chunk.put({key: torch.cat(parts) for key, parts in parts_of.items()})
 
     def _rows(self, chunk: ClientChunk) -> State:
-        changes, b = self.adapters.changes, chunk.values["a"].squeeze(1).double()
+        changes, b, kept = self.adapters.changes, chunk.values["a"].squeeze(1).double(), self._kept(chunk)
         with Restrict(chunk.view):
             tau = self.adapters.tau(chunk.n.double())
         likelihood = Likelihood.for_chunk(chunk, changes, tau)
-        weighed = changes.d <= WEIGHED_AT_MOST
-        others, steps = self.starts if weighed else (0, 0)
-        # What a run's own precision cannot tell apart is no progress.
-        mode = partial(Mode.climb, likelihood, rounding=torch.finfo(chunk.n.dtype).eps, again=bool(self.final))
         stream = partial(ClientNoise, chunk.keys.to(chunk.n.device), (chunk.seed, "adapters"), dtype=b.dtype)
-        modes = [mode(b, self.newton)]
-        if others:
-            starts = stream(others).normal("starts", None, torch.Size((changes.d,))).squeeze(2)
-            modes += [mode(tau * start, steps) for start in starts]
-        mixture = Mixture(likelihood, modes, half_as_good(changes.d) if weighed else 1.0)
-        noise = stream(-(-self._many(chunk) // (2 * len(modes))))
-        normals = [pairs(noise, f"a_j/{k}", changes.d, 2 * noise.particles) for k in range(len(modes))]
-        drawn = mixture.drawn(normals)
-        weights = mixture.weights(drawn) if weighed else drawn.new_full(drawn.shape[:2], 1 / len(drawn))
-        best = mixture.highest()
-        score = self._by_layer(mixture.squares())
-        score = score + ((weights - 1 / len(weights))[..., None] * self._by_layer((drawn / tau).square())).sum(0)
-        information = 2 * self._by_layer(self._by_layer(inside(best).square()).mT)
-        kept = self.final or chunk.values["a_j_draws"].shape[3]
-        drawn = best.b[None] if kept == 1 else _resampled(drawn, weights, kept)
-        return {"a": best.b, "a_j_draws": drawn.transpose(0, 1)[:, None], "a_j/score": score,
+
+        def noise(name: str, number: int) -> Tensor:
+            return pairs(stream(number // 2), name, changes.d, number)
+
+        # What a run's own precision cannot tell apart is no progress.
+        climb = partial(Mode.climb, likelihood, rounding=torch.finfo(chunk.n.dtype).eps, again=bool(self.final))
+        mode = climb(b, self.newton)
+        if self._sampled:
+            start = None if self.final else Normals.around(mode, tau)
+            posterior = Posterior.temper(likelihood, noise, *self.many, start)
+            mode = Mode.higher(mode, climb(posterior.highest, self.newton))
+            squares, drawn = posterior.squares, _resampled(posterior.b, posterior.weights, kept)
+        else:
+            squares, drawn = mode.squares(tau), mode.drawn(tau, noise("a_j", kept))
+        drawn = mode.b[None] if kept == 1 else drawn
+        information = 2 * self._by_layer(self._by_layer(inside(mode).square()).mT)
+        return {"a": mode.b, "a_j_draws": drawn.transpose(0, 1)[:, None], "a_j/score": self._by_layer(squares - 1),
                 "a_j/information": information}  # fmt: skip
 
-    def _many(self, chunk: ClientChunk) -> int:
-        """Draws of each row, at least."""
-        weighed = self.adapters.changes.d <= WEIGHED_AT_MOST
-        return self.many if weighed else self.final or int(chunk.values["a_j_draws"].shape[3])
+    @property
+    def _sampled(self) -> bool:
+        return self.adapters.changes.d <= DRAWN_AT_MOST
+
+    def _kept(self, chunk: ClientChunk) -> int:
+        """Draws of each row that stay."""
+        return self.final or int(chunk.values["a_j_draws"].shape[3])
 
     def _by_layer(self, numbers: Tensor) -> Tensor:
         """Sums over each layer's numbers, (..., d) to (..., L)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -39,8 +40,7 @@ def linear_base(fed: Federation, noise: float | None = None) -> Architecture:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         layer = nn.Linear(fed.event_shape.numel(), 4)
-    outputs = fed.classes or 1
-    return Architecture(Network(nn.Sequential(nn.Flatten(), layer)), LinearHead(4, outputs), noise=noise)
+    return Architecture(Network(nn.Sequential(nn.Flatten(), layer)), LinearHead(4, fed.classes or 1), noise=noise)
 
 
 def at(method: PFedHB, fed: Federation, log_tau: float, **changed: Tensor) -> ClientChunk:
@@ -52,7 +52,7 @@ def at(method: PFedHB, fed: Federation, log_tau: float, **changed: Tensor) -> Cl
     return rows_of(method, fed, **{"w": w, "adapters.log_rho": log, "adapters.seed": seed, **changed})
 
 
-def posteriors(method: PFedHB, chunk: ClientChunk, **how: int) -> ClientChunk:
+def posteriors(method: PFedHB, chunk: ClientChunk, **how: Any) -> ClientChunk:
     """After all steps, as a round takes them, or the last evaluation."""
     step = dataclasses.replace(method.adapters.step("final" in how), newton=30, **how)
     moved = step.run(dataclasses.replace(chunk, method=method.plain), 0)
@@ -74,7 +74,7 @@ def test_a_linear_bases_posterior(fed: Federation) -> None:
     """The mode by Newton's steps on a height by hand; score and moments by importance weights of 50,000 wider draws."""
     method = PFedHB(linear_base(fed), **COMMON, **ALONE)
     tau = 0.6
-    chunk = posteriors(method, at(method, fed, math.log(tau)), final=5000, many=60_000)
+    chunk = posteriors(method, at(method, fed, math.log(tau)), final=5000, many=(2048, 60_000))
     d, rng = method.adapters.changes.d, torch.Generator().manual_seed(0)
     assert d == 4 * 2
     corrections = []
@@ -169,9 +169,9 @@ def test_gradient_and_curvature_are_autograds(fed: Federation, kind: str) -> Non
 def test_rows_are_taken_some_at_a_time(fed: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     method = PFedHB(linear_base(fed), **COMMON, **ALONE)
     chunk = at(method, fed, 0.0)
-    whole = posteriors(method, chunk, many=64)
+    whole = posteriors(method, chunk, many=(64, 64))
     monkeypatch.setattr("hierfl.models.pfedhb.adapters.MAX_NUMBERS_AT_ONCE", 700)
-    parts = posteriors(method, chunk, many=64)
+    parts = posteriors(method, chunk, many=(64, 64))
     for key in ("a", "a_j/score", "a_j/information"):
         torch.testing.assert_close(parts.values[key], whole.values[key])
 
@@ -225,11 +225,13 @@ def test_tau_is_the_maximum_of_the_marginal_likelihood(monkeypatch: pytest.Monke
     for _ in range(60):
         a, b = low + (high - low) / 3, high - (high - low) / 3
         low, high = (a, high) if evidence(a) < evidence(b) else (low, b)
-    there = {"adapters.log_rho": torch.tensor([low], dtype=torch.float64)}
-    found = posteriors(method, dataclasses.replace(chunk, shared={**chunk.shared, **there}), many=32_768)
+    highest = {**chunk.shared, "adapters.log_rho": torch.tensor([low], dtype=torch.float64)}
+    found = posteriors(method, dataclasses.replace(chunk, shared=highest), many=(4096, 32_768))
     assert float(found.values["a_j/score"].sum()) == pytest.approx(math.exp(2 * low) / 100, abs=0.3)
-    monkeypatch.setattr("hierfl.models.pfedhb.adapters.WEIGHED", 16)
-    monkeypatch.setattr("hierfl.models.pfedhb.adapters.half_as_good", lambda d: 1.0)
+    # Laplace's approximation is exact, and its draws have equal weights.
+    monkeypatch.setattr("hierfl.models.pfedhb.adapters.DRAWN", (16, 16))
+    monkeypatch.setattr("hierfl.models.pfedhb.adapter_draws.WIDTHS", (1.0,))
+    monkeypatch.setattr("hierfl.models.pfedhb.adapter_draws.REFINED", 0)
     assert float(learned_tau(method, chunk, 30)[0]) == pytest.approx(low, abs=1e-4)
     assert 0.4 < math.exp(low) < 1.2
 
@@ -256,8 +258,7 @@ def test_without_spread_the_model_is_the_one_without_adapters(fed: Federation) -
 
 @pytest.mark.cpu(5, "two fits of twelve rounds")
 def test_it_enters_where_it_is_in_the_data_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, fewer in {"STARTS": (1, 2), "STARTS_LAST": (1, 2), "WEIGHED": 128, "WEIGHED_LAST": 128}.items():
-        monkeypatch.setattr(f"hierfl.models.pfedhb.adapters.{name}", fewer)
+    monkeypatch.setattr("hierfl.models.pfedhb.adapters.DRAWN", (64, 64))
     for truth in ("none", "adapters"):
         numbers = entered(truth, 1, judged=4, draws=8)
         assert numbers["entered_adapters"] == float(truth == "adapters")
