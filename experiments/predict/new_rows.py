@@ -86,7 +86,7 @@ def table_rows(
         for part in ("types", "order", "reference")
     }
     names = [name for name in used if name in header]
-    return tables.read(str(path), names, text & header, reading=replace(how, **declared))
+    return tables.read(str(path), names, text & header, reading=replace(how, **declared), notes=False)
 
 
 def network_rows(
