@@ -90,7 +90,7 @@ def test_a_folder_of_clients_arrays_is_answered_by_its_clients(
     np.testing.assert_allclose(found["p(3)"].to_numpy()[1:], run.predict(X[1:], "2").numpy()[:, 3], rtol=1e-5)
     code, given, err = asked("--data", "npz", "--client", "1", "--draws", 0)
     assert (given["client"] == "1").all()
-    assert "all 4 rows are predicted by the model of '1' (--client), also those that name '0', '2'; without" in caplog.text
+    assert "all 4 rows are predicted by the model of '1' (--client), also those that name '0', '2';" in caplog.text
     np.savez(tmp_path / "npz/1.npz", x=X, y=np.arange(4))
     assert asked("--data", "npz")[2] == "error: npz: 1.npz has y, and 0.npz has none\n"
     users = {name: {"x": X[:2].tolist(), "y": [3, 1]} for name in ("1", "0")}
