@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from hierfl.data import tables
 from hierfl.data.reading.frames import code_among
 from hierfl.data.reading.missing_words import SENTINELS
+from hierfl.data.reading.options import Reading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +43,24 @@ def warn_of_codes(df: pd.DataFrame, used: Collection[str]) -> None:
                 "column %r is %g in %d row%s, which may be a missing value: it is predicted as a number",
                 name, code, rows, "s" * (rows > 1),
             )  # fmt: skip
+
+
+def warn_of_codes_at_site(columns: Mapping[str, Any], path: Path, reading: Reading | None) -> None:
+    """The same at a site, of the columns of a study for which its dictionary has no range.
+
+    Args:
+        columns: of study.toml.
+        path: of the new rows, which have been predicted.
+        reading: how the file is read; None for nothing said.
+    """
+    if not tables.is_table_file(str(path)):
+        return
+    numbers = {name for name, column in columns.items() if column["kind"] in ("number", "whole")}
+    plain = replace(reading or Reading(), types={}, order={}, reference={})
+    warn_of_codes(
+        tables.read(str(path), reading=plain),
+        {name for name in numbers if not {"least", "most"} & columns[name].keys()},
+    )
 
 
 @contextmanager
