@@ -66,6 +66,8 @@ def predict(
 
     if out is not None and out.exists() and not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
+    if folder.is_file():
+        raise UserError(f"{folder} is a file: hierfl predict takes the folder of a finished run, or a site's own")
     if not folder.is_dir():
         raise UserError(f"no folder {folder}: hierfl predict takes a finished run's, or a site's own")
     how = Reading.from_table(reading) if reading else None
@@ -80,11 +82,10 @@ def predict(
             typer.echo(f"the formula's response is {response}: all numbers are in its units", err=True)
     else:
         given_options = {"--client": client, "--new": new, "--given": given, "--interval": interval, "--group": group}
-        if of_runs := [name for name, value in given_options.items() if value]:
-            raise UserError(f"{of_runs[0]} is for the folder of a run, and {folder} has no config.toml")
         from hierfl.inference.engines.remote.keys import KEY_FILE
 
         from ..federate.guard.home import SITE, STUDIES
+        from ..run_folder.other_folders import what_it_is
         from .federate.site import predict_at_site
 
         if (folder / MODEL).is_dir():
@@ -92,7 +93,11 @@ def predict(
                 f"{folder} has {MODEL}/, as a run has, and no config.toml: copy the whole folder of the run"
             )
         if not any((folder / name).exists() for name in (KEY_FILE, SITE, STUDIES)):
-            raise UserError(f"{folder} is no folder of a finished run, which has config.toml, and none of a site")
+            other = what_it_is(folder)
+            other = f": it {other}" if other else ", which has config.toml, and none of a site"
+            raise UserError(f"{folder} is no folder of a finished run{other}")
+        if of_runs := [name for name, value in given_options.items() if value]:
+            raise UserError(f"{of_runs[0]} is for the folder of a run, and {folder} is a site's own")
         answers = predict_at_site(folder, data, study, draws or 0, how, shares, trust_code=trust_code)
     if as_json:
         print_json(answers)

@@ -31,7 +31,7 @@ from .noise_check import refuse_noiseless
 from .roster_keys import check_names, read_keys
 from .study_data import MODEL, check_kind, data_of
 from .study_format import DATA, FORMAT, PRIVACY, STUDY, check_format, refuse_strange
-from .study_rows import check_bounds
+from .study_rows import check_bounds, check_rounds
 
 if TYPE_CHECKING:
     from hierfl.inference import Method
@@ -106,7 +106,9 @@ class Study:
         refuse_replies(loaded.cls)
         make_settings(loaded.cls, table["settings"])
         given = made.options("cpu")
-        if not finished:  # sites would be asked for sums before the server said so
+        if not finished:
+            check_rounds(given, made.clients, path)
+            # sites would be asked for sums before the server said so
             task = getattr(made.data, "task", "regression")
             check_wanted(given, task, table["data"].get("validation_fraction", 0.0) > 0)
             design = getattr(made.data, "design", None)

@@ -1,17 +1,30 @@
-"""How many rows a site of a study has, as study.toml says."""
+"""How many rows a site of a study has, and how many rounds and clients the study, as study.toml says."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.inference.options import Options
 
 
 def most_rows(privacy: Mapping[str, Any]) -> int:
     """Of a study's part "privacy": a site with more rows takes no part; 0 for no such bound."""
     return int(privacy.get("most_rows", 0))
+
+
+def check_rounds(options: Options, clients: Sequence[str], path: Path) -> None:
+    """Refuses a study that ends before it begins, or waits for more clients than it has.
+
+    Raises:
+        UserError: for one.
+    """
+    if options.rounds < 1:
+        raise UserError(f"{path}: rounds is {options.rounds}, and a study has one at least")
+    if clients and options.quorum > len(clients):
+        raise UserError(f"{path}: a quorum of {options.quorum} cannot be reached by {len(clients)} clients")
 
 
 def check_bounds(privacy: Mapping[str, Any], path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 from hierfl.errors import UserError
 from hierfl.plurals import counted
 
-from ..messages import to_stderr
+log = logging.getLogger("hierfl")
 
 
 def check_fitted(names: list[str], ids: list[str]) -> None:
@@ -26,7 +28,7 @@ def name_others(owner: np.ndarray, client: str) -> None:
     others = [str(name) for name in dict.fromkeys(owner.tolist()) if str(name) != client]
     if others:
         shown = ", ".join(map(repr, others[:3])) + ", ..." * (len(others) > 3)
-        to_stderr()(
-            f"all {counted(len(owner), 'row')} are predicted by the model of {client!r} (--client), also those that "
-            f"name {shown}; without --client each has its own client's"
-        )
+        log.warning(
+            "all %s are predicted by the model of %r (--client), also those that name %s; without --client each has "
+            "its own client's", counted(len(owner), "row"), client, shown,
+        )  # fmt: skip

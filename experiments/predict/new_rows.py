@@ -22,6 +22,8 @@ from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
 from hierfl.files import shown
 
+from .codes import warn_of_codes
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -74,7 +76,9 @@ def table_rows(
         UserError: for a file that is no table, or cannot be read.
     """
     if isinstance(path, NewRows):
-        return _named(path, text)
+        df = _named(path, text)
+        warn_of_codes(df, used)
+        return df
     if not tables.is_table_file(str(path)):
         raise UserError(f"{shown(path)} is no table: the run's data are rows of columns by name")
     how = Reading.from_table(run.reading) if reading is None else reading
@@ -86,7 +90,9 @@ def table_rows(
         for part in ("types", "order", "reference")
     }
     names = [name for name in used if name in header]
-    return tables.read(str(path), names, text & header, reading=replace(how, **declared))
+    df = tables.read(str(path), names, text & header, reading=replace(how, **declared), notes=False)
+    warn_of_codes(df, set(names) - {name for name, kind in how.types.items() if kind == "number"})
+    return df
 
 
 def network_rows(

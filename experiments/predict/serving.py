@@ -24,6 +24,7 @@ from ..cli.as_json import plain
 from .answers import Question, answered
 from .asked_rows import rows_of
 from .card import model_card
+from .codes import warnings_kept
 from .ready import ready
 
 #: bytes of a request
@@ -78,10 +79,11 @@ def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = Fal
         asked = question(await body(request))
 
         def predictions() -> Any:
-            with alone:  # predictions set torch's own seed, which all threads share
-                return plain(answered(loaded, run, asked))
+            with alone, warnings_kept() as lines:  # predictions set torch's own seed, which all threads share
+                answers = plain(answered(loaded, run, asked))
+            return {"predictions": answers, "warnings": list(dict.fromkeys(map(in_json, lines)))}
 
-        return JSONResponse({"predictions": await run_in_threadpool(predictions)})
+        return JSONResponse(await run_in_threadpool(predictions))
 
     return app
 

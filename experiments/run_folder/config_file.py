@@ -7,11 +7,11 @@ from pathlib import Path
 import tomli_w
 
 from hierfl.errors import UserError
-from hierfl.files import is_leftover
 from hierfl.schema import AnyOf, Kind, Number, Schema, check, read_toml
 
 from ..config import Configuration, RunConfig, has_default, kinds, options
 from .files import write_text
+from .other_folders import what_file, what_it_is
 
 CONFIG: Schema = {"run": dict, "settings": {"*": AnyOf(Number(), str, bool)}}
 
@@ -43,9 +43,9 @@ def read_config(folder: Path) -> Configuration:
     """
     path = folder / "config.toml"
     if not path.is_file():
-        left = folder.is_dir() and any(folder.iterdir()) and all(map(is_leftover, folder.iterdir()))
-        hint = f"; a start that failed has left it: begin again with --out {folder} --overwrite" if left else ""
-        raise UserError(f"{folder} is not the folder of a run: it has no config.toml{hint}")
+        if other := what_it_is(folder):
+            raise UserError(f"{folder} is not the folder of a run: it {other}")
+        raise UserError(f"{folder} is not the folder of a run: it has no config.toml")
     return read_config_file(path)
 
 
@@ -55,6 +55,8 @@ def read_config_file(path: Path) -> Configuration:
     Raises:
         UserError: if it is damaged, or another version has written it.
     """
+    if other := what_file(read_toml(path, {})):
+        raise UserError(f"{path} is not the config.toml of a run: it {other}")
     entries = read_toml(path, CONFIG)
     if unknown := [name for name in entries["run"] if name not in options()]:
         words = ", ".join(f"run.{name}" for name in unknown)

@@ -6,6 +6,7 @@ says the folder's config.toml. Beside it is a copy of the weights that the netwo
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from hierfl.inference.run import kept
 from hierfl.models.mixed_effects.after import rowless
 from hierfl.nn.networks import written
 
-from ..config import Configuration
+from ..config import Configuration, options
 from .config_file import read_config
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ MODEL = "model"
 
 def write_model(folder: Path, run: Run) -> None:
     """Keeps a run's model in its folder."""
-    record: dict[str, Any] = {"network": None, "design": None, "settings": dict(read_config(folder).settings)}
+    config = read_config(folder)
+    record: dict[str, Any] = {"network": None, "design": None, "settings": dict(config.settings),
+                              "configured": configured(config)}  # fmt: skip
     tensors: dict[str, Tensor] = {}
     method: Any = run.fitted.method
     if not is_tabular(method):
@@ -38,6 +41,13 @@ def write_model(folder: Path, run: Run) -> None:
     elif not reads_columns(type(method)):
         record["design"], tensors = rowless.record_of(run), rowless.effects_of(run)
     kept.write(folder / MODEL, run, record, tensors)
+
+
+def configured(config: Configuration) -> dict[str, Any]:
+    """What config.toml says of how a run was fitted, as json has it; without what may change when a run goes on."""
+    names = [k for k, option in options().items() if option.identity and not option.moves and k != "method"]
+    made: dict[str, Any] = json.loads(json.dumps({name: getattr(config.run, name) for name in names}))
+    return made
 
 
 #: copies of a file of ``--network-weights`` in a run's folder: the ending says how it is read

@@ -30,7 +30,7 @@ from hierfl.nn.networks import written
 from .. import methods
 from ..fingerprints import own_part
 from .config_file import read_config
-from .kept_model import MODEL
+from .kept_model import MODEL, configured
 from .loaded_models import LoadedMixedModel, LoadedModel
 from .resume import restore
 from .summary import read_summary
@@ -134,10 +134,12 @@ def _check_one_run(folder: Path, config: Configuration, record: Mapping[str, Any
     settings = record.get("settings", {})  # of runs that were written before, nothing is known
     pairs = {"data": (run.federation, data), "seed": (run.seed, record["seed"])}
     pairs |= {f"setting {name}": (config.settings.get(name), value) for name, value in settings.items()}
-    for what, (configured, kept_value) in pairs.items():
-        if None not in (configured, kept_value) and configured != kept_value:
+    now, fitted = configured(config), record.get("configured", {})
+    pairs |= {k: (now[k] or "-", value or "-") for k, value in fitted.items() if k in now and k not in pairs}
+    for what, (said, kept_value) in pairs.items():
+        if None not in (said, kept_value) and said != kept_value:
             raise UserError(
-                f"{folder}: config.toml has the {what} {configured}, and the model in {MODEL}/ {kept_value}: one of "
+                f"{folder}: config.toml has the {what} {said}, and the model in {MODEL}/ {kept_value}: one of "
                 "them is of another run, or was changed"
             )
 

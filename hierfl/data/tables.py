@@ -107,7 +107,7 @@ def stem(data: str) -> str:
 
 def read(
     data: str, used: Collection[str] = (), text: Collection[str] = (), *, split: Collection[str] = (),
-    reading: Reading | None = None,
+    reading: Reading | None = None, notes: bool = True,
 ) -> pd.DataFrame:  # fmt: skip
     """A named table, or a file with a header.
 
@@ -122,6 +122,7 @@ def read(
         text: columns of names, the clients'.
         split: columns that the formula makes categories.
         reading: what the file does not say of itself; None for nothing.
+        notes: whether a line says of categories that look like quantities.
 
     Raises:
         UserError: if there is no such table, the file cannot be read, or a column that is used is not sure.
@@ -132,4 +133,4 @@ def read(
         return TABLES[data].frame()
     if not is_table_file(data):
         raise unknown("table", data, [*TABLES, "FILE.csv"])
-    return read_file(data, reading or Reading(), used=used, text=text, split=split)
+    return read_file(data, reading or Reading(), used=used, text=text, split=split, notes=notes)

@@ -60,7 +60,7 @@ class HierarchicalClassifier(ClassifierMixin, HierarchicalEstimator):
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise UserError(f"y has one class, {self.classes_[0]!r}: there is nothing to tell apart")
+            raise UserError(f"y has one class, {self.classes_[:1].tolist()[0]!r}: there is nothing to tell apart")
         self._fit(x, numbers, client, weights)
         return self
 

@@ -136,6 +136,8 @@ class HierarchicalEstimator(BaseEstimator):
         self._columns, self._levels = (
             (list(X.columns), category_levels(X, list(X.columns))) if is_table(X) else ([], {})
         )
+        if getattr(getattr(y, "dtype", None), "kind", "O") in "mM":
+            raise UserError("y holds dates or time spans, and a response is a number: count days or hours from a date")
         x, y = validate_data(self, self._encoded(X), y, y_numeric=self._task == "regression", dtype=FLOATS)
         client = _clients(groups, len(x))
         return x, y, np.full(len(x), ALONE) if client is None else client

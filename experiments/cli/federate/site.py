@@ -103,6 +103,9 @@ def predict_at_site(
     from ...federate.guard.home import Home
     from ...federate.site_results import predictions, site_run
     from ...federate.study_site import Membership
+    from ...predict.codes import warn_of_codes_at_site
 
     member = Membership.read(Home(folder).place_of(study), trust_code=trust_code)
-    return predictions(member, site_run(member), data, draws, reading, shares)
+    answers = predictions(member, site_run(member), data, draws, reading, shares)
+    warn_of_codes_at_site(member.study.table.get("columns", {}), data, reading or member.reading)
+    return answers

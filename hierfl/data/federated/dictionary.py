@@ -66,6 +66,8 @@ class Column:
             raise UserError(f"a category has at most {MOST_LEVELS} levels")
         if self.kind in ("flag", "category", "name") and not self.least is self.most is None:
             raise UserError(f"only numbers have a range, not a {self.kind}")
+        if not all(edge is None or abs(edge) < 1e100 for edge in (self.least, self.most)):  # sums are around the middle
+            raise UserError("a range has ends below 1e100: leave least or most out where there is none")
         if self.least is not None and self.most is not None and not self.least < self.most:
             raise UserError(f"a range goes from less to more, not from {self.least} to {self.most}")
 
@@ -263,10 +265,8 @@ class Dictionary:
         if not str(path).lower().endswith(ENDINGS):
             raise unknown("table", str(path), [f"FILE{ending}" for ending in ENDINGS])
         # A range says which numbers there may be, levels which words.
-        described = {name for name in names if self.columns[name].levels or self.columns[name].ranged}
-        return read_file(
-            path, reading or Reading(), used=set(names) - words, text=words, known=described, remedies=SITE
-        )
+        known = {name for name in names if self.columns[name].levels or self.columns[name].ranged}
+        return read_file(path, reading or Reading(), used=set(names) - words, text=words, known=known, remedies=SITE)
 
     def table(self, path: Path, names: Collection[str], reading: Reading | None = None) -> pd.DataFrame:
         """These columns of a file, checked; see :meth:`written`.

@@ -50,7 +50,7 @@ def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
 
 def read_file(
     path: Path | str, reading: Reading, *, used: Collection[str] = (), text: Collection[str] = (),
-    split: Collection[str] = (), known: Collection[str] = (), remedies: Remedies = OPTIONS,
+    split: Collection[str] = (), known: Collection[str] = (), remedies: Remedies = OPTIONS, notes: bool = True,
 ) -> pd.DataFrame:  # fmt: skip
     """A file as a table.
 
@@ -62,12 +62,13 @@ def read_file(
         split: columns that the formula makes categories.
         known: columns of which it is declared elsewhere which numbers or levels they have.
         remedies: how remedies are written.
+        notes: whether a line says of categories that look like quantities.
 
     Raises:
         UserError: for a file that cannot be read, or a column that is used and not sure.
     """
     cells = read_cells(path, reading, remedies)
-    return _table(cells, Typing(reading, remedies, known), str(path), used, text, split)
+    return _table(cells, Typing(reading, remedies, known, notes), str(path), used, text, split)
 
 
 def _table(

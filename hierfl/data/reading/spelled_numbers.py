@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Sequence
 
@@ -9,6 +10,8 @@ from ...errors import UserError
 from .disguise import rows_shown
 from .options import Reading
 from .remedies import Remedies
+
+log = logging.getLogger("hierfl")
 
 #: numbers whose point may be a decimal mark or not
 THOUSANDS_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(\.[0-9]{3})+")
@@ -29,7 +32,10 @@ def refuse_points(name: str, present: Sequence[str], reading: Reading, remedies:
         UserError: with one entry of either kind, and what reads them.
     """
     pointed, whole = [cell for cell in present if "." in cell], [cell for cell in present if "." not in cell]
-    if reading.decimal or reading.thousands or len(pointed) < 2 or not whole:
+    if reading.decimal or reading.thousands or len(pointed) < 2:
+        return
+    if not whole:
+        _ask_about_points(name, pointed, remedies)
         return
     largest = [max(abs(float(cell)) for cell in cells) for cells in (pointed, whole)]
     if largest[1] > largest[0] and all(THOUSANDS_POINTS.fullmatch(cell) for cell in pointed):
@@ -39,6 +45,28 @@ def refuse_points(name: str, present: Sequence[str], reading: Reading, remedies:
             f"column {name!r} holds {pointed[0]!r} beside {max(whole, key=lambda cell: abs(float(cell)))!r}: say "
             f"{points} to read {example} or {plain} to read {pointed[0]}"
         )
+
+
+def _ask_about_points(name: str, pointed: Sequence[str], remedies: Remedies) -> None:
+    """A column whose every entry is as 53.200 is measured to three digits, or in thousands.
+
+    Of measurements one in a hundred ends in two zeros. Where half of the entries do, the column is refused, and a line
+    says of others how they are read.
+    """
+    if not all(THOUSANDS_POINTS.fullmatch(cell) for cell in pointed):
+        return
+    points, plain = remedies.say(decimal=",", thousands="."), remedies.say(types={name: "number"})
+    example = pointed[0]
+    if any(cell.count(".") > 1 for cell in pointed) or 2 * sum(cell.endswith("00") for cell in pointed) >= len(pointed):
+        whole = example.replace(".", "")
+        raise UserError(
+            f"column {name!r} holds numbers as {example!r} alone: say {points} to read {whole} or {plain} to read "
+            f"{example}"
+        )
+    log.warning(
+        "column %r holds numbers as %r alone, whose point is read as a decimal mark: %s says that this is meant, and "
+        "%s that it is between thousands", name, example, plain, points,
+    )  # fmt: skip
 
 
 def refuse_zeros(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,11 +15,14 @@ from .disguise import MOST_MISSING, POINTS, refuse_disguise, rows_shown, usual
 from .missing_words import MISSING, UNSURE, is_unsure, sentinel, unsure_among
 from .numbers import NumberFormat, is_whole, without_unit
 from .options import Reading
+from .quantities import quantity_note
 from .remedies import Remedies, either
 from .spelled_numbers import THOUSANDS_POINTS, refuse_points, refuse_zeros
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("hierfl")
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,13 @@ class Typing:
         reading: what is declared.
         remedies: how remedies are written in messages.
         known: columns of which it is declared elsewhere which numbers or levels they have.
+        notes: whether a line says of categories that look like quantities.
     """
 
     reading: Reading
     remedies: Remedies
     known: Collection[str] = ()
+    notes: bool = True
 
     def named(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
         """A column of names, as they are written; only empty ones, and those that are declared so, are missing.
@@ -143,7 +150,16 @@ class Typing:
             else:
                 shown, places = [cells[k] for k in kept], [rows[k] for k in kept]
                 refuse_disguise(name, shown, places, self.reading, self.remedies)
+            self._note_quantities(name, cells, missing)
         return pd.Series([None if cell in missing else cell for cell in cells], dtype="str")
+
+    def _note_quantities(self, name: str, cells: Sequence[str], missing: Collection[str]) -> None:
+        """Says what is read as categories and may be meant otherwise; of a study's columns the dictionary says it."""
+        if name in self.known or self.remedies.study or not self.notes:
+            return
+        note = quantity_note(name, Counter(cell for cell in cells if cell not in missing), self.remedies)
+        if note is not None:
+            log.warning("%s", note)
 
     def _check_codes(self, name: str, result: pd.Series) -> None:
         """Refuses dates, and numbers among which there may be a code for missing values."""
@@ -240,6 +256,7 @@ class Typing:
             refuse_zeros(name, cells, rows, self.remedies)
         elif result.dtype.kind != "b":
             self._refuse_unsure(name, cells, rows)
+            self._note_quantities(name, cells, {cell for cell in set(cells) if self._is_missing(cell)})
 
     def _refuse_unsure(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> None:
         """Refuses words that may be levels or missing values."""

@@ -14,6 +14,8 @@ from .standing import AGAIN, FEWEST, StandsOut
 Print = tuple[float, ...]
 #: messages that differ by less, relative to their size, are answers to next to the same question
 ROUNDING = 1e-9
+#: a client's messages that differ by less, relative to their size, have come to a limit
+SETTLED = 1e-6
 
 
 @functools.lru_cache(maxsize=4)
@@ -45,7 +47,8 @@ class Repeats:
     """What each client has said so far, and who alone has said something again.
 
     Where two or more repeat what they said in the same round, the same was asked again. Who says nothing, in zeros
-    alone, repeats nothing. Where most others have said the same but for rounding, next to the same was asked.
+    alone, repeats nothing, and neither does a client whose message had come to a limit before. Where most others have
+    said the same but for rounding, next to the same was asked.
 
     Attributes:
         rounds: that have been added.
@@ -81,8 +84,17 @@ class Repeats:
         if len(present) < FEWEST - 1:
             return
         for earlier, who in same.items():
-            if len(who) == 1 and self._asked[earlier] != rows[-1] and self._moved(earlier, who[0]):
+            if len(who) > 1 or self._asked[earlier] == rows[-1] or self._settled(earlier, who[0]):
+                continue
+            if self._moved(earlier, who[0]):
                 self.found.setdefault(who[0], StandsOut(who[0], self.rounds, AGAIN, float("nan")))
+
+    def _settled(self, earlier: int, row: int) -> bool:
+        """Whether a client's message had come to its limit before: rows that are separated say the same to the bit."""
+        if not earlier:
+            return False
+        before, now = self._prints[earlier - 1][row], self._prints[-1][row]
+        return bool(np.isclose(before, now, rtol=SETTLED, atol=0).all())
 
     def _moved(self, earlier: int, row: int) -> bool:
         """Whether most of the others say something else than in an earlier round, by more than rounding."""

@@ -47,9 +47,12 @@ def fit_notes(numbers: Mapping[str, Any]) -> list[str]:
         which = "an end of a profile interval was" if unknown == 1 else f"{unknown:.0f} ends of profile intervals were"
         lines.append(f"{which} not found, for want of rounds or of an end")
     if numbers.get("laplace"):
+        # Beside crossed groups or curves, clients' own effects may be by quadrature: lme4 has no such fit.
+        shared = numbers.get("crossed_groups") or numbers.get("smooth_effects")
+        which = "effects that clients share" if shared else "random effects"
         lines.append(
-            "random effects are integrated out by Laplace's approximation (lme4's nAGQ=1): where groups have few rows, "
-            "of 0 or 1 most of all, their standard deviations come out too small"
+            f"{which} are integrated out by Laplace's approximation{'' if shared else ' (nAGQ=1 of lme4)'}: where "
+            "groups have few rows, of 0 or 1 most of all, their standard deviations come out too small"
         )
     if (rows := numbers.get("residual_rows")) is not None:
         lines.append(_of_residuals(rows, numbers))

@@ -103,3 +103,26 @@ def test_a_client_is_not_named_as_the_server_is(tmp_path: Path) -> None:
     path.write_text(tomli_w.dumps(table | {"clients": ["h00", "Server"]}))
     with pytest.raises(UserError, match="a client cannot be named 'Server'"):
         Study.read(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "line"),
+    [
+        ("run", "rounds", 0, "rounds is 0, and a study has one at least"),
+        ("run", "quorum", 3, "a quorum of 3 cannot be reached by 2 clients"),
+        ("age", "most", float("inf"), "a range has ends below 1e"),
+        ("age", "least", -1e300, "a range has ends below 1e"),
+        ("privacy", "least_rows", 0, "least_rows is 0"), ("run", "rounds", 2.5, "rounds is 2.5"),
+        ("privacy", "least_rows", float("nan"), "least_rows is nan"),
+    ],
+)  # fmt: skip
+def test_numbers_that_no_study_can_have_are_refused(
+    part: str, name: str, value: float, line: str, tmp_path: Path
+) -> None:
+    path = formula_study(tmp_path, write_tables(patients(2), tmp_path / "data"))
+    table = tomllib.loads(path.read_text())
+    (table["columns"]["age"] if part == "age" else table[part])[name] = value
+    path.write_text(tomli_w.dumps(table))
+    with pytest.raises(UserError, match=line) as found:
+        Study.read(path)
+    assert "\n" not in str(found.value)

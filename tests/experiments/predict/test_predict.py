@@ -76,7 +76,9 @@ def test_rows_of_an_npz_are_answered_by_their_clients(asked: Callable[..., Any],
     np.testing.assert_allclose(found["p(3)"], run.predict_new_client(X, given=(X, np.arange(4)))[:, 3], rtol=1e-5)
 
 
-def test_a_folder_of_clients_arrays_is_answered_by_its_clients(asked: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_folder_of_clients_arrays_is_answered_by_its_clients(
+    asked: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """An .npz for each client, with or without y, and LEAF's json: what a run may be fitted to."""
     for name, rows in (("npz/0", X[:1]), ("npz/2", X[1:]), ("mixed/0", X)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -88,7 +90,7 @@ def test_a_folder_of_clients_arrays_is_answered_by_its_clients(asked: Callable[.
     np.testing.assert_allclose(found["p(3)"].to_numpy()[1:], run.predict(X[1:], "2").numpy()[:, 3], rtol=1e-5)
     code, given, err = asked("--data", "npz", "--client", "1", "--draws", 0)
     assert (given["client"] == "1").all()
-    assert "all 4 rows are predicted by the model of '1' (--client), also those that name '0', '2'; without" in err
+    assert "all 4 rows are predicted by the model of '1' (--client), also those that name '0', '2';" in caplog.text
     np.savez(tmp_path / "npz/1.npz", x=X, y=np.arange(4))
     assert asked("--data", "npz")[2] == "error: npz: 1.npz has y, and 0.npz has none\n"
     users = {name: {"x": X[:2].tolist(), "y": [3, 1]} for name in ("1", "0")}

@@ -67,7 +67,9 @@ def test_arrays_are_answered_as_by_the_run(finished: Finished, served: Callable[
 
 
 @pytest.mark.cpu(3, "a mixed model with its draws")
-def test_rows_of_a_mixed_model_are_answered(hierfl: Call, served: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_rows_of_a_mixed_model_are_answered(
+    hierfl: Call, served: Callable[[Path], Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     from hierfl import load_run
 
     rng, n = np.random.default_rng(0), 60
@@ -81,6 +83,16 @@ def test_rows_of_a_mixed_model_are_answered(hierfl: Call, served: Callable[[Path
     answer = client.post("/predict", json={"rows": rows.to_dict("records"), "interval": 0.5}).json()["predictions"]
     wanted = load_run("m").predict(rows.astype({"site": str}), interval=0.5)
     pd.testing.assert_frame_equal(pd.DataFrame(answer), wanted, check_dtype=False)
+    coded = client.post("/predict", json={"rows": [{"site": "1", "x": -999}, {"site": "1", "x": 0.5}]}).json()
+    assert coded["warnings"] == [
+        "column 'x' is -999 in 1 row, which may be a missing value: it is predicted as a number"
+    ]
+    assert len(coded["predictions"]) == 2
+    assert client.post("/predict", json={"rows": [{"site": "1", "x": -2.5}]}).json()["warnings"] == []
+    Path("new.csv").write_text("site,x\n1,-999\n")
+    caplog.clear()
+    assert hierfl("predict", "m", "--data", "new.csv")[0] == 0
+    assert "column 'x' is -999 in 1 row" in caplog.text
     card = client.get("/card").json()
     assert card["takes"] == {"client": "site", "formula": "y ~ x + (1 | site)"}
     said = json.dumps(card)

@@ -201,3 +201,11 @@ def test_any_method_of_networks_is_an_estimator(name: str) -> None:
     X = df[["x", "z"]].to_numpy()
     made = HierarchicalClassifier(name, network="mlp:4", rounds=2).fit(X, df.died, groups=df.ward)
     assert np.allclose(made.predict_proba(X, df.ward).sum(1), 1, atol=1e-6)
+
+
+def test_dates_are_no_responses() -> None:
+    """They were fitted as nanoseconds since 1970."""
+    x, days = np.arange(12.0).reshape(6, 2), np.arange(6).astype("datetime64[D]")
+    for y in (days, days - days[0], pd.Series(pd.to_datetime(days)).dt.tz_localize("UTC")):
+        with pytest.raises(UserError, match="y holds dates or time spans"):
+            HierarchicalRegressor().fit(x, y)

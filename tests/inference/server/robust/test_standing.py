@@ -86,6 +86,9 @@ def test_who_repeats_a_message_is_named() -> None:
     assert repeats(settled) == []
     prints[3, 4] = prints[1, 4]
     assert repeats(prints) == []
+    limits = 12 + np.array([0.9, 0.95, 1, 0.1, 0.97, 1])[:, None] ** np.arange(1, 25)[:, None, None] * np.ones((6, 2))
+    limits[:, [2, -1]] = 14 + np.arange(24)[:, None, None]  # client 3, of separated rows, is at its limit first
+    assert repeats(limits) == []
     assert repeats(np.full((3, 6, 2), np.nan)) == []
     silent = np.random.default_rng(0).normal(size=(4, 6, 2))
     silent[:, 2] = 0

@@ -1,0 +1,80 @@
+"""Codes for missing values among the numbers of new rows, and the lines that a prediction says beside its answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hierfl.data import tables
+from hierfl.data.reading.frames import code_among
+from hierfl.data.reading.missing_words import SENTINELS
+from hierfl.data.reading.options import Reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("hierfl")
+#: a code of fewer digits is a usual number where nothing lies beside it
+LEAST_CODE = 99
+
+
+def warn_of_codes(df: pd.DataFrame, used: Collection[str]) -> None:
+    """Says which numbers of new rows may be codes for missing values: a few rows have no others to compare them with.
+
+    Args:
+        df: the rows.
+        used: columns that a prediction uses, as far as they are there.
+    """
+    for name in sorted(set(used) & set(df.columns)):
+        column = df[name]
+        if getattr(column.dtype, "kind", "O") not in "iuf":
+            continue
+        numbers = column.dropna().to_numpy()
+        codes = [code for code in SENTINELS if code <= -LEAST_CODE and (numbers == code).any()]
+        words = code_among(numbers) if len(numbers) else None
+        code = words[1] if words else codes[0] if codes and not ((numbers < 0) & (numbers != codes[0])).any() else None
+        if code is not None:
+            rows = int((numbers == code).sum())
+            log.warning(
+                "column %r is %g in %d row%s, which may be a missing value: it is predicted as a number",
+                name, code, rows, "s" * (rows > 1),
+            )  # fmt: skip
+
+
+def warn_of_codes_at_site(columns: Mapping[str, Any], path: Path, reading: Reading | None) -> None:
+    """The same at a site, of the columns of a study for which its dictionary has no range.
+
+    Args:
+        columns: of study.toml.
+        path: of the new rows, which have been predicted.
+        reading: how the file is read; None for nothing said.
+    """
+    if not tables.is_table_file(str(path)):
+        return
+    numbers = {name for name, column in columns.items() if column["kind"] in ("number", "whole")}
+    plain = replace(reading or Reading(), types={}, order={}, reference={})
+    warn_of_codes(
+        tables.read(str(path), reading=plain),
+        {name for name in numbers if not {"least", "most"} & columns[name].keys()},
+    )
+
+
+@contextmanager
+def warnings_kept() -> Iterator[list[str]]:
+    """The lines of warnings that are logged inside."""
+    lines: list[str] = []
+
+    class Keeps(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Keeps(logging.WARNING)
+    log.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        log.removeHandler(handler)
