@@ -29,8 +29,6 @@ WIDTHS = (1.05, 1.05, 1.05, 1.6)
 LEAST = 1e-9
 #: log likelihood where it is not a number
 NEVER = -1e100
-#: draws have equal weights where fewer than so many would have all the weight
-FEWEST = 2.0
 
 
 @dataclass(frozen=True)
@@ -131,9 +129,8 @@ class Draws:
         return weights(low)
 
     def weights(self) -> Tensor:
-        """Those of the posterior, with a sum of one, (M, S); equal where fewer than :data:`FEWEST` would have all."""
-        weights = (self.log_likelihood + self.log_ratio).softmax(0)
-        return torch.where(1 / weights.square().sum(0) > FEWEST, weights, 1 / len(weights))
+        """Those of the posterior, with a sum of one, (M, S)."""
+        return (self.log_likelihood + self.log_ratio).softmax(0)
 
 
 @dataclass(frozen=True)
@@ -146,12 +143,14 @@ class Posterior:
         squares: E B^2 / tau^2 of each number, (S, d): that of the normals, which is known, and the difference that
             weights make in the draws.
         highest: the draw of the highest density, (S, d).
+        effective: how many draws of the posterior they are worth, (S,).
     """
 
     b: Tensor
     weights: Tensor
     squares: Tensor
     highest: Tensor
+    effective: Tensor
 
     @classmethod
     def temper(
@@ -182,4 +181,4 @@ class Posterior:
         change = torch.einsum("ms,msd->sd", weights - 1 / len(weights), draws.z.square())
         b, heights = draws.z * likelihood.tau, draws.log_likelihood - 0.5 * draws.z.square().sum(-1)
         highest = b.gather(0, heights.argmax(0)[None, :, None].expand(1, -1, b.shape[-1]))[0]
-        return cls(b, weights, normals.squares() + change, highest)
+        return cls(b, weights, normals.squares() + change, highest, 1 / weights.square().sum(0))

@@ -33,8 +33,9 @@ MOST = 1000
 TAU_0, TAU_SCALE = 0.1, 10.0
 #: draws of a step of importance sampling, and of its last step: in a round, and at least in the end
 DRAWN, DRAWN_LAST = (1024, 2048), (2048, 8192)
-#: Laplace's approximation stays where a client has more numbers
-DRAWN_AT_MOST = 100
+#: Laplace's approximation stays where a client has more numbers, and where draws are worth fewer: a normal in many
+#: dimensions is no longer near enough to a posterior for weights
+DRAWN_AT_MOST, FEWEST = 20, 10.0
 #: the matrices A are keyed by a number below this, which single precision holds
 SEEDS = 2**20
 NO_NOISE = "the spreads of a client's adapters are learned from numbers that noise would hide: adapters=off"
@@ -151,8 +152,8 @@ class AdapterPosteriors:
     generalised Gauss-Newton matrix of the log likelihood at the mode.
 
     Newton's steps lead to the mode, from that of the last round and from the draw of the highest density, and the row
-    keeps the higher one. If a client has more than :data:`DRAWN_AT_MOST` numbers, Laplace's approximation there is its
-    posterior.
+    keeps the higher one. Laplace's approximation there is the posterior of a client with more than
+    :data:`DRAWN_AT_MOST` numbers, and of one whose draws are worth fewer than :data:`FEWEST`.
 
     Args:
         adapters: the part.
@@ -196,14 +197,16 @@ class AdapterPosteriors:
 
         # What a run's own precision cannot tell apart is no progress.
         climb = partial(Mode.climb, likelihood, rounding=torch.finfo(chunk.n.dtype).eps, again=bool(self.final))
-        mode = climb(b, self.newton)
+        mode, posterior = climb(b, self.newton), None
         if self._sampled:
             start = None if self.final else Normals.around(mode, tau)
             posterior = Posterior.temper(likelihood, noise, *self.many, start)
             mode = Mode.higher(mode, climb(posterior.highest, self.newton))
-            squares, drawn = posterior.squares, _resampled(posterior.b, posterior.weights, kept)
-        else:
-            squares, drawn = mode.squares(tau), mode.drawn(tau, noise("a_j", kept))
+        squares, drawn = mode.squares(tau), mode.drawn(tau, noise("a_j", kept))
+        if posterior is not None:
+            enough = (posterior.effective >= FEWEST)[:, None]
+            squares = torch.where(enough, posterior.squares, squares)
+            drawn = torch.where(enough, _resampled(posterior.b, posterior.weights, kept), drawn)
         drawn = mode.b[None] if kept == 1 else drawn
         information = 2 * self._by_layer(self._by_layer(inside(mode).square()).mT)
         return {"a": mode.b, "a_j_draws": drawn.transpose(0, 1)[:, None], "a_j/score": self._by_layer(squares - 1),

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from support.baselines import rows_of
+from support.federations import blobs
 from torch import Tensor
 
+from hierfl.models import PFedHB
 from hierfl.models.pfedhb.adapter_draws import Posterior
 from hierfl.models.pfedhb.adapter_modes import Mode
+from hierfl.nn.networks.build import architecture
 
 TAU = 1.5
 
@@ -105,6 +110,23 @@ def test_a_row_is_what_it_is_alone_however_sharp_the_others_are() -> None:
     torch.testing.assert_close(drawn, mean[:, None].expand(3, 3), atol=0.03, rtol=0)
     spread = (every.weights[..., None] * (every.b - drawn).square()).sum(0).sqrt()
     torch.testing.assert_close(spread, variance.sqrt()[:, None].expand(3, 3), atol=0, rtol=0.05)
+
+
+def test_where_draws_are_worth_too_little_laplaces_approximation_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = blobs([30, 12, 5])
+    net = architecture("mlp:5", fed)
+    method = PFedHB(net, adapters="on", heads="off", shares="off", draws=50)
+    w = torch.randn(net.head.d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    spread = {"adapters.log_rho": torch.zeros(1).double(), "adapters.seed": torch.tensor([7.0]).double()}
+    rows = dataclasses.replace(rows_of(method, fed, w=w, **spread), method=method.plain)
+    weighed = method.adapters.step(True).run(rows, 0)
+    monkeypatch.setattr("hierfl.models.pfedhb.adapters.FEWEST", 1e9)
+    too_few = method.adapters.step(True).run(weighed, 0)
+    monkeypatch.setattr("hierfl.models.pfedhb.adapters.DRAWN_AT_MOST", 0)
+    laplace = method.adapters.step(True).run(weighed, 0)
+    for key in ("a_j/score", "a_j_draws"):
+        torch.testing.assert_close(too_few.values[key], laplace.values[key], atol=1e-6, rtol=1e-6)
+        assert not torch.allclose(weighed.values[key], laplace.values[key], atol=1e-2)
 
 
 def test_nothing_is_known_of_a_client_without_data() -> None:
