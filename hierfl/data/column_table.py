@@ -11,7 +11,7 @@ from ..errors import UserError
 from .column_design import ColumnDesign
 from .column_names import as_table, one_column
 from .frames import check_column
-from .reading.frames import refuse_text, warn_of_codes
+from .reading.frames import note_quantities, refuse_text, warn_of_codes
 from .reading.read import CHECKED, is_text
 from .spellings import one_spelling
 
@@ -68,6 +68,7 @@ def column_table(
         raise UserError("the table has no rows")
     warn_of_codes(df, names)
     refuse_text(df, names)
+    note_quantities(df, names)
     text = [column for column in names if levels_of(df[column]) is not None]
     df = one_spelling(df, (client, *text), spellings)
     design = outline(df, client, names)

@@ -14,7 +14,7 @@ from .client_names import client_names
 from .frames import check_present, check_table
 from .labels import targets_and_labels
 from .pool import Task
-from .reading.frames import refuse_text, warn_of_codes
+from .reading.frames import note_quantities, refuse_text, warn_of_codes
 from .row_weights import row_weights
 from .spellings import one_spelling
 
@@ -88,6 +88,7 @@ def frame_arrays(
     if x is None:
         _refuse_row_numbers(df, columns)
     refuse_text(df, [*columns, y])
+    note_quantities(df, columns)
     warn_of_codes(df, [*columns, y])
     df = one_spelling(df, (client, y, *category_levels(df, columns)), spellings)
     who, levels = client_names(df[client], f"column {client!r}"), category_levels(df, columns)

@@ -13,7 +13,7 @@ from ...errors import unknown
 from ...responses.registry import response_class
 from ..column_names import as_table
 from ..federation import Federation
-from ..reading.frames import refuse_text, warn_of_codes
+from ..reading.frames import note_quantities, refuse_text, warn_of_codes
 from ..spellings import Spellings
 from . import gate
 from .columns import used_columns
@@ -93,7 +93,9 @@ def from_formula(
         df, left_out = without_missing(df, terms, terms.levels(client).client, more.columns)
     # A response of which the formula names a level is no number.
     of_left = frozenset() if texts(gate.response_alone(terms)) else terms.response or frozenset()
-    refuse_text(df, (of_left | terms.predictors | more.columns) - terms.split - terms.places - more.groups)
+    grouping = terms.split | terms.places | more.groups
+    refuse_text(df, (of_left | terms.predictors | more.columns) - grouping)
+    note_quantities(df, terms.predictors - grouping)
     table = FormulaTable.read_from(df, terms, client, more, family, how)
     table.check(needs_residual=response.residual and not known_se)
     federation = Federation.from_numbers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from .compact_dates import compact_dates, numbers_of_time
 from .disguise import refuse_disguise
 from .missing_words import SENTINELS, sentinel
 from .options import Reading
+from .quantities import quantity_note
 from .read import CHECKED, is_text
 from .remedies import FRAME
 
@@ -38,6 +40,23 @@ def refuse_text(df: pd.DataFrame, names: Collection[str]) -> None:
             rows = [k for k, present in enumerate(df[name].notna()) if present]
             cells = df[name].iloc[rows].tolist()
             refuse_disguise(name, cells, rows, Reading(), FRAME, words=False)
+
+
+def note_quantities(df: pd.DataFrame, names: Collection[str]) -> None:
+    """Writes a line for each column of text that looks like quantities, or whose levels have an order of their own.
+
+    What :func:`.read.read_table` has read is checked or declared already, and so is a pandas Categorical.
+
+    Args:
+        df: the table.
+        names: columns that are used as categories; those that the table lacks are left to others.
+    """
+    for name in sorted(set(names) - set(df.attrs.get(CHECKED, ()))):
+        if name not in df.columns or not is_text(df[name]):
+            continue
+        note = quantity_note(name, Counter(df[name].dropna().tolist()), FRAME)
+        if note is not None:
+            log.warning("%s", note)
 
 
 def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hierfl import UserError, read_table
+from hierfl import Federation, UserError, read_table
+from hierfl.data.formula.federate import from_formula
 from hierfl.data.reading.quantities import quantity_note
 from hierfl.data.reading.remedies import OPTIONS
 
@@ -39,6 +40,20 @@ def test_a_table_says_it_once_and_a_declared_column_nothing(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING, "hierfl"):
         read_table(df, types={"age": "category"}, order={"dose": ["low", "medium", "high"]})
     assert not caplog.records
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_frame_says_it_where_it_is_used(caplog: pytest.LogCaptureFixture, declared: bool) -> None:
+    """Its predictors that are text, for a network as for a formula; the groups and the response are names."""
+    df = pd.DataFrame({"age": ["3-5", "10-20", "6-9"] * 8, "site": ["1-2", "3-4"] * 12, "y": [0.5, 2.0, 1.0, 4.0] * 6})
+    if declared:
+        df["age"] = df["age"].astype("category")
+    with caplog.at_level(logging.WARNING, "hierfl"):
+        Federation.from_frame(df, x=["age"], y="y", client="site")
+        from_formula("y ~ age + (1 | site)", df)
+    lines = [line for line in caplog.messages if "has ranges" in line]
+    assert len(lines) == (0 if declared else 2)
+    assert all("hierfl.read_table(df, types={'age': 'category'})" in line for line in lines)
 
 
 def test_points_between_thousands_alone_are_asked_about(tmp_path: Path) -> None:
