@@ -50,7 +50,7 @@ def test_a_frame_says_it_where_it_is_used(caplog: pytest.LogCaptureFixture, decl
         df["age"] = df["age"].astype("category")
     with caplog.at_level(logging.WARNING, "hierfl"):
         Federation.from_frame(df, x=["age"], y="y", client="site")
-        from_formula("y ~ age + (1 | site)", df)
+        from_formula(df, "y ~ age + (1 | site)")
     lines = [line for line in caplog.messages if "has ranges" in line]
     assert len(lines) == (0 if declared else 2)
     assert all("hierfl.read_table(df, types={'age': 'category'})" in line for line in lines)
