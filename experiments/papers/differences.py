@@ -15,8 +15,13 @@ from .collect import scale, values
 from .definition import Place, Table
 from .means import mean_and_error
 
-#: of the personal models, beside the table's own metrics
-SCORES = {"NLL": "pm_nll", "ECE": "pm_ece"}
+#: of the personal models, beside the table's own metrics: columns of summary.json, the first that a method has
+SCORES = {
+    "NLL": ("pm_nll",),
+    "ECE": ("pm_ece",),
+    "NLL of draws": ("pm_draws_nll", "pm_nll"),
+    "ECE of draws": ("pm_draws_ece", "pm_ece"),
+}
 #: seeds below which a difference is not tested
 TESTED = 5
 Runs = Mapping[Place, Mapping[int, Path]]
@@ -24,6 +29,9 @@ Runs = Mapping[Place, Mapping[int, Path]]
 
 def differences(table: Table, runs: Runs) -> list[dict[str, Any]]:
     """Each claim in each condition: the table's metrics, NLL and ECE, of one method less the other's, paired by seed.
+
+    Where one of the two methods averages its predictions over draws, NLL and ECE of draws are compared as well. The other
+    method then has those of its only prediction.
 
     Returns:
         Data, clients, condition, better, worse, seeds; ``by``: {metric: mean, se, low, high} of the differences, the
@@ -57,12 +65,19 @@ def _gap(table: Table, runs_of_first: Sequence[Path], two: Sequence[Path]) -> di
         by[name] = paired([float(np.mean(list(gap.values()))) for gap in gaps])
         if table.by and not domains:
             domains = {label: mean_and_error([gap[label] for gap in gaps]) for label in gaps[0]}
-    for name, column in SCORES.items():
-        ours, theirs = ([read_summary(folder).get(column) for folder in side] for side in (runs_of_first, two))
-        if None not in ours + theirs:
+    for name, columns in SCORES.items():
+        (ours, column), (theirs, other_column) = (_score(side, columns) for side in (runs_of_first, two))
+        if columns[0] in (column, other_column) and None not in ours + theirs:
             by[name] = paired(np.subtract(np.array(ours, float), np.array(theirs, float)).tolist())
     first = by.get(next(iter(table.metrics)), {})
     return {"mean": (first.get("mean"), first.get("se")), "domains": domains, "by": by}
+
+
+def _score(folders: Sequence[Path], columns: Sequence[str]) -> tuple[list[float | None], str]:
+    """The first of the columns that every run has, its value in each run and its name; of the last one, without any."""
+    summaries = [read_summary(folder) for folder in folders]
+    column = next((c for c in columns if all(s.get(c) is not None for s in summaries)), columns[-1])
+    return [summary.get(column) for summary in summaries], column
 
 
 def paired(gaps: Sequence[float]) -> dict[str, float | None]:

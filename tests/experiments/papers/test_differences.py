@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import tomllib
@@ -18,7 +19,8 @@ from hierfl import UserError
 from hierfl.data.synthetic import synthetic as made_data
 from hierfl.experiments.papers import round_cost, runners, synthetic
 from hierfl.experiments.papers.client_sizes import EDGES
-from hierfl.experiments.papers.differences import in_words, paired
+from hierfl.experiments.papers.definition import Place
+from hierfl.experiments.papers.differences import differences, in_words, paired
 from hierfl.experiments.papers.labels import labels
 from hierfl.experiments.papers.make_table import definition, make_table
 
@@ -32,6 +34,27 @@ def test_a_difference_is_a_paired_t_test() -> None:
     assert in_words(paired([0.25, 0.75, 0.5, 0.5]), 2) == "+0.50 ± 0.10 (not tested)"
     assert in_words(paired([0.5]), 2) == "+0.50 (not tested)"
     assert paired([1.0])["se"] is None
+
+
+def test_draws_are_compared_with_the_only_prediction_of_a_method_without_draws(tmp_path: Path) -> None:
+    table, runs = definition("pfedvem-1"), {}
+    scores = {
+        "pfedhb": {"pm_nll": 0.5, "pm_draws_nll": 0.25}, "fedper": {"pm_nll": 0.75, "pm_draws_nll": None},
+        "pfedvem": {"pm_nll": 1.0, "pm_draws_nll": 1.5}, "fedavg": {"pm_nll": 2.0},
+    }  # fmt: skip
+    for method, own in scores.items():
+        folder = tmp_path / method
+        folder.mkdir()
+        summary = {"method": method, "device": "cpu", "clients": 100, "rounds": 1, "seed": 0, "data": None, "split": None}
+        rest = {"seconds_per_round": None, "best": None, "versions": {}}
+        (folder / "summary.json").write_text(json.dumps({**summary, **rest, **own}))
+        runs[Place("fashion-mnist", 100, "", method)] = {0: folder}
+    table = dataclasses.replace(table, claims=(*table.claims, ("fedper", "fedavg")))
+    gaps = {(gap["better"], gap["worse"]): gap["by"] for gap in differences(table, runs)}
+    means = {pair: {name: number["mean"] for name, number in by.items()} for pair, by in gaps.items()}
+    assert means["pfedhb", "fedper"] == {"NLL": -0.25, "NLL of draws": -0.5}
+    assert means["pfedhb", "pfedvem"] == {"NLL": -0.5, "NLL of draws": -1.25}
+    assert means["fedper", "fedavg"] == {"NLL": -1.25}
 
 
 def test_files_are_called_by_as_little_of_their_path_as_tells_them_apart() -> None:
