@@ -126,10 +126,10 @@ ours, alone, pooled = (pd.read_csv(f"runs/{n}/clients.csv", index_col="client") 
 HEAD = """\
 # Every figure and its call
 
-`hierfl report RUN` shows these figures. Each figure is a function of tables or draws that returns an axis. With
-`ax=` it draws into a figure of yours. Without `ax` the size of a figure grows with the names in it, so that thirty
-names of forty letters are legible. With more than thirty clients a figure shows thirty of them, from the largest to the smallest, or the
-distribution of all.
+`hierfl report RUN` shows these figures. Each figure is a function of tables or draws that returns an axis. With `ax=`
+it draws into a figure of yours. Without `ax` the size of a figure grows with the names in it, so that thirty names of
+forty letters are legible. With more than thirty clients a figure shows thirty of them, from the largest to the
+smallest, or the distribution of all.
 
 These runs make the pictures of this page. `schools.csv` is `data()` of [eight schools](gallery/eight_schools.md):
 
