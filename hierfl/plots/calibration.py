@@ -31,10 +31,10 @@ def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
 
 @figure(
     "reliability", "Calibration",
-    "A calibrated model lies on the diagonal. The bars below are the numbers of predictions in the bins; those of the "
-    "first line are printed. Bins with fewer than ten predictions are hollow, and not joined. The pooled ECE is over "
-    "the predictions of all clients together. The ECE of the tables is the mean over clients. The mean is larger, since "
-    "errors of single clients do not cancel, and small clients have few predictions.",
+    "A calibrated model lies on the diagonal. Bars: the number of predictions in each bin, printed for the first "
+    "line. Bins of fewer than ten are hollow, and not joined. Pooled ECE: over all predictions together. The tables "
+    "have the clients' mean, which is larger: errors of single clients do not cancel, and small clients have few "
+    "predictions.",
     place=1, source="run", needs=_diagram, order=4,
 )  # fmt: skip
 def reliability(

@@ -39,7 +39,8 @@ def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
 @figure(
     "bound", "Over rounds",
     "How far the guide's evidence lower bound is below its highest value, with few draws and with many, on a "
-    "logarithmic scale above 1. For the rounds of the exploration: the number of independent draws that its points are worth.",
+    "logarithmic scale above 1. For the rounds of the exploration: the number of independent draws that its points "
+    "are worth.",
     place=2, source="run", order=2,
     needs=lambda run: once(run.trace is not None and len(run.trace) > 1, "bound", trace=run.trace),
 )  # fmt: skip
