@@ -31,9 +31,9 @@ def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
 
 @figure(
     "reliability", "Calibration",
-    "A calibrated model lies on the diagonal. Below: the number of predictions in each bin, written for the first "
-    "line. Bins of fewer than ten are hollow, and not joined. Pooled ECE takes all predictions together; the clients' "
-    "mean is the tables' ECE. It is larger, since errors of single clients do not cancel, and small clients have few "
+    "A calibrated model lies on the diagonal. Bars: the number of predictions in each bin, printed for the first "
+    "line. Bins of fewer than ten are hollow, and not joined. Pooled ECE: over all predictions together. The tables "
+    "have the clients' mean, which is larger: errors of single clients do not cancel, and small clients have few "
     "predictions.",
     place=1, source="run", needs=_diagram, order=4,
 )  # fmt: skip

@@ -63,8 +63,8 @@ def metric_by_client(clients: pd.DataFrame, ax: Any = None) -> Any:
     return ax
 
 
-_CONFIDENCE = "How much the server believes a client, against the client's size."
-_DEVIATION = "How far its model lies from the population's, against how much the server believes it."
+_CONFIDENCE = "The confidence tau_j, a client's weight at the server, against the client's size."
+_DEVIATION = "How far a client's model lies from the population's, against the client's weight at the server."
 
 
 @figure("confidence", "Who gains", _CONFIDENCE, page="comparison", place=2)

@@ -32,13 +32,13 @@ def _densities(run: RunTables, column: str) -> Iterator[Drawing]:
 
 @figure(
     "density-deviation", "Over rounds",
-    "Distance of every client's model from the population's mean, squared, over how many numbers it has, in some "
-    "rounds (pFedVEM, Figure 11).",
+    "Mean squared difference between every client's model and the population's mean, in some rounds (pFedVEM, Figure "
+    "11).",
     place=3, source="run", needs=lambda run: _densities(run, "deviation"), order=10,
 )  # fmt: skip
 @figure(
     "density-tau", "Over rounds",
-    "Share of every client in the sum of all confidences, in some rounds (pFedVEM, Figure 10).",
+    "Each client's share in the sum of all confidences tau_j, in some rounds (pFedVEM, Figure 10).",
     place=3, source="run", needs=lambda run: _densities(run, "tau"), order=9,
 )  # fmt: skip
 def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:

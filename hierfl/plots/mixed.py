@@ -29,8 +29,9 @@ def _shrunk(run: RunTables) -> Iterator[Drawing]:
 
 @figure(
     "shrinkage", "Population and clients",
-    "A client's coefficient by its own data alone, and by the hierarchical model. The model shrinks it to the "
-    "population's, and more so for clients with few rows. Pooled: from all data, as if clients did not differ.",
+    "A client's coefficient by its own data alone, and by the hierarchical model. The model shrinks it towards the "
+    "population's, and more so for clients with few rows. The pooled coefficient is that of all data, as if clients "
+    "did not differ.",
     place=3, source="run", needs=_shrunk, order=12,
 )  # fmt: skip
 def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = MAX_NAMED_CLIENTS) -> Any:

@@ -172,8 +172,8 @@ def _responses(posterior: Posterior) -> Iterator[Drawing]:
 @figure(
     "residuals", "Posterior-predictive checks",
     "Randomised quantile residuals: each row's position in its predicted distribution, as a normal quantile. For "
-    "equal numbers the position is random. For any response they are standard normal if the model is right, at every "
-    "fitted value. A trend or a funnel shows where it is wrong.",
+    "discrete responses the position is random within the step. For any response they are standard normal if the model "
+    "is right, at every fitted value. A trend or a funnel shows where it is wrong.",
     place=3, source="posterior", order=8, needs=_responses,
 )  # fmt: skip
 def residuals(data: Any, ax: Any = None, most: int = MAX_ROWS) -> Any:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @figure(
-    "rounds", "Over rounds", "On the clients' test data, after the rounds that were evaluated.",
+    "rounds", "Over rounds", "The metric on the clients' test data, after each round that was evaluated.",
     place=1, source="run", needs=lambda run: once(run.tested > 0, "rounds", metrics=run.metrics), order=1,
 )  # fmt: skip
 def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
@@ -38,8 +38,9 @@ def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
 
 @figure(
     "bound", "Over rounds",
-    "The bound of the guide below its highest value, with few draws and with many, on a logarithmic scale above 1. In "
-    "the exploration: the worth of its points in independent draws.",
+    "How far the guide's evidence lower bound is below its highest value, with few draws and with many, on a "
+    "logarithmic scale above 1. For the rounds of the exploration: the number of independent draws that its points "
+    "are worth.",
     place=2, source="run", order=2,
     needs=lambda run: once(run.trace is not None and len(run.trace) > 1, "bound", trace=run.trace),
 )  # fmt: skip

@@ -126,10 +126,10 @@ ours, alone, pooled = (pd.read_csv(f"runs/{n}/clients.csv", index_col="client") 
 HEAD = """\
 # Every figure and its call
 
-`hierfl report RUN` shows these figures. Each is a function of tables or draws that returns an axis, and takes `ax=` to
-draw into a figure of yours. Without `ax` the size of a figure grows with its names: thirty names of forty letters can
-be read. With more than thirty clients a figure shows thirty of them, from the largest to the smallest, or the
-distribution of all.
+`hierfl report RUN` shows these figures. Each figure is a function of tables or draws that returns an axis. With `ax=`
+it draws into a figure of yours. Without `ax` the size of a figure grows with the names in it, so that thirty names of
+forty letters are legible. With more than thirty clients a figure shows thirty of them, from the largest to the
+smallest, or the distribution of all.
 
 These runs make the pictures of this page. `schools.csv` is `data()` of [eight schools](gallery/eight_schools.md):
 
@@ -144,7 +144,7 @@ Some calls take other tables and arrays. Entropies and counts are drawn at rando
 ```python
 {more}```
 
-`python tests/support/figure_pages.py runs` makes this page again.
+`python tests/support/figure_pages.py runs` writes this page and its pictures.
 """
 
 

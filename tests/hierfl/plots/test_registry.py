@@ -18,7 +18,7 @@ def test_every_figure_has_a_section_of_its_page() -> None:
 
 def test_a_figure_has_its_own_caption_its_groups_or_none() -> None:
     own = registry.caption("confidence-deviation")
-    assert own.startswith("How far its model lies")
+    assert own.startswith("How far a client's model lies")
     assert own != registry.caption("confidence")
     assert registry.caption("effects-x-1") == registry.caption("effects") != ""
     assert registry.caption("clients") == registry.caption("sizes") != ""

@@ -65,7 +65,7 @@ def test_other_responses_have_the_variance_of_an_observation_on_their_scale() ->
 
 def test_every_response_has_a_variance_or_is_in_the_list_of_those_that_have_none() -> None:
     text = (ROOT / "docs/mixed-after.md").read_text()
-    refused = re.findall(r"`([a-z-]+)`", text.partition("Refused are the responses")[2].partition(".")[0])
+    refused = re.findall(r"`([a-z-]+)`", text.partition("refused for the responses")[2].partition(".")[0])
     assert {*CONSTANT, *OF_COUNTS, *refused} == set(RESPONSES)
     assert len(refused) + len(CONSTANT) + len(OF_COUNTS) == len(RESPONSES)
 
