@@ -48,7 +48,7 @@ FILE_OPTIONS: Mapping[str, Any] = {
     ],
     "missing": _many(
         "WORDS",
-        f"{MISSING}; drop leaves out rows that lack a value, refuse stops [default: refuse]",
+        f"{MISSING}; drop, or refuse, rows that lack a value [default: refuse]",
         "--na",
     ),
 }  # fmt: skip
