@@ -51,8 +51,8 @@ class RunConfig:
         commands=ALL, data="arrays", same_data=True,
     )  # fmt: skip
     validation_fraction: float = option(
-        "Fraction of each client's training data held out as validation data, by which settings and the best round "
-        "are chosen. [default: 0.1; for tables 0]", 0.1,
+        "Fraction of each client's training data that is used as validation data, to choose settings and the best "
+        "round. [default: 0.1; for tables 0]", 0.1,
         commands=ALL, same_data=True,
     )  # fmt: skip
     validation_of: str = of_validation()
@@ -61,13 +61,13 @@ class RunConfig:
         commands=ALL, data="arrays",
     )  # fmt: skip
     head: str | None = of_network("A client's own part: frozen, lora:RANK[:LAYER,...]. [default: linear]", "HEAD")
-    network_weights: str | None = of_network("First weights: a .safetensors or .pt. [default: none]", "FILE", path=True)
+    network_weights: str | None = of_network("Start weights: a .safetensors or .pt. [default: none]", "FILE", path=True)
     response_sd: float = option(
         "Standard deviation of a regression's response around its prediction. [default: it is learned]",
         commands=("run", "ablate"), data="arrays", same_data=True,
     )  # fmt: skip
     learn_sd: str = option(
-        "Learn that standard deviation, of standardised responses: shared (one), clients (one for each), no (it is "
+        "Learn the standard deviation around the prediction: shared (one), clients (one for each), no (it is "
         "--response-sd). [default: shared; no with --response-sd and for fedpop-synthetic]", "no",
         commands=("run", "ablate"), choices=("shared", "clients", "no"), metavar="shared|clients|no", data="arrays",
         same_data=True, newer=True,
@@ -98,30 +98,30 @@ class RunConfig:
         choices=("train", "catch-up", "freeze"), metavar="train|catch-up|freeze", fit=True, newer=True,
     )  # fmt: skip
     ood: str = option(
-        "Data set of inputs that the models were not made for: measures how well predictive entropy tells them from "
-        "the clients' own test inputs (AUROC).", "", metavar="NAME", data="arrays", newer=True,
+        "Data set of strange inputs: the AUROC measures how well predictive entropy separates them from the clients' "
+        "own test inputs.", "", metavar="NAME", data="arrays", newer=True,
     )  # fmt: skip
     draws: int = option(
         "Number of posterior draws that predictions are averaged over. [default: 20]", 20,
         commands=("run", "ablate"), fit=True,
     )  # fmt: skip
     calibrate: str = option(
-        "After the last round: temperature finds one that all clients share, by their validation data, and says what "
-        "it does on test data. [default: none]", "none",
+        "After the last round: temperature fits one temperature for all clients on their validation data, and reports "
+        "its effect on test data. [default: none]", "none",
         choices=("none", "temperature"), metavar="none|temperature", data="arrays", fit=True, newer=True,
     )  # fmt: skip
     conformal: float = option(
-        "After the last round: sets of labels that miss the true one with at most this probability, by validation "
-        "data; their coverage on test data is reported. 0 for none. [default: 0]", 0.0,
+        "After the last round: sets of labels that miss the true label with at most this probability, computed from "
+        "validation data. A line reports their coverage on test data. 0 for none. [default: 0]", 0.0,
         metavar="ALPHA", data="arrays", fit=True, newer=True,
     )  # fmt: skip
     final: str = option(
         "What clients do after the last round: the method's own final steps, or Metropolis-adjusted chains on their "
-        "heads, the shared values held, from which all draws then come. [default: method]", "method",
+        "heads with fixed shared values, which give all posterior draws. [default: method]", "method",
         choices=("method", "chains"), metavar="method|chains", fit=True, newer=True,
     )  # fmt: skip
     masked: bool = option(
-        "The server gets sums over clients alone, of numbers in fixed point, as a study with masks does.", False,
+        "The server only gets sums over clients, in fixed point, as in a study with masks.", False,
         flags=("--masked",), fit=True, newer=True,
     )  # fmt: skip
     mask_groups: int = option(
@@ -129,7 +129,7 @@ class RunConfig:
         metavar="G", fit=True, newer=True,
     )  # fmt: skip
     robust: str = option(
-        "How messages are combined where some may lie: none (added up), trimmed:SHARE, median, centred-clip:RADIUS or "
+        "How messages are combined if some may be false: none (a sum), trimmed:SHARE, median, centred-clip:RADIUS or "
         "krum:LIARS. [default: none]", "none", metavar="RULE", fit=True, newer=True,
     )  # fmt: skip
     dp: str = option(
@@ -138,27 +138,27 @@ class RunConfig:
         fit=True, newer=True,
     )  # fmt: skip
     epsilon: float = option(
-        "Epsilon of the whole fit, all that leaves a client; with --dp. [default: 0]", 0.0, fit=True, newer=True,
+        "Epsilon of all that leaves a client in the whole fit, with --dp. [default: 0]", 0.0, fit=True, newer=True,
     )  # fmt: skip
     delta: float = option("Delta of the whole fit, with --dp. [default: 1e-5]", 1e-5, fit=True, newer=True)
     clip: float = option(
-        "Largest norm that a row (--dp site) or a client (--dp client) adds. [default: 1]", 1.0, fit=True, newer=True,
+        "Norm to which a row (--dp site) or a client (--dp client) is clipped. [default: 1]", 1.0, fit=True, newer=True,
     )  # fmt: skip
     patient_rows: int = option(
-        "Rows of one patient that count under --dp site; others are left out. [default: 1]", 1, metavar="N", fit=True,
+        "Rows of one patient that --dp site uses; further rows are left out. [default: 1]", 1, metavar="N", fit=True,
         newer=True,
     )  # fmt: skip
     usual_rows: int = option(
-        "A public number of rows of a client, in place of n_j, for a network with --dp site; 0 for the mean over "
-        "clients. [default: 0]", 0, metavar="N", fit=True, newer=True,
+        "A public number of rows of a client, which replaces its private number for a network with --dp site; 0 for "
+        "the mean over clients. [default: 0]", 0, metavar="N", fit=True, newer=True,
     )  # fmt: skip
     observed_data: bool = option(
         "Keep the training responses in posterior.nc, which posterior-predictive checks need. [default: keep]", True,
         flags=("--observed-data/--no-observed-data",), identity=False, newer=True,
     )  # fmt: skip
     rows: bool = option(
-        "Keep what has an entry for each training row: responses, log likelihoods, predictive draws. Leave-one-out and "
-        "posterior-predictive checks need it. [default: keep it]", True,
+        "Keep all entries of single training rows in posterior.nc: responses, log likelihoods, predictive draws. "
+        "Leave-one-out and posterior-predictive checks need them. [default: keep]", True,
         flags=("--rows/--no-rows",), identity=False, newer=True,
     )  # fmt: skip
     seed: int = option(
@@ -170,16 +170,16 @@ class RunConfig:
         commands=ALL, fit=True, identity=False, moves=True,
     )  # fmt: skip
     client_state: str = option(
-        "Where clients' own values lie between rounds: device, or host (its memory, from which the clients that are "
-        "computed at once are streamed, where all of them do not fit on a GPU). [default: device]", "device",
+        "Where clients' own values are stored between rounds: device, or host (its memory, from which clients are "
+        "streamed to the GPU if not all of them fit on it). [default: device]", "device",
         choices=("device", "host"), metavar="device|host", fit=True, identity=False, moves=True, newer=True,
     )  # fmt: skip
     precision: str = option(
-        "In what networks multiply while they train: full, tf32 (CUDA) or bf16; evaluation is always full. "
+        "Precision of networks' products in training: full, tf32 (CUDA) or bf16; evaluation is always full. "
         "[default: full]", "full", choices=("full", "tf32", "bf16"), metavar="full|tf32|bf16", fit=True, newer=True,
     )  # fmt: skip
     cuda_graphs: bool = option(
-        "Record the steps on a CUDA device and issue them again, which takes less of the host.", False,
+        "Record the steps on a CUDA device and replay them, which costs the host less time.", False,
         fit=True, identity=False, moves=True, newer=True,
     )  # fmt: skip
     chunk: int = option(
@@ -190,16 +190,16 @@ class RunConfig:
         "Model of a table: 'y ~ 1 + x + (1 + x | site)'. [default: a named table's own]", None,
         commands=ALL, data="tables", same_data=True,
     )  # fmt: skip
-    model: str | None = of_table("Function of a model file that is the model. [default: model or the only one]", "NAME")
+    model: str | None = of_table("Function of the model in a model file. [default: model, or the only one]", "NAME")
     group: str | None = option(
         "Column of a table that says to which client a row belongs. [default: the formula's grouping factor; of "
         "several the outermost]", None,
         commands=("run", "ablate", "tune", "search"), metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
     y: str | None = of_rows("Column of a table that a network predicts.")
-    x: str | None = of_rows("Columns that are its inputs, as in age,arm; words are categories. [default: all others]")
-    task: str | None = of_rows("What --y is. [default: by its entries, where these are sure]", tasks=True)
-    least_rows: int | None = of_rows("Clients with fewer rows of such a table are left out. [default: 1]", "N")
+    x: str | None = of_rows("Columns of a network's inputs, as in age,arm; text is a category. [default: all others]")
+    task: str | None = of_rows("Kind of response --y. [default: by its entries, if they are clear]", tasks=True)
+    least_rows: int | None = of_rows("Leave out clients with fewer rows of the table than this. [default: 1]", "N")
     family: str | None = option(
         f"Distribution of a table's response: {spoken(RESPONSES)}. [default: gaussian]", None,
         commands=("run", "ablate"), data="tables", same_data=True,
@@ -208,26 +208,28 @@ class RunConfig:
         "Column of a table with each response's known standard error, as in a meta-analysis. [default: none]", None,
         metavar="COLUMN", data="tables", same_data=True,
     )  # fmt: skip
-    event: str | None = of_table("Column of what ended a time: 1 event, 0 end of watching. [default: all are events]")
-    weights: str | None = of_table("Column of a table that says for how many rows each one stands. [default: none]")
-    precision_weights: str | None = of_table("Column of what a residual's variance is divided by. [default: none]")
-    dispersion: str | None = of_table("Formula of a log spread or size, such as '~ arm'. [default: none]", "FORMULA")
-    zero_inflation: str | None = of_table("Formula of the logit of p(zero), likewise. [default: none]", "FORMULA")
-    correlation: str | None = of_table("Of residuals: 'ar1(visit | patient)', 'car1(day)', 'cs(ward)'. [default: none]")
+    event: str | None = of_table("Column that says how a time ended: 1 event, 0 censored. [default: all are events]")
+    weights: str | None = of_table("Column of the number of rows that each row represents. [default: none]")
+    precision_weights: str | None = of_table("Column of divisors of the residual variance. [default: none]")
+    dispersion: str | None = of_table("Formula of the log dispersion, such as '~ arm'. [default: none]", "FORMULA")
+    zero_inflation: str | None = of_table("Formula of the logit of the zero probability. [default: none]", "FORMULA")
+    correlation: str | None = of_table(
+        "Of residuals, as 'ar1(visit | patient)', 'car1(day)', 'cs(ward)'. [default: none]"
+    )
     patient: str | None = option(
-        "Column of a table that names patients: of each, --patient-rows rows of a client count, and --dp site hides "
-        "them together. [default: none: every row is a patient]", None, metavar="COLUMN", data="tables",
+        "Column of a table that names patients. --dp site uses --patient-rows rows of each patient of a client, and "
+        "hides them together. [default: none: every row is a patient]", None, metavar="COLUMN", data="tables",
         same_data=True, newer=True)  # fmt: skip
     spellings: str | None = option(
-        "Names of a table's clients, groups and levels that differ in blanks, capitals or Unicode form alone: refuse "
-        "the table, join them to the most frequent one, or keep them apart; or by column, as in ward=join,gene=keep. "
+        "If names of clients, groups or levels of a table differ only in blanks, capitals or Unicode form: refuse the "
+        "table, join them under the most frequent name, or keep them; or by column, as in ward=join,gene=keep. "
         "[default: refuse]", None, commands=ALL, metavar="refuse|join|keep", data="tables", same_data=True, newer=True,
     )  # fmt: skip
     track: str | None = of_watching("Log metrics to csv, tensorboard, mlflow, wandb. [default: none]", "NAME,...")
     na: str | None = recorded(None, data="tables", same_data=True, newer=True)
     reading: dict | None = recorded(None, data="tables", same_data=True, newer=True)  # noqa: RUF009
     test_fraction: float | None = option(
-        "Fraction of each client's rows of a table held out as test data. [default: 0; of ablate 0.2]", None,
+        "Fraction of each client's rows of a table that is test data. [default: 0; of ablate 0.2]", None,
         commands=("run", "ablate"), data="tables", same_data=True,
     )  # fmt: skip
     settings_chosen: str | None = recorded(None, identity=False)

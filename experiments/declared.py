@@ -57,8 +57,8 @@ def recorded(default: Any = MISSING, **declared: Any) -> Any:
 def of_validation() -> Any:
     """The option that says of what validation data are a fraction."""
     return option(
-        "What --validation-fraction is of: classes (each of which a client has ten examples) or clients (all rows "
-        "of each, one at least where it has three: small clients are judged, too). [default: classes]", "classes",
+        "What --validation-fraction divides: classes (each class of which a client has at least ten examples) or "
+        "clients (all rows of each client of at least three rows). [default: classes]", "classes",
         commands=("run", "ablate", "tune", "search"), choices=("classes", "clients"), metavar="classes|clients",
         data="arrays", same_data=True, newer=True,
     )  # fmt: skip

@@ -18,8 +18,8 @@ def bench(
     name: Annotated[
         str,
         typer.Argument(
-            help="digits, fashion-mnist, cifar10, digit-three, fashion-mnist-fedrep, fashion-mnist-pfedeb, many, "
-            "sites, plain or mixed."
+            help="digits, fashion-mnist, fashion-mnist-fedrep, fashion-mnist-pfedeb, fashion-mnist-pfedhb, "
+            "fashion-mnist-chosen, cifar10, digit-three, many, sites, plain or mixed."
         ),
     ] = "",
     clients: Annotated[
@@ -30,7 +30,7 @@ def bench(
     chunk: Annotated[int, typer.Option(help="Clients computed at once; 0 for what suits the device.")] = 0,
     repeats: Annotated[int, typer.Option(help="Number of rounds of each contestant that are timed, in turns.")] = 3,
     references: Annotated[
-        bool, typer.Option(help="Time the same work as plain loops, too; of sites: in processes.")
+        bool, typer.Option(help="Time plain loops of the same work, too; for sites: processes.")
     ] = True,
     out: Annotated[
         Path | None, path_option("FILE", "A json file of all numbers. [default: in a new folder in ./runs]")
@@ -39,7 +39,7 @@ def bench(
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Time a round of pFedVEM (digit-three: pFedV; ...-fedrep: FedRep) beside the same work done otherwise."""
+    """Time a round of pFedVEM (digit-three: pFedV; ...-fedrep: FedRep), and the same work done in other ways."""
     path = _measured(name, clients, batch, device, chunk, repeats, references, out, overwrite, quiet or as_json)
     if as_json:
         print_json(json.loads(path.read_text(encoding="utf-8")))

@@ -15,7 +15,7 @@ from .reading import with_reading
 
 
 def compare(
-    runs: Annotated[list[Path], path_argument("RUN RUN...", "Finished runs; first the method in question.")],
+    runs: Annotated[list[Path], path_argument("RUN RUN...", "Finished runs; the first is compared with the others.")],
     loo: Annotated[
         bool | None,
         typer.Option(help="Leave-one-out log predictive densities (PSIS). [default: where all runs have draws]"),
@@ -143,7 +143,7 @@ def ablation_table(
     out: Annotated[Path | None, path_option("FILE", "A markdown file to write the tables to.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Several ablations side by side: where the hierarchical prior helps, and which clients."""
+    """Several ablations in one table: where the hierarchical prior helps, and for which clients."""
     from ..run_folder.files import write_text
     from ..search.ablation_table import markdown, read
 

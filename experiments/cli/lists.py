@@ -11,7 +11,7 @@ from .screen import console, text_table
 
 
 def methods(
-    name: Annotated[str, typer.Argument(help="Show this method's settings, and what leaves a client.")] = "",
+    name: Annotated[str, typer.Argument(help="A method, to show its settings and what leaves a client.")] = "",
     leaves: Annotated[
         bool, typer.Option("--leaves", help="What leaves a client, for every method, as a page in markdown.")
     ] = False,

@@ -28,8 +28,8 @@ def predict(
     ],
     client: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose model. [default: each row's, by the clients' column, or client of an "
-                     ".npz]"),
+        typer.Option(metavar="NAME", help="Client whose model predicts. [default: by the column of clients, or "
+                     "client of an .npz]"),
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="The rows are of clients that were never seen.")] = False,
     given: Annotated[
@@ -41,8 +41,8 @@ def predict(
     ] = None,
     draws: Annotated[
         int | None,
-        typer.Option(min=0, help="Average over posterior draws; 0: at the posterior mean.",
-                     show_default="0; of numbers the run's, where it has draws"),
+        typer.Option(min=0, help="Average over this many posterior draws; 0: predict at the posterior mean.",
+                     show_default="0; for a response of numbers the run's number"),
     ] = None,
     group: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column of the table that names the clients.",
@@ -50,8 +50,8 @@ def predict(
     ] = None,
     shares: Annotated[
         str,
-        typer.Option(metavar="NAME", help="Of a method with label shares: own, test (estimated from these rows), "
-                     "uniform or pooled.", show_default="own"),
+        typer.Option(metavar="NAME", help="Label shares that a method with such shares assumes: own, test (estimated "
+                     "from these rows), uniform or pooled.", show_default="own"),
     ] = "",
     out: Annotated[Path | None, path_option("FILE", "A csv file to write to. [default: the screen]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out.")] = False,
@@ -60,7 +60,7 @@ def predict(
     trust_code: TrustCode = False,
     reading: Any = None,
 ) -> None:  # fmt: skip
-    """Predict for new rows with a finished run, or at a site with its own model: without the data that were fitted."""
+    """Predict new rows with a finished run, or at a site with its own model. The training data are not needed."""
     from ..run_folder.csv_files import write_frame
     from ..run_folder.kept_model import MODEL
 

@@ -23,10 +23,10 @@ def protocol(
     ] = "own,balanced,shifted",
     offset: Annotated[
         bool,
-        typer.Option("--offset", help="Add the global model with the offset that a method with label shares has."),
+        typer.Option("--offset", help="Also evaluate the global model with the offset by label shares."),
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the test rows, and of whose shares a client gets.")] = 0,
-    out: Annotated[Path | None, path_option("FILE", "A csv file of all these runs, beside each one's own.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the test rows and of the shifted shares.")] = 0,
+    out: Annotated[Path | None, path_option("FILE", "A further csv file with the rows of all runs.")] = None,
     offline: Offline = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,

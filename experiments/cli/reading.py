@@ -27,7 +27,7 @@ FILE_OPTIONS: Mapping[str, Any] = {
         str | None,
         typer.Option(
             metavar="CHARACTER",
-            help="Separator of a table's columns, also by name: comma, semicolon, tab, pipe, space. [default: found]",
+            help="Separator of columns, also by name: comma, semicolon, tab, pipe, space. [default: detected]",
         ),
     ],
     "decimal": Annotated[
@@ -41,14 +41,14 @@ FILE_OPTIONS: Mapping[str, Any] = {
     ],
     "encoding": Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Encoding of a table's text, such as latin-1. [default: utf-8, or found]"),
+        typer.Option(metavar="NAME", help="Encoding of a table's text, such as latin-1. [default: utf-8, or detected]"),
     ],
     "sheet": Annotated[
         str | None, typer.Option(metavar="NAME", help="Sheet of an .xlsx table. [default: the only one]")
     ],
     "missing": _many(
         "WORDS",
-        f"{MISSING}; drop, or refuse, says what becomes of rows that lack a value [default: refuse]",
+        f"{MISSING}; drop, or refuse, rows that lack a value [default: refuse]",
         "--na",
     ),
 }  # fmt: skip

@@ -20,19 +20,19 @@ def report(
     features: Annotated[
         bool, typer.Option(help="Draw a network's features of test data (t-SNE), which needs the data.")
     ] = True,
-    rhat: Annotated[bool, typer.Option("--rhat", help="Insist on several chains and their R-hat.")] = False,
+    rhat: Annotated[bool, typer.Option("--rhat", help="Require several chains and their R-hat.")] = False,
     rows: Annotated[
-        bool, typer.Option(help="Show single rows; of a site: keep what has an entry for each row in its results.")
+        bool, typer.Option(help="Show single rows; for a site: keep entries of single rows in its results.")
     ] = True,
     study: Annotated[
-        str, typer.Option("--study", metavar="NAME", help="Of a site that has several studies: which.")
+        str, typer.Option("--study", metavar="NAME", help="Name of the study, if a site has several.")
     ] = "",
     offline: Offline = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
     **given: Any,
 ) -> None:
-    """Write one page of a run or a comparison, report.html; say --data, --data-root for data that were moved."""
+    """Write report.html, one page of a run or a comparison. If the data were moved, set --data or --data-root."""
     from ..report.write import write_report
 
     pictures = write_report(folder, given, not quiet, features, rhat, trust_code, study, by_row=rows)
@@ -42,7 +42,7 @@ def report(
 
 
 def collect(
-    runs: Annotated[list[Path], path_argument("RUN...", "Finished runs: one setting of each method, some seeds.")],
+    runs: Annotated[list[Path], path_argument("RUN...", "Finished runs: several seeds of one setting of each method.")],
     out: Annotated[Path, path_option("FILE", "A json file to write the table to.")],
     as_json: AsJson = False,
 ) -> None:

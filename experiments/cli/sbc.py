@@ -16,30 +16,30 @@ from .reading import with_reading
 def sbc(
     model: Annotated[str, typer.Argument(metavar="FILE.py", help="A model file: a plain Pyro function of a batch.")],
     sites: Annotated[
-        int | None, typer.Option(help="Clients of a replicate; of --data the first ones. [default: 20, or all]")
+        int | None, typer.Option(help="Clients of a replicate; with --data its first ones. [default: 20, or all]")
     ] = None,
     rows: Annotated[
-        int | None, typer.Option(help="Rows of a client; of --data the first ones. [default: 30, or all]")
+        int | None, typer.Option(help="Rows of a client; with --data its first ones. [default: 30, or all]")
     ] = None,
     replicates: Annotated[int, typer.Option(help="Data sets that are simulated and fitted.")] = 200,
     data: Annotated[
         str | None,
-        typer.Option(metavar="FILE.csv", help="Table whose covariates are taken; its responses are replaced."),
+        typer.Option(metavar="FILE.csv", help="Table of covariates; its responses are replaced by simulated ones."),
     ] = None,
     group: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of --data that names clients.")] = None,
     values: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="COLUMN=V,V,...", help="Values of a column that is made, each as likely as any other; repeatable. "
+            metavar="COLUMN=V,V,...", help="Equally likely values of a simulated column; repeatable. "
             "[default: standard normal]",
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--model", help="Of a file with several models, the one.")] = None,
+    name: Annotated[str | None, typer.Option("--model", help="Name of the model, if the file has several.")] = None,
     setting: Settings = None,
-    seed: Annotated[int, typer.Option(help="Of everything that is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     out: Annotated[
         Path | None,
-        path_option("DIR", "Folder of its files; of the same calibration what is there is kept, and the rest is "
+        path_option("DIR", "Folder of its files. Replicates of the same calibration in it are kept, and the rest is "
                     "computed. [default: ./runs/sbc-MODEL]"),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the calibration that is in --out.")] = False,

@@ -17,7 +17,7 @@ By = Annotated[
     str | None,
     typer.Option(metavar="METRIC,...", help="Judge settings by the mean of these metrics. [default: pm_nll]"),
 ]
-Settle = Annotated[int, typer.Option(help="Average metrics over this many last evaluations.")]
+Settle = Annotated[int, typer.Option(help="Average metrics over the last evaluations, this many.")]
 
 
 @with_reading()
@@ -40,7 +40,7 @@ def tune(
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
-    """Choose a method's settings on validation data, with a budget. Stopped, it goes on where it was."""
+    """Choose a method's settings on validation data, with a budget. A stopped search continues."""
     from ..configure import parse_settings
     from ..search.cells import parse_metrics
     from ..search.tune import data_of
@@ -60,19 +60,21 @@ def tune(
 @with_run_options("search")
 def search(
     method: Annotated[str, typer.Argument(help="A method (see hierfl methods), or FILE.py.")],
-    grid: Annotated[list[str], typer.Argument(metavar="KEY=V,V,...", help="Values that are tried, all with all.")],
+    grid: Annotated[
+        list[str], typer.Argument(metavar="KEY=V,V,...", help="Values that are tried, in all combinations.")
+    ],
     out: Annotated[Path, path_option("FILE", "A json file of all that was tried.")],
     seeds: Annotated[int, typer.Option(help="Number of runs of each setting, with seeds 0, 1, ...")] = 3,
     settle: Settle = 1,
     by: By = None,
     against: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Draw the metrics against this setting, beside --out.")
+        str | None, typer.Option(metavar="KEY", help="Draw the metrics against this setting, to a png beside --out.")
     ] = None,
     offline: Offline = False,
     as_json: AsJson = False,
     **given: Any,
 ) -> None:
-    """Run every setting of a grid and rank them on validation data. Stopped, it goes on where it was."""
+    """Run every setting of a grid and rank them on validation data. A stopped search continues."""
     from ..configure import parse_settings
     from ..search.cells import in_words, parse_metrics
     from ..search.cells import search as run_grid

@@ -30,11 +30,11 @@ def table(
     setting: Settings = None,
     budget: Annotated[
         float | None,
-        typer.Option(metavar="HOURS", help="Cells with most to say first; none is begun after so many hours."),
+        typer.Option(metavar="HOURS", help="Begin no cell after so many hours; the most informative cells come first."),
     ] = None,
     collect: Annotated[bool, typer.Option("--collect", help="Run nothing, collect what has finished.")] = False,
     summary: Annotated[
-        bool, typer.Option("--summary", help="How many published numbers have been run, and how near ours are.")
+        bool, typer.Option("--summary", help="Count the published numbers that have been run, and how close ours are.")
     ] = False,
     listed: Annotated[bool, typer.Option("--list", help="Name the tables and figures.")] = False,
     out: Annotated[

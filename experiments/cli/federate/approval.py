@@ -14,8 +14,8 @@ from ..reading import with_reading
 from .options import HOME_HELP, OwnFile
 
 ALLOW_HELP = (
-    "What the policy leaves to this approval: networks, label-counts, points or exploration; repeatable. See "
-    "docs/policy.md."
+    "Permission that the policy requires at approval: networks, models, label-counts, points, exploration or "
+    "residuals; repeatable. See docs/policy.md."
 )
 
 
@@ -27,7 +27,7 @@ def approve(
     data: OwnFile = None,
     pin: Annotated[
         list[Path] | None,
-        path_option("FILE.pub", "Card of the server or of another site, compared with its owner; repeatable."),
+        path_option("FILE.pub", "Card of the server or a site whose fingerprint its owner confirmed; repeatable."),
     ] = None,
     allow: Annotated[
         list[str] | None,
@@ -39,8 +39,8 @@ def approve(
     trust_code: TrustCode = False,
     reading: Any = None,
 ) -> None:
-    """Approve a study: shows what would leave, each rule of the policy with its margin, and who takes part; then puts
-    the approval on record. Where a rule fails nothing is recorded, and the exit code is 2."""
+    """Approve a study. Shows what would leave, each rule of the policy with its margin, and who takes part, and records
+    the approval. If a rule fails, nothing is recorded, and the exit code is 2."""
     from hierfl.inference.engines.remote.keys import PublicCard
 
     from ...federate.guard.approve import propose
@@ -65,10 +65,10 @@ def approve(
 def audit(
     home: Annotated[Path, path_argument("HOME", HOME_HELP)],
     accept: Annotated[
-        str, typer.Option("--accept", metavar="NAME", help="Go on after lines were lost, on the word of NAME.")
+        str, typer.Option("--accept", metavar="NAME", help="Record that lines were lost, confirmed by NAME, and go on.")
     ] = "",
 ) -> None:
-    """Print the audit file of a site, and verify it: a gap, an edit or lost lines are an error."""
+    """Print and verify the audit file of a site. A gap, an edit or lost lines are an error."""
     from ...federate.guard.home import Home
     from ...federate.guard.look import audited, lines_of
 

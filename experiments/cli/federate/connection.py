@@ -16,11 +16,9 @@ from .options import Authority, StudyFile, SuperLink
 def keys(
     home: Annotated[Path, path_argument("HOME", "The folder of this site, or of the server.")],
     name: Annotated[str, typer.Option("--name", help="The site's name on rosters, or the server's.")],
-    rotate: Annotated[
-        bool, typer.Option("--rotate", help="Move the key that is there aside, and make a new one.")
-    ] = False,
+    rotate: Annotated[bool, typer.Option("--rotate", help="Move the present key aside, and make a new key.")] = False,
 ) -> None:
-    """Make the keys of a site, or of the server: its public card is for everyone, the private key for no one."""
+    """Make the keys of a site or of the server. Send the public card to the others, and never the private key."""
     from ...federate.write_keys import NODE_PUBLIC, write_keys
 
     made = write_keys(home, name, rotate=rotate)
@@ -36,9 +34,9 @@ def keys(
 def certificates(
     folder: Annotated[Path, path_argument("DIR", "A new folder.")],
     host: Annotated[list[str], typer.Option("--host", help="Name or address of the SuperLink; repeatable.")],
-    days: Annotated[int, typer.Option(min=1, help="How long they are valid.")] = 365,
+    days: Annotated[int, typer.Option(min=1, help="Days for which the certificate is valid.")] = 365,
 ) -> None:
-    """Make a certificate of the SuperLink, where there is no authority that signs one."""
+    """Make a certificate of the SuperLink, if no certificate authority signs one."""
     from ...federate.flower_control import write_certificates
 
     for path in write_certificates(folder, host, days):
@@ -49,12 +47,12 @@ def register(
     study: StudyFile,
     client: Annotated[str, typer.Option("--client", help="A site on the roster.")],
     superlink: SuperLink,
-    key: Annotated[Path | None, path_option("FILE", "The public key of its node.")] = None,
+    key: Annotated[Path | None, path_option("FILE", "The public key of the site's node.")] = None,
     ca: Authority = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Keep its node out from now on.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the site's node from the register.")] = False,
     trust_code: TrustCode = False,
 ) -> None:
-    """Let a site's node in; which node is which site is kept in nodes.toml beside the study."""
+    """Register a site's node at the SuperLink; nodes.toml beside the study lists the nodes of the sites."""
     from hierfl.errors import unknown
 
     from ...federate.flower_control import Control

@@ -14,14 +14,14 @@ from .options import Exchange, SuperLink
 
 
 def doctor(
-    home: Annotated[Path | None, path_argument("[HOME]", "The own folder of a site or of the server.")] = None,
+    home: Annotated[Path | None, path_argument("[HOME]", "Folder of a site's keys or of the server's keys.")] = None,
     exchange: Exchange = None,
     superlink: SuperLink = "",
-    study: Annotated[Path | None, path_option("STUDY", "study.toml, to read it here.")] = None,
+    study: Annotated[Path | None, path_option("STUDY", "study.toml, to check that this version reads it.")] = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
 ) -> None:
-    """Look at folders, disk, clock, keys, versions and ports; exit status 1 where something fails."""
+    """Check folders, disk, clock, keys, versions and ports. If a check fails, the exit status is 1."""
     from ...federate.doctor import examine
 
     findings = []

@@ -13,7 +13,7 @@ StudyFile = Annotated[Path, path_argument("STUDY", "study.toml, the same at ever
 HOME_HELP = "The site's own folder."
 Home = Annotated[Path | None, path_argument("HOME", HOME_HELP)]
 Folder = Annotated[Path | None, path_option("HOME", "The same as HOME.")]
-StudyName = Annotated[str, typer.Option("--study", metavar="NAME", help="Which study, where there are several.")]
+StudyName = Annotated[str, typer.Option("--study", metavar="NAME", help="Name of the study, if there are several.")]
 OwnFile = Annotated[
     Path | None, path_option("FILE", "The site's own data: FILE.csv or FILE.npz. [default: as approved before]")
 ]

@@ -13,16 +13,18 @@ from ..options import path_argument, path_option
 from .options import HOME_HELP
 
 Home = Annotated[Path, path_argument("HOME", HOME_HELP)]
-Name = Annotated[str, typer.Option("--study", metavar="NAME", help="Of the study. [default: the only one]")]
+Name = Annotated[str, typer.Option("--study", metavar="NAME", help="Name of the study. [default: the only one]")]
 
 
 def withdraw(
     folder: Home,
     study: Name = "",
-    by: Annotated[str, typer.Option(metavar="NAME", help="Who decides it. [default: this account's name]")] = "",
+    by: Annotated[
+        str, typer.Option(metavar="NAME", help="The person who decides. [default: this account's name]")
+    ] = "",
 ) -> None:
-    """Take this site out of a study: delete what it has stored, refuse what is asked from now on, and say what cannot
-    be taken back."""
+    """Take this site out of a study: delete what it has stored, refuse all further requests, and list what cannot be
+    removed from the results."""
     import getpass
 
     from ...federate.guard.home import Home as SiteHome
@@ -41,13 +43,13 @@ def withdraw(
 
 def forget(
     folder: Home,
-    study: Annotated[str, typer.Option("--study", metavar="NAME", help="Of the study. [default: all that ended]")] = "",
+    study: Annotated[str, typer.Option("--study", metavar="NAME", help="Its name. [default: all that ended]")] = "",
     older_than: Annotated[
-        float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="Those alone that ended so long ago.")
+        float | None, typer.Option("--older-than", metavar="DAYS", min=0, help="Only studies that ended so long ago.")
     ] = None,
 ) -> None:
-    """Delete what ended studies have left at this site: state, answers, results. The audit file and the digests of the
-    approval stay, and the budget is not given back."""
+    """Delete the state, answers and results of ended studies at this site. The audit file and the digests of the
+    approval are kept, and used points are not given back."""
     from ...federate.guard.home import Home as SiteHome
     from ...federate.guard.ledger import Ledger
     from ...federate.papers.forget import forget as delete

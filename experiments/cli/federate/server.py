@@ -25,24 +25,24 @@ def server(
     superlink: SuperLink = "",
     ca: Authority = None,
     out: Annotated[Path, path_option("DIR", "The server's own folder.")] = Path("server"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the study in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out.")] = False,
     restart: Annotated[
         bool,
-        typer.Option("--restart", help="With --resume: sites may evaluate again what they answered, and count it."),
+        typer.Option("--restart", help="With --resume: sites may evaluate an answered round again, and count it."),
     ] = False,
     deadline: Annotated[
         float,
-        typer.Option(metavar="SECONDS", help="Answers that take longer are not used; 0 waits until all are there."),
+        typer.Option(metavar="SECONDS", help="Do not use answers that take longer; 0 waits for all answers."),
     ] = 0.0,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Try the whole study here, with made-up sites; no one is asked, nothing kept."),
+        typer.Option("--dry-run", help="Run the whole study with simulated sites; ask no site, and keep nothing."),
     ] = False,
     trust_code: TrustCode = False,
     quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a study: ask the sites, add up what they send, keep what all clients share."""
+    """Fit a study: ask the sites, add up their messages, and store the shared values."""
     from hierfl.inference.engines.remote.files import FileCourier
     from hierfl.inference.engines.remote.keys import Identity
     from hierfl.plain_folder import PlainFolder
@@ -105,7 +105,7 @@ def _tried(study: Path, trust_code: bool, quiet: bool) -> None:
 
 
 def status(folder: Annotated[Path, path_argument("DIR", "The server's own folder.")], as_json: AsJson = False) -> None:
-    """Where a study is: its round, who has yet to answer, who refuses or is slow, how long it may take."""
+    """Show the state of a study: round, sites that have not answered, refuse or are slow, and remaining time."""
     from ...federate.contributions import last_contributions
     from ...federate.progress import progress
     from ..screen import console, text_table

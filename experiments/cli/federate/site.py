@@ -47,12 +47,12 @@ def site(
 
 def respond(
     request: Annotated[list[Path], path_argument("REQUEST...", "Files that came from the server.")],
-    out: Annotated[Path, path_option("DIR|FILE", "Where the replies go: a folder, or for one request a file.")],
+    out: Annotated[Path, path_option("DIR|FILE", "Folder of the replies, or for one request a file.")],
     folder: Annotated[Path, path_option("HOME", HOME_HELP)] = Path("site"),
     study: StudyName = "",
     device: Device = "cpu",
 ) -> None:
-    """Answer requests that came as files, by mail or SFTP or on a stick; nothing listens, nothing is sent."""
+    """Answer requests that came as files, by mail, by SFTP or on a memory stick. No connection is opened."""
     from ...federate.respond import write_replies
 
     with _working(folder, study, device) as gate:

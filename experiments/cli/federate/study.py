@@ -34,7 +34,7 @@ def study(
     method: Annotated[
         str, typer.Argument(help="A method (see hierfl methods), or FILE.py beside --out: one's own, or a plain model.")
     ],
-    sample: Annotated[Path, path_option("FILE", "A file of the form that every site's has, without real rows.")],
+    sample: Annotated[Path, path_option("FILE", "A file in the form of the sites' data files, without real rows.")],
     site: Annotated[
         list[str],
         typer.Option("--site", metavar="NAME|NAME.pub", help="A site on the roster, or its public card; repeatable."),
@@ -74,13 +74,13 @@ def check(
     study: StudyFile,
     data: Annotated[Path, path_option("FILE", "The site's own data: FILE.csv or FILE.npz.")],
     home: Annotated[
-        Path | None, path_option("HOME", "The site's own folder: the rules of its policy are tried, too.")
+        Path | None, path_option("HOME", "The site's own folder, to check the rules of its policy, too.")
     ] = None,
     trust_code: TrustCode = False,
     as_json: AsJson = False,
     reading: Any = None,
 ) -> None:
-    """Whether a site's data fit a study, and what would leave the site. Offline: nothing is sent, or written."""
+    """Check whether a site's data fit a study, and list what would leave the site. Nothing is sent or written."""
     from ...federate.guard.approve import propose
     from ...federate.guard.home import Home
     from ...federate.leaving import leaving
