@@ -32,7 +32,7 @@ from .mixed_tables import CASES, DRAWS
 SCRIPT = Path(__file__).parent / "references" / "mixed.R"
 #: one thread in both programs
 ALONE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-OURS = "from hierfl.experiments.bench.mixed import fit_here; fit_here()"
+OURS = "from hierfl.experiments.bench.mixed import fit_in_process; fit_in_process()"
 
 
 def run_mixed_benchmark(repeats: int, references: bool, out: Path | None, overwrite: bool, quiet: bool) -> Path:
@@ -120,7 +120,7 @@ def _run(command: list[str]) -> dict[str, Any]:
     return measured
 
 
-def fit_here() -> None:
+def fit_in_process() -> None:
     """In a process of its own: prints json of what its argument asks."""
     import torch
 

@@ -17,7 +17,7 @@ from hierfl.inference.calibration.answer import no_answer
 from hierfl.inference.calibration.question import questions_of
 from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.engines.remote.expected import Expected
-from hierfl.inference.engines.remote.masks.said_to_sites import TOLD_BYTES
+from hierfl.inference.engines.remote.masks.presence import TOLD_BYTES
 from hierfl.inference.engines.remote.wire import flat_answer, flat_scores, flattened
 from hierfl.inference.messages.fixed_point import FixedPoint
 from hierfl.inference.method.initial import InitialWeights

@@ -186,20 +186,20 @@ def adaptable(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
     Raises:
         UserError: where there are none, and for a name that has none.
     """
-    found = [
+    adaptable = [
         f"{key}.{word}" if key else word
         for key, part in module.named_modules()
         for kind, word in ADAPTABLE.items()
         if isinstance(part, kind) and getattr(part, word, None) is not None
     ]
-    layers = sorted({key.rpartition(".")[0] for key in found})
-    if not found:
+    layers = sorted({key.rpartition(".")[0] for key in adaptable})
+    if not adaptable:
         raise UserError("adapters are of linear layers, convolutions and attention, and the network has none")
     for name in names:
-        if not any(_within(key, name) for key in found):
+        if not any(_within(key, name) for key in adaptable):
             known = sorted({layer.partition(".")[0] for layer in layers} | set(layers))
             raise unknown("layer to adapt", name, known)
-    return [key for key in found if not names or any(_within(key, name) for name in names)]
+    return [key for key in adaptable if not names or any(_within(key, name) for name in names)]
 
 
 def _within(key: str, name: str) -> bool:

@@ -139,11 +139,11 @@ class WholeModule:
                 norm.seen = []
             try:  # of padding alone nothing is learned, see below
                 y = self(weights, xs[:present] if present else xs)
-                seen = {prefix: norm.seen or [] for prefix, norm in self.norms.items()}
+                recorded = {prefix: norm.seen or [] for prefix, norm in self.norms.items()}
             finally:
                 for norm in self.norms.values():
                     norm.seen = None
-            for prefix, moments in seen.items():
+            for prefix, moments in recorded.items():
                 if len(moments) != 1:
                     raise UserError(
                         f"network {self.name!r} calls its batch norm {prefix.removesuffix('.')!r} {len(moments)} times "

@@ -146,7 +146,7 @@ class ArrayData:
         mean, sd = self.constants(totals)
         facts = {"data": self.name, "split": "sites", "redraws": 0}
         kind = torch.uint8 if self.images else torch.float32
-        made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, about=facts)
+        made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, facts=facts)
         made = replace(made, response_units=self.units(totals))
         return made, self._network(made, latent)
 

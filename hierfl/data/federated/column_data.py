@@ -190,7 +190,7 @@ class ColumnData:
         """The outline, and the network for its inputs."""
         mean, sd = self.constants(totals)
         made = outline_of(
-            (len(mean),), self.task, len(self.labels), dtype=torch.float64, mean=mean, std=sd, about=self.about
+            (len(mean),), self.task, len(self.labels), dtype=torch.float64, mean=mean, std=sd, facts=self.facts
         )
         made = replace(made, response_units=self.units(totals))
         return made, self._network(made, latent)
@@ -204,7 +204,7 @@ class ColumnData:
         return self.model([site.sums([])], latent)
 
     @property
-    def about(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """Of the federation."""
         return {"data": self.name, "split": "sites", "redraws": 0, "labels": list(self.labels), "reader": self.reader}
 
@@ -258,4 +258,4 @@ class ColumnSite:
         mean, sd = self.study.constants(totals)
         pool = replace(self.pool, mean=mean, std=sd)
         made = Federation.from_pool(pool, 0, "natural", validation=self.study.validation, seed=self.study.seed)
-        return replace(made, about={**made.about, **self.study.about}, response_units=self.study.units(totals))
+        return replace(made, about={**made.about, **self.study.facts}, response_units=self.study.units(totals))

@@ -151,9 +151,9 @@ class FormulaData:
         return network if network.inner is None else network.with_most(federation.about["reader"].places.most)
 
     def _outline(self, reader: StudyReader) -> Federation:
-        return outline_of((reader.columns_only().width,), "regression", dtype=torch.float64, about=self.about(reader))
+        return outline_of((reader.columns_only().width,), "regression", dtype=torch.float64, facts=self.facts(reader))
 
-    def about(self, reader: StudyReader) -> dict[str, Any]:
+    def facts(self, reader: StudyReader) -> dict[str, Any]:
         """Of the federation."""
         facts = {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
         facts["ranges"] = self.formula.dictionary.ranges
@@ -216,5 +216,5 @@ class FormulaSite:
         made = reader.federation(
             self.df, self.client, test=study.test, validation=study.validation, seed=study.seed
         )  # fmt: skip
-        facts = {**made.about, **study.about(reader), "reader": made.about["reader"]}
+        facts = {**made.about, **study.facts(reader), "reader": made.about["reader"]}
         return replace(made, about={**facts, "left_out": {self.client: self.left_out}} if self.left_out else facts)

@@ -118,8 +118,9 @@ class Correlation:
             )
 
     def numbers(
-        self, df: pd.DataFrame, who: np.ndarray, inside: Mapping[tuple[str, ...], np.ndarray], *, rho_known: bool = False
-    ) -> dict[str, np.ndarray]:
+        self, df: pd.DataFrame, who: np.ndarray, inside: Mapping[tuple[str, ...], np.ndarray], *,
+        rho_known: bool = False,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
         """The series of each row, a number from 1, and its time, (n,).
 
         Args:

@@ -76,7 +76,7 @@ class Columns(NamedTuple):
         return z, group
 
     @property
-    def of_one(self) -> Columns:
+    def single_client(self) -> Columns:
         """Of one client's rows without its dimension, (n, ...); not those of random effects of further levels."""
         fields: dict[str, Any] = {k: v[0] for k, v in self._asdict().items() if isinstance(v, Tensor)}
         return Columns(**fields)

@@ -137,7 +137,7 @@ def _with_groups(run: Run, given: pd.DataFrame, name: str) -> tuple[Run, pd.Data
     within = {kind: {**reader.places.within.get(kind, {}), **groups} for kind, groups in own.items()}
     about = {**fitted.federation.about, "reader": replace(reader, places=replace(reader.places, within=within))}
     method = method.with_most_groups({kind: len(groups[name]) for kind, groups in own.items()})
-    # What a client keeps has a row for each group, and the new client has another number of groups than the fitted ones.
+    # What a client keeps has a row for each group, and the new client has another number of groups.
     initial = {**fitted.initial, **method.personal(InitialWeights.for_network(method.network, 0))}
     federation = replace(fitted.federation, about=about)
     return replace(run, fitted=replace(fitted, method=method, federation=federation, initial=initial)), given

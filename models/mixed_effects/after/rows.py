@@ -251,9 +251,9 @@ def predictor(method: MixedModel, rows: Rows, estimates: State, own: Mapping[str
     return eta
 
 
-def of_one_client(columns: Columns) -> Columns:
+def single_client(columns: Columns) -> Columns:
     """Columns of one client's rows without its dimension."""
-    return columns.of_one
+    return columns.single_client
 
 
 def group_codes(reader: Reader, df: pd.DataFrame) -> dict[str, np.ndarray]:

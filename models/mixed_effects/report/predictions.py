@@ -157,7 +157,7 @@ def _summary(
 
     values = {name: population[name][:, None] for name in method.response_family.starts}
     values |= {name: population[name] for name in (OWN_SPREAD,) if name in population}
-    rows = columns.of_one
+    rows = columns.single_client
     fn, family = method.response(eta, values, rows), method.response_family
     levels = family.level_names
     mean = family.mean_of(fn).expand_as(eta)
