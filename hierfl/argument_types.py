@@ -96,7 +96,7 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """Of a choice among texts; none of others."""
+    """Returns the texts of a choice; none where the type is no choice."""
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
     return choices if all(isinstance(choice, str) for choice in choices) else ()
 

@@ -88,12 +88,12 @@ def line(name: str, result: Mapping[str, Any]) -> str:
 
 
 def seconds(taken: Mapping[str, Any]) -> str:
-    """Of fits after the first, and of the first."""
+    """The seconds of fits after the first, and of the first."""
     return f"{usual(taken):.3f} ({taken['first']:.3f})"
 
 
 def ratio(result: Mapping[str, Any]) -> float:
-    """Of medians."""
+    """The ratio of medians."""
     return usual(result["hierfl"]) / usual(result["lme4"])
 
 

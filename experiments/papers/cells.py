@@ -24,7 +24,7 @@ def slug(text: str) -> str:
 
 
 def cell_name(place: Place, seed: int) -> str:
-    """Of a cell's folder."""
+    """The name of a cell's folder."""
     parts = [slug(place.data), str(place.clients or ""), slug(place.condition), slug(place.method), str(seed)]
     return "-".join(filter(None, parts))
 

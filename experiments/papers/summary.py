@@ -44,7 +44,7 @@ def ours_in(folder: Path, tables: Sequence[str]) -> dict[str, Ours]:
 
 
 def _condition(table: Table, row: Mapping[str, Any]) -> str:
-    """Of a row; tables of earlier versions have it as the split alone."""
+    """The condition of a row; tables of earlier versions have it as the split alone."""
     if "condition" in row:
         return str(row["condition"])
     split = str(row.get("setting", {}).get("run", {}).get("split", "")).partition(",")[0]

@@ -83,7 +83,7 @@ class LowRankHead(LinearHead):
 
     @property
     def matrix_order(self) -> Tensor:
-        """There is none.
+        """Raises an error: outputs are not linear in the numbers of adapters.
 
         Raises:
             UserError: always; outputs are not linear in these numbers.
@@ -93,7 +93,7 @@ class LowRankHead(LinearHead):
         )
 
     def design(self, z: Tensor) -> Tensor:
-        """There is none; see :attr:`matrix_order`."""
+        """Raises an error; see :attr:`matrix_order`."""
         raise UserError(
             "a head with adapters is not linear in its numbers, which curvatures of heads need: head=linear"
         )

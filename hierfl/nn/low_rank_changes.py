@@ -45,7 +45,8 @@ class LowRankChanges:
 
     @classmethod
     def for_network(cls, network: Network, rank: int, names: Sequence[str] = ()) -> LowRankChanges:
-        """Of all linear layers and convolutions that are trained, or of those that are named or inside of a named one.
+        """Returns the changes of all linear layers and convolutions that are trained, or of the named ones and those
+        inside.
 
         Convolutions of several groups, and the projections inside of attention, are not changed.
 

@@ -82,7 +82,9 @@ class Residuals:
 
     @classmethod
     def from_residuals(cls, r: Tensor, sd: Tensor, mask: Tensor | None) -> Residuals:
-        """Of residuals (S, n), with the noise's standard deviation (S,); a row is padded where the mask is False."""
+        """Returns the statistics of residuals (S, n), with the noise's sd (S,); a row is padded where the mask is
+        False.
+        """
         r = r.double()
         present = torch.ones_like(r) if mask is None else mask.double()
         n = present.sum(-1)
@@ -184,7 +186,7 @@ class Given:
 
     @property
     def sd(self) -> Tensor:
-        """Their standard deviations, (S, 2)."""
+        """The standard deviations of both, (S, 2)."""
         centre, variance = self.shift
         away = centre - self.mean[:, :1]
         of_shift = self._expected(variance + away.square())
@@ -192,7 +194,7 @@ class Given:
 
     @property
     def score(self) -> Tensor:
-        """Of the log evidence by nu, log tau, mu and log omega, by Fisher's identity: (S, 4)."""
+        """The derivative of the log evidence by nu, log tau, mu and log omega, by Fisher's identity: (S, 4)."""
         nu, mu = self.population.location.double()
         tau2, omega2 = self.population.tau.square(), self.population.omega.square()
         centre, variance = self.shift

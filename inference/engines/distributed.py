@@ -242,7 +242,7 @@ class DistributedEngine:
         return self.plate.fitted(self._for_this_rank(broadcast))
 
     def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
-        """Of all clients on the first rank; of its own on another."""
+        """The result of all clients on the first rank; that of its own on another."""
         own = self.fitted(broadcast)
         personal, copies = (self.ranks.collect(rows, self.shards) for rows in (own.personal, own.copies))
         if not self.leads:

@@ -79,7 +79,7 @@ class ClientModule(nn.Module):
         self.scale, self.units = scale, units
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of raw inputs, (n, *event).
+        """Computes the responses of raw inputs, (n, *event).
 
         Raises:
             UserError: for inputs that are no tensor or of another shape, and for pixels from 0 to 1 where the pool's

@@ -71,7 +71,7 @@ def evaluate_protocols(
 
 
 def row(protocol: str, kind: str, shares: str, metrics: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Of the table."""
+    """The row of the table."""
     metrics_over_clients = over_clients(metrics, "classification")
     entries = {"protocol": protocol, "predictions": kind, "shares": shares, "transductive": shares == "test"}
     return {**entries, **{name: metrics_over_clients.get(name) for name in names_of("classification")}}

@@ -80,7 +80,7 @@ class Coverage:
 def interval_coverage(
     engine: Engine, fitted: Fitted, broadcast: Broadcast, options: Options, journal: Journal, *, random: bool
 ) -> Coverage | None:
-    """Of the fit's end, by the last evaluation on validation data or else by a pass over training data.
+    """The coverage at the fit's end, by the last evaluation on validation data or else by a pass over training data.
 
     Sites are asked for nothing more than they are asked for anyway. None for what has no such intervals.
     """

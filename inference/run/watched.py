@@ -67,7 +67,7 @@ class Watched:
         return [*self.before, *map(self.line, self.named)]
 
     def line(self, row: StandsOut) -> str:
-        """Of one row that stands out."""
+        """The line about one row that stands out."""
         return f"{self.words(row)}{self._moved(row.client)}"
 
     def words(self, row: StandsOut) -> str:

@@ -179,7 +179,9 @@ class MixedEffects(Answers):
 
     @property
     def fixed_sums(self) -> bool:
-        """Of a gaussian response X'X, X'y and y'y, where all rows count the same and no groups are inside."""
+        """Whether sums are X'X, X'y and y'y: of a gaussian response, where all rows count the same and no groups are
+        inside.
+        """
         own = {"known", "weight", "precision", "series"} & set(self.network.extras)
         return not (self._other or self.inside or own or self.network.own)
 
@@ -198,7 +200,7 @@ class MixedEffects(Answers):
 
     @property
     def global_moments(self) -> bool:
-        """Of a gaussian response they say all, given the population."""
+        """Whether moments describe the global model: of a gaussian response they say all, given the population."""
         return not (self._other or self.settings.draws or self.inside)
 
 

@@ -45,7 +45,7 @@ class ColumnReader:
 
     @property
     def names(self) -> list[str]:
-        """Of the inputs."""
+        """The names of the inputs."""
         columns = self.dictionary.columns
         return [f"{name}={v}" if v is not None else name for name in self.x for v in columns[name].levels or (None,)]
 
@@ -116,13 +116,13 @@ class ColumnData:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of a classification; none of a regression."""
+        """The labels of a classification; none of a regression."""
         column = self.dictionary.columns[self.y]
         return ("0", "1") if column.kind == "flag" else tuple(map(str, column.levels))
 
     @property
     def task(self) -> Task:
-        """Of the column that is predicted."""
+        """The task: that of the column that is predicted."""
         return "classification" if self.labels else "regression"
 
     @property
@@ -157,7 +157,7 @@ class ColumnData:
         return self.task == "regression" and self.learn_sd != "no"
 
     def units(self, totals: Sequence[NamedSums]) -> ResponseUnits | None:
-        """Of the responses, where they are standardised."""
+        """The units of the responses, where they are standardised."""
         return response_units(totals[0], self.dictionary.columns[self.y].centre) if self.learns else None
 
     def site(self, path: Path, client: str, reading: Reading | None = None) -> ColumnSite:
@@ -205,7 +205,7 @@ class ColumnData:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of the federation."""
+        """The facts that the federation has in its ``about``."""
         return {"data": self.name, "split": "sites", "redraws": 0, "labels": list(self.labels), "reader": self.reader}
 
     def own_network(self, network: Architecture, federation: Federation) -> Architecture:
@@ -242,7 +242,7 @@ class ColumnSite:
         return len(self.pool.x_train)
 
     def digest(self) -> str:
-        """Of its arrays."""
+        """The digest of its arrays."""
         return self.pool.digest()
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:

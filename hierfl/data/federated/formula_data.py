@@ -154,7 +154,7 @@ class FormulaData:
         return outline_of((reader.columns_only().width,), "regression", dtype=torch.float64, facts=self.facts(reader))
 
     def facts(self, reader: StudyReader) -> dict[str, Any]:
-        """Of the federation."""
+        """The facts that the federation has in its ``about``."""
         facts = {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
         facts["ranges"] = self.formula.dictionary.ranges
         dropped = reader.reader.dropped
@@ -200,7 +200,7 @@ class FormulaSite:
         return len(self.df)
 
     def digest(self) -> str:
-        """Of the table's columns that are used."""
+        """The digest of the table's columns that are used."""
         return hashlib.sha256(self.df.to_csv(index=False, lineterminator="\n").encode()).hexdigest()[:16]
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class ModelData:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of the federation."""
+        """The facts that the federation has in its ``about``."""
         levels = dict(self.design.level_names)
         return {"data": self.name, "split": "sites", "redraws": 0, "columns": list(self.columns), "levels": levels,
                 "client": "site"}  # fmt: skip
@@ -158,7 +158,7 @@ class ModelSite:
         return len(self.df)
 
     def digest(self) -> str:
-        """Of the columns that the model reads."""
+        """The digest of the columns that the model reads."""
         return hashlib.sha256(self.df.to_csv(index=False, lineterminator="\n").encode()).hexdigest()[:16]
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:

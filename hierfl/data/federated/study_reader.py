@@ -175,7 +175,7 @@ class StudyReader:
         )  # fmt: skip
 
     def _groupings(self, units: Mapping[str, Units]) -> dict[str, Grouping]:
-        """Of levels inside or above the sites, and of formulas. How many groups a site has inside only it knows."""
+        """The groupings of levels inside or above the sites, and of formulas. Only a site knows how many are inside."""
         levels, groups, groupings = self.formula.levels, tuple(self.formula.places.outer), {}
         for level, (names, blocks) in self.levels.items():
             if level in levels.smooths:

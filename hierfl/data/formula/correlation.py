@@ -34,7 +34,7 @@ _WRITTEN = re.compile(rf"\s*(ar1|car1|cs)\s*\(\s*{_NAME}\s*(?:\|\s*{_NAME}\s*)?(
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of the residuals of one series.
+    """The correlation of the residuals of one series.
 
     Attributes:
         kind: of :data:`FORMS`.
@@ -73,7 +73,7 @@ class Correlation:
 
     @property
     def columns(self) -> set[str]:
-        """Of the table."""
+        """The columns of the table that it uses."""
         return {self.time, self.group} - {""}
 
     def check(self, family: str, others: Mapping[str, str]) -> None:

@@ -46,7 +46,7 @@ class Summing(Protocol):
         ...
 
     def form(self, before: Sequence[State]) -> StateForm:
-        """Of the sums of round ``len(before)``, given those over all sites of the rounds before."""
+        """The form of the sums of round ``len(before)``, given those over all sites of the rounds before."""
         ...
 
 

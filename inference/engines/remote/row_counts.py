@@ -44,7 +44,7 @@ class RowBounds:
     _sums: dict[int, State] = field(default_factory=dict)
 
     def check(self, step: int, clients: int, sums: Mapping[str, Tensor]) -> None:
-        """Of one site's sums of a step.
+        """Checks one site's sums of a step.
 
         Raises:
             Unreadable: for numbers that are too large, and for rows that are no whole number within the bounds.

@@ -91,7 +91,7 @@ class Watch:
 
     @classmethod
     def for_fit(cls, options: Options, exchange: Exchange) -> Watch:
-        """Of a fit."""
+        """Returns the watch of a fit."""
         return cls(exchange, parse_rule(options.robust))
 
     @torch.no_grad()

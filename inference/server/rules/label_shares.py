@@ -53,7 +53,7 @@ class LabelSharePopulation:
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Of the shared values."""
+        """The names of the shared values."""
         return f"{self.name}.log_kappa", f"{self.name}.log_beta", f"{self.name}.log_pooled"
 
     def form(self, old: Mapping[str, Tensor]) -> Form:

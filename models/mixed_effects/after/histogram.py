@@ -88,7 +88,8 @@ def client_quantiles(fitted: Fitted, own: State, j: int) -> Tensor:
 
 
 def numbers_of(fitted: Fitted) -> dict[str, float]:
-    """Of a fit with the setting ``residuals``: residuals_1 to residuals_10, rows in each cell; residual_rows,
+    """The numbers of a fit with the setting ``residuals``: residuals_1 to residuals_10, rows in each cell;
+    residual_rows,
     residual_chi_squared and residual_p. Empty without it, and of a fit whose rows are nowhere.
     """
     assert isinstance(fitted.method, MixedModel)

@@ -152,7 +152,7 @@ def _summary(
     method: MixedModel, eta: Tensor, weights: Tensor, population: State, columns: Columns, interval: float | None,
     seed: int,
 ) -> pd.DataFrame:  # fmt: skip
-    """Of n rows: their mean, intervals of it and of a response, and the probability of each level that has a name."""
+    """The summary of n rows: their mean, intervals of it and of a response, and the probability of each named level."""
     import pandas as pd
 
     values = {name: population[name][:, None] for name in method.response_family.starts}

@@ -97,7 +97,7 @@ class Lists:
 
     @property
     def too_few(self) -> dict[int, int]:
-        """Of groups whose sites do not sign, since too few messages are there: how many."""
+        """The numbers of messages in groups whose sites do not sign, since too few messages are there."""
         return {
             group: median_low(few.values()) for group, few in self._few.items()
             if len(few) > len(self.listed[group].survived.members) - self.least[group]
