@@ -48,7 +48,7 @@ ELSEWHERE = {
 }
 
 
-def check_said(name: str, given: Mapping[str, Any]) -> None:
+def check_options(name: str, given: Mapping[str, Any]) -> None:
     """Refuses options that would say nothing.
 
     Raises:

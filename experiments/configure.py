@@ -18,7 +18,7 @@ from hierfl.inference.tracking.tracking import tracker_names
 
 from . import methods
 from .build import options_of
-from .columns import check_said, usual_of_columns
+from .columns import check_options, usual_of_columns
 from .config import Configuration, RunConfig, flag, options
 from .own_folder import check_image_size, is_own_folder
 from .own_table import check_network_table, usual_of_network_table
@@ -132,7 +132,7 @@ def _check_kind(loaded: methods.Loaded, data: str, given: Mapping[str, Any]) -> 
     """A table for methods that read formulas, arrays for the others, and the options that belong to each."""
     table, tabular = tables.is_table(data), is_tabular(loaded.cls)
     if table and reads_columns(loaded.cls):
-        check_said(loaded.name, given)
+        check_options(loaded.name, given)
     if tabular and not table:
         raise UserError(f"{loaded.name} needs a table: FILE.csv, {', '.join(tables.TABLES)}; not {data}")
     if table and not tabular:

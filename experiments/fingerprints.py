@@ -40,7 +40,7 @@ def fingerprint(cls: type[Method], source: bytes) -> str:
 
 
 def own_part(digest: str) -> str:
-    """Of a fingerprint, that of the method's own file."""
+    """The part of a fingerprint that is of the method's own file."""
     return digest.partition("-")[0]
 
 

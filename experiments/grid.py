@@ -47,7 +47,7 @@ class Cell:
         return self.words
 
     def config(self, extra: Mapping[str, Any]) -> Configuration:
-        """Of its run, with run options that the grid leaves open."""
+        """The configuration of its run, with run options that the grid leaves open."""
         return configure(self.method, self.data, {**self.given, **extra, "seed": self.seed}, self.settings)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from .calls import checked_call, shown_call
-from .errors import UserError, in_short, unknown
+from .errors import UserError, short_repr, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +57,7 @@ def typed_call(function: Callable[P, R]) -> Callable[P, R]:
                 raise unknown(name, value, choices)
             words = " or ".join(dict.fromkeys(map(_in_words, _arms(hint))))
             call = shown_call(function)
-            raise UserError(f"{name} is {words}, not {in_short(value)}; it is called as {call}")
+            raise UserError(f"{name} is {words}, not {short_repr(value)}; it is called as {call}")
         return function(*args, **kwargs)
 
     return called
@@ -96,7 +96,7 @@ def _is_number(value: Any, kind: type) -> bool:
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
-    """Of a choice among texts; none of others."""
+    """Returns the texts of a choice; none where the type is no choice."""
     choices = typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
     return choices if all(isinstance(choice, str) for choice in choices) else ()
 

@@ -40,7 +40,7 @@ def rhat_and_ess(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal_scores(values: np.ndarray) -> np.ndarray:
-    """Of the ranks of all draws of a number, (n, chains, draws): Blom's."""
+    """Blom's normal scores of the ranks of all draws of a number, (n, chains, draws)."""
     from scipy.special import ndtri
     from scipy.stats import rankdata
 

@@ -30,7 +30,7 @@ class NoAttribute(UserError, AttributeError):
 SHORT = 80
 
 
-def in_short(value: object) -> str:
+def short_repr(value: object) -> str:
     """A value in one line: as it is written, or by its type where that is long, as of a table.
 
     A name that is not known is of the user, and whole however long.
@@ -43,4 +43,4 @@ def in_short(value: object) -> str:
 
 def unknown(kind: str, name: object, names: Iterable[str]) -> UserError:
     """The error for a name that is not known, with the list of those that are."""
-    return UserError(f"unknown {kind} {in_short(name)}; known: {', '.join(names)}")
+    return UserError(f"unknown {kind} {short_repr(name)}; known: {', '.join(names)}")

@@ -17,7 +17,8 @@ FEWEST = 5
 
 
 def k_hat(log_weights: Tensor) -> Tensor:
-    """Of weights along the last dimension, (..., S) to (...): inf where too few are above 0, 0 where all are alike.
+    """The shape k of weights along the last dimension, (..., S) to (...): inf where too few are above 0, 0 where all
+    agree.
 
     Args:
         log_weights: but for a constant; -inf where a weight is 0.
@@ -38,7 +39,7 @@ def k_hat(log_weights: Tensor) -> Tensor:
 
 
 def _shape(excess: Tensor) -> Tensor:
-    """Of sorted excesses (rows, n), (rows,)."""
+    """The shape of sorted excesses (rows, n), (rows,)."""
     n = excess.shape[-1]
     many = 30 + int(math.sqrt(n))
     grid = 1 - torch.sqrt(many / (torch.arange(1, many + 1).to(excess) - 0.5))

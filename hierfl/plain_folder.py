@@ -105,7 +105,7 @@ class PlainFolder:
             return []
 
     def entry_status(self, name: str) -> os.stat_result | None:
-        """Of one entry, which is not followed; None where there is none."""
+        """The status of one entry, which is not followed; None where there is none."""
         try:
             with self.opened() as handle:
                 path, at = _named(handle, name)

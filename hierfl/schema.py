@@ -62,7 +62,7 @@ def check(value: Any, kind: Kind, path: Path, name: str = "") -> None:
         UserError: naming the first place that is damaged.
     """
     if not _is(value, kind):
-        what = "is missing" if value is _MISSING else f"is {_short(value)}"
+        what = "is missing" if value is _MISSING else f"is {_truncated(value)}"
         raise UserError(f"{path} is damaged: {name or 'it'} {what}")
     if isinstance(kind, AnyOf):
         kind = next(candidate for candidate in kind if _is(value, candidate))
@@ -96,7 +96,7 @@ def _is(value: Any, kind: Kind) -> bool:
     return value is None if kind is None else isinstance(value, kind)
 
 
-def _short(value: Any) -> str:
+def _truncated(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."
 

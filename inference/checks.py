@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 import torch
 
-from hierfl.errors import UserError, in_short
+from hierfl.errors import UserError, short_repr
 
 #: the largest whole number of an option or setting: far beyond any use, and safe in every arithmetic
 MOST = 2**31 - 1
@@ -16,7 +16,7 @@ MOST = 2**31 - 1
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
     """Raises a UserError for what is no whole number from ``least`` to ``most``."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise UserError(f"{name} must be a whole number of at least {least}, not {in_short(value)}")
+        raise UserError(f"{name} must be a whole number of at least {least}, not {short_repr(value)}")
     if value < least:
         raise UserError(f"{name} must be at least {least}, not {value}")
     if value > most:
@@ -26,7 +26,7 @@ def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
 def check_number(name: str, value: object) -> None:
     """Raises a UserError for what is no number."""
     if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
-        raise UserError(f"{name} must be a number, not {in_short(value)}")
+        raise UserError(f"{name} must be a number, not {short_repr(value)}")
 
 
 def check_device(name: str) -> None:

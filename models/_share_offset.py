@@ -32,7 +32,7 @@ FLOOR = 1e-4
 
 
 def shares_setting() -> Any:
-    """Of a method with an offset."""
+    """The setting of label shares of a method with an offset."""
     return setting(
         "off", "whether the likelihood has the offset of the client's label shares, learned as in pfedhb", newer=True
     )

@@ -133,7 +133,7 @@ class PFedV(Method):
 
     @property
     def weight(self) -> float:
-        """Of z's log densities, in model and guide alike."""
+        """The weight of z's log densities, in model and guide alike."""
         return self.settings.alpha / (self.network.latents if self.settings.kl == "mean" else 1)
 
     def prior(self, x: Tensor) -> Any:

@@ -172,7 +172,7 @@ class PFedVMP(Method):
 
     @property
     def kind(self) -> Kind:
-        """Of the precisions that are sent."""
+        """The kind of the precisions that are sent."""
         kinds: dict[str, Kind] = {"full": "full", "diagonal": "diagonal"}
         return kinds.get(self.settings.precision, "scalar")
 

@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class Machine:
-    """Where it was measured."""
+    """The machine where it was measured."""
 
     processor: str
     cores: int

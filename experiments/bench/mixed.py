@@ -32,7 +32,7 @@ from .mixed_tables import CASES, DRAWS
 SCRIPT = Path(__file__).parent / "references" / "mixed.R"
 #: one thread in both programs
 ALONE = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-OURS = "from hierfl.experiments.bench.mixed import fit_here; fit_here()"
+OURS = "from hierfl.experiments.bench.mixed import fit_in_process; fit_in_process()"
 
 
 def run_mixed_benchmark(repeats: int, references: bool, out: Path | None, overwrite: bool, quiet: bool) -> Path:
@@ -88,12 +88,12 @@ def line(name: str, result: Mapping[str, Any]) -> str:
 
 
 def seconds(taken: Mapping[str, Any]) -> str:
-    """Of fits after the first, and of the first."""
+    """The seconds of fits after the first, and of the first."""
     return f"{usual(taken):.3f} ({taken['first']:.3f})"
 
 
 def ratio(result: Mapping[str, Any]) -> float:
-    """Of medians."""
+    """The ratio of medians."""
     return usual(result["hierfl"]) / usual(result["lme4"])
 
 
@@ -120,7 +120,7 @@ def _run(command: list[str]) -> dict[str, Any]:
     return measured
 
 
-def fit_here() -> None:
+def fit_in_process() -> None:
     """In a process of its own: prints json of what its argument asks."""
     import torch
 

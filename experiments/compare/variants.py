@@ -142,7 +142,7 @@ def _how_data_differ(first: pd.DataFrame, other: pd.DataFrame) -> str:
 
 
 def _names(settings: Sequence[tuple[Mapping[str, Any], type[Method] | None]]) -> list[str]:
-    """Of variants: the method, its prior, and whatever else tells two of one method apart."""
+    """The names of variants: the method, its prior, and whatever else tells two of one method apart."""
     names = []
     for mine, cls in settings:
         method, own = _method_name(mine, cls), _effective_settings(mine, cls)
@@ -206,7 +206,7 @@ def chosen_settings(variants: Sequence[Variant]) -> str:
 
 
 def short_names(variants: Sequence[Variant]) -> dict[str, str]:
-    """Their names, without the method where all have the same."""
+    """The variants' names, without the method where all have the same."""
     methods = {v.method for v in variants}
     start = f"{next(iter(methods))} (" if len(methods) == 1 else None
     return {v.name: v.name.removeprefix(start).replace(")", "", 1) if start else v.name for v in variants}

@@ -83,7 +83,7 @@ def examine(
 
 
 def versions() -> Iterator[Finding]:
-    """Of Python, and of the packages."""
+    """The versions of Python, and of the packages."""
     yield Finding("ok", "python", platform.python_version())
     for name, needed in PACKAGES.items():
         try:

@@ -30,7 +30,7 @@ from hierfl.responses.registry import RESPONSES
 from .. import methods
 from ..config import RunConfig, flag
 from ..configure import learned
-from .draft_model import check_said, model_parts
+from .draft_model import check_options, model_parts
 from .public_sums import noisy_plan
 from .study import PRIVACY, Study, fit_options
 from .study_format import FORMAT
@@ -99,7 +99,7 @@ def draft(
     options, noisy = {k: v for k, v in given.items() if k != "model"}, given.get("dp", "none") != "none"
     plain = reads_columns(loaded.cls)
     if plain:
-        check_said(loaded.name, options, (*x, y))
+        check_options(loaded.name, options, (*x, y))
     if noisy and not plain:  # rows that are held out have no use there
         held_out = ("validation_fraction",) if sample.suffix == ".npz" else ("test_fraction", "validation_fraction")
         options = {**dict.fromkeys(held_out, 0.0), **options}

@@ -40,7 +40,7 @@ OF_OTHERS = {
 }
 
 
-def check_said(name: str, options: dict[str, Any], inputs: Sequence[str]) -> None:
+def check_options(name: str, options: dict[str, Any], inputs: Sequence[str]) -> None:
     """Refuses options that would say nothing.
 
     Args:

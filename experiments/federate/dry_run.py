@@ -126,7 +126,7 @@ class _InMemory:
     """
 
     def __init__(self, sites: Mapping[str, PreparedSite | MaskedSite], outcome: DryRun, counts: int) -> None:
-        self.sites, self.found, self.counts = sites, outcome, counts
+        self.sites, self.outcome, self.counts = sites, outcome, counts
 
     def __call__(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         answers = {name: self.sites[name].answer(request) for name, request in requests.items()}
@@ -137,7 +137,7 @@ class _InMemory:
 
     def _count(self, name: str, request: bytes, answer: bytes) -> None:
         head, tensors = decode(request)
-        outcome, site = self.found, self.sites[name].site
+        outcome, site = self.outcome, self.sites[name].site
         of_masks = head["kind"] in MASK_KINDS or (head["kind"] == "prepare" and head["step"] < self.counts)
         outcome.requests, outcome.masks = outcome.requests + 1, outcome.masks + of_masks
         outcome.bytes_to, outcome.bytes_from = outcome.bytes_to + len(request), outcome.bytes_from + len(answer)

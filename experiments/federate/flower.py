@@ -140,7 +140,7 @@ class FlowerAsk:
 
         Flower drops what is under way when the server's run ends: nodes that are away hear nothing.
         """
-        present = self._there(self.known)
+        present = self._connected_nodes(self.known)
         reached = {present[name]: packed(request) for name, request in requests.items() if name in present}
         sent = self._push(reached, "train.ask", time.monotonic() + LINGER, present)
         end = time.monotonic() + LINGER
@@ -163,7 +163,7 @@ class FlowerAsk:
         left: list[str] | None = None
         kind = kind_of(requests)
         while True:
-            present, now = self._there(), time.monotonic()
+            present, now = self._connected_nodes(), time.monotonic()
             todo = [
                 name for name in requests
                 if name in present and name not in answers and name not in refused and due.get(name, 0.0) <= now
@@ -195,7 +195,7 @@ class FlowerAsk:
                 return {name: answers[name] for name in requests if name in answers}
             time.sleep(POLL)
 
-    def _there(self, earlier: Mapping[str, int] | None = None) -> dict[str, int]:
+    def _connected_nodes(self, earlier: Mapping[str, int] | None = None) -> dict[str, int]:
         """The sites whose nodes are there now, of those on the roster or of ``known``."""
         ids = set(self.grid.get_node_ids())
         if not self.registered:

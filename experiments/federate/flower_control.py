@@ -201,7 +201,7 @@ class Control:
         return str(self._flwr(*arguments, wait=True)["run-id"])
 
     def status(self, run: str) -> str:
-        """Of a run, in flwr's words."""
+        """The status of a run, in flwr's words."""
         return str(self._flwr("ls", "hierfl", "--run-id", run)["runs"][0]["status"])
 
     def stop(self, run: str) -> None:

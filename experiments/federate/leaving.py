@@ -17,7 +17,7 @@ from hierfl.inference.calibration.answer import no_answer
 from hierfl.inference.calibration.question import questions_of
 from hierfl.inference.engines.base import Broadcast
 from hierfl.inference.engines.remote.expected import Expected
-from hierfl.inference.engines.remote.masks.said_to_sites import TOLD_BYTES
+from hierfl.inference.engines.remote.masks.presence import TOLD_BYTES
 from hierfl.inference.engines.remote.wire import flat_answer, flat_scores, flattened
 from hierfl.inference.messages.fixed_point import FixedPoint
 from hierfl.inference.method.initial import InitialWeights
@@ -60,7 +60,7 @@ class Leaving:
 
     @property
     def dimensions(self) -> str:
-        """Of its shape, in words."""
+        """The dimensions of its shape, in words."""
         return " x ".join(map(str, self.shape)) or "1"
 
 
@@ -162,7 +162,7 @@ def _of_masks(study: Study) -> list[Leaving]:
 
 
 def _nbytes(shape: tuple[int, ...], dtype: torch.dtype, masked: bool) -> int:
-    """Of a value as it is sent: under masks each number is a few integers."""
+    """The bytes of a value as it is sent: under masks each number is a few integers."""
     bytes_each = 8 * FixedPoint.for_dtype(dtype).words if masked else dtype.itemsize
     return math.prod(shape) * bytes_each
 

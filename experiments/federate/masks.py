@@ -56,7 +56,7 @@ def of_all(study: Study) -> frozenset[str]:
 
 
 def cards_of(study: Study) -> Mapping[str, PublicCard]:
-    """Of all clients on the roster."""
+    """The cards of all clients on the roster."""
     return {name: study.keys[name] for name in study.clients}
 
 

@@ -57,7 +57,7 @@ def progress(folder: Path, clock: datetime | None = None) -> list[str]:
     waiting = status["waiting"] if status["ended"] is None else []
     # Answers are written down together, with the last one.
     answered = set(status.get("asked", ())) - set(waiting) if status["ended"] is None else set()
-    lines += _never_seen([name for name in status.get("clients", ()) if name not in answered | set(waiting)], frame)
+    lines += _silent_sites([name for name in status.get("clients", ()) if name not in answered | set(waiting)], frame)
     return lines + _slow(frame)
 
 
@@ -92,7 +92,7 @@ def _of_waiting(name: str, waited: float, frame: pd.DataFrame, status: Mapping[s
     return f"{name}: {last}; {whose} answers took {in_words(expected)}"
 
 
-def _never_seen(names: Sequence[str], frame: pd.DataFrame) -> list[str]:
+def _silent_sites(names: Sequence[str], frame: pd.DataFrame) -> list[str]:
     clients = set(frame["client"])
     return [f"{name} has never been seen" for name in names if name not in clients]
 

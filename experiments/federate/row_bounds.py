@@ -31,4 +31,4 @@ def declared_rows(study: Study, bounds: RowBounds | None) -> Tensor | None:
     held_out = agreed.get("validation_fraction", 0.0)
     if agreed["kind"] == "formula":  # sums are of all rows, of other kinds of training rows
         held_out += agreed["test_fraction"]
-    return training_rows({study.clients[j]: n for j, n in bounds.found.items()}, study.clients, held_out)
+    return training_rows({study.clients[j]: n for j, n in bounds.rows_by_client.items()}, study.clients, held_out)

@@ -118,7 +118,7 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Of the study."""
+        """The name of the study."""
         return str(self.table["name"])
 
     @property
@@ -143,7 +143,7 @@ class Study:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that stays the same at every site. The roster and its keys do not: sites come and go."""
+        """The digest of all that stays the same at every site. The roster and its keys do not: sites come and go."""
         agreed = {k: v for k, v in self.table.items() if k not in ("clients", "keys")}
         # What people sign must have no second meaning; studies from before are known by the shorter one.
         return _digest(agreed)[: 32 if self.table["format"] == FORMAT else 16]

@@ -104,7 +104,7 @@ def model_columns(cls: type[Method], dictionary: Dictionary) -> tuple[str, ...]:
 
 
 def _model_data(dictionary: Dictionary, loaded: Loaded, table: Mapping[str, Any], path: Path) -> ModelData:
-    """Of a plain model; its latents of rows are for as many rows as a site has at most."""
+    """The data of a plain model; its latents of rows are for as many rows as a site has at most."""
     if table["privacy"]["new_clients"]:
         raise UserError(f"{path}: a new client of a plain model begins at its prior: new_clients = false")
     try:

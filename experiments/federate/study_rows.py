@@ -11,7 +11,7 @@ from hierfl.inference.options import Options
 
 
 def most_rows(privacy: Mapping[str, Any]) -> int:
-    """Of a study's part "privacy": a site with more rows takes no part; 0 for no such bound."""
+    """The most rows of a study's part "privacy": a site with more rows takes no part; 0 for no such bound."""
     return int(privacy.get("most_rows", 0))
 
 

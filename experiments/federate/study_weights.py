@@ -14,7 +14,7 @@ from hierfl.nn.networks.weights import read_weights
 
 
 def weights_entries(path: Path, out: Path) -> dict[str, str]:
-    """Of study.toml, for a file of weights.
+    """The entries of study.toml for a file of weights.
 
     Args:
         path: of the file.

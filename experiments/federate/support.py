@@ -57,7 +57,7 @@ class Support:
 
     @cached_property
     def names(self) -> list[str]:
-        """Of the parts."""
+        """The names of the parts."""
         return part_names(self.study.data, classes=self.classes)
 
     def form(self) -> dict[str, tuple[int, ...]]:

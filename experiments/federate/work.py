@@ -50,13 +50,13 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
     """
     place = PlainFolder(exchange, client)
     requests, waits = RequestFiles(exchange, client, site.answer), False
-    while not site.ended and not _is_there(place.path):  # a mount that is away, a server that has not begun
+    while not site.ended and not _is_reachable_folder(place.path):  # a mount that is away, a server that has not begun
         if not waits:
-            lacking = place.path if _is_there(exchange) else exchange
+            lacking = place.path if _is_reachable_folder(exchange) else exchange
             log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(lacking))
         waits = True
         time.sleep(POLL)
-    if not _is_there(place.path):
+    if not _is_reachable_folder(place.path):
         return
     with alone(place, LOCK, f"another process answers as {client} in {shown(place.path)}: end one of them"):
         # A server that was killed as it ended may ask once more what this site has answered.
@@ -66,7 +66,7 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
                 time.sleep(POLL)
 
 
-def _is_there(path: Path) -> bool:
+def _is_reachable_folder(path: Path) -> bool:
     try:
         return path.is_dir()
     except OSError:  # of a mount that is away, or not for this account

@@ -24,7 +24,7 @@ def slug(text: str) -> str:
 
 
 def cell_name(place: Place, seed: int) -> str:
-    """Of a cell's folder."""
+    """The name of a cell's folder."""
     parts = [slug(place.data), str(place.clients or ""), slug(place.condition), slug(place.method), str(seed)]
     return "-".join(filter(None, parts))
 
@@ -69,7 +69,7 @@ def table_cell(table: Table, place: Place, seed: int, chosen: Mapping[str, Any] 
 
 def why_not(table: Table, place: Place, root: Path) -> str:
     """Why a cell cannot be run here, in a line; empty where nothing is known that hinders it."""
-    if text := table.said(place, "unreachable"):
+    if text := table.remark(place, "unreachable"):
         return text
     if not is_table(place.data) and (lacking := missing_sets(place.data, root)):
         return f"not on this disk: {', '.join(lacking)}"

@@ -128,7 +128,7 @@ def row_of(
     row |= {"ours": mean, "ours_sem": error, "seeds": len(mine)}
     if number is not None:
         row["difference"] = mean - number.value
-        if text := table.said(place, "explained"):
+        if text := table.remark(place, "explained"):
             row["explained"] = text
     prefix = model.lower()
     row |= {"nll": common.get(f"{prefix}_nll"), "ece": common.get(f"{prefix}_ece")}

@@ -41,7 +41,7 @@ def measured(cells: Iterable[tuple[Place, Cell]], out: Path) -> dict[tuple[str, 
 
 
 def seconds_per_round(place: Place, seconds_here: Mapping[tuple[str, int, str], float]) -> tuple[float, str]:
-    """Of a cell, and how that is known.
+    """The seconds per round of a cell, and how that is known.
 
     Args:
         place: the cell.

@@ -110,7 +110,7 @@ class Table:
         """What is special of a cell, in order."""
         return [rule for rule in self.rules if rule.holds(place)]
 
-    def said(self, place: Place, what: str) -> str:
+    def remark(self, place: Place, what: str) -> str:
         """``unreachable`` or ``explained`` of a cell; empty where nothing is said."""
         return next((text for rule in self.rules_of(place) if (text := getattr(rule, what))), "")
 

@@ -146,7 +146,7 @@ def _history(folder: Path) -> Any:
 
 
 def _bubbles(table: Table, places: Sequence[Place], out: Path, root: Path) -> list[Path]:
-    """Of the split alone: how many examples of each class the clients have."""
+    """Draws the split alone: how many examples of each class the clients have."""
     made = []
     for place in places:
         if why_not(table, place, root):

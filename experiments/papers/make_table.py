@@ -170,7 +170,7 @@ def _run(
     progress: bool,
 ) -> list[str]:  # fmt: skip
     """Runs what is missing; what could not be run, and why."""
-    reachable = [cell for place, cell in cells if not table.said(place, "unreachable")]
+    reachable = [cell for place, cell in cells if not table.remark(place, "unreachable")]
     left, late = within(budget), []
 
     def may_start(cell: Cell) -> bool:

@@ -29,7 +29,7 @@ RUNNERS = ("synthetic", "unseen", "alone", "cost", "sizes", "search")
 
 
 def names() -> list[str]:
-    """Of the tables and figures that ship."""
+    """The names of the tables and figures that ship."""
     lying = files("hierfl.experiments.papers.definitions").iterdir()
     return sorted(path.name.removesuffix(".toml") for path in lying if path.name.endswith(".toml"))
 

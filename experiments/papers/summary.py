@@ -44,7 +44,7 @@ def ours_in(folder: Path, tables: Sequence[str]) -> dict[str, Ours]:
 
 
 def _condition(table: Table, row: Mapping[str, Any]) -> str:
-    """Of a row; tables of earlier versions have it as the split alone."""
+    """The condition of a row; tables of earlier versions have it as the split alone."""
     if "condition" in row:
         return str(row["condition"])
     split = str(row.get("setting", {}).get("run", {}).get("split", "")).partition(",")[0]
@@ -149,7 +149,7 @@ def markdown(counted_tables: Iterable[dict[str, Any]]) -> str:
         lines += ["|---|---|---:|---|---|---|---:|---:|---:|---|"]
     for name, gap in far:
         place, row = gap["place"], gap["ours"]
-        why = shipped(name).said(place, "explained") or "unexplained"
+        why = shipped(name).remark(place, "explained") or "unexplained"
         rounds = f", {row['rounds']} rounds" if row.get("rounds") else ""
         lines.append(
             f"| {name} | {place.data} | {place.clients} | {place.condition} | {place.method} | {gap['model']} | "
@@ -165,7 +165,7 @@ def plain(counted_tables: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         {**entry, "far": [
             {**vars(gap["place"]), "model": gap["model"], **{k: gap["ours"].get(k) for k in kept},
              "published": gap["published"], "difference": gap["gap"],
-             "explained": shipped(entry["table"]).said(gap["place"], "explained") or None}
+             "explained": shipped(entry["table"]).remark(gap["place"], "explained") or None}
             for gap in entry["far"]
         ]}
         for entry in counted_tables

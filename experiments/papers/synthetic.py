@@ -71,7 +71,7 @@ CONTESTANTS: dict[str, tuple[type[Method], dict[str, Any], dict[str, list[Any]]]
 }  # fmt: skip
 
 
-def one(
+def fit_contestant(
     name: str, settings: Mapping[str, Any], federation: Federation, noise: float, seed: int, rounds: int = ROUNDS
 ) -> Run:
     """One fit; a mean log likelihood's step size is in units of its curvature, 1 / noise^2."""
@@ -86,7 +86,7 @@ def one(
     )  # fmt: skip
 
 
-def found(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
+def estimates(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
     """phi (k, d) and every client's z (J, d), as the fit has left them."""
     phi, clients = run.shared["base.1.weight"].T, run.fitted.federation.clients
     if "z_draws" in run.personal:
@@ -96,7 +96,7 @@ def found(run: Run) -> tuple[torch.Tensor, torch.Tensor]:
 
 def measured(run: Run, made: truth.Truth) -> dict[str, float]:
     """Both of the figure's metrics, and the test error."""
-    phi, z = found(run)
+    phi, z = estimates(run)
     return {
         "principal_angle": truth.principal_angle_distance(made.phi, phi),
         "z_error": truth.effect_error(phi, z, made),
@@ -111,7 +111,7 @@ def choose(name: str, reading: Any, rounds: int = ROUNDS) -> tuple[dict[str, Any
         settings, errors = dict(zip(grid, values, strict=True)), []
         for seed in CHOOSING:
             federation, made = truth.synthetic(seed, reading=reading)
-            errors.append(float(one(name, settings, federation, made.noise, seed, rounds).last()["pm_rmse"]))
+            errors.append(float(fit_contestant(name, settings, federation, made.noise, seed, rounds).last()["pm_rmse"]))
         error = float(np.mean(errors))
         cells.append({**settings, "rmse": error if np.isfinite(error) else None})
     best = min((cell for cell in cells if cell["rmse"] is not None), key=lambda cell: cell["rmse"])
@@ -189,7 +189,7 @@ def run_experiment(
 
     def run_of(name: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
         federation, made = truth.synthetic(seed, reading=reading)
-        return measured(one(name, settings, federation, made.noise, seed, rounds), made)
+        return measured(fit_contestant(name, settings, federation, made.noise, seed, rounds), made)
 
     read_cells(path, setting)  # another experiment's folder is refused before anything is run
     chosen, rows = {}, []

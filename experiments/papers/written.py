@@ -49,7 +49,7 @@ GAP_COLUMNS = ("data", "clients", "condition", "method", "less", "metric", "seed
 
 
 def head_of(row: Mapping[str, Any]) -> str:
-    """Of the columns of a condition and a number of clients."""
+    """The head of the columns of a condition and a number of clients."""
     return ", ".join(filter(None, (f"J = {row['clients']}" if row["clients"] else "", row["condition"])))
 
 

@@ -232,14 +232,14 @@ def _of_mixed(fitted: FittedMixedModel, config: RunConfig, asked: Question) -> p
     reader = fitted.run.fitted.federation.about["reader"]
     column = reader.places.levels.client
     terms = gate.parse(reader.formula)
-    text = {*terms.places, column, asked.group or ""}
+    text = {*terms.places, column, asked.group or "", *reader.more.groups}
     df = _regrouped(table_rows(asked.data, config, text, asked.reading, terms.predictors), asked, column)
     ids = list(fitted.run.ids)
     if not asked.new:
         _check_known(df, column, ids, reader.spellings[column])
     given = None
     if asked.given is not None:
-        used = {*terms.predictors, *(terms.response or ()), *reader.more.columns}
+        used = {*terms.predictors, *(terms.response or ()), *reader.more.columns - reader.more.groups}
         given = _regrouped(table_rows(asked.given, config, text, asked.reading, used), asked, column)
     with torch.random.fork_rng(devices=[]):
         table = fitted.predict(df, "new" if asked.new else "client", asked.interval or INTERVAL, given)

@@ -167,7 +167,7 @@ def _names(folder: Path, paths: list[Path]) -> tuple[str, ...]:
 
 
 def _labels(folder: Path, paths: list[Path]) -> np.ndarray | None:
-    """Of pictures in FOLDER/CLIENT/LABEL, as training data lie; None of others."""
+    """The labels of pictures in FOLDER/CLIENT/LABEL, as training data lie; None of others."""
     labelled = folder.is_dir() and len(paths[0].relative_to(folder).parts) == 3
     return np.array([path.parent.name for path in paths]) if labelled else None
 

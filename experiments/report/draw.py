@@ -62,7 +62,7 @@ def draw_features(
     from hierfl.plots.saving import save_all
 
     config = relocate(config, place)
-    check_there(config.run.data)
+    check_data_exist(config.run.data)
     ready, name = restore(folder, config, progress, trust_code)
     with working("reading the checkpoint", progress):
         run = ready.run(folder / "checkpoint", resume=True, progress=False)
@@ -81,7 +81,7 @@ def draw_features(
         return save_all(folder / "figures", drawn, f"{name} on {facts['data']}, {facts['split']}", "features")
 
 
-def check_there(data: str) -> None:
+def check_data_exist(data: str) -> None:
     """Refuses data of a run that are no longer where they were.
 
     Raises:

@@ -65,10 +65,10 @@ class Section:
     after: Sequence[str] = field(default=())
 
 
-def render(title: str, about: str, sections: Sequence[Section]) -> str:
+def render(title: str, subtitle: str, sections: Sequence[Section]) -> str:
     """The page; whatever text it is given is shown as text."""
     return _template().render(
-        title=title, about=about, sections=sections, script=SCRIPT, policy=POLICY, sorted_rows=SORTED_ROWS
+        title=title, about=subtitle, sections=sections, script=SCRIPT, policy=POLICY, sorted_rows=SORTED_ROWS
     )
 
 

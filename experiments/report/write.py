@@ -61,8 +61,8 @@ def write_report(
         compared = compare_runs([Path(os.path.normpath(run)) for run in runs])
         return [folder / "report.html", *write_comparison(compared, folder)]
     home = Home(folder)
-    if home.is_there:
-        member = Membership.read(home.place_of(study), trust_code=trust_code)
+    if home.is_site_home:
+        member = Membership.read(home.study_folder(study), trust_code=trust_code)
         if place:
             raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate approve")
         with working("drawing from the posterior, writing results", progress):

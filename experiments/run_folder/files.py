@@ -74,6 +74,6 @@ def read_globals(folder: Path) -> list[list[str]]:
 
 
 def versions() -> dict[str, str]:
-    """Of what a result may depend on."""
+    """The versions of what a result may depend on."""
     packages = ("hierfl", "torch", "pyro-ppl", "numpy", "arviz", "scikit-learn")
     return {"python": platform.python_version(), **{name: version(name) for name in packages}}

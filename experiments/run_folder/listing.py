@@ -72,7 +72,7 @@ def _row(run: Path, root: Path) -> Listed:
 
 
 def _rounds_done(run: Path) -> int | None:
-    """Of a run that has not finished, by its checkpoint."""
+    """The rounds done of a run that has not finished, by its checkpoint."""
     try:
         record: Any = json.loads((run / "checkpoint" / "checkpoint.json").read_text())
         number = record["round"]

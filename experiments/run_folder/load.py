@@ -136,10 +136,10 @@ def _check_one_run(folder: Path, config: Configuration, record: Mapping[str, Any
     pairs |= {f"setting {name}": (config.settings.get(name), value) for name, value in settings.items()}
     now, fitted = configured(config), record.get("configured", {})
     pairs |= {k: (now[k] or "-", value or "-") for k, value in fitted.items() if k in now and k not in pairs}
-    for what, (said, kept_value) in pairs.items():
-        if None not in (said, kept_value) and said != kept_value:
+    for what, (configured_as, kept_value) in pairs.items():
+        if None not in (configured_as, kept_value) and configured_as != kept_value:
             raise UserError(
-                f"{folder}: config.toml has the {what} {said}, and the model in {MODEL}/ {kept_value}: one of "
+                f"{folder}: config.toml has the {what} {configured_as}, and the model in {MODEL}/ {kept_value}: one of "
                 "them is of another run, or was changed"
             )
 

@@ -93,8 +93,8 @@ def write_results(
     drawn = federation.task == "classification" and "bins" in run.client_metrics[0]
     bins = run.reliability() if drawn else None
     averaged = run.reliability(averaged=True) if drawn and run.random else None
-    found = run.calibration is not None and run.calibration.powers is not None
-    warm = run.reliability(averaged=run.random, tempered=True) if drawn and found else None
+    is_tempered = run.calibration is not None and run.calibration.powers is not None
+    warm = run.reliability(averaged=run.random, tempered=True) if drawn and is_tempered else None
     clients_of = f"{federation.clients} clients" if federation.clients > 1 else str(federation.ids[0])
     title = f"{name} on {federation.about['data']}, {clients_of}, {federation.about['split']}"
     frames = {"history": run.history, "participation": run.participation, "estimates": estimates,

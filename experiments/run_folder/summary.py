@@ -117,13 +117,13 @@ def make_summary(
 
 
 def _references(run: Run) -> dict[str, str]:
-    """Of a mixed model, the level that the others of each category are compared with."""
+    """The level of a mixed model that the others of each category are compared with."""
     design = run.fitted.method.network
     return references_of(run.fitted.federation.about, design.fixed) if isinstance(design, Design) else {}
 
 
 def _median(sizes: Sequence[int]) -> float | None:
-    """Of the clients that have some; None where none has."""
+    """The median over the clients that have some; None where none has."""
     some = [size for size in sizes if size]
     return median(some) if some else None
 

@@ -29,7 +29,7 @@ class ByClass:
         self._firsts = ends - self.counts
 
     def places(self, client: int, label: int) -> np.ndarray:
-        """Of one client's examples of one class, in their order."""
+        """The places of one client's examples of one class, in their order."""
         first = self._firsts[client, label]
         places: np.ndarray = self._places[first : first + self.counts[client, label]]
         return places

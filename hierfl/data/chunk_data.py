@@ -51,7 +51,7 @@ class ChunkData:
         return None if weights is None else weights[self._index].to(self.federation.dtype)
 
     def weights_at(self, places: Tensor) -> Tensor | None:
-        """Of the examples at these places, of any shape; None for one each."""
+        """The weights of the examples at these places, of any shape; None where each counts one."""
         return None if self.weights is None else self.weights[places]
 
     @property

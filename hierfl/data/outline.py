@@ -15,13 +15,14 @@ from .pool import Task
 
 def outline_of(
     event: Sequence[int], task: Task, classes: int = 0, *, dtype: torch.dtype = torch.float32,
-    mean: np.ndarray | None = None, std: np.ndarray | None = None, about: Mapping[str, Any] | None = None,
+    mean: np.ndarray | None = None, std: np.ndarray | None = None, facts: Mapping[str, Any] | None = None,
 ) -> Federation:  # fmt: skip
     """A federation without clients, from what is known of their data.
 
     Args:
         event: the shape of one input.
-        task, classes, mean, std, about: as of :class:`~hierfl.data.federation.Federation`.
+        task, classes, mean, std: as of :class:`~hierfl.data.federation.Federation`.
+        facts: where the data came from: ``about`` of the federation.
         dtype: of raw inputs; ``torch.uint8`` for images.
     """
     y = torch.zeros(0, dtype=torch.int64 if task == "classification" else torch.float64)
@@ -29,7 +30,7 @@ def outline_of(
     return Federation(
         torch.zeros((0, *event), dtype=dtype), y, [], [], [], nothing, [], task, classes,
         mean=None if mean is None else torch.as_tensor(mean), std=None if std is None else torch.as_tensor(std),
-        about=dict(about or {}), outline=True,
+        about=dict(facts or {}), outline=True,
     )  # fmt: skip
 
 

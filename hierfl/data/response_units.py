@@ -26,7 +26,7 @@ class ResponseUnits(NamedTuple):
 
     @classmethod
     def from_responses(cls, y: np.ndarray, weights: np.ndarray | None = None) -> ResponseUnits:
-        """Of responses (n,); constant ones have standard deviation 1.
+        """Returns the units of responses (n,); constant ones have standard deviation 1.
 
         Args:
             y: the responses.

@@ -89,7 +89,7 @@ class Spellings:
         return cls(choice)  # type: ignore[arg-type]
 
     def __getitem__(self, column: str) -> Spelling:
-        """Of one column."""
+        """Returns what becomes of names in one column."""
         return self.columns.get(column, self.usual)
 
 
@@ -215,7 +215,7 @@ def refused(what: str, groups: list[list[str]], whose: str = "") -> UserError:
 
 
 def _winners(counts: Mapping[str, int], chosen: Collection[str]) -> dict[str, str]:
-    """Of each name that is replaced, the spelling that it gets.
+    """The spelling that each name gets which is replaced.
 
     Args:
         counts: how often each name occurs.

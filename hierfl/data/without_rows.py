@@ -43,7 +43,7 @@ class RowlessFederation(Federation):
 
     @property
     def extent(self) -> tuple[float, float]:
-        """Of the rows that were fitted."""
+        """The extent of the rows that were fitted."""
         return (float(self.x.min()), float(self.x.max())) if len(self.x) else self.known_extent
 
     def examples(self, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,7 +57,7 @@ class RowlessFederation(Federation):
         return super().examples(index)
 
     def digest(self) -> str:
-        """Of the rows that were fitted."""
+        """The digest of the rows that were fitted."""
         return self.known_digest
 
 

@@ -93,7 +93,7 @@ def metrics_of(task: str) -> tuple[Metric, ...]:
 
 
 def names_of(task: str) -> tuple[str, ...]:
-    """Their names."""
+    """The names of the metrics."""
     return tuple(metric.name for metric in metrics_of(task))
 
 

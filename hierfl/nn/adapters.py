@@ -83,7 +83,7 @@ class LowRankHead(LinearHead):
 
     @property
     def matrix_order(self) -> Tensor:
-        """There is none.
+        """Raises an error: outputs are not linear in the numbers of adapters.
 
         Raises:
             UserError: always; outputs are not linear in these numbers.
@@ -93,7 +93,7 @@ class LowRankHead(LinearHead):
         )
 
     def design(self, z: Tensor) -> Tensor:
-        """There is none; see :attr:`matrix_order`."""
+        """Raises an error; see :attr:`matrix_order`."""
         raise UserError(
             "a head with adapters is not linear in its numbers, which curvatures of heads need: head=linear"
         )
@@ -186,20 +186,20 @@ def adaptable(module: nn.Module, names: Sequence[str] = ()) -> list[str]:
     Raises:
         UserError: where there are none, and for a name that has none.
     """
-    found = [
+    adaptable = [
         f"{key}.{word}" if key else word
         for key, part in module.named_modules()
         for kind, word in ADAPTABLE.items()
         if isinstance(part, kind) and getattr(part, word, None) is not None
     ]
-    layers = sorted({key.rpartition(".")[0] for key in found})
-    if not found:
+    layers = sorted({key.rpartition(".")[0] for key in adaptable})
+    if not adaptable:
         raise UserError("adapters are of linear layers, convolutions and attention, and the network has none")
     for name in names:
-        if not any(_within(key, name) for key in found):
+        if not any(_within(key, name) for key in adaptable):
             known = sorted({layer.partition(".")[0] for layer in layers} | set(layers))
             raise unknown("layer to adapt", name, known)
-    return [key for key in found if not names or any(_within(key, name) for name in names)]
+    return [key for key in adaptable if not names or any(_within(key, name) for name in names)]
 
 
 def _within(key: str, name: str) -> bool:

@@ -29,7 +29,7 @@ class ChannelAffine(nn.Module):
         self.weight, self.bias = nn.Parameter(weight), nn.Parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x (n, C, ...)."""
+        """Computes the output for x (n, C, ...)."""
         shape = (-1, *[1] * (x.dim() - 2))
         return x * self.weight.view(shape) + self.bias.view(shape)
 

@@ -143,7 +143,7 @@ class Network:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Of all values, by the module's names."""
+        """The keys of all values, by the module's names."""
         return tuple(self._dims)
 
     def __call__(self, x: Tensor) -> Tensor:

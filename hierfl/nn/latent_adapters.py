@@ -40,7 +40,7 @@ class Moments(nn.Module):
             bias[width:].fill_(LOG_VARIANCE)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x (n, *event)."""
+        """Computes the output for x (n, *event)."""
         return self.layer(x).flatten(1)
 
 

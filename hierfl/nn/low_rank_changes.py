@@ -45,7 +45,8 @@ class LowRankChanges:
 
     @classmethod
     def for_network(cls, network: Network, rank: int, names: Sequence[str] = ()) -> LowRankChanges:
-        """Of all linear layers and convolutions that are trained, or of those that are named or inside of a named one.
+        """Returns the changes of all linear layers and convolutions that are trained, or of the named ones and those
+        inside.
 
         Convolutions of several groups, and the projections inside of attention, are not changed.
 
@@ -61,17 +62,17 @@ class LowRankChanges:
         inside = {
             id(p) for part in module.modules() if isinstance(part, nn.MultiheadAttention) for p in part.modules()
         }  # fmt: skip
-        found = [
+        candidates = [
             key for key, part in module.named_modules()
             if isinstance(part, CHANGEABLE) and id(part) not in inside and getattr(part, "groups", 1) == 1
             and (f"{key}.weight" if key else "weight") in network.shapes
         ]  # fmt: skip
-        if not found:
+        if not candidates:
             raise UserError("the network below the head has no linear layer and no convolution that is trained")
         for name in names:
-            if not any(_within(key, name) for key in found):
-                raise unknown("layer to adapt", name, found)
-        layers = tuple(key for key in found if not names or any(_within(key, name) for name in names))
+            if not any(_within(key, name) for key in candidates):
+                raise unknown("layer to adapt", name, candidates)
+        layers = tuple(key for key in candidates if not names or any(_within(key, name) for name in names))
         changes = cls(network, layers, rank)
         for key, (out, width) in changes.shapes.items():
             if rank > min(out, width):
@@ -183,10 +184,10 @@ class Pass:
             x, b: as for a call.
             outputs: from features to what is kept, and the outputs.
         """
-        seen: dict[str, tuple[Tensor, Tensor]] = {}
+        by_layer: dict[str, tuple[Tensor, Tensor]] = {}
         with torch.enable_grad():
-            kept, f = outputs(self._run(x, b, seen))
-            moved = [seen[layer][0] for layer in self.changes.layers]
+            kept, f = outputs(self._run(x, b, by_layer))
+            moved = [by_layer[layer][0] for layer in self.changes.layers]
             many = f.shape[-1]
             by_output = [
                 torch.autograd.grad(f[..., c].sum(), moved, retain_graph=c < many - 1, allow_unused=True)
@@ -198,11 +199,11 @@ class Pass:
             grads = torch.stack([torch.zeros_like(moved[k]) if g[k] is None else g[k] for g in by_output]).double()
             grads = grads.flatten(3) if grads.dim() > 3 else grads[..., None]
             # (C, S n, out, places) times (S n, places, r)
-            columns.append((grads @ seen[layer][1].double().mT).flatten(2))
+            columns.append((grads @ by_layer[layer][1].double().mT).flatten(2))
         jacobian = torch.cat(columns, -1).unflatten(1, (rows, n)).movedim(0, 2)
         return kept, jacobian
 
-    def _run(self, x: Tensor, b: Tensor, seen: dict[str, tuple[Tensor, Tensor]] | None) -> Tensor:
+    def _run(self, x: Tensor, b: Tensor, by_layer: dict[str, tuple[Tensor, Tensor]] | None) -> Tensor:
         rows, n = x.shape[:2]
         changes, called = self.changes, list[str]()
 
@@ -225,9 +226,9 @@ class Pass:
                 else:
                     moved = own[:, None] @ in_rows
                 moved = moved.flatten(0, 1).reshape(rows * n, -1, *read.shape[2:])  # (S n, out, *places)
-                if seen is not None:
+                if by_layer is not None:
                     more = torch.zeros_like(moved, requires_grad=True)
-                    seen[layer] = more, by_place.detach()
+                    by_layer[layer] = more, by_place.detach()
                     moved = moved + more
                 return out + (moved if pictures else moved.movedim(1, -1))
 
@@ -266,8 +267,8 @@ class Pass:
                     for k in self.changes.layers
                 }
                 expected.append(torch.func.functional_call(self.changes.module, {**self.weights, **changed}, (x[0],)))
-            found, other = self(x, b).double(), torch.stack(expected).double()
-        if float((found - other).abs().max()) > ROUNDING * (1 + float(other.abs().max())):
+            batched, other = self(x, b).double(), torch.stack(expected).double()
+        if float((batched - other).abs().max()) > ROUNDING * (1 + float(other.abs().max())):
             raise _no_example_each(", ".join(self.changes.layers))
 
 

@@ -67,7 +67,7 @@ class WholeModule:
         cls, name: str, module: nn.Module, frozen: Mapping[str, Tensor], own_statistics: Collection[str],
         norms: Mapping[str, Norm],
     ) -> WholeModule:  # fmt: skip
-        """Of a module.
+        """Returns the network of a module.
 
         Args:
             name: of the network.
@@ -114,14 +114,14 @@ class WholeModule:
         return [part for part in self.module.modules() if isinstance(part, _DropoutNd) and part.p > 0]
 
     def __call__(self, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Of one set of weights, {key: (*shape)}, and x (n, *event)."""
+        """Computes the output under one set of weights, {key: (*shape)}, for x (n, *event)."""
         return functional_call(self.module, {**self._beside(weights, x), **weights}, (x,))
 
     def by_batch(
         self, rows: Iterable[Mapping[str, Tensor]], x: Tensor, mask: Tensor | None,
         moments_seen: dict[str, list[Moments]],
     ) -> Tensor:  # fmt: skip
-        """Of one set of weights for each client: batch norm goes by the client's batch, padding left out.
+        """Computes the output under one set of weights for each client: batch norm goes by its batch, padding left out.
 
         Args:
             rows: each client's weights, {key: (*shape)}.
@@ -139,11 +139,11 @@ class WholeModule:
                 norm.seen = []
             try:  # of padding alone nothing is learned, see below
                 y = self(weights, xs[:present] if present else xs)
-                seen = {prefix: norm.seen or [] for prefix, norm in self.norms.items()}
+                recorded = {prefix: norm.seen or [] for prefix, norm in self.norms.items()}
             finally:
                 for norm in self.norms.values():
                     norm.seen = None
-            for prefix, moments in seen.items():
+            for prefix, moments in recorded.items():
                 if len(moments) != 1:
                     raise UserError(
                         f"network {self.name!r} calls its batch norm {prefix.removesuffix('.')!r} {len(moments)} times "

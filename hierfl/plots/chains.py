@@ -67,7 +67,7 @@ def rank(data: Any, which: Which | None = None, ax: Any = None) -> Any:
 
 
 def _colours(data: Any) -> list[str]:
-    """Of the chains."""
+    """The colours of the chains."""
     return [COLOURS[k % len(COLOURS)] for k in range(data.posterior.sizes["chain"])]
 
 

@@ -64,7 +64,7 @@ def intervals(rows: Mapping[str, np.ndarray], share: float, colour: str, ax: Any
 
 
 def rank_bars(chains: np.ndarray, colours: Sequence[str], ax: Any) -> None:
-    """Of each chain (C, D) a histogram of its draws' ranks among all, above its own line."""
+    """Draws for each chain (C, D) a histogram of its draws' ranks among all, above its own line."""
     ranks = rankdata(chains).reshape(chains.shape)
     edges = np.linspace(0.5, chains.size + 0.5, min(BARS, max(2, chains.shape[1] // 5)) + 1)
     level = chains.shape[1] / (len(edges) - 1)

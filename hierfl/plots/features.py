@@ -44,9 +44,9 @@ def feature_map(places: np.ndarray, labels: np.ndarray, what: str, ax: Any = Non
         rest = places[~np.isin(labels, shown)]
         label = f"{len(counts) - len(shown):,} others"
         ax.scatter(rest[:, 0], rest[:, 1], s=size, color=QUIET, linewidth=0, alpha=0.3, label=label)
-    for name, short, colour in zip(shown, short_names(shown), colours, strict=False):
+    for name, short_name, colour in zip(shown, short_names(shown), colours, strict=False):
         own = places[labels == name]
-        ax.scatter(own[:, 0], own[:, 1], s=size, color=colour, linewidth=0, alpha=0.8, label=short)
+        ax.scatter(own[:, 0], own[:, 1], s=size, color=colour, linewidth=0, alpha=0.8, label=short_name)
     ax.set(xticks=[], yticks=[], title=f"Features by {what} (t-SNE)")
     ax.grid(visible=False)
     legend_below(ax)

@@ -55,7 +55,7 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
     values = number_of(data, (name, place), client=False)
     if strange := [who for who in names if who not in sizes]:
         raise UserError(f"no client {strange[0]!r}")
-    labels = [f"{short}  (n = {sizes[who]})" for short, who in zip(short_names(names), names, strict=True)]
+    labels = [f"{short_name}  (n = {sizes[who]})" for short_name, who in zip(short_names(names), names, strict=True)]
     rows = {label: values.sel(client=who, drop=True) for label, who in zip(labels, names, strict=True)}
     prior = dataset(data, "prior") if "prior" in group_names(data) else {}
     if not _of_model(data) and name in prior:

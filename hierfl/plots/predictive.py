@@ -130,7 +130,8 @@ def _histogram(row: np.ndarray, edges: np.ndarray) -> np.ndarray:
     ),
 )  # fmt: skip
 def predictive_check_by_client(data: Any, ax: Any = None, most: int = MAX_NAMED_CLIENTS) -> Any:
-    """Of each client a mean of its data beside what its model's draws give, with their central 90 %; the axis.
+    """Draws each client's mean of the data beside what its model's draws give, with their central 90 %; returns the
+    axis.
 
     The mean is of the response; of labels, of being the one that the client has most of.
 
@@ -164,7 +165,7 @@ def predictive_check_by_client(data: Any, ax: Any = None, most: int = MAX_NAMED_
 
 
 def _responses(posterior: Posterior) -> Iterator[Drawing]:
-    """Of predictions of a response that is no label."""
+    """The responses of predictions whose response is no label."""
     if posterior.predicted and not np.issubdtype(posterior.data.observed_data["y"].dtype, np.integer):
         yield "residuals", {"data": posterior.data}
 

@@ -82,7 +82,9 @@ class Residuals:
 
     @classmethod
     def from_residuals(cls, r: Tensor, sd: Tensor, mask: Tensor | None) -> Residuals:
-        """Of residuals (S, n), with the noise's standard deviation (S,); a row is padded where the mask is False."""
+        """Returns the statistics of residuals (S, n), with the noise's sd (S,); a row is padded where the mask is
+        False.
+        """
         r = r.double()
         present = torch.ones_like(r) if mask is None else mask.double()
         n = present.sum(-1)
@@ -111,8 +113,8 @@ class Population:
 
     def shrinkage(self, r: Residuals, log_s: Tensor) -> Tensor:
         """tau^2 / (tau^2 + sigma^2 s^2 / n): the share of a mean residual that is m_j, for log s (S, G)."""
-        seen = r.n[:, None] * self.tau.square()
-        return seen / (seen + (2 * (r.log_sd[:, None] + log_s)).exp())
+        by_data = r.n[:, None] * self.tau.square()
+        return by_data / (by_data + (2 * (r.log_sd[:, None] + log_s)).exp())
 
     def log_joint(self, r: Residuals, log_s: Tensor) -> Tensor:
         """log p(r_j, l_j) with m_j integrated out, (S, G)."""
@@ -184,7 +186,7 @@ class Given:
 
     @property
     def sd(self) -> Tensor:
-        """Their standard deviations, (S, 2)."""
+        """The standard deviations of both, (S, 2)."""
         centre, variance = self.shift
         away = centre - self.mean[:, :1]
         of_shift = self._expected(variance + away.square())
@@ -192,7 +194,7 @@ class Given:
 
     @property
     def score(self) -> Tensor:
-        """Of the log evidence by nu, log tau, mu and log omega, by Fisher's identity: (S, 4)."""
+        """The derivative of the log evidence by nu, log tau, mu and log omega, by Fisher's identity: (S, 4)."""
         nu, mu = self.population.location.double()
         tau2, omega2 = self.population.tau.square(), self.population.omega.square()
         centre, variance = self.shift
@@ -206,8 +208,8 @@ class Given:
         b, n = self._expected(self.shrinkage), self.residuals.n
         tau2, omega2 = self.population.tau.square(), self.population.omega.square()
         about_l = torch.where(n > 0, 2 * (n - 1) + 2 * (1 - b).square(), 0.0)
-        seen = omega2 * about_l / (1 + omega2 * about_l)
-        return torch.stack([b / tau2, 2 * b.square(), seen / omega2, 2 * seen.square()], -1)
+        share = omega2 * about_l / (1 + omega2 * about_l)
+        return torch.stack([b / tau2, 2 * b.square(), share / omega2, 2 * share.square()], -1)
 
     def draws(self, u: Tensor, z: Tensor) -> Tensor:
         """Draws of (m_j, l_j), (K, S, 2), for uniforms and normals (K, S)."""

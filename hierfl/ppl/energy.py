@@ -51,7 +51,7 @@ class Energy(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Of the draws."""
+        """The mean of the draws."""
         return self.draws.mean
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008

@@ -27,7 +27,7 @@ class FrozenFeatures:
 
     @classmethod
     def from_inputs(cls, x: Tensor, moving: frozenset[str], values: Mapping[str, Tensor]) -> FrozenFeatures:
-        """Of inputs that are shown whole, (S, n, *event), under these values."""
+        """Returns the features of inputs that are shown whole, (S, n, *event), under these values."""
         frozen = cls(moving, lambda network: network.apply(network.parameters_from(values), x))
         frozen.show(x)
         return frozen

@@ -81,7 +81,7 @@ class LabelShares(TorchDistribution):
         return self.log_pooled.softmax(-1)
 
     @cached_property
-    def seen(self) -> Tensor:
+    def observed(self) -> Tensor:
         """Whether a class was seen, (*batch, C)."""
         return self.n > 0
 
@@ -99,8 +99,8 @@ class LabelShares(TorchDistribution):
     def _sets(self) -> tuple[Tensor, Tensor]:
         """log P(A > O | a), (*batch, C sizes), and P(c in A | a, O), (*batch, C sizes, C)."""
         m = self.alpha / self.alpha.sum(-1, keepdim=True)
-        weight_seen = torch.where(self.seen, m, 0.0).sum(-1, keepdim=True)
-        unseen = (~self.seen).sum(-1, keepdim=True).double()
+        weight_seen = torch.where(self.observed, m, 0.0).sum(-1, keepdim=True)
+        unseen = (~self.observed).sum(-1, keepdim=True).double()
         weight_unseen = 1 - weight_seen
         k = self.sizes - (self.classes - unseen)
         both = weight_seen * binomial(unseen, k) + weight_unseen * binomial(unseen - 1, k - 1)
@@ -111,7 +111,7 @@ class LabelShares(TorchDistribution):
         inside = (weight_seen[..., None] + own) * with_one + (weight_unseen[..., None] - own) * with_two
         inside = inside / both.clamp_min(torch.finfo(both.dtype).tiny)[..., None]
         whole = binomial(torch.full_like(self.sizes, self.classes - 1.0), self.sizes - 1)
-        return (both / whole).log(), torch.where(self.seen[..., None, :], 1.0, inside.clamp(0, 1))
+        return (both / whole).log(), torch.where(self.observed[..., None, :], 1.0, inside.clamp(0, 1))
 
     @cached_property
     def concentration(self) -> Tensor:
@@ -123,9 +123,9 @@ class LabelShares(TorchDistribution):
         """log kappa_a p(n_j | a) of counts in one order, (*batch, C sizes); minus infinity where a is impossible."""
         s, n = self.concentration, self.n
         total = n.sum(-1, keepdim=True)
-        terms = torch.where(self.seen, torch.lgamma(n + self.alpha) - torch.lgamma(self.alpha), 0.0)
+        terms = torch.where(self.observed, torch.lgamma(n + self.alpha) - torch.lgamma(self.alpha), 0.0)
         log_density = self._sets[0] + torch.lgamma(s) - torch.lgamma(total + s) + terms.sum(-1, keepdim=True)
-        possible = self.sizes >= self.seen.sum(-1, keepdim=True)
+        possible = self.sizes >= self.observed.sum(-1, keepdim=True)
         return torch.where(possible, self.log_kappa.double() + log_density, -torch.inf)
 
     @property
@@ -166,20 +166,20 @@ class LabelShares(TorchDistribution):
         which, branch, rest = u[..., 0], u[..., 1], u[..., 2:]
         order, g, small = rest[..., :c], rest[..., c : 2 * c], rest[..., 2 * c :]
         at = (self.sizes_given.cumsum(-1) < which[..., None]).sum(-1).clamp_max(c - 1)
-        missing = at + 1 - self.seen.sum(-1)  # (K, *batch): classes of the set that were not seen
+        missing = at + 1 - self.observed.sum(-1)  # (K, *batch): classes of the set that were not seen
         m = self.alpha / self.alpha.sum(-1, keepdim=True)
         # a set with a probability in proportion to its pooled shares: any, or any with a class that is drawn by share
-        weight = torch.where(self.seen, m, 0.0).sum(-1)
-        unseen = (~self.seen).sum(-1).double()
+        weight = torch.where(self.observed, m, 0.0).sum(-1)
+        unseen = (~self.observed).sum(-1).double()
         anyone = weight * binomial(unseen, missing.double())
         chosen = (1 - weight) * binomial(unseen - 1, missing.double() - 1)
-        by_share = torch.where(self.seen, 0.0, m).cumsum(-1)
+        by_share = torch.where(self.observed, 0.0, m).cumsum(-1)
         position = branch * (anyone + chosen)
         within = ((position - anyone) / chosen.clamp_min(torch.finfo(m.dtype).tiny)).clamp(0, 1)
         first = (by_share < (within * by_share[..., -1])[..., None]).sum(-1).clamp_max(c - 1)
-        leads = (position > anyone)[..., None] & (torch.arange(c, device=m.device) == first[..., None]) & ~self.seen
-        rank = torch.where(leads, -1.0, torch.where(self.seen, 2.0, order)).argsort(-1).argsort(-1)
-        present = self.seen | (rank < missing[..., None])
+        leads = (position > anyone)[..., None] & (torch.arange(c, device=m.device) == first[..., None]) & ~self.observed
+        rank = torch.where(leads, -1.0, torch.where(self.observed, 2.0, order)).argsort(-1).argsort(-1)
+        present = self.observed | (rank < missing[..., None])
         return torch.where(present, log_gammas(self.n + self.alpha, g, small), -torch.inf).softmax(-1)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008

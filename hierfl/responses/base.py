@@ -27,7 +27,7 @@ class Rows(Protocol):
 
     @property
     def trials(self) -> Tensor | None:
-        """Of which the response counts the successes."""
+        """The trials of which the response counts the successes."""
 
     @property
     def known(self) -> Tensor | None:
@@ -241,7 +241,7 @@ class Response:
     def slope_and_weight(
         self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows
     ) -> tuple[Tensor, Tensor]:
-        """Of log p(y | eta): its derivative in eta, and minus its second one."""
+        """The derivative of log p(y | eta) in eta, and minus its second one."""
         raise NotImplementedError
 
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
@@ -281,7 +281,7 @@ class Response:
         return mean
 
     def level_probabilities(self, fn: Any) -> Tensor:
-        """Of p(y | eta) the probability of each level, (..., K)."""
+        """The probability of each level under p(y | eta), (..., K)."""
         raise NotImplementedError
 
     def in_table_numbers(self, y: Tensor) -> Tensor:

@@ -75,7 +75,8 @@ class BetaResponse(Response):
         return pace * pull, spread - pace * (rest - mean) * pull
 
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
-        """Of a parabola that lies below everywhere: no second derivative is steeper (Boehning and Lindsay, 1988).
+        """The weight of a parabola that lies below everywhere: no second derivative is steeper (Boehning and Lindsay,
+        1988).
 
         a^2 psi'(a) <= a + 1, so that the first part of the weight is at most phi / 4 + 1, and the gamma functions'
         share of the second one is never above zero.
@@ -89,6 +90,6 @@ class BetaResponse(Response):
 
 
 def _log_odds(y: Tensor) -> Tensor:
-    """Of shares; those of rows that fill a batch up are 0."""
+    """The log odds of shares; those of rows that fill a batch up are 0."""
     inside = torch.where((y > 0) & (y < 1), y, 0.5)
     return inside.log() - torch.log1p(-inside)

@@ -37,7 +37,7 @@ class BetaBinomial(CountDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Of the successes."""
+        """The mean of the successes."""
         return (self.trials * self.eta.sigmoid()).expand(self.batch_shape)
 
     @property

@@ -40,7 +40,7 @@ class LinkedBinomial(CountDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Of the successes."""
+        """The mean of the successes."""
         return (self.trials * self.log_success.exp()).expand(self.batch_shape)
 
     @property

@@ -114,7 +114,7 @@ class WithFormulas(Response):
         return own_numbers
 
     def at_bound(self, name: str, value: float) -> str:
-        """Of a number without a formula."""
+        """Returns whether a number without a formula is at its bound."""
         return "" if name.partition(":")[0] in self.groupings else super().at_bound(name, value)
 
 

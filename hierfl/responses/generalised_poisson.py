@@ -24,7 +24,7 @@ MOST_GENERATIONS = 10_000
 
 
 class GeneralisedPoisson(CountDistribution):
-    """Of mean exp(eta) and variance exp(eta) (1 + dispersion).
+    """The generalised Poisson distribution of mean exp(eta) and variance exp(eta) (1 + dispersion).
 
     Args:
         eta: (..., S, n).

@@ -21,7 +21,7 @@ from .gamma_ratios import rising
 
 
 class NegativeBinomial1(CountDistribution):
-    """Of mean mu = exp(eta) and variance mu (1 + dispersion).
+    """The negative binomial distribution of mean mu = exp(eta) and variance mu (1 + dispersion).
 
     Args:
         eta: (..., S, n).

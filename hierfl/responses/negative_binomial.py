@@ -19,7 +19,7 @@ from .gamma_ratios import rising
 
 
 class NegativeBinomial(CountDistribution):
-    """Of mean exp(eta) and variance mean + mean^2 / size.
+    """The negative binomial distribution of mean exp(eta) and variance mean + mean^2 / size.
 
     Args:
         eta: (..., S, n).

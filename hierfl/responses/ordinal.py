@@ -46,12 +46,12 @@ class CumulativeLogit(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Of the level's number."""
+        """The mean of the level's number."""
         return 1 + sum(((self.eta - c).sigmoid() for c in thresholds(self.gaps)), torch.zeros_like(self.eta))
 
     @property
     def variance(self) -> Tensor:
-        """Of the level's number."""
+        """The variance of the level's number."""
         above = [(self.eta - c).sigmoid() for c in thresholds(self.gaps)]  # P(y > k)
         square = sum(((2 * k + 3) * p for k, p in enumerate(above)), torch.ones_like(self.eta))
         return (square - self.mean.square()).clamp_min(0)
@@ -66,7 +66,7 @@ class CumulativeLogit(TorchDistribution):
 
     @property
     def probabilities(self) -> Tensor:
-        """Of each level, (..., S, n, K)."""
+        """The probabilities of each level, (..., S, n, K)."""
         edges = [-torch.inf, *thresholds(self.gaps), torch.inf]
         levels = []
         for low, high in pairwise(torch.broadcast_to(torch.as_tensor(c).to(self.eta), self.eta.shape) for c in edges):

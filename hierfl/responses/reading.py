@@ -30,7 +30,7 @@ class Observed:
 
     @property
     def levels(self) -> int:
-        """Of an ordinal response, else 0."""
+        """The number of levels of an ordinal response, else 0."""
         return len(self.labels)
 
 
@@ -54,7 +54,7 @@ class Cells:
 
     @classmethod
     def from_formulae(cls, response: Any, order: Sequence[Any] | None) -> Cells:
-        """Of formulae's response."""
+        """Returns the cells of formulae's response."""
         return cls(
             response.name, response.kind, np.asarray(response.design_matrix), response.levels or (), order
         )  # fmt: skip

@@ -32,7 +32,7 @@ class Serial:
 
     @classmethod
     def from_correlation(cls, correlation: Any) -> Serial | None:
-        """Of a :class:`~hierfl.data.formula.correlation.Correlation`; None for none."""
+        """Returns the correlation that a :class:`~hierfl.data.formula.correlation.Correlation` says; None for none."""
         if correlation is None:
             return None
         least = {"ar1": -1.0, "car1": 0.0}

@@ -26,7 +26,7 @@ from .gamma_ratios import rising
 
 
 class StudentT(TorchDistribution):
-    """Of location eta.
+    """Student's t distribution of location eta.
 
     Args:
         eta: (..., S, n).
@@ -125,7 +125,7 @@ class StudentTResponse(Response):
         return self.spread
 
     def width(self, values: Mapping[str, Tensor]) -> Tensor | None:
-        """Of the peak: the standard deviation of a normal with its curvature."""
+        """The width of the peak: the standard deviation of a normal with its curvature."""
         return self.scale(values) / (1 + 1 / self.df(values)).sqrt()
 
     def scale(self, values: Mapping[str, Tensor]) -> Tensor:
@@ -149,7 +149,7 @@ class StudentTResponse(Response):
         return counts * (y - eta), counts * (1 - over) / (1 + over)
 
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
-        """Of the normal's of the variance that is expected given y."""
+        """The weight of the normal with the variance that is expected given y."""
         more = 1 + 1 / self.df(values)
         return more / self.scale(values).square() / (1 + self._over(eta, y, values))
 

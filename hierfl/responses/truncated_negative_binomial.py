@@ -98,7 +98,9 @@ class TruncatedNegativeBinomialResponse(AboveZeroResponse):
         return slope - at.unseen * at.pace, weight + at.bend
 
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
-        """Of the negative binomial's, of what was seen and of as many zeros as were not (Dempster, Laird and Rubin)."""
+        """The negative binomial's weight, of what was seen and of as many zeros as were not (Dempster, Laird and
+        Rubin).
+        """
         at = _Zeros.at_predictor(eta, values["log_size"].exp())
         return self._counts.slope_and_weight(eta, y, values, rows)[1] + at.unseen * at.quickens
 

@@ -38,7 +38,7 @@ class Weibull(Survival):
 
     @property
     def mean(self) -> Tensor:
-        """Of the time."""
+        """The mean of the time."""
         scale = (self.c - self.eta) / self.log_k.exp() - self.c
         return (scale + torch.lgamma(1 + (-self.log_k).exp())).exp()
 

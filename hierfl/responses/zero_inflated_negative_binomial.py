@@ -82,7 +82,7 @@ class ZeroInflatedNegativeBinomialResponse(CountResponse):
         return counted * slope, counted * (weight - (1 - counted) * slope.square())
 
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
-        """Of the negative binomial's, as often as y is thought to be one."""
+        """The negative binomial's weight, as often as y is thought to be one."""
         return self.counted(eta, y, values) * self._counts.slope_and_weight(eta, y, values, rows)[1]
 
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

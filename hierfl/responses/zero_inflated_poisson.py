@@ -79,7 +79,7 @@ class ZeroInflatedPoissonResponse(CountResponse):
         return y - counted * rate, counted * rate * (1 - (1 - counted) * rate)
 
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
-        """Of the Poisson's, as often as y is thought to be one."""
+        """The Poisson's weight, as often as y is thought to be one."""
         return self.counted(eta, y, values) * eta.exp()
 
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

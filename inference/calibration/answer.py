@@ -52,7 +52,7 @@ def answers(fitted: Fitted, question: Question, chunk: int) -> tuple[Answer, lis
     rows, sets = _rows(fitted, question, chunk)
     sizes = np.array(fitted.federation.sizes("validation"))
     by_client = [
-        _added(question, [_one(own, j) for own in rows], sets and _one(sets, j), sizes[j : j + 1]).sums
+        _added(question, [_client_rows(own, j) for own in rows], sets and _client_rows(sets, j), sizes[j : j + 1]).sums
         for j in range(fitted.federation.clients)
     ]
     return _added(question, rows, sets, sizes), by_client
@@ -68,7 +68,7 @@ def _rows(fitted: Fitted, question: Question, chunk: int) -> tuple[list[dict[str
     return rows, evaluate_personal(fitted, question.split, chunk, question.draws[-1:], of_sets)[0]
 
 
-def _one(rows: Rows, client: int) -> Rows:
+def _client_rows(rows: Rows, client: int) -> Rows:
     return {name: value[client : client + 1] for name, value in rows.items()}
 
 

@@ -96,7 +96,9 @@ def questions_of(options: Options, *, random: bool) -> list[Question]:
 
 
 def calibrated_form(options: Options, *, random: bool) -> StateForm:
-    """Of what clients are told in the end, see :attr:`~hierfl.inference.calibration.calibrate.Calibration.tensors`."""
+    """The form of what clients get in the end, see
+    :attr:`~hierfl.inference.calibration.calibrate.Calibration.tensors`.
+    """
     kinds = 2 if random else 1
     form: StateForm = {} if options.calibrate == "none" else {"powers": ((kinds,), torch.float64)}
     return {**form, **({"threshold": ((), torch.float64)} if options.conformal else {})}

@@ -129,12 +129,12 @@ class Engine(Protocol):
 
     @property
     def task(self) -> str:
-        """Of their data: "classification" or "regression"."""
+        """The task of the clients' data: "classification" or "regression"."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Of what they send."""
+        """The device of what the clients send."""
         ...
 
     @property
@@ -205,7 +205,7 @@ class Engine(Protocol):
         ...
 
     def form(self) -> StateForm:
-        """Of what :meth:`state` gives."""
+        """The form of what :meth:`state` gives."""
         ...
 
     def load(self, state: Mapping[str, Tensor]) -> None:

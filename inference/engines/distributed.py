@@ -97,7 +97,7 @@ class DistributedEngine:
         self.plate.groups = [set(self._mine(group)) for group in client_groups(self.ids, self.options)]
         self.plate.begin(shared, initial, exchange)
 
-    def _here(self, broadcast: Broadcast) -> Broadcast:
+    def _for_this_rank(self, broadcast: Broadcast) -> Broadcast:
         """What concerns this rank's clients."""
         used = broadcast.used
         return replace(broadcast, used=None if used is None else used[self.index.to(used.device)])
@@ -108,7 +108,7 @@ class DistributedEngine:
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         """See :class:`~hierfl.inference.engines.base.Engine`: one reduction for each type of number."""
         mine = Plan(self._mine(plan.reporting), self._mine(plan.training))
-        own, clients = self.plate.collected(self._here(broadcast), mine), len(self.ids)
+        own, clients = self.plate.collected(self._for_this_rank(broadcast), mine), len(self.ids)
         numbers = {
             "\0status": self.ranks.scatter(own.status.long(), self.index, clients),
             "\0who": self.ranks.scatter(own.diverged.long(), self.index, clients),
@@ -187,7 +187,7 @@ class DistributedEngine:
 
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
         """See :class:`~hierfl.inference.engines.base.Engine`: a rank tests the global model on its part of the pool."""
-        fitted = self.plate.fitted(self._here(broadcast))
+        fitted = self.plate.fitted(self._for_this_rank(broadcast))
         clients = [self._of_all(rows) for rows in evaluate_personal(fitted, split, self.plate.chunk, draws)]
         everyone: MetricSums | None = None
         if self.method.has_global_model:
@@ -204,11 +204,11 @@ class DistributedEngine:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         check_enough(self.federation.sizes(question.split), question.split, self.options)
         if self.options.masked:
-            fitted = self.plate.fitted(self._here(broadcast))
+            fitted = self.plate.fitted(self._for_this_rank(broadcast))
             own_answer, digits, nothing = answer_digits(fitted, question, self.plate.chunk, len(self.ids))
             added = answer_sums(unmarked(decoded(self.ranks.sum(digits), nothing, len(self.ids))))
         else:
-            own_answer = self.plate.calibration(self._here(broadcast), question)
+            own_answer = self.plate.calibration(self._for_this_rank(broadcast), question)
             added = answer_sums(self.ranks.sum(flat_answer(own_answer.sums)))
         own = {
             k: self.ranks.scatter(torch.as_tensor(v), self.index, len(self.ids)) for k, v in own_answer.clients.items()
@@ -234,15 +234,15 @@ class DistributedEngine:
 
     def client_summary(self, broadcast: Broadcast) -> State:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
-        own = self.plate.client_summary(self._here(broadcast))
+        own = self.plate.client_summary(self._for_this_rank(broadcast))
         return self.ranks.sum({k: self.ranks.scatter(v, self.index, len(self.ids)) for k, v in own.items()})
 
     def fitted(self, broadcast: Broadcast) -> Fitted:
         """What this rank's clients predict with."""
-        return self.plate.fitted(self._here(broadcast))
+        return self.plate.fitted(self._for_this_rank(broadcast))
 
     def result(self, broadcast: Broadcast, calibrated: State | None = None) -> Fitted:
-        """Of all clients on the first rank; of its own on another."""
+        """The result of all clients on the first rank; that of its own on another."""
         own = self.fitted(broadcast)
         personal, copies = (self.ranks.collect(rows, self.shards) for rows in (own.personal, own.copies))
         if not self.leads:
@@ -253,7 +253,7 @@ class DistributedEngine:
 
     def state(self, broadcast: Broadcast) -> State:
         """All clients' on the first rank, as a plate's; the others give nothing."""
-        return self.ranks.collect(self.plate.state(self._here(broadcast)), self.shards)
+        return self.ranks.collect(self.plate.state(self._for_this_rank(broadcast)), self.shards)
 
     def form(self) -> StateForm:
         """As a plate's of all clients: a run may go on with another number of ranks, or with one plate."""

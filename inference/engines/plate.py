@@ -73,7 +73,7 @@ class PlateEngine:
 
     @property
     def task(self) -> str:
-        """Of the data."""
+        """The task of the data."""
         return self.federation.task
 
     @property
@@ -82,7 +82,7 @@ class PlateEngine:
         return self.federation.device
 
     def agree(self, wish: bool) -> bool:
-        """There is no one else."""
+        """Returns the wish: there is no other process."""
         return wish
 
     def template(self) -> Batch:

@@ -44,7 +44,7 @@ class Ranks:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         if not dist.is_initialized():
-            with _all_here():
+            with _lost_rank_errors():
                 dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
@@ -54,7 +54,7 @@ class Ranks:
         for dtype in sorted({v.dtype for v in values.values()}, key=str):
             names = sorted(k for k, v in values.items() if v.dtype == dtype)
             flat = torch.cat([values[k].reshape(-1) for k in names]).to(self.device)
-            with _all_here():
+            with _lost_rank_errors():
                 dist.all_reduce(flat)
             parts = flat.split([values[k].numel() for k in names])
             totals |= {k: part.view(values[k].shape) for k, part in zip(names, parts, strict=True)}
@@ -63,7 +63,7 @@ class Ranks:
     def agree(self, wish: bool) -> bool:
         """What the first rank wishes."""
         flag = torch.tensor([wish], dtype=torch.uint8, device=self.device)
-        with _all_here():
+        with _lost_rank_errors():
             dist.broadcast(flag, 0)
         return bool(flag)
 
@@ -79,14 +79,14 @@ class Ranks:
         for name, value in sorted(rows.items()):
             own = value.contiguous().to(self.device)
             if self.rank:
-                with _all_here():
+                with _lost_rank_errors():
                     dist.send(own, 0)
                 continue
             whole = own.new_empty((clients, *own.shape[1:]), device=value.device)
             for rank, index in enumerate(rows_of_ranks):
                 part = own if rank == 0 else own.new_empty((len(index), *own.shape[1:]))
                 if rank:
-                    with _all_here():
+                    with _lost_rank_errors():
                         dist.recv(part, rank)
                 whole[torch.tensor(index, device=value.device)] = part.to(value.device)
             whole_values[name] = whole
@@ -100,7 +100,7 @@ class Ranks:
 
 
 @contextmanager
-def _all_here() -> Iterator[None]:
+def _lost_rank_errors() -> Iterator[None]:
     """What torch raises where another rank has gone becomes one line."""
     try:
         yield

@@ -79,7 +79,7 @@ class ClientModule(nn.Module):
         self.scale, self.units = scale, units
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of raw inputs, (n, *event).
+        """Computes the responses of raw inputs, (n, *event).
 
         Raises:
             UserError: for inputs that are no tensor or of another shape, and for pixels from 0 to 1 where the pool's
@@ -153,7 +153,7 @@ def client_module(fitted: Fitted, row: int, draws: int) -> ClientModule:
     spied.network = replace(network, base=_spied(network.base, called), head=_spied_head(network.head, called))
     x = _inputs(fitted)
     _, sites = replace(fitted, method=spied).personal_sites(
-        [row], Batch(*_seen(fitted, x), None, federation.template().n), draws
+        [row], Batch(*_inputs_and_targets(fitted, x), None, federation.template().n), draws
     )
     fn = response(sites).fn
     wanted = predictions(fn, federation.task, federation.units)
@@ -181,7 +181,7 @@ def _inputs(fitted: Fitted) -> Tensor:
     return (federation.mean + federation.std * torch.randn(shape, generator=rng)).to(x)
 
 
-def _seen(fitted: Fitted, x: Tensor) -> tuple[Tensor, Tensor]:
+def _inputs_and_targets(fitted: Fitted, x: Tensor) -> tuple[Tensor, Tensor]:
     federation = fitted.federation
     return federation.inputs(x)[None], federation.targets(torch.zeros((1, len(x)), dtype=federation.y.dtype))
 

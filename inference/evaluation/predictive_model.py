@@ -48,11 +48,11 @@ class PredictiveModel(JointModel, Protocol):
         ...
 
     def new_client_terms(self, personal: State) -> State:
-        """Of each client, what the next one begins with."""
+        """The values of each client that the next one begins with."""
         ...
 
     def init_new_client(self, means: State, initial: State, personal: State) -> State:
-        """Where it begins."""
+        """The values that a new client begins with."""
         ...
 
     def summary_terms(self, fitted: Any) -> State:

@@ -71,7 +71,7 @@ def evaluate_protocols(
 
 
 def row(protocol: str, kind: str, shares: str, metrics: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Of the table."""
+    """The row of the table."""
     metrics_over_clients = over_clients(metrics, "classification")
     entries = {"protocol": protocol, "predictions": kind, "shares": shares, "transductive": shares == "test"}
     return {**entries, **{name: metrics_over_clients.get(name) for name in names_of("classification")}}
@@ -99,14 +99,14 @@ class GlobalModel:
     Attributes:
         fitted: the state.
         index: rows of the pool, (N,), sorted.
-        said: log p(y | x), (N, C).
+        log_probabilities: log p(y | x), (N, C).
         population: of label shares, learned from the clients' counts.
         neutral: shares for which the global model predicts, (C,).
     """
 
     fitted: Fitted
     index: Tensor
-    said: Tensor
+    log_probabilities: Tensor
     population: LabelShares
     neutral: Tensor
 
@@ -136,7 +136,7 @@ class GlobalModel:
 
     def of_rows(self, index: Tensor) -> Tensor:
         """log p(y | x) of rows of the pool, of any shape."""
-        return self.said[torch.searchsorted(self.index, index)]
+        return self.log_probabilities[torch.searchsorted(self.index, index)]
 
     def shares(self, shares: str) -> Tensor:
         """pi_j, (J, C), or draws of it, (K, J, C)."""

@@ -87,12 +87,12 @@ class Trace:
 
     @property
     def numbers_per_client(self) -> int:
-        """Of a client's latents together."""
+        """The numbers of a client's latents together."""
         return sum(math.prod(latent.event_shape) for latent in self.latents.values() if not latent.per_example)
 
     @property
     def numbers_per_example(self) -> int:
-        """Of an example's latents together."""
+        """The numbers of an example's latents together."""
         return sum(math.prod(latent.event_shape) for latent in self.latents.values() if latent.per_example)
 
     @property

@@ -23,7 +23,7 @@ class ClassCounts(SetValue):
         name: the value, (C,).
     """
 
-    def found(self, chunk: ClientChunk, old: Tensor) -> Tensor:
+    def new_value(self, chunk: ClientChunk, old: Tensor) -> Tensor:
         """The rows' counts."""
         counts = torch.from_numpy(chunk.federation.by_class.counts[chunk.clients])
         return send(counts, old.device, old.dtype).view_as(old)

@@ -23,7 +23,7 @@ class ClassTree(SetValue):
         name: the value, (C, C - 1).
     """
 
-    def found(self, chunk: ClientChunk, old: Tensor) -> Tensor:
+    def new_value(self, chunk: ClientChunk, old: Tensor) -> Tensor:
         """The rows' trees."""
         features = class_features(chunk)
         return class_tree(features.sums / features.counts.clamp_min(1)[..., None], features.counts > 0).view_as(old)

@@ -28,7 +28,7 @@ class SetValue:
         """The value that is set."""
         return (self.name,)
 
-    def found(self, chunk: ClientChunk, old: Tensor) -> Tensor:
+    def new_value(self, chunk: ClientChunk, old: Tensor) -> Tensor:
         """The new rows (S, 1, *shape), in place of ``old``."""
         raise NotImplementedError
 
@@ -37,7 +37,7 @@ class SetValue:
         if self.name not in chunk.values:
             raise UserError(f"{type(self).__name__} sets {self.name!r}, which personal() does not declare")
         old = chunk.values[self.name]
-        new = self.found(chunk, old)
+        new = self.new_value(chunk, old)
         if new.shape != old.shape:
             raise ValueError(f"formula for {self.name}: shape {tuple(new.shape)}, expected {tuple(old.shape)}")
         return chunk.put({self.name: new})
@@ -54,6 +54,6 @@ class ClosedForm(SetValue):
 
     formula: Callable[[State], Tensor]
 
-    def found(self, chunk: ClientChunk, old: Tensor) -> Tensor:
+    def new_value(self, chunk: ClientChunk, old: Tensor) -> Tensor:
         """By formula."""
         return self.formula(chunk.view)

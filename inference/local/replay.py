@@ -103,7 +103,7 @@ class Replayed:
 
 
 class _Recording:
-    """Of one shape: where inputs, noise and results lie."""
+    """A recording of one shape: where inputs, noise and results lie."""
 
     def __init__(self, function: Function, inputs: Sequence[Tensor | None], noise: HeldNoise) -> None:
         self.function, self.noise, self.new = function, noise, True

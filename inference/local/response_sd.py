@@ -16,6 +16,6 @@ from .closed_form import SetValue
 class OwnResponseSd(SetValue):
     """s_j^2 = E_q (y - E[y | x, w_j])^2, a mean over the client's training examples: the M-step of its own variance."""
 
-    def found(self, chunk: ClientChunk, old: Tensor) -> Tensor:
+    def new_value(self, chunk: ClientChunk, old: Tensor) -> Tensor:
         """(S, 1)."""
         return mean_squared_residuals(chunk).sqrt().clamp_min(LEAST_SD).view_as(old)

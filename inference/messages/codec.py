@@ -58,7 +58,7 @@ class Quantise:
 
     @property
     def bits(self) -> int:
-        """Of one number."""
+        """The bits of one number."""
         return (2 * self.levels).bit_length()
 
     def length(self, d: int, itemsize: int) -> int:

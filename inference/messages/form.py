@@ -83,7 +83,7 @@ def not_negative(value: Tensor) -> Tensor:
 
 
 def some_weight(weight: Tensor) -> Tensor:
-    """Of weights (S, C) none is below zero, and at least one is above."""
+    """Returns where no weight (S, C) is below zero and at least one is above."""
     return (weight >= 0) & (weight.amax(-1, keepdim=True) > 0)
 
 

@@ -45,7 +45,7 @@ def opened_sums(sums: Sums, forms: Mapping[str, Form], sites: int) -> Sums:
 
 
 def masked_bytes(forms: Mapping[str, Form]) -> int:
-    """Of one client's masked message: words, and three counts.
+    """The bytes of one client's masked message: words, and three counts.
 
     Args:
         forms: {group: form} of what is sent.

@@ -103,7 +103,7 @@ class Pipeline:
 
     @cached_property
     def forms(self) -> list[Form]:
-        """Of the message before each stage, and after the last one."""
+        """The forms of the message before each stage, and after the last one."""
         forms = [self.form]
         for stage in self.stages:
             forms.append(stage.sent_form(forms[-1], self.names))

@@ -12,7 +12,7 @@ log = logging.getLogger("hierfl")
 class NeedsRounds(Protocol):
     """A method of which something is not trained, or by fewer rows, in its first rounds."""
 
-    def short_of(self, rounds: int) -> str:
+    def untrained_parts(self, rounds: int) -> str:
         """What a fit of so many rounds leaves untrained, and the setting that changes it; empty where it trains all."""
         ...
 
@@ -24,5 +24,5 @@ def warn_of_few_rounds(method: object, rounds: int) -> None:
         method: what is fitted.
         rounds: of the fit.
     """
-    if isinstance(method, NeedsRounds) and rounds > 0 and (line := method.short_of(rounds)):
+    if isinstance(method, NeedsRounds) and rounds > 0 and (line := method.untrained_parts(rounds)):
         log.warning("%s", line)

@@ -114,7 +114,7 @@ def _all_typed(method: type[Configurable], given: Mapping[str, Any]) -> dict[str
 
 @functools.cache
 def _types(settings: type) -> Mapping[str, Any]:
-    """Of its fields: they are text, which is evaluated once."""
+    """The types of its fields: they are text, which is evaluated once."""
     return typing.get_type_hints(settings)
 
 

@@ -27,11 +27,11 @@ def check_rows(method: Method, probe: Probe, steps: Sequence[LocalStep], exchang
     """
     rows = {name: probe.values[f"{BROADCAST_PREFIX}{name}"].expand_as(probe.values[name]) for name in probe.trained}
     every = probe.numbers(probe.batch, leaves=rows)
-    seen = [set(probe.trained)]
+    checked = [set(probe.trained)]
     for phase, names in _phases(method, probe, steps, exchange):
-        if names in seen:
+        if names in checked:
             continue
-        seen.append(names)
+        checked.append(names)
         _check_phase(probe, every, phase, names)
 
 

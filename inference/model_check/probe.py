@@ -49,11 +49,11 @@ class SiteNumber:
         return replace(self, value=self.value[..., row : row + 1, :]) if self.per_client else self
 
     def first(self, examples: int) -> SiteNumber:
-        """Of the first examples."""
+        """The batch of the first examples."""
         return replace(self, value=self.value[..., :examples]) if self.per_example else self
 
     def first_draw(self) -> SiteNumber:
-        """Of the first draw, without a dimension of draws."""
+        """The values of the first draw, without a dimension of draws."""
         return replace(self, value=self.value[0]) if self.per_client and self.value.dim() > 2 else self
 
     def agrees(self, other: SiteNumber) -> bool:

@@ -114,7 +114,7 @@ class Changes:
 
     @classmethod
     def for_group(cls, group: str, rule: AggregationRule, names: Sequence[str], shared: State) -> Changes:
-        """Of a group of an exchange.
+        """Returns the noise of a group of an exchange.
 
         Raises:
             UserError: where a message is no values over weights, or not summed.

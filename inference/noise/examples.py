@@ -50,7 +50,7 @@ class ExampleRows(Mapping[str, Tensor]):
         return value.detach().index_select(0, self.owner) if name in self.rows else value
 
     def __iter__(self) -> Iterator[str]:
-        """Their names."""
+        """Iterates over their names."""
         return iter(self.values_of)
 
     def __len__(self) -> int:
@@ -152,7 +152,7 @@ def _gradients(
     chunk: ClientChunk, owner: Tensor, place: Tensor, at: State, values: ExampleRows, noise: ClientNoise,
     frozen: FrozenFeatures, rows: int,
 ) -> Tensor:  # fmt: skip
-    """Of each example, (R, entries)."""
+    """The gradients of each example, (R, entries)."""
     where = chunk.examples.first(chunk.clients)[owner] + place[:, None]
     x, y = chunk.examples.at(where)
     frozen.show(x, where)

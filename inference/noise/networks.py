@@ -184,7 +184,7 @@ def _tried(
 
 
 def _steps(step: SVI, rate: float, chunk: ClientChunk) -> int:
-    """Of a round: as said, or as many samples as make so many epochs."""
+    """The steps of a round: as said, or as many samples as make so many epochs."""
     if callable(step.steps):
         return step.steps(chunk)
     return step.epochs * math.ceil(1 / rate - 1e-9) if step.steps is None else step.steps

@@ -52,7 +52,7 @@ class Plan:
         return cls(level, delta, {m.name: Part(m, multipliers[m.name]) for m in mechanisms})
 
     def multiplier(self, name: str) -> float:
-        """Of the mechanism with this name.
+        """The multiplier of the mechanism with this name.
 
         Raises:
             UserError: if the plan has no such mechanism: nothing of that kind may leave.
@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def epsilon(self) -> float:
-        """Of everything that the plan allows."""
+        """The epsilon of everything that the plan allows."""
         return self.spent({name: part.mechanism.releases for name, part in self.parts.items()})
 
     def spent(self, releases: Mapping[str, int]) -> float:

@@ -112,7 +112,7 @@ class PrivateSVI:
         self, chunk: ClientChunk, block: Block, at: State, noise: ClientNoise, frozen: FrozenFeatures,
         what: tuple[object, ...],
     ) -> State:  # fmt: skip
-        """Of minus the rows' objectives, the data's part with noise."""
+        """The gradient of minus the rows' objectives, the data's part with noise."""
         values = {**chunk.view, **at}
         total = {k: torch.zeros_like(v) for k, v in at.items()}
         if block.terms != "data":
@@ -148,7 +148,7 @@ class PrivateSVI:
 
 
 def _prior_gradient(chunk: ClientChunk, at: State, values: State, noise: ClientNoise, rows: int) -> State:
-    """Of the terms of the ELBO that need no data, at rows without any: {name: (S, 1, *shape)}."""
+    """The gradient of the terms of the ELBO that need no data, at rows without any: {name: (S, 1, *shape)}."""
     template = chunk.federation.template(len(chunk.clients))
     template.n.fill_(rows)
     own = {k: v.detach().requires_grad_() for k, v in at.items()}

@@ -35,7 +35,7 @@ class StepNoise(Protocol):
 
 
 class KeyedSteps:
-    """Of a simulation: a function of the seed, so that a fit repeats and resumes. It protects no one.
+    """The steps' noise of a simulation: a function of the seed, so that a fit repeats and resumes. It protects no one.
 
     Args:
         seed: of the fit.
@@ -57,7 +57,9 @@ class KeyedSteps:
 
 
 class SystemSteps:
-    """Of a site: from the operating system. It has no seed, never repeats, and leaves no state behind."""
+    """The steps' noise of a site, from the operating system. It has no seed, never repeats, and leaves no state
+    behind.
+    """
 
     def coins(self, keys: Tensor, width: int, rate: float, *what: object) -> Tensor:
         """See :class:`StepNoise`; neither keys nor ``what`` change anything."""
@@ -70,5 +72,5 @@ class SystemSteps:
 
 
 def step_noise(privacy: Privacy) -> StepNoise:
-    """Of a fit with noise: the operating system's at a real site."""
+    """Returns the noise of a fit: the operating system's at a real site."""
     return SystemSteps() if privacy.system else KeyedSteps(privacy.seed)

@@ -93,7 +93,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def _checksum(record: dict[str, Any]) -> str:
-    """Of a record without its checksum."""
+    """The checksum of a record without its checksum."""
     rest = {k: v for k, v in record.items() if k != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 

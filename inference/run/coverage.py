@@ -50,23 +50,23 @@ class Coverage:
     """
 
     split: str
-    found: Mapping[str, float]
+    coverages: Mapping[str, float]
     examples: int
     given: float | None
 
     @property
     def numbers(self) -> dict[str, float]:
         """For summary.json."""
-        return {f"{kind}_{self.split}_coverage90": value for kind, value in self.found.items()}
+        return {f"{kind}_{self.split}_coverage90": value for kind, value in self.coverages.items()}
 
     @property
     def warning(self) -> str:
         """One line where it is far from 90 %; empty where it is not."""
         noise = ERRORS * (WANTED * (1 - WANTED) / self.examples) ** 0.5 if self.examples else FAR_UNKNOWN
-        kind = max(self.found, key=lambda k: abs(self.found[k] - WANTED), default="")
-        if not kind or abs(self.found[kind] - WANTED) <= max(FAR, noise):
+        kind = max(self.coverages, key=lambda k: abs(self.coverages[k] - WANTED), default="")
+        if not kind or abs(self.coverages[kind] - WANTED) <= max(FAR, noise):
             return ""
-        value, data = self.found[kind], "training" if self.split == "train" else self.split
+        value, data = self.coverages[kind], "training" if self.split == "train" else self.split
         if self.given is not None:
             remedy = f'the response\'s sd was given as {self.given:g}: learn it (noise="shared", --learn-sd shared)'
         elif value < WANTED:
@@ -80,7 +80,7 @@ class Coverage:
 def interval_coverage(
     engine: Engine, fitted: Fitted, broadcast: Broadcast, options: Options, journal: Journal, *, random: bool
 ) -> Coverage | None:
-    """Of the fit's end, by the last evaluation on validation data or else by a pass over training data.
+    """The coverage at the fit's end, by the last evaluation on validation data or else by a pass over training data.
 
     Sites are asked for nothing more than they are asked for anyway. None for what has no such intervals.
     """

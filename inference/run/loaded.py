@@ -77,7 +77,7 @@ def _some(data: Any, draws: int, path: Path) -> Any:
 
 
 def _of_clients(data: Any, ids: Sequence[str]) -> Any:
-    """Of some clients: along their dimension, and of single observations those that are theirs."""
+    """The values of some clients: along their dimension, and of single observations those that are theirs."""
     if "client" in data.dims:
         return data.sel(client=list(ids))
     for dim in data.dims:

@@ -95,7 +95,7 @@ def _check_outputs(network: Architecture, federation: Federation) -> None:
 
 
 def _output(network: Network, values: State, x: Tensor) -> Tensor:
-    """Of one input, (1, 1, ...)."""
+    """The output for one input, (1, 1, ...)."""
     weights = network.parameters_from(values)
     try:
         if network.chain is None:

@@ -95,7 +95,7 @@ class Run(Predicting, ClientModules):
     @cached_property
     def watched(self) -> Watched | None:
         """How each client's messages lie beside the others', where single messages were seen."""
-        return self.watch.found if isinstance(self.watch, Watching) else self.watch
+        return self.watch.watched if isinstance(self.watch, Watching) else self.watch
 
     @property
     def metrics(self) -> pd.DataFrame:

@@ -67,7 +67,7 @@ class Watched:
         return [*self.before, *map(self.line, self.named)]
 
     def line(self, row: StandsOut) -> str:
-        """Of one row that stands out."""
+        """The line about one row that stands out."""
         return f"{self.words(row)}{self._moved(row.client)}"
 
     def words(self, row: StandsOut) -> str:
@@ -132,7 +132,7 @@ class Watching:
     ids: Sequence[str]
 
     @cached_property
-    def found(self) -> Watched | None:
+    def watched(self) -> Watched | None:
         """All of it."""
         return Watched.from_watch(self.watch, self.ids)
 
@@ -141,7 +141,7 @@ class Watching:
         """See :attr:`Watched.lines`."""
         if not self.watch.members:
             return []
-        return self.found.lines if self.watch.named and self.found else [*self.watch.before]
+        return self.watched.lines if self.watch.named and self.watched else [*self.watch.before]
 
 
 def watching(watch: Watch, ids: Sequence[str]) -> Watched | Watching | None:

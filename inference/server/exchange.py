@@ -121,7 +121,7 @@ class Exchange:
 
     @cached_property
     def bytes(self) -> int:
-        """Of one client's message."""
+        """The bytes of one client's message."""
         return sum(field.nbytes for group in self.sending.values() for field in group.pipeline.sent.values())
 
     @torch.no_grad()

@@ -105,7 +105,7 @@ class Explored:
         return Explored(self.points, all_heights, self.centres, self.roots, self.rounds)
 
     def log_weights(self, num_normal: int) -> Tensor:
-        """Of the points so far, (done M,), normalised."""
+        """The normalised log weights of the points so far, (done M,)."""
         some = self.points[: self.done * self.each]
         log_q = torch.stack(
             [log_proposal(some, self.centres[r], self.roots[r], num_normal) for r in range(self.done)]
@@ -145,7 +145,9 @@ def log_proposal(points: Tensor, centre: Tensor, root: Tensor, num_normal: int) 
 
 
 def log_student(points: Tensor, centre: Tensor, root: Tensor, num_normal: int) -> Tensor:
-    """Of a Student distribution whose last ``light`` numbers have a normal's tails, (n,); others as of log_proposal."""
+    """The log density of a Student distribution whose last ``light`` numbers have a normal's tails, (n,); others as
+    of log_proposal.
+    """
     z = torch.linalg.solve_triangular(root, (points - centre).T, upper=False).T
     heavy = points.shape[-1] - num_normal
     log_density = (

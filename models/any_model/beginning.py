@@ -47,7 +47,7 @@ FIRST_SD = 0.1
 
 
 def first_shared(method: GaussianModel) -> State:
-    """Of the server."""
+    """The first shared values, at the server."""
     p, s = len(method.sites.start), method.settings
     precision = torch.ones(p) / FIRST_SD**2
     if method.rank:
@@ -64,7 +64,7 @@ def first_shared(method: GaussianModel) -> State:
 
 
 def first_personal(method: GaussianModel) -> State:
-    """Of a client."""
+    """The first personal values of a client."""
     sites, p, q = method.sites, len(method.sites.start), method.q
     centred = torch.cat(
         [torch.full((latent.numel,), float(latent.name not in sites.centred)) for latent in sites.clients]

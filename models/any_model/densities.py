@@ -27,7 +27,7 @@ def densities(trace: Any) -> list[dict[str, Any]]:
 
 
 def log_prob(site: dict[str, Any]) -> Tensor:
-    """Of a site of a run, scaled and masked, for each part of its plates.
+    """The log density of a site of a run, scaled and masked, for each part of its plates.
 
     Raises:
         UserError: where its distribution has none at the value.
@@ -40,7 +40,9 @@ def log_prob(site: dict[str, Any]) -> Tensor:
 
 
 def _log_prob(fn: Any, value: Tensor) -> Tensor:
-    """Of a distribution at a value; torch's multinomial one is written again, as vmap allows no masked assignment."""
+    """The log density of a distribution at a value; torch's multinomial is written again, as vmap allows no masked
+    assignment.
+    """
     if not isinstance(fn, Multinomial):
         return torch.as_tensor(fn.log_prob(value))
     logits, value = torch.broadcast_tensors(fn.logits, value)

@@ -119,7 +119,9 @@ class Clients:
         return self._over_clients(lambda x, v, batch, c: client_latents(self.model, self.sites, x, v, batch, c), x, v)
 
     def locations_and_scales(self, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Of the clients' latents given x (S, p): (S, q) each; 0 and 1 where a site has none."""
+        """The locations and scales of the clients' latents given x (S, p): (S, q) each; 0 and 1 where a site has
+        none.
+        """
         x = unconstrained(self.marginals, x)
         both = self._over_clients(
             lambda x, v, batch, c: locations_and_scales(self.model, self.sites, x, v, batch, c), x[None], v[None]

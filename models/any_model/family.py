@@ -66,7 +66,7 @@ class Family:
         return not skewed and not bool(cholesky_ex(precision).info)
 
     def entropy(self, precision: Tensor) -> Tensor:
-        """Of the numbers that are no points, ()."""
+        """The entropy of the numbers that are no points, ()."""
         block = self._block(precision)
         return 0.5 * (len(block) * (1 + math.log(2 * math.pi)) - torch.logdet(block))
 

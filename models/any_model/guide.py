@@ -175,7 +175,9 @@ class Climb:
 
     @property
     def moved(self) -> float:
-        """Of the step from the best guide: of a mean in standard deviations, or of a log standard deviation."""
+        """How far the last step moved from the best guide: a mean, in standard deviations, or a log standard
+        deviation.
+        """
         if not len(self.mean):
             return 0.0
         sd = self.sd(self.target)

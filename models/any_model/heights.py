@@ -133,7 +133,9 @@ def _drawn(block: Block, first: int, x: Tensor, inner: int, purpose: str) -> Ten
 
 
 def relative_variance(share: Tensor) -> Tensor:
-    """Of a mean of I independent numbers, by their shares of the sum along the first dimension: that of one over I."""
+    """The relative variance of a mean of I independent numbers, by their shares of the sum along the first dimension:
+    one's over I.
+    """
     number = len(share)
     return (share.square().sum(0) - 1 / number).clamp_min(0) * number / max(1, number - 1)
 

@@ -47,7 +47,7 @@ class JointDraws:
 
     @classmethod
     def from_fit(cls, fitted: Fitted) -> Self:
-        """Of a fit on any device."""
+        """Returns the joint draws of a fit on any device."""
         return cls(on_cpu(fitted))
 
     def some(self, draws: int | None, rows: Sequence[int]) -> Self:

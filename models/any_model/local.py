@@ -59,7 +59,7 @@ class Conditional:
 
     @property
     def entropy(self) -> Tensor:
-        """Of q(v_j | x), (S,); points have none."""
+        """The entropy of q(v_j | x), (S,); points have none."""
         return self.log_root + 0.5 * self.numbers * (1 + math.log(2 * math.pi))
 
     @property
@@ -79,7 +79,7 @@ class Conditional:
         return replace(self, **{k: (a + b) / 2 for k, (a, b) in self._pairs(other).items()})
 
     def some(self, first: int, last: int) -> Conditional:
-        """Of clients first..last-1."""
+        """The part of clients first..last-1."""
         return replace(self, **{name: getattr(self, name)[first:last] for name in CLIENTS})
 
     def _pairs(self, other: Conditional) -> dict[str, tuple[Tensor, Tensor]]:
@@ -167,7 +167,7 @@ def newton_step(q: Conditional, expected: OwnMoments, p: int, most: float = 3.0)
 
 
 def quadratic(expected: OwnMoments) -> Tensor:
-    """Of which clients h is quadratic, (S,): all draws' Hessians are the same."""
+    """Returns for which clients h is quadratic, (S,): all draws' Hessians are the same."""
     return expected.spread <= 1e-18 * expected.size.clamp_min(1e-300)
 
 

@@ -42,7 +42,7 @@ class Look:
 
     @classmethod
     def for_model(cls, model: Model, design: ColumnDesign, sites: Sites, batch: Batch | None) -> Look:
-        """Of the first clients of a batch, or of none."""
+        """Returns the look at the first clients of a batch, or at ones without a batch."""
         if batch is None:
             text = torch.tensor([name in design.level_names for name in design.columns])
             columns = torch.where(text[:, None], 0.0, 1.0).double().expand(FEW, -1, max(2, sites.rows))

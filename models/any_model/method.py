@@ -150,7 +150,7 @@ class AnyModel(Method):
 
     @property
     def family(self) -> Family:
-        """Of the guide of the globals."""
+        """The family of the guide of the globals."""
         family = LowRankFamily if self.rank else Family
         return family(Coordinates(self.sites.globals).spread, self.settings.guide == "diagonal")
 
@@ -235,7 +235,9 @@ class AnyModel(Method):
         return chunk
 
     def heights_at_draws(self, chunk: ClientChunk, draws: int, purpose: str) -> tuple[Tensor, Tensor]:
-        """Of clients at the first kept draws of the globals: log p(y_j | x) (D, S), and latents (D, S, q)."""
+        """The heights of clients at the first kept draws of the globals: log p(y_j | x) (D, S), and latents (D, S,
+        q).
+        """
         points = chunk.shared[DRAWS][:draws]
         if self.layout is not None:
             return row_heights(self, self.layout, chunk, points)

@@ -72,7 +72,7 @@ def _of_block(at: AtSites, chunk: ClientChunk, some: Tensor) -> Overlap:
 
 
 def _far(at: AtSites, chunk: ClientChunk, points: Tensor, weights: Tensor) -> Tensor:
-    """Of which clients much of the likelihood lies far from the guide, averaged over the points, (S,)."""
+    """Returns of which clients much of the likelihood lies far from the guide, averaged over the points, (S,)."""
     log_mean, largest = weights.logsumexp(0) - math.log(len(weights)), torch.zeros_like(weights[0])
     how = Spread(FEW, 1)
     for times in WIDE:

@@ -68,7 +68,7 @@ def is_personal(message: dict[str, Any]) -> bool:
 
 
 def clients_axis(message: dict[str, Any]) -> int:
-    """Of a personal parameter's value, the dimension of the clients; that of rows follows, and has one entry."""
+    """The dimension of the clients in a personal parameter's value; that of rows follows, and has one entry."""
     return len(message["value"].shape) - int(message["kwargs"]["event_dim"]) - 2
 
 

@@ -53,7 +53,9 @@ class PlainModel(Protocol):
         ...
 
     def heights_at_draws(self, chunk: ClientChunk, draws: int, purpose: str) -> tuple[Tensor, Tensor]:
-        """Of clients at the first kept draws of the globals: log p(y_j | x) (D, S), and latents (D, S, q)."""
+        """The heights of clients at the first kept draws of the globals: log p(y_j | x) (D, S), and latents (D, S,
+        q).
+        """
         ...
 
     def notes(self, fitted: Fitted, rounds: int) -> list[str]:
@@ -74,7 +76,7 @@ class GaussianModel(PlainModel, Protocol):
 
     @property
     def family(self) -> Family:
-        """Of the guide of the globals."""
+        """The family of the guide of the globals."""
         ...
 
     @property

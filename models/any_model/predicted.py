@@ -58,7 +58,7 @@ class Predictor:
 
     @cached_property
     def simulator(self) -> Simulator:
-        """Of the method's model."""
+        """The simulator of the method's model."""
         return Simulator(self.method.program, self.method.sites, self.method.network)
 
     @cached_property

@@ -67,7 +67,7 @@ class Verdict:
 
     @classmethod
     def read(cls, shared: State) -> Verdict:
-        """Of a fit's shared values."""
+        """Reads the verdict from a fit's shared values."""
         return cls(*shared[VERDICT].tolist())
 
     @property
@@ -157,7 +157,7 @@ class Verdict:
 def verdict(
     explored: Explored, noise: float, inner: float, clients: tuple[float, float, float], before: Verdict
 ) -> Verdict:
-    """Of an exploration.
+    """The verdict on an exploration.
 
     Points of the second round are wider than the posterior on purpose, and at those far from it guides of clients are
     wrong: the noise at the first round's bounds that at the posterior too.
@@ -182,7 +182,9 @@ def verdict(
 
 
 def _difference(explored: Explored) -> float:
-    """Of estimates by the second round's points alone, which are wider, and by the last's, over what is allowed."""
+    """The difference of estimates by the second round's points alone, which are wider, and by the last's, over what
+    is allowed.
+    """
     if explored.done < 2:
         return 0.0
     last = explored.done - 1 if explored.done > 2 else 0

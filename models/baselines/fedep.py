@@ -146,7 +146,7 @@ class FedEP(ThenFitted):
         return [Refit(self)]
 
     def descent(self) -> LocalStep:
-        """To the mode of the tilted posterior."""
+        """Descends to the mode of the tilted posterior."""
         s = self.settings
         steps = SVI(
             ["w", "base"], s.epochs, sgd(s.lr, s.momentum), s.batch, per="example",

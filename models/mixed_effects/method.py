@@ -16,7 +16,7 @@ deviations off zero (search.priors); the estimates have none of that.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -96,6 +96,13 @@ class MixedEffects(Answers):
         private_method.likelihood.check()
         return private_method
 
+    def with_most_groups(self, most: Mapping[str, int]) -> MixedEffects:
+        """The same method for clients with at most so many groups of each level inside, {kind of level: number}."""
+        method = copy.copy(self)
+        method.__dict__.pop("likelihood", None)  # it has the shapes of the fitted clients' values
+        method._describe(self.network.with_most(most))
+        return method
+
     def mechanisms(self, options: Options) -> Sequence[Mechanism]:
         """See :class:`~hierfl.inference.method.capabilities.AddsNoise`."""
         refuse(self, options)
@@ -142,7 +149,10 @@ class MixedEffects(Answers):
 
     def new_client_steps(self) -> Sequence[LocalStep]:
         if self.inside:
-            raise UserError("groups inside a client that was never seen have no numbers: nothing is fitted to its rows")
+            raise UserError(
+                "arrays do not name the groups inside a new client: predict(df, level='new', given=ROWS) of the fitted "
+                "mixed model takes tables, which do"
+            )
         return super().new_client_steps()
 
     def exchange(self) -> dict[str, AggregationRule]:
@@ -169,7 +179,9 @@ class MixedEffects(Answers):
 
     @property
     def fixed_sums(self) -> bool:
-        """Of a gaussian response X'X, X'y and y'y, where all rows count the same and no groups are inside."""
+        """Whether sums are X'X, X'y and y'y: of a gaussian response, where all rows count the same and no groups are
+        inside.
+        """
         own = {"known", "weight", "precision", "series"} & set(self.network.extras)
         return not (self._other or self.inside or own or self.network.own)
 
@@ -188,7 +200,7 @@ class MixedEffects(Answers):
 
     @property
     def global_moments(self) -> bool:
-        """Of a gaussian response they say all, given the population."""
+        """Whether moments describe the global model: of a gaussian response they say all, given the population."""
         return not (self._other or self.settings.draws or self.inside)
 
 

@@ -214,7 +214,7 @@ def _under(prefix: str, values: State) -> State:
 
 
 def _chosen(which: Tensor, first: Tensor, other: Tensor) -> Tensor:
-    """Of values (..., *shape) one or the other for each population, (..., 1)."""
+    """Chooses one or the other of values (..., *shape) for each population, (..., 1)."""
     which = which.reshape(*which.shape[:-1], *[1] * (first.dim() - which.dim() + 1))
     return torch.where(which, first, other)
 

@@ -138,7 +138,7 @@ class PFedEB(Method):
         trained = Until(base, s.base_rounds)
         return [head, *nodes, Waiting(trained, "w.waits") if c.learned and s.settle else trained]
 
-    def short_of(self, rounds: int) -> str:
+    def untrained_parts(self, rounds: int) -> str:
         """See :class:`~hierfl.inference.method.few_rounds.NeedsRounds`."""
         settle = self.settings.settle
         return "" if not self.config.learned or rounds > settle else (

@@ -44,7 +44,7 @@ class Likelihood:
 
     @classmethod
     def for_chunk(cls, chunk: ClientChunk, changes: LowRankChanges, tau: Tensor) -> Likelihood:
-        """Of the rows, with these spreads (d,)."""
+        """Returns the likelihood of the rows, with these spreads (d,)."""
         method, batch, view = chunk.method, chunk.batch(), chunk.view
         centre = {k: site.value for k, site in guide_latents(method, batch, view, None).items()}
         features = Pass.from_changes(changes, chunk.shared, int(chunk.shared["adapters.seed"]), chunk.n)

@@ -61,13 +61,13 @@ class Mode:
         return cls(b, height, scaled)
 
     @classmethod
-    def higher(cls, one: Mode, other: Mode) -> Mode:
+    def higher(cls, mode: Mode, other: Mode) -> Mode:
         """Each row's higher one of two."""
-        first = one.height >= other.height
+        first = mode.height >= other.height
         return cls(
-            torch.where(first[:, None], one.b, other.b),
-            torch.where(first, one.height, other.height),
-            torch.where(first[:, None, None], one.scaled, other.scaled),
+            torch.where(first[:, None], mode.b, other.b),
+            torch.where(first, mode.height, other.height),
+            torch.where(first[:, None, None], mode.scaled, other.scaled),
         )
 
     def squares(self, tau: Tensor) -> Tensor:

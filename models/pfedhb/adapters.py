@@ -55,7 +55,7 @@ class Adapters:
 
     @classmethod
     def for_network(cls, network: Network, rank: int, layers: str, draws: int) -> Adapters:
-        """Of a network.
+        """Returns the adapters of a network.
 
         Raises:
             UserError: where it cannot have them, and for too many numbers.

@@ -252,7 +252,7 @@ class PFedHB(FedAvg):
         steps = [WithoutFold(step, self.settings.judged) for step in steps] if self.auto else steps
         return [*steps, *client_steps(self)]
 
-    def short_of(self, rounds: int) -> str:
+    def untrained_parts(self, rounds: int) -> str:
         """See :class:`~hierfl.inference.method.few_rounds.NeedsRounds`."""
         judged = self.settings.judged
         return "" if not self.auto or rounds >= judged else (

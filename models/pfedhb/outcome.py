@@ -148,7 +148,7 @@ class LocationAndScale:
         return {"o_j_mean": given.mean, "o_j_draws": drawn[:, None], **sums}
 
     def posterior(self, chunk: ClientChunk) -> Given:
-        """Of the rows."""
+        """The posterior of the rows."""
         batch, unit = chunk.batch(), self.part.unit
         latents = guide_latents(chunk.method, batch, chunk.view, None)
         nothing = latents["o_j"]._replace(value=torch.zeros_like(latents["o_j"].value))

@@ -88,7 +88,7 @@ class Judge:
 
     @classmethod
     def for_chunk(cls, chunk: ClientChunk, values: Mapping[str, Tensor], at: tuple[Tensor, Tensor | None]) -> Judge:
-        """Of the rows' examples at these places."""
+        """Returns the judge of the rows' examples at these places."""
         batch = chunk.federation.gather(*at, chunk.clients)
         latents = guide_latents(chunk.method, batch, values, None)
         return cls(chunk.method, values, batch, {k: site.value for k, site in latents.items()})
@@ -108,7 +108,7 @@ class Judge:
         return NULLS[int(self.values["parts.null"].nan_to_num().clamp(0, len(NULLS) - 1))]
 
     def nulls(self) -> Tensor:
-        """Of what has entered, under each of :data:`NULLS`, less that under the first: (S, G)."""
+        """The log densities of what has entered under each of :data:`NULLS`, less that under the first: (S, G)."""
         densities = torch.cat([self.densities(SCALES, moved) for moved in (False, True)])
         return (densities - densities[0]).mT
 
@@ -142,7 +142,7 @@ class Judge:
 
     @cached_property
     def offset(self) -> Tensor:
-        """Of the shares, (S, 1, C)."""
+        """The offset of the shares, (S, 1, C)."""
         with Restrict(self.values):
             offset: Tensor = self.method.offset(self.centre["pi_j"]).double()
         return offset

@@ -17,7 +17,7 @@ from support.studies import FileStudy, formula_study, patients, write_tables, wr
 
 from hierfl.experiments.federate.draft import draft
 from hierfl.experiments.federate.study import Study
-from hierfl.inference.engines.remote.masks.said_to_sites import TOLD_BYTES
+from hierfl.inference.engines.remote.masks.presence import TOLD_BYTES
 from hierfl.inference.engines.remote.sealed import open_reply, open_request, question_digest, seal_request
 from hierfl.inference.engines.remote.wire import decode, encode
 

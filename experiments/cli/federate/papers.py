@@ -34,7 +34,7 @@ def withdraw(
     from ...federate.study_site import Membership
 
     home, ledger = SiteHome(folder), Ledger()
-    place = home.place_of(study)
+    place = home.study_folder(study)
     left, deleted = leave(home, place, by or getpass.getuser(), ledger)
     agreed = Membership.read(place).study
     for line in words_of(left, deleted, agreed, answered(home, left.study)):

@@ -105,7 +105,7 @@ def predict_at_site(
     from ...federate.study_site import Membership
     from ...predict.codes import warn_of_codes_at_site
 
-    member = Membership.read(Home(folder).place_of(study), trust_code=trust_code)
+    member = Membership.read(Home(folder).study_folder(study), trust_code=trust_code)
     answers = predictions(member, site_run(member), data, draws, reading, shares)
     warn_of_codes_at_site(member.study.table.get("columns", {}), data, reading or member.reading)
     return answers

@@ -185,7 +185,7 @@ def _cards_rule(parties: Sequence[Party]) -> Rule:
 
 
 def _left_rule(home: Home, study: Study) -> list[Rule]:
-    """Of a study with masks whose roster was another one: what two sums say of who has left."""
+    """The rule of a study with masks whose roster was another one: what two sums say of who has left."""
     copy = home.folder_of(study) / STUDY_COPY
     if not study.options("cpu").masked or not copy.is_file():
         return []

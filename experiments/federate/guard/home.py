@@ -57,7 +57,7 @@ class Home:
         Identity.load(self.folder)
 
     @property
-    def is_there(self) -> bool:
+    def is_site_home(self) -> bool:
         """Whether the folder is a site's, also one from before homes."""
         return (self.folder / SITE).is_file() or (self.folder / KEY_FILE).is_file()
 
@@ -107,7 +107,7 @@ class Home:
         """Folders of all studies that were approved here, whatever has become of them."""
         return sorted(path.parent for path in (self.folder / STUDIES).glob(f"*/{SITE}"))
 
-    def place_of(self, study: str = "") -> Path:
+    def study_folder(self, study: str = "") -> Path:
         """The folder of a study, to predict from and to report.
 
         Args:
@@ -118,7 +118,7 @@ class Home:
         """
         if (self.folder / SITE).is_file():
             return self.folder
-        return self._one(
+        return self._single_study(
             self.studies(), study, f"{self.folder} has no study: none was approved here, or it was forgotten"
         )
 
@@ -129,7 +129,7 @@ class Home:
             study: its name, or that of its folder; empty for the only one.
 
         Raises:
-            UserError: as for :meth:`place_of`; for a folder from before homes.
+            UserError: as for :meth:`study_folder`; for a folder from before homes.
         """
         self.check_current()
         going = [path for path in self.studies() if not has_ended(path) and not self.has_left(path)]
@@ -139,7 +139,7 @@ class Home:
             f"no study is approved in {self.folder}: hierfl federate approve {self.folder} --study study.toml --data "
             "FILE --by NAME"
         )
-        return self._one((going or self.studies()) if not study else self.studies(), study, lacking)
+        return self._single_study((going or self.studies()) if not study else self.studies(), study, lacking)
 
     def check_current(self) -> None:
         """Refuses a folder from before homes.
@@ -158,7 +158,7 @@ class Home:
         approval = self.approval_of(folder)
         return approval is not None and (self.folder / WITHDRAWN / f"{approval.study}.toml").is_file()
 
-    def _one(self, folders: list[Path], study: str, lacking: str) -> Path:
+    def _single_study(self, folders: list[Path], study: str, lacking: str) -> Path:
         if not folders:
             raise UserError(lacking)
         names = {path: _name_of(path) for path in folders}

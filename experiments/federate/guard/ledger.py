@@ -265,7 +265,7 @@ class Ledger:
         return self.folder / HEADS / f"{key.replace(' ', '')}.json"
 
     def lock_of(self, study: str, client: str) -> Path:
-        """Of the one process of this account that answers for a site in a study."""
+        """The lock of the one process of this account that answers for a site in a study."""
         folder = self.folder / "locks"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder / f"{study}-{client}.lock"

@@ -195,7 +195,7 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """Of all entries, 16 hex digits: an approval is of one policy."""
+        """The digest of all entries, 16 hex digits: an approval is of one policy."""
         entries = self.as_table()
         if entries["residuals"] == "approve":  # policies that were approved before there was the entry
             del entries["residuals"]

@@ -102,14 +102,14 @@ def rules_of_totals(
 
 
 def _public_totals(study: Study, totals: Sequence[NamedSums]) -> Rule:
-    """Of a study with noise, whose first sums are no client's."""
+    """The rules of a study with noise, whose first sums are no client's."""
     sums_told = [{name: torch.as_tensor(value) for name, value in sums.items()} for sums in totals]
     holds = same_sums(sums_told, public_sums(study))
     return Rule("totals", holds, f"they are {'' if holds else 'not '}those of the dictionary")
 
 
 def _roster_rules(study: Study, policy: Policy, cards: Mapping[str, Any]) -> Iterator[Rule]:
-    """Of who takes part: two names of one card are one site, and the server's is none."""
+    """The rules about who takes part: two names of one card are one site, and the server's is none."""
     keys = {name: _text(card) for name, card in study.table.get("keys", {}).items()}
     pinned = {_text(card) for card in cards.values()}
     own = {_keys_of(keys[name]) for name in study.clients if name in keys and keys[name] in pinned}
@@ -128,7 +128,7 @@ def _keys_of(card: str) -> str:
 
 
 def _name_rules(study: Study, policy: Policy) -> Iterator[Rule]:
-    """Of columns, families and methods that no study may have."""
+    """The rules about columns, families and methods that no study may have."""
     data = study.data
     columns: set[str] = set()
     if isinstance(data, FormulaData):
@@ -147,7 +147,7 @@ def _name_rules(study: Study, policy: Policy) -> Iterator[Rule]:
 
 
 def _method_rules(study: Study, site: SiteData, policy: Policy, allowed: Collection[str]) -> Iterator[Rule]:
-    """Of what the method's messages are."""
+    """The rules about what the method's messages are."""
     _, network = study.data.form_model(site, study.loaded.cls.latent)
     method = study.method(network)
     exchange, at_points = (
@@ -237,7 +237,7 @@ def explores(study: Study, method: Method) -> bool:
 def _difference_rules(
     site: SiteData, policy: Policy, ledger: RowSets | None, totals: Sequence[NamedSums] = ()
 ) -> Iterator[Rule]:
-    """Of the rows of earlier studies, and of columns that differ from theirs in few rows."""
+    """The rules about the rows of earlier studies, and about columns that differ from theirs in few rows."""
     if ledger is None or site.rows < TWO:
         return
     own = row_hashes(site, ledger.secret, totals)

@@ -20,7 +20,7 @@ from ..guard.audit import Audit
 from ..guard.home import Home, has_ended
 from ..guard.ledger import Ledger
 from ..guard.withdrawal import withdrawal_of
-from .withdraw import about_study, alone, digests_of, note
+from .withdraw import alone, digests_of, note, study_entries
 
 #: of a home: studies that are being deleted
 GOING = ".forgotten"
@@ -56,7 +56,7 @@ def forget(home: Home, study: str, days: float | None, ledger: Ledger) -> list[F
     """
     home.check_current()
     _clear(home)
-    folders = [home.place_of(study)] if study else home.studies()
+    folders = [home.study_folder(study)] if study else home.studies()
     forgotten = []
     for folder in folders:
         ended = when_ended(home, folder, ledger)
@@ -81,7 +81,7 @@ def when_ended(home: Home, folder: Path, ledger: Ledger) -> str | None:
         folder: of the study in it.
         ledger: of this account.
     """
-    member = about_study(home, folder)
+    member = study_entries(home, folder)
     if (left := withdrawal_of(home, member["study"], member["client"], ledger)) is not None:
         return left.when
     if not has_ended(folder):
@@ -95,10 +95,10 @@ def when_ended(home: Home, folder: Path, ledger: Ledger) -> str | None:
 
 
 def _forget(home: Home, folder: Path, ended: str, ledger: Ledger) -> Forgotten:
-    member = about_study(home, folder)
+    member = study_entries(home, folder)
     with alone(folder, member["study"], member["client"], ledger):
         approval = home.approval_of(folder)
-        assert approval is not None  # as of about_study
+        assert approval is not None  # as of study_entries
         files = digests_of(folder)
         note(home, member["study"], member["client"], "forget", {"ended": ended, "deleted": files}, ledger)
         # Margins say something of the rows.

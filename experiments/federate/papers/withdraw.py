@@ -43,7 +43,7 @@ def withdraw(home: Home, folder: Path, by: str, ledger: Ledger) -> tuple[Withdra
         UserError: for a folder without a home; where no one is named.
         Busy: where a process answers for this site.
     """
-    member = about_study(home, folder)
+    member = study_entries(home, folder)
     if not by.strip():
         raise UserError("say who decides it: --by 'NAME'")
     with alone(folder, member["study"], member["client"], ledger):
@@ -57,7 +57,7 @@ def withdraw(home: Home, folder: Path, by: str, ledger: Ledger) -> tuple[Withdra
     return withdrawal, len(deleted)
 
 
-def about_study(home: Home, folder: Path) -> dict[str, str]:
+def study_entries(home: Home, folder: Path) -> dict[str, str]:
     """Digest and name of a study, and the site's name in it, as a study's folder in a home has them.
 
     Raises:

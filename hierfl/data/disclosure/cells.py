@@ -12,7 +12,7 @@ from .rule import Limits, Rule, worst
 
 
 def cell_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
-    """Of every category, flag and class, and of every interaction of them."""
+    """The rules about every category, flag and class, and about every interaction of them."""
     tables = [(name,) for name in own.categories] + list(own.interactions)
     if limits.pairs:
         tables += [pair for pair in combinations(own.categories, 2) if pair not in tables]
@@ -26,7 +26,7 @@ def cell_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
 
 
 def count_rules(counts: np.ndarray, limits: Limits) -> Iterator[Rule]:
-    """Of counts of a response in bins, as they leave.
+    """The rules about the counts of a response in bins, as they leave.
 
     Args:
         counts: (bins,); of none there is no rule.
@@ -38,7 +38,7 @@ def count_rules(counts: np.ndarray, limits: Limits) -> Iterator[Rule]:
 
 
 def smallest_cell(own: OwnRows, names: Sequence[str], rows: np.ndarray) -> int:
-    """Of the cells of categories that are not empty.
+    """The smallest of the cells of categories that are not empty.
 
     Args:
         own: the site's rows.
@@ -54,7 +54,7 @@ def smallest_cell(own: OwnRows, names: Sequence[str], rows: np.ndarray) -> int:
 
 
 def selection_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
-    """Of every condition by which the formula treats some rows otherwise than others."""
+    """The rules about every condition by which the formula treats some rows otherwise than others."""
     for condition, selected in own.selections.items():
         tried = []
         for part, rows in own.parts():

@@ -82,7 +82,7 @@ def _made(site: SiteData, totals: Sequence[NamedSums]) -> OwnRows:
 
 
 def _part_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
-    """Of how many rows, and groups of rows, there are."""
+    """The rules about how many rows, and groups of rows, there are."""
     for name, rows in own.held_out.items():
         count = int(rows.sum())
         way = "" if count >= limits.least_rows else ": study.toml can hold out more of them, or none"

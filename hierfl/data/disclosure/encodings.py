@@ -24,7 +24,7 @@ STRETCH = 1000.0
 
 
 def encoding_rules(own: OwnRows, raw: Mapping[str, np.ndarray]) -> Iterator[Rule]:
-    """Of every column, offset and response that a formula makes of numbers.
+    """The rules about every column, offset and response that a formula makes of numbers.
 
     Args:
         own: the site's rows.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows:
-    """Of a site's table.
+    """The rows of a site's table.
 
     Args:
         site: its rows, checked against the dictionary.
@@ -104,7 +104,7 @@ class Evaluated:
         self.rows = table.assign(**dict(typed(table, terms, sorted(terms.predictors))))
 
     def values(self, expression: str) -> np.ndarray:
-        """Of an expression that formulae reads as one column, (n,)."""
+        """The values of an expression that formulae reads as one column, (n,)."""
         terms = self.formula.terms
         alone = Formula(expression, f"0 + {expression}", None, terms.predictors | (terms.response or frozenset()))
         read: Any = gate.evaluate(alone, self.skeleton)

@@ -15,7 +15,7 @@ from .own_rows import OwnRows, codes, few_values
 
 
 def column_rows(site: ColumnSite) -> OwnRows:
-    """Of a table's training rows, with those that are held out for validation."""
+    """The training rows of a table, with those that are held out for validation."""
     study, pool = site.study, site.pool
     columns, reader = study.dictionary.columns, study.reader
     inputs = dict(zip(reader.names, pool.x_train.T, strict=True))
@@ -31,7 +31,7 @@ def column_rows(site: ColumnSite) -> OwnRows:
 
 
 def array_rows(site: ArraySite) -> OwnRows:
-    """Of the training examples."""
+    """The rows of the training examples."""
     study, pool = site.study, site.pool
     numbers = {"the response": pool.y_train} if study.learns else {}
     held_out = _held_out(pool, study.validation, study.seed)
@@ -39,7 +39,7 @@ def array_rows(site: ArraySite) -> OwnRows:
 
 
 def model_rows(site: ModelSite) -> OwnRows:
-    """Of all rows: of every column that the model reads, whatever it makes of them."""
+    """All rows: every column that the model reads, whatever it makes of them."""
     columns, table = site.study.dictionary.columns, site.df
     kinds = {name: columns[name].kind for name in site.study.columns}
     categories = {name: codes(table[name].to_numpy()) for name, kind in kinds.items() if kind in ("category", "flag")}

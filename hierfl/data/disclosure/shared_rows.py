@@ -42,7 +42,7 @@ def share_rows(first: RowHashes, other: RowHashes) -> bool:
 
 
 def _mixed(cells: NDArray[np.integer], name: str) -> NDArray[np.uint64]:
-    """Of a column's cells: sums over columns tell rows apart, and one column can be taken off them."""
+    """The mixed cells of a column: sums over columns tell rows apart, and one column can be taken off them."""
     salt = np.frombuffer(hashlib.blake2b(name.encode(), digest_size=8).digest(), np.uint64)
     mixed: NDArray[np.uint64] = (cells.view(np.uint64) ^ salt) * _MIX
     return (mixed ^ (mixed >> np.uint64(31))) * _MIX

@@ -20,7 +20,7 @@ ROUNDING = 1e-9
 
 
 def column_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
-    """Of all numbers and columns of which sums leave: few rows may not differ from all others in one."""
+    """The rules about all numbers and columns of which sums leave: few rows may not differ from all others in one."""
     tried = []
     for name, values in {**own.numbers, **own.design}.items():
         for part, rows in own.parts():
@@ -56,7 +56,7 @@ def apart_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def share_rules(own: OwnRows, limits: Limits) -> Iterator[Rule]:
-    """Of every number beside a constant, and of all columns of the design together."""
+    """The rules about every number beside a constant, and about all columns of the design together."""
     tables = {name: {"": np.ones(own.n), name: values} for name, values in own.numbers.items()}
     if own.design:
         tables["the design"] = dict(own.design)
@@ -101,7 +101,7 @@ def basis(columns: Mapping[str, np.ndarray], rows: np.ndarray) -> np.ndarray:
 
 
 def largest_share(columns: Mapping[str, np.ndarray], rows: np.ndarray, groups: np.ndarray | None = None) -> float:
-    """Of one row, or one group, in some combination of columns: its largest leverage, from 0 to 1.
+    """The largest share of one row, or one group, in some combination of columns: its largest leverage, from 0 to 1.
 
     A combination's sum of squares says that row where the share is 1. A row that is the only one of a level has 1.
 
@@ -121,7 +121,9 @@ def largest_share(columns: Mapping[str, np.ndarray], rows: np.ndarray, groups: n
 
 
 def groups_of(own: OwnRows, rows: np.ndarray) -> list[np.ndarray]:
-    """Of each level, whole numbers from 0 for the groups of rows (n,) that count; each row by itself without groups."""
+    """The groups of each level, whole numbers from 0, of the rows (n,) that count; each row by itself without
+    groups.
+    """
     if own.groups is None:
         return [np.arange(int(rows.sum()))]
     return [codes(level[rows]) for level in np.atleast_2d(own.groups.T)]

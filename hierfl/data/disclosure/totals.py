@@ -126,7 +126,7 @@ def _range_problems(
 
 
 def _design_problems(own: NamedSums, total: NamedSums, rest: NamedSums) -> Iterator[str]:
-    """Of the second step of a formula."""
+    """The problems of the second step of a formula."""
     others = float(rest["sites"])  # a roster may have changed since
     if others < 1 or others % 1:
         yield f"they are of {others + 1:g} site{'s' * (others != 0)}"

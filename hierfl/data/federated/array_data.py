@@ -75,7 +75,7 @@ class ArrayData:
         return self.task == "regression" and self.learn_sd != "no"
 
     def units(self, totals: Sequence[NamedSums]) -> ResponseUnits | None:
-        """Of the responses, where they are standardised."""
+        """The units of the responses, where they are standardised."""
         return response_units(totals[0], 0.0) if self.learns else None
 
     @property
@@ -85,7 +85,7 @@ class ArrayData:
 
     @property
     def channels(self) -> int:
-        """Of which constants are known: all entries are one where there are no channels."""
+        """The channels whose constants are known: all entries are one where there are no channels."""
         return self.inputs_shape[0] if len(self.inputs_shape) == 3 else 1
 
     def form(self, before: Sequence[NamedSums]) -> dict[str, tuple[int, ...]]:
@@ -94,7 +94,9 @@ class ArrayData:
         return {**(images if self.images else {}), **(response_form() if self.learns else {})}
 
     def declared_rows(self, step: int, sums: Mapping[str, Any]) -> float | None:
-        """Of images how many numbers there are; else of responses, where these are standardised."""
+        """The rows that a site's sums declare: of images, of pixels; else of responses, where these are
+        standardised.
+        """
         if self.images:
             return float(sums["n"]) * self.channels / math.prod(self.inputs_shape)
         return float(sums[f"{RESPONSE}n"]) if self.learns else None
@@ -146,7 +148,7 @@ class ArrayData:
         mean, sd = self.constants(totals)
         facts = {"data": self.name, "split": "sites", "redraws": 0}
         kind = torch.uint8 if self.images else torch.float32
-        made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, about=facts)
+        made = outline_of(self.inputs_shape, self.task, self.classes, dtype=kind, mean=mean, std=sd, facts=facts)
         made = replace(made, response_units=self.units(totals))
         return made, self._network(made, latent)
 
@@ -191,7 +193,7 @@ class ArraySite:
         return len(self.pool.x_train)
 
     def digest(self) -> str:
-        """Of its arrays."""
+        """The digest of its arrays."""
         return self.pool.digest()
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class ColumnReader:
 
     @property
     def names(self) -> list[str]:
-        """Of the inputs."""
+        """The names of the inputs."""
         columns = self.dictionary.columns
         return [f"{name}={v}" if v is not None else name for name in self.x for v in columns[name].levels or (None,)]
 
@@ -116,13 +116,13 @@ class ColumnData:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of a classification; none of a regression."""
+        """The labels of a classification; none of a regression."""
         column = self.dictionary.columns[self.y]
         return ("0", "1") if column.kind == "flag" else tuple(map(str, column.levels))
 
     @property
     def task(self) -> Task:
-        """Of the column that is predicted."""
+        """The task: that of the column that is predicted."""
         return "classification" if self.labels else "regression"
 
     @property
@@ -157,7 +157,7 @@ class ColumnData:
         return self.task == "regression" and self.learn_sd != "no"
 
     def units(self, totals: Sequence[NamedSums]) -> ResponseUnits | None:
-        """Of the responses, where they are standardised."""
+        """The units of the responses, where they are standardised."""
         return response_units(totals[0], self.dictionary.columns[self.y].centre) if self.learns else None
 
     def site(self, path: Path, client: str, reading: Reading | None = None) -> ColumnSite:
@@ -190,7 +190,7 @@ class ColumnData:
         """The outline, and the network for its inputs."""
         mean, sd = self.constants(totals)
         made = outline_of(
-            (len(mean),), self.task, len(self.labels), dtype=torch.float64, mean=mean, std=sd, about=self.about
+            (len(mean),), self.task, len(self.labels), dtype=torch.float64, mean=mean, std=sd, facts=self.facts
         )
         made = replace(made, response_units=self.units(totals))
         return made, self._network(made, latent)
@@ -204,8 +204,8 @@ class ColumnData:
         return self.model([site.sums([])], latent)
 
     @property
-    def about(self) -> dict[str, Any]:
-        """Of the federation."""
+    def facts(self) -> dict[str, Any]:
+        """The facts that the federation has in its ``about``."""
         return {"data": self.name, "split": "sites", "redraws": 0, "labels": list(self.labels), "reader": self.reader}
 
     def own_network(self, network: Architecture, federation: Federation) -> Architecture:
@@ -242,7 +242,7 @@ class ColumnSite:
         return len(self.pool.x_train)
 
     def digest(self) -> str:
-        """Of its arrays."""
+        """The digest of its arrays."""
         return self.pool.digest()
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
@@ -258,4 +258,4 @@ class ColumnSite:
         mean, sd = self.study.constants(totals)
         pool = replace(self.pool, mean=mean, std=sd)
         made = Federation.from_pool(pool, 0, "natural", validation=self.study.validation, seed=self.study.seed)
-        return replace(made, about={**made.about, **self.study.about}, response_units=self.study.units(totals))
+        return replace(made, about={**made.about, **self.study.facts}, response_units=self.study.units(totals))

@@ -95,7 +95,7 @@ class StudyFormula:
             raise UserError(f"a study says how many rows a group has at most: cs({correlation.group}, most=6)")
 
     def _levels(self) -> dict[str, pd.Series]:
-        """Of each column that is used: its levels, or a number."""
+        """The levels of each column that is used, or that it is a number."""
         import pandas as pd
 
         return {name: pd.Series(list(self.columns[name].levels) or [0.0]) for name in self.used}
@@ -131,7 +131,7 @@ class StudyFormula:
 
     @property
     def columns(self) -> Mapping[str, Column]:
-        """Of the dictionary."""
+        """The columns of the dictionary."""
         return self.dictionary.columns
 
     @property
@@ -147,7 +147,7 @@ class StudyFormula:
 
     @property
     def response(self) -> type[Response]:
-        """Of the family."""
+        """The response of the family."""
         return response_class(self.family)
 
     @property
@@ -157,7 +157,7 @@ class StudyFormula:
 
     @property
     def ordinal_levels(self) -> tuple[str, ...] | tuple[int, ...]:
-        """Of an ordinal response."""
+        """The levels of an ordinal response."""
         return self.columns[next(iter(self.terms.response or ()))].levels if self.response.ordered else ()
 
     def table(self, df: pd.DataFrame) -> pd.DataFrame:

@@ -64,7 +64,7 @@ class DesignSums:
         }  # fmt: skip
 
     def __add__(self, other: DesignSums) -> DesignSums:
-        """Of the sites of both."""
+        """Adds the sums of the sites of both."""
         return DesignSums(
             self.response + other.response, self.random + other.random, self.gram + other.gram,
             self.products + other.products, self.varying + other.varying, self.sites + other.sites,

@@ -151,10 +151,10 @@ class FormulaData:
         return network if network.inner is None else network.with_most(federation.about["reader"].places.most)
 
     def _outline(self, reader: StudyReader) -> Federation:
-        return outline_of((reader.columns_only().width,), "regression", dtype=torch.float64, about=self.about(reader))
+        return outline_of((reader.columns_only().width,), "regression", dtype=torch.float64, facts=self.facts(reader))
 
-    def about(self, reader: StudyReader) -> dict[str, Any]:
-        """Of the federation."""
+    def facts(self, reader: StudyReader) -> dict[str, Any]:
+        """The facts that the federation has in its ``about``."""
         facts = {"reader": reader.reader, "data": self.name, "split": self.formula.formula, "redraws": 0}
         facts["ranges"] = self.formula.dictionary.ranges
         dropped = reader.reader.dropped
@@ -200,7 +200,7 @@ class FormulaSite:
         return len(self.df)
 
     def digest(self) -> str:
-        """Of the table's columns that are used."""
+        """The digest of the table's columns that are used."""
         return hashlib.sha256(self.df.to_csv(index=False, lineterminator="\n").encode()).hexdigest()[:16]
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
@@ -216,5 +216,5 @@ class FormulaSite:
         made = reader.federation(
             self.df, self.client, test=study.test, validation=study.validation, seed=study.seed
         )  # fmt: skip
-        facts = {**made.about, **study.about(reader), "reader": made.about["reader"]}
+        facts = {**made.about, **study.facts(reader), "reader": made.about["reader"]}
         return replace(made, about={**facts, "left_out": {self.client: self.left_out}} if self.left_out else facts)

@@ -109,7 +109,7 @@ class ModelData:
 
     def model(self, totals: Sequence[NamedSums], latent: bool) -> tuple[Federation, Architecture]:
         """The outline, and the columns."""
-        made = outline_of((len(self.columns),), "regression", dtype=torch.float64, about=self.about)
+        made = outline_of((len(self.columns),), "regression", dtype=torch.float64, facts=self.facts)
         return made, self.design
 
     def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
@@ -117,8 +117,8 @@ class ModelData:
         return self.model([], latent)
 
     @property
-    def about(self) -> dict[str, Any]:
-        """Of the federation."""
+    def facts(self) -> dict[str, Any]:
+        """The facts that the federation has in its ``about``."""
         levels = dict(self.design.level_names)
         return {"data": self.name, "split": "sites", "redraws": 0, "columns": list(self.columns), "levels": levels,
                 "client": "site"}  # fmt: skip
@@ -158,7 +158,7 @@ class ModelSite:
         return len(self.df)
 
     def digest(self) -> str:
-        """Of the columns that the model reads."""
+        """The digest of the columns that the model reads."""
         return hashlib.sha256(self.df.to_csv(index=False, lineterminator="\n").encode()).hexdigest()[:16]
 
     def sums(self, before: Sequence[NamedSums]) -> dict[str, Any]:
@@ -179,5 +179,5 @@ class ModelSite:
             wide, client=CLIENT, y=NO_RESPONSE, x=names, test=0.0, task="regression", standardise=False,
             spellings="keep",
         )  # fmt: skip
-        facts = {**made.about, **study.about}
+        facts = {**made.about, **study.facts}
         return replace(made, about={**facts, "left_out": {self.client: self.left_out}} if self.left_out else facts)

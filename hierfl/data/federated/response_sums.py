@@ -43,12 +43,12 @@ def response_meanings(name: str) -> dict[str, str]:
 
 
 def response_sums(y: np.ndarray, centre: float) -> dict[str, Any]:
-    """Of a site's training responses (n,), around a centre that all sites know."""
+    """The sums of a site's training responses (n,), around a centre that all sites know."""
     return Moments.from_columns(np.asarray(y, dtype=float)[:, None], np.array([centre])).sums(PREFIX)
 
 
 def response_units(totals: NamedSums, centre: float) -> ResponseUnits:
-    """Of all sites' sums.
+    """The units of the response, from all sites' sums.
 
     Raises:
         UserError: where there are no training rows, and where the responses' mean is so far from the centre that sums

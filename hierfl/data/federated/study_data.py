@@ -60,7 +60,7 @@ class StudyData(Protocol):
         ...
 
     def summed_columns(self, step: int) -> Mapping[str, Sequence[str]]:
-        """Of which columns a step has "n", "total" and "square", by the prefix of these names."""
+        """The columns of which a step has "n", "total" and "square", by the prefix of these names."""
         ...
 
     def meanings(self) -> Mapping[str, str]:

@@ -19,7 +19,7 @@ from ..formula.correlation import SERIES, TIME
 from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups, by_field
-from ..formula.literals import in_said_order
+from ..formula.literals import in_listed_order
 from ..formula.parsed import CLIENT, OUTER, OWN
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
@@ -175,7 +175,7 @@ class StudyReader:
         )  # fmt: skip
 
     def _groupings(self, units: Mapping[str, Units]) -> dict[str, Grouping]:
-        """Of levels inside or above the sites, and of formulas. How many groups a site has inside only it knows."""
+        """The groupings of levels inside or above the sites, and of formulas. Only a site knows how many are inside."""
         levels, groups, groupings = self.formula.levels, tuple(self.formula.places.outer), {}
         for level, (names, blocks) in self.levels.items():
             if level in levels.smooths:
@@ -256,10 +256,10 @@ def study_reader(formula: StudyFormula, moments: Moments) -> StudyReader:
         types=ColumnTypes.from_table(table, formula.terms.predictors), spellings=formula.dictionary.spellings,
     )  # fmt: skip
     levels = {k: (tuple(v), blocks) for k, (v, blocks) in random.items()}
-    return StudyReader(formula, reader, tuple(fixed), _units_about(fixed), levels)
+    return StudyReader(formula, reader, tuple(fixed), _approximate_units(fixed), levels)
 
 
-def _units_about(fixed: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+def _approximate_units(fixed: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """About where columns lie and how far they spread, by a table that every site has: sums lose no digits there."""
     centre, scale = np.zeros(fixed.shape[1]), np.ones(fixed.shape[1])
     movable = intercept_of(list(fixed)) is not None
@@ -297,4 +297,4 @@ def skeleton(formula: StudyFormula, moments: Moments) -> pd.DataFrame:
             table[name] = np.tile([mean - sd, mean + sd], rows // 2)
         else:
             table[name] = np.tile([0, 1], rows // 2)
-    return in_said_order(pd.DataFrame(table), formula.terms)
+    return in_listed_order(pd.DataFrame(table), formula.terms)

@@ -28,7 +28,7 @@ class Moments:
 
     @classmethod
     def from_columns(cls, columns: np.ndarray, centre: np.ndarray | None = None) -> Moments:
-        """Of rows (n, k)."""
+        """Returns the sums of rows (n, k)."""
         c = np.zeros(columns.shape[1]) if centre is None else np.asarray(centre, dtype=float)
         gaps = columns - c
         return cls(float(len(columns)), gaps.sum(0), np.square(gaps).sum(0), c)
@@ -43,7 +43,7 @@ class Moments:
         return {f"{prefix}n": np.array(self.n), f"{prefix}total": self.total, f"{prefix}square": self.square}
 
     def __add__(self, other: Moments) -> Moments:
-        """Of the rows of both."""
+        """Adds the sums of the rows of both."""
         return Moments(self.n + other.n, self.total + other.total, self.square + other.square, self.centre)
 
     @property
@@ -53,7 +53,7 @@ class Moments:
 
     @property
     def sd(self) -> np.ndarray:
-        """Of the population, (k,)."""
+        """The standard deviations of the population, (k,)."""
         return np.sqrt(np.maximum(0.0, self.square / self.n - np.square(self.total / self.n)))
 
     @property

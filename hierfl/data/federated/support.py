@@ -65,7 +65,7 @@ def parts_of(site: SiteData, *, classes: bool) -> np.ndarray:
         reader = _reader(site.study)
         made = reader.arrays(site.df)[0].T
         parts |= {k for k, v in zip((*reader.columns, *reader.random), made, strict=True) if np.any(v != 0)}
-        parts |= _levels_here(site.study.formula.columns, table)
+        parts |= _levels_of_table(site.study.formula.columns, table)
     elif isinstance(site, ColumnSite):
         names, data = part_names(site.study, classes=classes), site.study
         inputs = dict(zip(data.reader.names, site.pool.x_train.T, strict=True))
@@ -75,7 +75,7 @@ def parts_of(site: SiteData, *, classes: bool) -> np.ndarray:
                 parts |= {f"{name}={int(value)}" for value in np.unique(inputs[name])}
         parts |= {f"{data.y}={label}" for k, label in enumerate(data.labels) if np.any(site.pool.y_train == k)}
     elif isinstance(site, ModelSite):
-        names, parts = part_names(site.study, classes=classes), _levels_here(site.study.dictionary.columns, site.df)
+        names, parts = part_names(site.study, classes=classes), _levels_of_table(site.study.dictionary.columns, site.df)
         parts |= {str(name) for name in site.table if np.any(site.table[name] != 0)}
     else:
         assert isinstance(site, ArraySite)
@@ -116,7 +116,7 @@ def _level_names(columns: Mapping[str, Column], names: Sequence[str]) -> list[st
     return [f"{name}={level}" for name in names for level in levels[name]]
 
 
-def _levels_here(columns: Mapping[str, Column], table: pd.DataFrame) -> set[str]:
+def _levels_of_table(columns: Mapping[str, Column], table: pd.DataFrame) -> set[str]:
     parts = set()
     for name in table:
         kind = columns[name].kind

@@ -79,7 +79,7 @@ def joined_clients(clients: Iterable[Any], name: str) -> ClientArrays:
 
 
 def _type(rows: Any) -> str:
-    """Of a client's inputs; empty for a table, whose columns have types of their own."""
+    """The type of a client's inputs; empty for a table, whose columns have types of their own."""
     return "" if is_table(rows) else str(rows.dtype)
 
 

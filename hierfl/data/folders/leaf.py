@@ -55,9 +55,9 @@ def _users(root: Path) -> Iterator[tuple[str, Any, Any]]:
                 if lacking:
                     raise ValueError(f"{one} has {min(lacking)!r}, and {other} has not")
             users = [(name, data[name]["x"], data[name]["y"]) for name in names]
-            said = table.get("num_samples", found := [len(y) for _, _, y in users])
-            if said != found:  # a file that was cut and mended has fewer rows than it says
-                raise ValueError(_unlike(names, said, found))
+            declared = table.get("num_samples", counted := [len(y) for _, _, y in users])
+            if declared != counted:  # a file that was cut and mended has fewer rows than it says
+                raise ValueError(_unlike(names, declared, counted))
         for name, x, y in users:
             if x and isinstance(x[0], str):
                 raise UserError(f"{shown(path)} holds text: make token ids of it, an .npz or arrays with inputs='ids'")
@@ -68,12 +68,13 @@ def _users(root: Path) -> Iterator[tuple[str, Any, Any]]:
                 raise UserError(f"{what} are not all numbers, or of different lengths") from error
 
 
-def _unlike(names: list[str], said: Any, found: list[int]) -> str:
+def _unlike(names: list[str], declared: Any, counted: list[int]) -> str:
     """What is wrong with the numbers of rows that a file says its users have."""
-    if not isinstance(said, list) or len(said) != len(names):
+    if not isinstance(declared, list) or len(declared) != len(names):
         return "num_samples is not a list with a number for each of its users"
-    name, one, other = next((n, s, f) for n, s, f in zip(names, said, found, strict=True) if s != f)
-    return f"num_samples says that user {name!r} has {one} rows, and there are {other}"
+    rows = zip(names, declared, counted, strict=True)
+    name, declared_rows, counted_rows = next(row for row in rows if row[1] != row[2])
+    return f"num_samples says that user {name!r} has {declared_rows} rows, and there are {counted_rows}"
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

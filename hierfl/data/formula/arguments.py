@@ -214,7 +214,7 @@ class ArgumentParser(Cursor):
         if token.kind == "name" and self.tokens[self.place + 1] == Token("sign", "("):
             self.step()
             return self.call()
-        self.found.add(self.column())
+        self.columns.add(self.column())
         return True
 
 

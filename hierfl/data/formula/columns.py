@@ -13,7 +13,7 @@ from . import gate
 from .column_types import typed_columns
 from .curves import check_curves
 from .hints import backquoted
-from .literals import check_levels_named, in_said_order
+from .literals import check_levels_named, in_listed_order
 from .parsed import CLIENT, KINDS, OWN
 from .smooth import SmoothBasis
 from .units import INTERCEPT
@@ -111,7 +111,7 @@ def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collect
         if df[name].dtype.kind in "iuf":
             check_numbers(f"column {name!r}", df[name].to_numpy(dtype=float))
     check_levels_named(terms, df)
-    return in_said_order(df, terms)
+    return in_listed_order(df, terms)
 
 
 def _refuse_missing(df: pd.DataFrame, place: str) -> None:

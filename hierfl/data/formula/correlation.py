@@ -34,7 +34,7 @@ _WRITTEN = re.compile(rf"\s*(ar1|car1|cs)\s*\(\s*{_NAME}\s*(?:\|\s*{_NAME}\s*)?(
 
 @dataclass(frozen=True)
 class Correlation:
-    """Of the residuals of one series.
+    """The correlation of the residuals of one series.
 
     Attributes:
         kind: of :data:`FORMS`.
@@ -73,7 +73,7 @@ class Correlation:
 
     @property
     def columns(self) -> set[str]:
-        """Of the table."""
+        """The columns of the table that it uses."""
         return {self.time, self.group} - {""}
 
     def check(self, family: str, others: Mapping[str, str]) -> None:
@@ -118,14 +118,16 @@ class Correlation:
             )
 
     def numbers(
-        self, df: pd.DataFrame, who: np.ndarray, inside: Mapping[tuple[str, ...], np.ndarray]
-    ) -> dict[str, np.ndarray]:
+        self, df: pd.DataFrame, who: np.ndarray, inside: Mapping[tuple[str, ...], np.ndarray], *,
+        rho_known: bool = False,
+    ) -> dict[str, np.ndarray]:  # fmt: skip
         """The series of each row, a number from 1, and its time, (n,).
 
         Args:
             df: the table.
             who: client of each row, (n,).
             inside: its group of each level inside the client, by the columns that say it, (n,) each.
+            rho_known: whether rho was estimated from other rows. Then series of one row are enough, at any distances.
 
         Raises:
             UserError: for times that are no such numbers or are twice in a series, or for series of one row.
@@ -146,12 +148,13 @@ class Correlation:
                 f"rows of one {of_series!r} are in several groups inside the client: residuals correlate in one"
             )
         sizes = np.bincount(series)
-        if sizes.max() < 2:
+        if sizes.max() < 2 and not rho_known:
             raise UserError(f"no {of_series!r} has two rows: nothing says how residuals correlate")
         numbers = {SERIES: series + 1.0}
         if self.kind == "cs":
             if self.most and sizes.max() > self.most:
-                raise UserError(f"a {of_series!r} has {sizes.max()} rows, and most={self.most}")
+                limit = f"{self.most} is the most in the fit" if rho_known else f"most={self.most}"
+                raise UserError(f"a {of_series!r} has {sizes.max()} rows, and {limit}")
             return numbers
         time = df[self.time]
         if time.dtype.kind not in "iuf":
@@ -168,6 +171,8 @@ class Correlation:
             raise UserError(
                 f"{int((gaps == 0).sum())} rows have the same {self.time!r} as another row of their {of_series!r}"
             )
+        if rho_known:
+            return {**numbers, TIME: times}
         typical = float(np.median(gaps))
         if not SHORTEST <= typical <= LONGEST:
             raise UserError(

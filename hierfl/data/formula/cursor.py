@@ -20,7 +20,7 @@ class Cursor:
         self.text = text
         self.tokens, self.share = understood(list(tokens_of(text)))
         self.place = self.depth = self.operators = self.arithmetic = 0
-        self.found: set[str] = set()  # columns of the side that is read
+        self.columns: set[str] = set()  # columns of the side that is read
         self.random: list[RandomTerm] = []
         self.cut: set[int] = set()  # places of tokens that formulae does not get
         self.selections: list[str] = []  # conditions on rows, as formulae reads them

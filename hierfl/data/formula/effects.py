@@ -21,7 +21,7 @@ class FormulaParser(ArgumentParser):
         if sides:
             self.level_of_response()
             self.response()
-            response, self.found = frozenset(self.found), set()
+            response, self.columns = frozenset(self.columns), set()
         self.sum()
         if self.at("|"):
             raise Refused("random effects are written in parentheses, as in (1 | site)")
@@ -30,7 +30,7 @@ class FormulaParser(ArgumentParser):
         safe = self._text(0, len(self.tokens) - 1)
         selections = tuple(dict.fromkeys(self.selections))
         return Formula(
-            self.text, safe, response, frozenset(self.found), tuple(self.random), selections, self.orders, self.share,
+            self.text, safe, response, frozenset(self.columns), tuple(self.random), selections, self.orders, self.share,
             tuple(self.smooths),
         )  # fmt: skip
 
@@ -130,7 +130,7 @@ class FormulaParser(ArgumentParser):
             self.call()
             return 1
         else:
-            self.found.add(self.column())
+            self.columns.add(self.column())
             return 1
         self.place += 1
         return 1
@@ -170,7 +170,7 @@ class FormulaParser(ArgumentParser):
                 f"its {len(self.smooths)} smooth terms have {effects} effects: {MOST_SMOOTHS} terms and {MOST_EFFECTS} "
                 "effects of all together are understood"
             )
-        self.found.add(column)
+        self.columns.add(column)
         self.cut |= set(range(first, self.place)) - {kept}
 
     def group(self) -> int:

@@ -165,10 +165,10 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
             model = model_description(formula.safe)
             _check_width(model, df)
             # A/x is a + a:x of one object a, whose coding in the second term would be that of the first.
-            seen = set[int]()
-            model.common_terms = [_own(term, seen) for term in model.common_terms]
+            known_components = set[int]()
+            model.common_terms = [_own(term, known_components) for term in model.common_terms]
             for term in model.group_terms:
-                term.expr, term.factor = _own(term.expr, seen), Term(Variable(constant))
+                term.expr, term.factor = _own(term.expr, known_components), Term(Variable(constant))
             table, names = in_own_order(df, formula).assign(**{constant: 0}), Environment([namespace()])
             read = DesignMatrices(model, table, names)
             if any(term.expr.kind not in ("intercept", "numeric") for term in model.group_terms):
@@ -185,7 +185,7 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
         raise misfit(formula, fault) from fault
 
 
-def _own(term: Any, seen: set[int]) -> Any:
+def _own(term: Any, known_components: set[int]) -> Any:
     """A term, or a copy of one that has a component of an earlier one.
 
     Args:
@@ -193,9 +193,9 @@ def _own(term: Any, seen: set[int]) -> Any:
         seen: which components are known, written into.
     """
     parts = {id(part) for part in getattr(term, "components", ())}
-    if parts & seen:
+    if parts & known_components:
         return deepcopy(term)
-    seen |= parts
+    known_components |= parts
     return term
 
 

@@ -65,7 +65,7 @@ class Groups:
 
     @classmethod
     def all_inside(cls, who: np.ndarray, df: pd.DataFrame, levels: Levels) -> dict[str, Inside]:
-        """Of every level inside clients, by kind, those of a table's rows with clients (n,)."""
+        """The groups of every level inside clients, by kind, that a table's rows with clients (n,) have."""
         return {kind: cls.inside(who, group_names(df, names)) for kind, names in levels.inside.items()}
 
     @staticmethod
@@ -79,7 +79,7 @@ class Groups:
 
     @property
     def inner(self) -> Inside:
-        """Of the first level inside the clients; nothing where there is none."""
+        """The groups of the first level inside the clients; nothing where there is none."""
         return self.within.get(INNER, {})
 
     def names_inside(self, column: str, client: str) -> dict[str, int]:

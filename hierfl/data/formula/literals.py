@@ -55,7 +55,7 @@ def _compared(terms: Formula) -> Iterator[tuple[str, Token]]:
                     yield _column(operand), other
 
 
-def in_said_order(df: pd.DataFrame, terms: Formula) -> pd.DataFrame:
+def in_listed_order(df: pd.DataFrame, terms: Formula) -> pd.DataFrame:
     """A table with the categories whose levels the formula lists, as in ``C(g, levels=['b', 'a'])``, in that order.
 
     Args:

@@ -25,7 +25,7 @@ def lacks_values(name: str, count: int) -> UserError:
 
 
 def whole_rows(df: pd.DataFrame, names: Collection[str]) -> pd.Series:
-    """Of each row, whether it has all values of these columns (of those that are there)."""
+    """Returns whether each row has all values of these columns (of those that are there)."""
     return df[[name for name in names if name in df.columns]].notna().all(axis=1)
 
 

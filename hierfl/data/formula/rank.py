@@ -46,7 +46,7 @@ class IndependentColumns:
 
     @classmethod
     def of_rows(cls, names: Sequence[str], columns: np.ndarray) -> IndependentColumns:
-        """Of a whole table.
+        """Returns the independent columns of a whole table.
 
         Args:
             names: of the columns, p.
@@ -65,7 +65,7 @@ class IndependentColumns:
     def of_sums(
         cls, names: Sequence[str], n: float, centre: np.ndarray, scale: np.ndarray, products: np.ndarray
     ) -> IndependentColumns:
-        """Of sums over rows; those of several sites add up.
+        """Returns the independent columns from sums over rows; those of several sites add up.
 
         Args:
             names: of the columns, p.
@@ -123,7 +123,7 @@ class IndependentColumns:
 
     @property
     def names_kept(self) -> tuple[str, ...]:
-        """Of the independent columns."""
+        """The names of the independent columns."""
         return tuple(self.names[k] for k in self.kept)
 
     @property

@@ -60,14 +60,14 @@ def levels_of(reader: Reader) -> dict[str, list[Any]]:
     return known
 
 
-def references_of(about: Mapping[str, Any], columns: Collection[str]) -> dict[str, str]:
+def references_of(facts: Mapping[str, Any], columns: Collection[str]) -> dict[str, str]:
     """As :func:`reference_levels`, of a fit.
 
     Args:
         about: of its federation.
         columns: names of the design's fixed columns.
     """
-    reader = about.get("reader")
+    reader = facts.get("reader")
     if not isinstance(reader, Reader):
         return {}
-    return reference_levels(columns, levels_of(reader), about.get("dropped") or ())
+    return reference_levels(columns, levels_of(reader), facts.get("dropped") or ())

@@ -19,7 +19,7 @@ from . import gate
 from .column_types import ColumnTypes, typed
 from .columns import random_terms
 from .groups import Groups
-from .literals import category_columns, in_said_order
+from .literals import category_columns, in_listed_order
 from .parsed import Formula
 from .rank import IndependentColumns
 from .reader import Reader
@@ -122,7 +122,7 @@ def _table(terms: Formula, record: Mapping[str, Any]) -> pd.DataFrame:
             table[name] = np.array(values, dtype=dtype) if dtype else pd.Categorical(values, levels, ordered=True)
         else:
             table[name] = ["one", "two"] * (rows // 2)
-    return in_said_order(pd.DataFrame(table), terms)
+    return in_listed_order(pd.DataFrame(table), terms)
 
 
 def _levels(reader: Reader, column: pd.Series, name: str) -> list[Any]:

@@ -52,12 +52,12 @@ class Smooth:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its effects' columns."""
+        """The names of its effects' columns."""
         return tuple(f"{self.label}.{j + 1}" for j in range(self.k - 2))
 
     @property
     def groups(self) -> tuple[str, ...]:
-        """Of its effects."""
+        """The names of its effects."""
         return tuple(str(j + 1) for j in range(self.k - 2))
 
     def basis(self, mean: float, sd: float) -> SmoothBasis:

@@ -212,17 +212,17 @@ def _numbers(smooths: Iterable[Smooth], df: pd.DataFrame) -> dict[str, tuple[flo
 
 
 def _means(df: pd.DataFrame, types: ColumnTypes) -> dict[str, float]:
-    """Of the columns that are numbers."""
+    """The means of the columns that are numbers."""
     return {name: float(df[name].mean()) for name in sorted(types.numbers)}
 
 
 def _units(columns: Mapping[str, np.ndarray], blocks: Sequence[int]) -> Units:
-    """Of columns (n,) each."""
+    """The units of columns (n,) each."""
     mean = [float(np.mean(column)) for column in columns.values()]
     return Units.from_moments(list(columns), mean, [root_mean_square(column) for column in columns.values()], blocks)
 
 
 def root_mean_square(column: np.ndarray) -> float:
-    """Of numbers whose squares may be large."""
+    """The root mean square of numbers whose squares may be large."""
     largest = float(np.abs(column).max(initial=0.0)) or 1.0
     return largest * float(np.sqrt(np.mean(np.square(np.asarray(column) / largest))))

@@ -51,7 +51,7 @@ class Units:
 
     @property
     def without_last(self) -> Units:
-        """Of all columns but the last."""
+        """The units of all columns but the last."""
         return Units(self.centre[:-1], self.scale[:-1])
 
     def of_columns(self, columns: Tensor) -> Tensor:

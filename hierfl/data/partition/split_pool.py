@@ -83,11 +83,11 @@ def _split(
         rng = np.random.default_rng([seed, *kind.encode(), attempt])
         own = {k: v for k, v in options.items() if k in (*how.options, *how.flags)}
         train, test = how.make(pool, clients, parameter, rng, **own)
-        short = [j for j in range(clients) if len(train[j]) < least or not len(test[j])]
-        if not short:
+        too_small = [j for j in range(clients) if len(train[j]) < least or not len(test[j])]
+        if not too_small:
             ids = how.names(pool, train) if how.names else [str(j) for j in range(clients)]
             return Partition(train, test, ids, attempt)
-    j = short[0]
+    j = too_small[0]
     if attempts > 1:
         raise UserError(f"split {name}: after {attempts} draws some client of {clients} is still left with too little")
     raise UserError(

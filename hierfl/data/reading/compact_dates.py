@@ -25,11 +25,11 @@ LEAST_TIMES, LEAST_HOURS, LEAST_MINUTES = 20, 3, 12
 
 def compact_date(text: str) -> date | None:
     """A day, or the first day of a month; None for what is neither."""
-    found = DAY.fullmatch(text) or MONTH.fullmatch(text)
-    if found is None:
+    match = DAY.fullmatch(text) or MONTH.fullmatch(text)
+    if match is None:
         return None
     try:
-        return date(*map(int, found.groups()), *(() if found.re is DAY else (1,)))
+        return date(*map(int, match.groups()), *(() if match.re is DAY else (1,)))
     except ValueError:
         return None
 
@@ -63,19 +63,19 @@ def clock_times(numbers: Collection[float]) -> str | None:
 
     Minutes never reach 60, and they are of many kinds in many hours: numbers in decimals are hardly so by accident.
     """
-    found: list[tuple[int, int]] = []
+    times: list[tuple[int, int]] = []
     whole = all(number % 1 == 0 for number in numbers)
     for number in numbers:  # most columns end at their first numbers
         minutes = number if whole else number * 100
         if not 0 <= minutes < 2400 or abs(minutes - round(minutes)) > 1e-6 or round(minutes) % 100 >= 60:
             return None
-        found.append(divmod(round(minutes), 100))
-    if len(found) < LEAST_TIMES or len({hour for hour, _ in found}) < LEAST_HOURS:
+        times.append(divmod(round(minutes), 100))
+    if len(times) < LEAST_TIMES or len({hour for hour, _ in times}) < LEAST_HOURS:
         return None
-    kinds = {minute for _, minute in found}
+    kinds = {minute for _, minute in times}
     if len(kinds) < LEAST_MINUTES or max(kinds) < 45:
         return None
-    hour, minute = next(pair for pair in found if pair[1])
+    hour, minute = next(pair for pair in times if pair[1])
     return f"{hour}{'' if whole else '.'}{minute:02}"
 
 
@@ -107,9 +107,9 @@ def refuse_compact_dates(name: str, numbers: Collection[float], remedies: Remedi
             f"column {name!r} holds dates as numbers, {first}, whose differences are no times: say {ways}"
             + ("" if remedies.study else " if they are numbers")
         )
-    if found := numbers_of_time(numbers):
+    if kind := numbers_of_time(numbers):
         number = remedies.say(types={name: "number"})
         number = f"least and most of columns.{name} in study.toml" if remedies.study else number
         raise UserError(
-            f"column {name!r} holds {found[0]}: write {found[1]} in the file, or say {number} if these are numbers"
+            f"column {name!r} holds {kind[0]}: write {kind[1]} in the file, or say {number} if these are numbers"
         )

@@ -78,9 +78,9 @@ def possible_codes(df: pd.DataFrame, names: Collection[str]) -> list[str]:
                 f"column {name!r} holds dates as numbers, {first}, whose differences are no times: df = "
                 f"hierfl.read_table(df, types={{{name!r}: 'date'}}) reads them"
             )
-        elif found := numbers_of_time(numbers):
+        elif kind := numbers_of_time(numbers):
             result.append(
-                f"column {name!r} holds {found[0]}: write {found[1]}, or df = hierfl.read_table(df, types={{{name!r}: "
+                f"column {name!r} holds {kind[0]}: write {kind[1]}, or df = hierfl.read_table(df, types={{{name!r}: "
                 "'number'}) if it is a number"
             )
         if code := code_among(column.dropna().to_numpy()):

@@ -93,8 +93,8 @@ def undecorated(cell: str) -> str:
 
     What cannot be seen is left out as well, such as a byte order mark or a blank of no width.
     """
-    seen = "".join(c for c in cell if unicodedata.category(c) != "Cf").strip()
-    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else _WIDE.get(c, c) for c in seen)
+    visible = "".join(c for c in cell if unicodedata.category(c) != "Cf").strip()
+    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else _WIDE.get(c, c) for c in visible)
     result = _TEXT_MARKS.fullmatch(text)
     return (result[1] or result[2] or result[3]).strip() if result else text
 

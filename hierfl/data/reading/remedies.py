@@ -41,7 +41,7 @@ class Remedies:
                 return levels
             return f"{self.say(**reading)} and plain numbers" if reading else "plain numbers in the file"
         if self.python:
-            return f"{self.python}{', '.join(f'{name}={_short(value)!r}' for name, value in reading.items())})"
+            return f"{self.python}{', '.join(f'{name}={_tuple_as_list(value)!r}' for name, value in reading.items())})"
         return " ".join(
             f"--{FLAGS.get(name, name)} {shlex.quote(text)}"
             for name, value in reading.items()
@@ -49,7 +49,7 @@ class Remedies:
         )
 
 
-def _short(value: Any) -> Any:
+def _tuple_as_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 

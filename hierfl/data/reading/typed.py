@@ -79,7 +79,7 @@ class Typing:
             return self._category(name, cells, rows)
         if kind := self.reading.types.get(name):
             return self._declared(name, kind, cells, rows)
-        return self._found(name, cells, rows, strict, split)
+        return self._undeclared(name, cells, rows, strict, split)
 
     def _is_declared_missing(self, cell: str) -> bool:
         return not cell.strip() or cell.strip() in self.reading.na
@@ -122,7 +122,7 @@ class Typing:
             return pd.Series([int(plain[cell] or 0) for cell in cells], dtype="int64")
         return pd.Series([float("nan") if cell in gone else values[cell] for cell in cells], dtype="float64")
 
-    def _found(self, name: str, cells: Sequence[str], rows: Sequence[int], strict: bool, split: bool) -> pd.Series:
+    def _undeclared(self, name: str, cells: Sequence[str], rows: Sequence[int], strict: bool, split: bool) -> pd.Series:
         """A column of which nothing is declared."""
         import pandas as pd
 

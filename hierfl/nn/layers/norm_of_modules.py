@@ -47,7 +47,7 @@ class NormOfOne(nn.Module):
         self.seen: list[Moments] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of x (n, C, ...)."""
+        """Computes the output for x (n, C, ...)."""
         own = {key: value for key in LAYER_VALUES if (value := getattr(self, key)) is not None}
         if self.seen is None:
             return running_norm(x[None], own, self.eps)[0]

@@ -127,7 +127,7 @@ class Bounds:
         self.memory = {"round": number, **put_under("last", last), **put_under("moved", moved)}
 
     def _problem(self, shared: State) -> str:
-        """Of the site's own rows, beside a broadcast."""
+        """Returns why the site's own rows do not go with a broadcast; empty where they do."""
         federation, method = self.site.plate.federation, self.site.method
         rows = federation.indices("train")[0]
         return broadcast_error(method, shared, federation.x[rows]) or response_error(method, shared, federation.y[rows])

@@ -105,7 +105,7 @@ class RemoteEngine:
         return self.federation.template()
 
     def digest(self) -> str:
-        """Of the study."""
+        """The digest of the study."""
         return self.handshake.study
 
     def has_data(self, split: str) -> bool:

@@ -56,7 +56,7 @@ class Expected:
 
     @property
     def message(self) -> StateForm:
-        """Of one client's message, {"group|key": ...}."""
+        """The form of one client's message, {"group|key": ...}."""
         return {
             f"{name}|{key}": (field.shape, field.dtype)
             for name, group in self.exchange.sending.items()

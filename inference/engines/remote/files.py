@@ -208,7 +208,7 @@ class _Asked:
     def __init__(self, folder: Path, client: str, request: bytes) -> None:
         self.client, self.request, self.name = client, request, name_of(request)
         self.requests, self.replies = (PlainFolder(folder, client, part) for part in ("requests", "replies"))
-        self.laid = self.said = False
+        self.laid = self.warned = False
         self._pause, self._due = LAID_AGAIN, 0.0
 
     def looked(self) -> bytes:
@@ -217,8 +217,8 @@ class _Asked:
         if not self.replies.entry_status(f"{self.name}{REPLY}"):
             return b""
         data = self.replies.read(f"{self.name}{REPLY}", LARGEST)
-        if data and is_cut_off(data) and not self.said:
-            self.said = True
+        if data and is_cut_off(data) and not self.warned:
+            self.warned = True
             log.warning("not whole yet, and waited for: the reply of %s", self.client)
         return b"" if is_cut_off(data) else data
 

@@ -48,7 +48,7 @@ class HiddenSums:
         """Names of clients; None for everyone."""
         return None if len(clients) == len(self.ids) else [self.ids[j] for j in sorted(clients)]
 
-    def _said(self, entries: Mapping[str, Any], **who: Sequence[int]) -> dict[str, Any]:
+    def _header(self, entries: Mapping[str, Any], **who: Sequence[int]) -> dict[str, Any]:
         names = {kind: self._named(clients) for kind, clients in who.items()}
         return {
             **entries,
@@ -67,7 +67,7 @@ class HiddenSums:
                 log.warning("%s: %d sites have something to add, and masks need %d", kind, len(question.clients), LEAST)
             return Total(question.nothing, [], 0)
         nothing = question.nothing if question.finite else marked(question.nothing, clients)
-        entries = self._said(question.about, adding=question.clients)
+        entries = self._header(question.about, adding=question.clients)
         total = self.masks.ask(entries, question.tensors, form_of_state(nothing))
         if total is None:
             log.warning("the sum (%s, round %d) has not opened", kind, question.about["round"])
@@ -87,7 +87,7 @@ class HiddenSums:
         """See :class:`.summing.Summation`."""
         clients, device, number = len(self.ids), self.questions.device, broadcast.round
         reporting = set(plan.reporting) if expected.exchange.groups else set()
-        entries = self._said(
+        entries = self._header(
             {"kind": "round", "round": number}, adding=sorted(reporting), training=sorted(plan.training)
         )
         totals = self.masks.ask_groups(entries, broadcast.shared, expected.message)

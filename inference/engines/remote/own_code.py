@@ -36,7 +36,7 @@ def own_files() -> dict[str, Path]:
 
 
 def _files(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
-    """Of a package and of the packages in it: another folder beside them is not installed."""
+    """The files of a package and of the packages in it: another folder beside them is not installed."""
     for path in folder.iterdir():
         if path.suffix == ".py" and path.is_file():
             yield f"{package}.{path.stem}", path

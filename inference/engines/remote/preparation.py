@@ -46,7 +46,7 @@ class Summing(Protocol):
         ...
 
     def form(self, before: Sequence[State]) -> StateForm:
-        """Of the sums of round ``len(before)``, given those over all sites of the rounds before."""
+        """The form of the sums of round ``len(before)``, given those over all sites of the rounds before."""
         ...
 
 
@@ -86,7 +86,7 @@ def prepare(
         head, kept = read_sums(path, study)
         log.debug("sums over %s sites", head.get("sites"))
         if rows is not None and isinstance(counts := head.get(ROWS), dict):
-            rows.found.update({j: int(counts[name]) for j, name in enumerate(questions.ids) if name in counts})
+            rows.rows_by_client.update({j: int(counts[name]) for j, name in enumerate(questions.ids) if name in counts})
             rows.unlike.extend(map(str, head.get(UNLIKE, ())))
         return kept
     totals: list[State] = []
@@ -108,8 +108,8 @@ def prepare(
         if rows:
             rows.compare(step, questions.ids)
     noted: dict[str, Any] = {}
-    if rows and rows.found:
-        noted = {ROWS: {questions.ids[j]: n for j, n in rows.found.items()}, UNLIKE: rows.unlike}
+    if rows and rows.rows_by_client:
+        noted = {ROWS: {questions.ids[j]: n for j, n in rows.rows_by_client.items()}, UNLIKE: rows.unlike}
     _write(path, {"study": study, "sites": clients, **noted}, totals)
     return totals
 

@@ -39,12 +39,12 @@ class RowBounds:
     least: int = 1
     most: int = 0
     columns: Callable[[int], Mapping[str, Sequence[str]]] = lambda step: {}
-    found: dict[int, int] = field(default_factory=dict)
+    rows_by_client: dict[int, int] = field(default_factory=dict)
     unlike: list[str] = field(default_factory=list)
     _sums: dict[int, State] = field(default_factory=dict)
 
     def check(self, step: int, clients: int, sums: Mapping[str, Tensor]) -> None:
-        """Of one site's sums of a step.
+        """Checks one site's sums of a step.
 
         Raises:
             Unreadable: for numbers that are too large, and for rows that are no whole number within the bounds.
@@ -62,7 +62,7 @@ class RowBounds:
     def note(self, step: int, client: int, sums: Mapping[str, Tensor]) -> None:
         """Keeps what a site has declared."""
         if (rows := self.declared(step, sums)) is not None:
-            self.found.setdefault(client, round(rows))
+            self.rows_by_client.setdefault(client, round(rows))
         self._sums[client] = dict(sums)
 
     def compare(self, step: int, ids: Sequence[str]) -> None:

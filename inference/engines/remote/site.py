@@ -148,7 +148,7 @@ class Site:
         if self.part and not self.part.trains(head):
             return self.desk.says({"round": number, "counts": [0, 0, 0]}, self.part.no_message())
         # the same round with other values: what was done is undone
-        before = state.before if number == state.round else self._settled(head)
+        before = state.before if number == state.round else self._committed_values(head)
         self.plate.load(before)
         self._current = None
         message, diverged = self.plate.message(
@@ -216,12 +216,12 @@ class Site:
         kept = {k: v for k, v in tensors.items() if not k.startswith("calibration/")}
         random = self._fitted(head, kept, finite=True).trace.random
         check_form(under("calibration", tensors), calibrated_form(self.options, random=random))
-        self._keep(replace(self.state, after=self._settled(head), final=tensors, ended=True))
+        self._keep(replace(self.state, after=self._committed_values(head), final=tensors, ended=True))
         return self.desk.says({"round": head["round"]})
 
     # -- values -------------------------------------------------------------------------------------------------
 
-    def _settled(self, head: Mapping[str, Any]) -> State:
+    def _committed_values(self, head: Mapping[str, Any]) -> State:
         """Its values once it knows whether its last message was used."""
         state = self.state
         return state.before if self.tentative and head["counted"] != state.round else state.after
@@ -234,7 +234,7 @@ class Site:
         shared = check_form(parts["shared"], form_of_state(self.shared), finite=finite)
         which = head["round"], self.tentative and head["counted"] != self.state.round
         if self._current != which:
-            self.plate.load(self._settled(head))
+            self.plate.load(self._committed_values(head))
             self._current = which
         fitted = self.plate.fitted(Broadcast(head["round"], shared, final=bool(head.get("final"))))
         if parts["new"]:

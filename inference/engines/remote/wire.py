@@ -159,7 +159,7 @@ def check_form(tensors: Mapping[str, Tensor], form: StateForm, *, finite: bool =
 
 
 def nbytes(form: StateForm) -> int:
-    """Of tensors of a form."""
+    """The bytes of tensors of a form."""
     return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in form.values())
 
 

@@ -34,7 +34,7 @@ MAX_NUMBERS_AT_ONCE = 8_000_000
 
 
 def rank_of(chunk: ClientChunk) -> int:
-    """Of the rows' curvatures, largest first; 0 where they are kept whole."""
+    """The rank of the rows' curvatures, largest first; 0 where they are kept whole."""
     head = chunk.method.network.head
     rank = chunk.sizes[0] * head.outputs
     if rank <= (RANK if head.d > WHOLE else FEW * head.d):
@@ -89,7 +89,7 @@ class Coordinates:
 
     @classmethod
     def nearest(cls, chunk: ClientChunk, latent: str) -> Coordinates:
-        """Of the rows' heads, see above.
+        """The nearest of the rows' heads, see above.
 
         Raises:
             UserError: for a latent that is no linear head with a Normal prior.

@@ -36,7 +36,7 @@ class Map(Protocol):
     """From real numbers to where a latent lives, as a torch transform has it."""
 
     def __call__(self, u: Tensor) -> Tensor:
-        """There."""
+        """Maps u to the head z."""
         ...
 
     def inv(self, z: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ class Map(Protocol):
         ...
 
     def log_abs_det_jacobian(self, u: Tensor, z: Tensor) -> Tensor:
-        """Of the map."""
+        """The log determinant of the map's Jacobian, absolute."""
         ...
 
 

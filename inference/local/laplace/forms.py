@@ -30,14 +30,14 @@ class Scaled(Protocol):
         """log |B|, (S,)."""
         ...
 
-    def seen(self, number: int) -> Tensor:
+    def data_share(self, number: int) -> Tensor:
         """Blocks (S, G, p, p) on the diagonal of I - B^-1 = B^-1 diag(r) H diag(r), G in number and of equal size.
 
         They are to full precision where they are small. One is the whole matrix, d are its diagonal.
         """
         ...
 
-    def seen_times(self, v: Tensor) -> Tensor:
+    def data_share_times(self, v: Tensor) -> Tensor:
         """(I - B^-1) v."""
         ...
 
@@ -100,11 +100,11 @@ class ScaledFull:
         """log |B|."""
         return 2 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
-    def seen(self, number: int) -> Tensor:
+    def data_share(self, number: int) -> Tensor:
         """Blocks of I - B^-1."""
         return blocks_of(self.whole, number)
 
-    def seen_times(self, v: Tensor) -> Tensor:
+    def data_share_times(self, v: Tensor) -> Tensor:
         """(I - B^-1) v."""
         return matrix_times(self.whole, v)
 
@@ -153,11 +153,11 @@ class ScaledDiagonal:
         """log |B|."""
         return self.more.log1p().sum(-1)
 
-    def seen(self, number: int) -> Tensor:
+    def data_share(self, number: int) -> Tensor:
         """Blocks of I - B^-1."""
         return torch.diag_embed((self.more / (1 + self.more)).unflatten(-1, (number, -1)))
 
-    def seen_times(self, v: Tensor) -> Tensor:
+    def data_share_times(self, v: Tensor) -> Tensor:
         """(I - B^-1) v."""
         return v * self.more / (1 + self.more)
 
@@ -217,7 +217,7 @@ class ScaledKronecker:
         """log |B|."""
         return self.values.log1p().sum((-2, -1))
 
-    def seen(self, number: int) -> Tensor:
+    def data_share(self, number: int) -> Tensor:
         """Blocks of I - B^-1: without more numbers than they have where each is of one output."""
         share, outputs = self.values / (1 + self.values), self.outputs.square()
         if number == self.values.shape[-2]:  # one for each output
@@ -228,7 +228,7 @@ class ScaledKronecker:
         matrix = torch.einsum("sar,sbr,srij->saibj", self.outputs, self.outputs, of_outputs)
         return blocks_of(matrix.flatten(1, 2).flatten(2), number)
 
-    def seen_times(self, v: Tensor) -> Tensor:
+    def data_share_times(self, v: Tensor) -> Tensor:
         """(I - B^-1) v."""
         return self._rotated(v, self.values / (1 + self.values))
 

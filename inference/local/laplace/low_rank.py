@@ -70,13 +70,13 @@ class ScaledLowRank:
     def _scaled(self) -> Tensor:
         return self.within * self.level.rsqrt()[..., None]
 
-    def seen(self, number: int) -> Tensor:
+    def data_share(self, number: int) -> Tensor:
         """Blocks of I - B^-1."""
         part = self._scaled.unflatten(1, (number, -1))
         alone = torch.diag_embed((self.more / self.level).unflatten(-1, (number, -1)))
         return alone + (part / (1 + self.values)[:, None, None]) @ part.mT
 
-    def seen_times(self, v: Tensor) -> Tensor:
+    def data_share_times(self, v: Tensor) -> Tensor:
         """(I - B^-1) v."""
         inside = matrix_times(self._scaled.mT, v) / (1 + self.values)
         return v * self.more / self.level + matrix_times(self._scaled, inside)

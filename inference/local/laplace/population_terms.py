@@ -126,7 +126,7 @@ class PopulationTerms:
         promised = ((at.m + offset - at.mu) * at.slope).sum(-1, keepdim=True)
         offset = torch.where(promised < NEAR, offset, at.mu - at.m)
         member = torch.nn.functional.one_hot(self.blocks.to(at.r.device)).to(at.r)  # (d, B)
-        shrinkage = scaled.seen(groups.number).clone()
+        shrinkage = scaled.data_share(groups.number).clone()
         shrinkage.diagonal(dim1=-2, dim2=-1).clamp_(min=0)  # rounding errors
         gamma = shrinkage.diagonal(dim1=-2, dim2=-1).flatten(-2)
         r = groups.split(at.r)
@@ -153,7 +153,9 @@ class PopulationTerms:
             terms["gain"] = whole[:, None] - target.at(at.m).log_likelihood[:, None]
         if self.stretched:
             size = gamma.sum(-1)
-            terms["stretch"] = torch.stack([size * stretch(scaled.seen_times, shrinkage, groups, member), size], -1)
+            terms["stretch"] = torch.stack(
+                [size * stretch(scaled.data_share_times, shrinkage, groups, member), size], -1
+            )
         if not self.own:
             return {**terms, "score": score, "information": information}
         return {**terms, **self._own(values, score, information.diagonal(dim1=-2, dim2=-1))}

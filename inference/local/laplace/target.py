@@ -122,7 +122,7 @@ class Target:
         self.frozen.show(x)
         if not self.frozen.serves(base, x):
             raise UserError("a head's Gaussian posterior needs a base whose features do not depend on the batch")
-        self.z = self._there(self.head.design(features))
+        self.z = self._zero_padded(self.head.design(features))
         guide = guide_latents(chunk.method, self.batch, self.values, None) if centred else {}
         self.centred = {name: guide[name].value for name in centred}
 
@@ -168,14 +168,14 @@ class Target:
         contrasts = self._contrasts if self.head.contrasts else None
         first = output_gradient(fn, y.value).mean(0)
         first = first if contrasts is None else first @ contrasts.T
-        density = self._there(fn.log_prob(y.value).mean(0)).sum(-1)
+        density = self._zero_padded(fn.log_prob(y.value).mean(0)).sum(-1)
         m, r = (v.expand(mu.shape) for v in self._normal(prior))
         height = Normal(m, r, validate_args=False).log_prob(mu).sum(-1)
-        gradient = (self._there(first).mT @ self.z).flatten(-2)
+        gradient = (self._zero_padded(first).mT @ self.z).flatten(-2)
         away = None if spread is None else spread.away
 
         def curvature_of_outputs() -> Tensor:
-            return self._there(mean_output_curvature(fn, contrasts))
+            return self._zero_padded(mean_output_curvature(fn, contrasts))
 
         return Expansion(mu, m, r, height, density, gradient, self.z, curvature_of_outputs, away)
 
@@ -208,7 +208,7 @@ class Target:
         m, r = (v.expand(at.mu.shape) for v in self._normal(prior))
         return replace(at, m=m, r=r, log_prior=Normal(m, r, validate_args=False).log_prob(at.mu).sum(-1))
 
-    def _there(self, value: Tensor) -> Tensor:
+    def _zero_padded(self, value: Tensor) -> Tensor:
         """Zero where rows (S, n, ...) are padded."""
         if self.batch.mask is None:
             return value

@@ -83,7 +83,7 @@ class Judging(Protocol):
     def judged(
         self, old: State, message: Mapping[str, Tensor], singles: Singles, rule: RobustRule | None, memory: State
     ) -> Judged:
-        """Of a round's messages.
+        """Judges the messages of a round.
 
         Args:
             old: shared values, as broadcast.

@@ -57,7 +57,7 @@ class Repeats:
 
     def __init__(self) -> None:
         self.rounds = 0
-        self.found: dict[int, StandsOut] = {}
+        self.outliers: dict[int, StandsOut] = {}
         self._prints: list[np.ndarray] = []
         self._earlier: dict[tuple[int, Print], list[int]] = {}
         self._asked: list[Print] = []
@@ -84,12 +84,12 @@ class Repeats:
         if len(present) < FEWEST - 1:
             return
         for earlier, who in same.items():
-            if len(who) > 1 or self._asked[earlier] == rows[-1] or self._settled(earlier, who[0]):
+            if len(who) > 1 or self._asked[earlier] == rows[-1] or self._has_converged(earlier, who[0]):
                 continue
             if self._moved(earlier, who[0]):
-                self.found.setdefault(who[0], StandsOut(who[0], self.rounds, AGAIN, float("nan")))
+                self.outliers.setdefault(who[0], StandsOut(who[0], self.rounds, AGAIN, float("nan")))
 
-    def _settled(self, earlier: int, row: int) -> bool:
+    def _has_converged(self, earlier: int, row: int) -> bool:
         """Whether a client's message had come to its limit before: rows that are separated say the same to the bit."""
         if not earlier:
             return False

@@ -143,7 +143,7 @@ class Median:
 
     @property
     def least(self) -> int:
-        """Of two there is none."""
+        """The least number of messages: of two there is none."""
         return 3
 
     def most(self, clients: int) -> int:

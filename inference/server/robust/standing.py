@@ -112,7 +112,7 @@ def medians(values: np.ndarray) -> np.ndarray:
 
 
 def distances(values: np.ndarray, least_spread: Sequence[float] = LEAST_SPREAD) -> np.ndarray:
-    """Of (T, J, M), not a number where nothing is known, from the median of the others: the same shape.
+    """The distances of values (T, J, M) from the median of the others, the same shape; NaN where nothing is known.
 
     Args:
         values: what is compared.
@@ -133,7 +133,7 @@ def distances(values: np.ndarray, least_spread: Sequence[float] = LEAST_SPREAD) 
 
 
 def _beside(own: np.ndarray, others: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of (N, M) and (N, J - 1, M): from the others' median, and their spread; not a number where they are too few."""
+    """The others' median of (N, M) and (N, J - 1, M), and their spread; not a number where they are too few."""
     enough = np.isfinite(others).sum(1) >= FEWEST - 1
     filled = np.where(enough[:, None], others, 0.0)
     middle = medians(filled)

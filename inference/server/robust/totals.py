@@ -115,7 +115,7 @@ def _of_values(
 
 
 def _spoken(weights: Tensor) -> Tensor:
-    """Of which slots or coordinates enough clients say something; one weight is of the whole message, and counts."""
+    """The slots or coordinates of which enough clients say something; one weight is the whole message's, and counts."""
     spoken = (weights > 0).sum(0) >= FEWEST_VALUES
     return spoken if weights.dim() > 1 else torch.ones_like(spoken)
 

@@ -91,7 +91,7 @@ class Watch:
 
     @classmethod
     def for_fit(cls, options: Options, exchange: Exchange) -> Watch:
-        """Of a fit."""
+        """Returns the watch of a fit."""
         return cls(exchange, parse_rule(options.robust))
 
     @torch.no_grad()
@@ -140,7 +140,7 @@ class Watch:
                 if self.rule is not None or group.rule.says(shared):
                     self._put_off(partial(self._judge, group.rule, shared, message, singles))
                 if self.rule is not None or self.weights is None:
-                    kept = self._settled()
+                    kept = self._judge_deferred()
                 if self.rule is not None:
                     totals[name] = {k: torch.einsum("r,r...->...", kept.to(v), v) for k, v in message.items()}
                     # Who is left out has reported: the search goes on without it.
@@ -161,7 +161,7 @@ class Watch:
         self._later = len(self.measured), judge
 
     @torch.no_grad()
-    def _settled(self) -> Tensor:
+    def _judge_deferred(self) -> Tensor:
         """Judges what was put off; how much of each message counts, (R,)."""
         later, self._later = self._later, None
         self.provisional = 0
@@ -204,13 +204,13 @@ class Watch:
         """The same of the rounds that are noted."""
         for prints in self.prints[self._repeats.rounds :]:
             self._repeats.add(prints.cpu().numpy())
-        return list(self._repeats.found.values())
+        return list(self._repeats.outliers.values())
 
     @property
     def table(self) -> np.ndarray:
         """(T, R, 4); of rounds of which nothing is known it is not a number."""
         self._rounds.done()
-        self._settled()
+        self._judge_deferred()
         self._measures.done()
         return self._table(self.measured, 4)
 
@@ -223,7 +223,7 @@ class Watch:
     def named(self) -> list[StandsOut]:
         """The rows that stand out; each once."""
         self._rounds.done()
-        self._settled()
+        self._judge_deferred()
         if not (rows := max(map(len, self.measured), default=0)):
             return []
         outliers = [*self.decided, *self.again]

@@ -53,7 +53,7 @@ class LabelSharePopulation:
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Of the shared values."""
+        """The names of the shared values."""
         return f"{self.name}.log_kappa", f"{self.name}.log_beta", f"{self.name}.log_pooled"
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
@@ -82,7 +82,7 @@ class LabelSharePopulation:
         if self.fixed:
             return {"counts": n}
         total, psi = n.sum(-1, keepdim=True), torch.digamma
-        up = torch.where(given.seen, alpha * (psi(n + alpha) - psi(alpha)), 0.0).sum(-1, keepdim=True)
+        up = torch.where(given.observed, alpha * (psi(n + alpha) - psi(alpha)), 0.0).sum(-1, keepdim=True)
         down = (given.sizes_given * s * (psi(total + s) - psi(s))).sum(-1, keepdim=True)
         return {"sizes": given.sizes_given, "counts": n, "up": up.clamp_min(0), "down": down.clamp_min(0)}
 

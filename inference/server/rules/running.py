@@ -86,7 +86,7 @@ class CountSum:
         return {name: self.counts(chunk)}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
-        """Their sum."""
+        """Returns the sum of the messages; where it is zero the old value."""
         ((name, value),) = old.items()
         return {name: torch.where(total[name] > 0, total[name].to(value), value)}
 

@@ -88,7 +88,7 @@ class Arrow:
 
     @property
     def entropy(self) -> Tensor:
-        """Of q(v | x), (S,)."""
+        """The entropy of q(v | x), (S,)."""
         logs = [root.diagonal(dim1=-2, dim2=-1).log().flatten(1).sum(-1) for root in (self.root, self.roots)]
         q = self.mean.shape[1] + self.means[0].numel()
         return logs[0] + logs[1] + 0.5 * q * (1 + math.log(2 * math.pi))

@@ -34,7 +34,9 @@ class Layout:
 
     @classmethod
     def from_sites(cls, sites: Sites) -> Layout | None:
-        """Of a model with more numbers of a client than a guide of full covariance can have, by its rows' latents."""
+        """Returns the rows' latents of a model with more numbers of a client than a guide of full covariance can
+        have.
+        """
         own, rows, first = list[Tensor](), list[Tensor](), 0
         for latent in sites.clients:
             places = first + torch.arange(latent.numel)

@@ -241,7 +241,8 @@ class FitRows:
 
 
 def row_heights(method: GaussianModel, layout: Layout, chunk: ClientChunk, points: Tensor) -> tuple[Tensor, Tensor]:
-    """Of clients at points of the globals (M, p): the quadratic of their bound, and draws of their part of the guide.
+    """The heights of clients at points of the globals (M, p): the quadratic of their bound, and draws of their part
+    of the guide.
 
     Estimates by weights would be of no worth with so many numbers.
     """

@@ -43,6 +43,6 @@ class LowRankFamily(Family):
         return LowRank.unpacked(precision).definite
 
     def entropy(self, precision: Tensor) -> Tensor:
-        """Of the numbers that are no points, ()."""
+        """The entropy of the numbers that are no points, ()."""
         block = self.of_spread(precision)
         return 0.5 * (len(block.diagonal) * (1 + math.log(2 * math.pi)) - block.log_det)

@@ -28,7 +28,7 @@ PROBES = 4
 
 
 class Derivatives:
-    """Of log joints at draws x (K, S, p) and v (K, S, q).
+    """The derivatives of log joints at draws x (K, S, p) and v (K, S, q).
 
     Attributes:
         at: both, (K, S, p + q).
@@ -85,7 +85,7 @@ class Rows:
 
 
 def rows(derivatives: Derivatives, p: int) -> Rows:
-    """Of a client's own latents, of which q = p + q - p there are."""
+    """The rows of a client's own latents, of which q = p + q - p there are."""
     products, spread = [], derivatives.bent
     for i in range(p, derivatives.at.shape[-1]):
         unit = torch.zeros_like(derivatives.at[0, 0])

@@ -81,7 +81,7 @@ class Sketched:
     points: Tensor
 
     def isfinite(self) -> Tensor:
-        """Of each number."""
+        """Returns whether each number is finite."""
         return torch.cat([self.diagonal.isfinite(), self.sketch.isfinite().flatten()])
 
     def square(self) -> Tensor:

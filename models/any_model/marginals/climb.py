@@ -102,6 +102,6 @@ class ShapedClimb(Climb):
 
     @property
     def moved(self) -> float:
-        """Of the step from the best guide: as in :class:`..guide.Climb`, and of a skew or tail."""
+        """How far the last step moved from the best guide: as in :class:`..guide.Climb`, or a skew or tail."""
         turned = float(self.turn.abs().max()) if self.turn.numel() else 0.0
         return max(super().moved, turned)

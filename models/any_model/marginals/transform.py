@@ -77,7 +77,7 @@ class Marginals:
         return replace(self, skew=skew, tail=tail)
 
     def some(self, first: int, last: int) -> Self:
-        """Of clients first..last-1, where they are of several fits."""
+        """The part of clients first..last-1, where they are of several fits."""
         if self.skew.dim() == 1:
             return self
         return replace(self, **{f.name: getattr(self, f.name)[first:last] for f in fields(self)})

@@ -83,7 +83,7 @@ class ForClients:
     form: str
 
     def for_sites(self, sites: Sites) -> Model:
-        """Of a model.
+        """Returns the guide for the sites of a model.
 
         Raises:
             UserError: for a model whose clients have no latents, or latents of rows.

@@ -211,7 +211,9 @@ class OwnGuide(Method):
         return ended(self, chunk)
 
     def heights_at_draws(self, chunk: ClientChunk, draws: int, purpose: str) -> tuple[Tensor, Tensor]:
-        """Of clients at the first kept draws of the globals: log p(y_j | x) (D, S), and latents (D, S, q)."""
+        """The heights of clients at the first kept draws of the globals: log p(y_j | x) (D, S), and latents (D, S,
+        q).
+        """
         noise = self.kept_noise(len(chunk.shared[DRAWS]), chunk.seed)[:draws]
         estimates = own_heights(self, chunk, noise, self.settings.inner, purpose, pick=True)
         return estimates.height, estimates.latents

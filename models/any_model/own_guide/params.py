@@ -49,7 +49,7 @@ class Packed:
 
     @property
     def start(self) -> Tensor:
-        """Their first values, (size,)."""
+        """The first values of the parameters, (size,)."""
         return torch.cat([param.free.flatten() for param in self.params]) if self.params else torch.zeros(0).double()
 
     def split(self, vector: Tensor) -> dict[str, Tensor]:

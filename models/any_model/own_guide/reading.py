@@ -180,7 +180,7 @@ def _outside(latent: Latent, how: str = "") -> UserError:
 
 
 def _same_shapes(trace: Any, sites: Sites) -> None:
-    """Of two clients: what one client hides, whose dimension is 1 long."""
+    """Checks the shapes of what two clients hide; the dimension of the clients is 1 long for one client."""
     for latent in sites.clients:
         assert latent.axis is not None
         wanted = (*latent.shape[: latent.axis], 2, *latent.shape[latent.axis + 1 :])

@@ -180,7 +180,7 @@ def values_of(trace: Any) -> dict[str, Tensor]:
 
 
 def log_density(trace: Any, mask: Tensor | None, levels: tuple[Level, ...]) -> Tensor:
-    """Of the sites of some levels, those of padded rows left out, ()."""
+    """The log density of the sites of some levels, those of padded rows left out, ()."""
     total = torch.zeros((), dtype=torch.float64)
     for site in densities(trace):
         level = level_of(site)

@@ -93,7 +93,7 @@ class OwnRows:
         return self.parts.over_clients(self.parts.client, self.columns, self.mask, (shared, own), noise).mean(0)
 
     def noise(self, *parts: object) -> tuple[Tensor, Tensor]:
-        """Of a step or a message."""
+        """The noise of a step or a message."""
         chunk, draws = self.chunk, self.method.fit_draws
         key_of = (chunk.seed, chunk.round, *parts)
         return shared_noise(self.method, draws, *key_of), own_noise(self.method, chunk, draws, *key_of)

@@ -64,7 +64,7 @@ class Ranks:
 
     @property
     def p_value(self) -> float:
-        """Of the test that the ranks are uniform."""
+        """The p-value of the test that the ranks are uniform."""
         n = len(self.values)
         if not n:
             return math.nan
@@ -108,7 +108,7 @@ def adjusted(p_values: Sequence[float]) -> list[float]:
 
 
 def _gamma(counts: np.ndarray, number: int, z: np.ndarray) -> np.ndarray:
-    """Of counts below each point (M, K), (M,)."""
+    """Gamma of the counts below each point (M, K), (M,)."""
     below = stats.binom.cdf(counts, number, z)
     above = stats.binom.sf(counts - 1, number, z)
     return np.asarray((2 * np.minimum(below, above)).min(-1))

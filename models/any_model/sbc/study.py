@@ -59,7 +59,7 @@ class Calibration:
         return [replicate for replicate in self.replicates if replicate.ranks and replicate.warnings]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Of each quantity: name, coverage and its Monte-Carlo error, p-values of the ranks' uniformity."""
+        """The rows of each quantity: name, coverage and its Monte-Carlo error, p-values of the ranks' uniformity."""
         ranked = self.ranked
         p_values = [ranks.p_value for ranks in ranked]
         rows = []

@@ -57,7 +57,7 @@ class Coefficients:
 
     @classmethod
     def from_fit(cls, fitted: Fitted) -> Coefficients:
-        """Of a fit, from what it kept of its clients' sums."""
+        """Returns the coefficients of a fit, from what it kept of its clients' sums."""
         method, estimates = fitted.method, {k: v.cpu() for k, v in by_short_name(fitted.shared).items()}
         assert isinstance(method, MixedModel)
         labels, effects = effects_of(method, {k: v[None] for k, v in estimates.items()})
@@ -120,7 +120,7 @@ class Coefficients:
 
     @cached_property
     def _kenward_roger(self) -> KenwardRoger | None:
-        """Where they were asked for."""
+        """Kenward and Roger's correction, where it was asked for."""
         asked = self.method.settings.kenward_roger and not self.method.likelihood.searches_beta
         return KenwardRoger.from_estimates(self.method, self.estimates) if asked else None
 

@@ -143,7 +143,8 @@ def _number(value: Any) -> float:
 
 
 def _mean(reader: Reader, coefficients: Coefficients, name: str) -> float:
-    """Of a predictor over all rows: the reader's, where rows are in one place, or what the column's unit is about.
+    """The mean of a predictor over all rows: the reader's, where rows are in one place, or the centre of the column's
+    unit.
 
     Raises:
         UserError: where it is not known.

@@ -28,7 +28,7 @@ from ..report.own_spreads import beside_nodes
 from ..report.same_data import NO_ROWS
 from .quantiles import quantiles
 from .rowless import needs_rows
-from .rows import KEPT, Rows, effects_at_estimates, of_one_client
+from .rows import KEPT, Rows, effects_at_estimates, single_client
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,13 +82,14 @@ def client_quantiles(fitted: Fitted, own: State, j: int) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(fitted.seed, "residual histogram", federation.ids[j]) % 2**63)
         noise = torch.rand(len(y), dtype=torch.float64)
-        fn = method.response(nodes, {**estimates, **spread}, of_one_client(columns))
+        fn = method.response(nodes, {**estimates, **spread}, single_client(columns))
         event = None if columns.event is None else columns.event[0]
         return quantiles(method.response_family, fn, y, weights, event, noise)
 
 
 def numbers_of(fitted: Fitted) -> dict[str, float]:
-    """Of a fit with the setting ``residuals``: residuals_1 to residuals_10, rows in each cell; residual_rows,
+    """The numbers of a fit with the setting ``residuals``: residuals_1 to residuals_10, rows in each cell;
+    residual_rows,
     residual_chi_squared and residual_p. Empty without it, and of a fit whose rows are nowhere.
     """
     assert isinstance(fitted.method, MixedModel)

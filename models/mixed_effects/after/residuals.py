@@ -18,7 +18,7 @@ from ..model.names import by_short_name
 from ..report.estimates_only import at_nodes
 from ..report.own_spreads import beside_nodes
 from .quantiles import quantiles
-from .rows import RowLevel, Rows, effects_at_estimates, of_one_client, predictor, rows_of
+from .rows import RowLevel, Rows, effects_at_estimates, predictor, rows_of, single_client
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ def _normal_quantiles(run: Run, method: MixedModel, rows: Rows, estimates: State
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "quantile residuals") % 2**63)
         noise = torch.rand(len(rows.y), dtype=torch.float64)
-        fn = method.response(nodes, {**estimates, **spread}, of_one_client(columns))
+        fn = method.response(nodes, {**estimates, **spread}, single_client(columns))
         event = None if columns.event is None else columns.event[0]
         u = quantiles(method.response_family, fn, rows.y, weights, event, noise)
     edge = torch.finfo(torch.float64).eps
@@ -114,4 +114,4 @@ def _distribution(method: MixedModel, rows: Rows, estimates: State, own: State |
     """p(y | eta) of rows at the estimates, (N,)."""
     eta = predictor(method, rows, estimates, own)
     spread = {} if own is None or rows.owner is None else method.spread(own["b_mean"][rows.owner])
-    return method.response(eta, {**estimates, **spread}, of_one_client(rows.columns(method)))
+    return method.response(eta, {**estimates, **spread}, single_client(rows.columns(method)))

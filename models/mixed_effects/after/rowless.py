@@ -78,7 +78,7 @@ def federation_of(record: Mapping[str, Any], clients: list[str], effects: State)
     width = design_of(record).width
     index = [torch.zeros(1, dtype=torch.long).expand(n) for n in record["sizes"]]
     nothing = [torch.zeros(0, dtype=torch.long) for _ in clients]
-    outline = outline_of((width,), "regression", dtype=torch.float64, about=facts)
+    outline = outline_of((width,), "regression", dtype=torch.float64, facts=facts)
     return replace(outline, ids=clients, train=index, validation=nothing, test=nothing, about=About(facts))
 
 

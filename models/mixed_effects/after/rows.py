@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hierfl.data.client_names import client_names
 from hierfl.data.column_names import no_column
 from hierfl.data.formula import gate
 from hierfl.data.formula.column_types import typed
@@ -80,7 +81,9 @@ def fitted_rows(run: Run) -> Rows:
     return Rows(inputs, federation.about["index"], owner, y)
 
 
-def rows_of(run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: bool, weights: bool = False) -> Rows:
+def rows_of(
+    run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: bool, weights: bool = False, series: bool = False
+) -> Rows:
     """The rows of a table, or those of the fit.
 
     Args:
@@ -89,6 +92,7 @@ def rows_of(run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: boo
         level: "client" needs the clients' column.
         response: whether theirs is needed; rows that lack it are left out, as they were in the fit.
         weights: whether rows of a table with a response count as often as the fit's column of weights says.
+        series: whether residuals of a table with a response correlate, as they do in the fit.
 
     Raises:
         UserError: for a table that does not fit.
@@ -115,6 +119,8 @@ def rows_of(run: Run, df: pd.DataFrame | None, level: RowLevel, *, response: boo
         _put_numbers(reader, df, inputs, "event")
         if weights:
             _put_numbers(reader, df, inputs, "weights")
+        if series:
+            _put_series(run, df, inputs)
     owner = client_of_rows(run, df) if level == "client" else None
     return Rows(inputs, df.index, owner, y)
 
@@ -166,6 +172,26 @@ def _put_numbers(reader: Reader, df: pd.DataFrame, inputs: Tensor, role: Literal
     columns = RowColumns(**{role: column})
     ((name, numbers),) = columns.numbers(typed(df, gate.parse(reader.formula), [column])).items()
     inputs[:, reader.extras.index(name) - len(reader.extras)] = torch.as_tensor(numbers)
+
+
+def _put_series(run: Run, df: pd.DataFrame, inputs: Tensor) -> None:
+    """The series of each row and its time, in place of ones, where residuals correlate.
+
+    Raises:
+        UserError: for a table that lacks a column of the correlation, or has times that cannot be.
+    """
+    method, reader = run.fitted.method, run.fitted.federation.about["reader"]
+    assert isinstance(method, MixedModel)
+    if (correlation := method.network.correlation) is None:
+        return
+    for name in sorted(correlation.columns):
+        if name not in df.columns:
+            raise no_column(name, df.columns, f"residuals correlate by {correlation.kind}, and the table lacks column")
+    levels, groups = reader.places.levels, reader.places.numbers(df)
+    inside = {columns: groups[kind] for kind, columns in levels.inside.items()}
+    who = client_names(df[levels.client], f"column {levels.client!r}")
+    for name, numbers in correlation.numbers(df, who, inside, rho_known=True).items():
+        inputs[:, reader.extras.index(name) - len(reader.extras)] = torch.as_tensor(numbers)
 
 
 def effects_at_estimates(fitted: Fitted) -> State:
@@ -225,9 +251,9 @@ def predictor(method: MixedModel, rows: Rows, estimates: State, own: Mapping[str
     return eta
 
 
-def of_one_client(columns: Columns) -> Columns:
+def single_client(columns: Columns) -> Columns:
     """Columns of one client's rows without its dimension."""
-    return columns.of_one
+    return columns.single_client
 
 
 def group_codes(reader: Reader, df: pd.DataFrame) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from hierfl.rng import key
 from ..model.equations import MixedModel
 from ..model.names import by_short_name
 from ..report.simulating import Places, responses, simulated
-from .rows import RowLevel, Rows, effects_at_estimates, group_codes, of_one_client, predictor, rows_of
+from .rows import RowLevel, Rows, effects_at_estimates, group_codes, predictor, rows_of, single_client
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ def simulations(run: Run, df: pd.DataFrame | None, n: int, seed: int, level: Row
         eta = predictor(method, rows, estimates, own)
         if own is not None and rows.owner is not None:
             estimates |= method.spread(own["b_mean"][rows.owner])
-        columns = of_one_client(rows.columns(method))
+        columns = single_client(rows.columns(method))
         drawn = [responses(method, eta, estimates, columns, key(seed, k, "rows")) for k in range(n)]
     return pd.DataFrame({k: _in_table(method, y) for k, y in enumerate(drawn)}, rows.index)
 

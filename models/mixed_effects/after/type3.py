@@ -126,7 +126,7 @@ def type3(reader: Reader, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def _components(terms: list[ModelTerm], p: int) -> dict[str, np.ndarray]:
-    """Of the terms with one numeric part: each one's component as contrasts of all p columns."""
+    """The components of the terms with one numeric part: each one's component as contrasts of all p columns."""
     factors: dict[str, int] = {}
     for term in terms:
         factors |= {name: len(part.code) for name, part in term.categories.items() if part.code is not None}

@@ -45,7 +45,7 @@ FIXED, RESIDUAL = "fixed effects", "residual"
 
 @dataclass(frozen=True)
 class Partition:
-    """Of the variance of a row's linear predictor and response.
+    """The parts of the variance of a row's linear predictor and response.
 
     Attributes:
         fixed: of fixed effects, over rows.
@@ -152,7 +152,7 @@ def _columns(inputs: Tensor, method: MixedModel, names: Sequence[str], level: Le
 
 
 def _observation(run: Run, coefficients: Coefficients, mean: float, variance: float) -> float:
-    """Of an observation beside eta, on its scale.
+    """The variance of an observation beside eta, on its scale.
 
     Raises:
         UserError: for a response of which the source has none.
@@ -192,7 +192,7 @@ def _rate(run: Run, coefficients: Coefficients, mean: float, variance: float) ->
 
 
 def _of_students(own: Mapping[str, float]) -> float:
-    """Of scale t(df), where there is one."""
+    """The variance of scale t(df), where there is one."""
     if own["df"] <= 2:
         raise UserError(f"Student's t with {own['df']:.3g} degrees of freedom has no variance: no R2, no ICC")
     return own["scale"] ** 2 / (1 - 2 / own["df"])

@@ -100,7 +100,7 @@ def _left(x: Tensor, z: Tensor, mask: Tensor, index: Tensor | None = None, size:
 
 
 def degrees_of_freedom(method: MixedModel, counts: Tensor, sums_of: Mapping[str, Tensor]) -> Tensor:
-    """Of each coefficient, (p,): infinite where it is learned from rows.
+    """The degrees of freedom of each coefficient, (p,): infinite where it is learned from rows.
 
     Args:
         method: whose.

@@ -136,7 +136,8 @@ class Likelihood(Protocol):
     def derivatives(
         self, sums: Mapping[str, Tensor], coefficients: Coefficients
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Of :meth:`height` where clients were, in closed form: itself (), gradient (k,) and curvature (k, k).
+        """The derivatives of :meth:`height` where clients were, in closed form: itself (), gradient (k,) and
+        curvature (k, k).
 
         None without a closed form: then :meth:`height` is differentiated.
         """

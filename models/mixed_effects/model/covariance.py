@@ -22,7 +22,7 @@ LARGEST_START = 0.95
 
 @dataclass(frozen=True)
 class Covariance:
-    """Of a client's random effects.
+    """The covariance of a client's random effects.
 
     Attributes:
         blocks: how many effects each block has, one after the other; those of different blocks are not correlated.
@@ -137,7 +137,7 @@ class Covariance:
 
 
 def pair_factor(y: Tensor) -> Tensor:
-    """Of one correlation r = tanh y, (...), the triangle [[1, 0], [r, sqrt(1 - r^2)]], (..., 2, 2)."""
+    """The triangle [[1, 0], [r, sqrt(1 - r^2)]] of one correlation r = tanh y, (...), (..., 2, 2)."""
     most = 1 - torch.finfo(y.dtype).eps
     r = y.tanh().clamp(-most, most)
     rows = torch.ones_like(r), torch.zeros_like(r), r, (1 - r.square()).sqrt()

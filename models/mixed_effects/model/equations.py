@@ -59,7 +59,7 @@ class MixedModel(Population):
         return {name: param(f"effects.{name}") for name in self.response_family.starts}
 
     def prior(self, level: str) -> NormalOfRoot:
-        """Of a level's effects, L learned or held."""
+        """The prior of a level's effects, L learned or held."""
         entries = param(f"{'effects' if self.settings.prior == 'hierarchical' else 'held'}.{level}")
         root = positive(self.covariances[level].matrix(entries))
         return NormalOfRoot(root.new_zeros(root.shape[-1]), root)
@@ -94,7 +94,8 @@ class MixedModel(Population):
         return base if columns.offset is None else base + columns.offset
 
     def spread(self, effects: Tensor) -> State:
-        """Of clients' effects (..., q) what their residuals' log standard deviations are more than their formula says,
+        """The excess e_j (...), of clients' effects (..., q), of their residuals' log standard deviations over their
+        formula,
         e_j (...), as :meth:`response` takes it; nothing where clients have none of their own.
         """
         return {OWN_SPREAD: effects[..., -1] / self.network.scale} if self.network.spread else {}

@@ -58,7 +58,7 @@ def read(setting: str, text: str) -> tuple[str, list[float]]:
 
 
 def log_density(name: str, numbers: list[float], sd: Tensor) -> Tensor:
-    """Of values above zero, each by itself, but for a constant."""
+    """The log density of values above zero, each by itself, but for a constant."""
     if name == "gamma":
         shape, rate = (sd.new_tensor(v) for v in numbers)
         return Gamma(shape, rate, validate_args=False).log_prob(sd)

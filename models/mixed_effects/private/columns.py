@@ -45,7 +45,7 @@ class ScaledColumns:
 
     @classmethod
     def from_design(cls, design: Design, response: Range, ranges: Ranges) -> ScaledColumns:
-        """Of a design with random effects of one level.
+        """Returns the columns of a design with random effects of one level.
 
         Args:
             design: whose columns.

@@ -26,12 +26,12 @@ class PrivateFit:
 
     @property
     def sd(self) -> float:
-        """Of the noise of the last release."""
+        """The standard deviation of the noise of the last release."""
         return self.sds[-1]
 
     @property
     def numbers(self) -> int:
-        """Of a message."""
+        """The numbers of a message."""
         m = len(self.columns.names) + 1
         return m * (m + 1) // 2 if not self.binary else (m - 1) * (m + 2) // 2 + 1
 

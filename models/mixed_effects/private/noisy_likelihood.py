@@ -64,7 +64,7 @@ class NoisyGaussian(Gaussian):
         return [*super().steps(), Release(self.method)]
 
     def moments(self, noisy: Tensor) -> NoisyMoments:
-        """Of all clients' noisy sums of products, (J, c + 1, c + 1)."""
+        """The moments of all clients' noisy sums of products, (J, c + 1, c + 1)."""
         private, network = self.method.private, self.method.network
         assert private is not None
         columns, half = private.columns, private.columns.half[-1]
@@ -73,7 +73,8 @@ class NoisyGaussian(Gaussian):
         return NoisyMoments.from_noisy(noisy, private.sd, fixed, random)
 
     def packed(self, moments: NoisyMoments, numbers: Tensor) -> Tensor:
-        """Of points (M, k): A, a and yy, the upper triangle of one matrix row by row, volume and log density of log s,
+        """The packed sums at points (M, k): A, a, yy (one matrix's upper triangle row by row), volume, log density of
+        log s,
         (M, cells).
         """
         parts, fixed = self.method.parts(numbers), self.method.first_roots()
@@ -88,7 +89,7 @@ class NoisyGaussian(Gaussian):
 
     @cached_property
     def cells(self) -> int:
-        """Of a quadratic in the coefficients, and of the density of log s."""
+        """The numbers of a quadratic in the coefficients, and of the density of log s."""
         return packed_size(len(self.method.network.fixed)) + 1
 
     def beta(self, packed: Tensor, numbers: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,7 +107,7 @@ class NoisyGaussian(Gaussian):
         return scaled._replace(volume=scaled.volume + 2 * math.log(half) * moments.latent.counts.sum())
 
     def around(self, rows: Any, shared: Mapping[str, Tensor]) -> State:
-        """Of the moments, with one row for all clients; derivatives by central differences of fourth order."""
+        """The moments' packed sums, one row for all clients; derivatives by central differences of fourth order."""
         at, scale = shared["effects.at"].double(), self.method.network.scale
         sizes, roots = self.method.sizes, self.method.covariances
         steps = [at.new_full((size,), STEP * (scale if name in roots else 1.0)) for name, size in sizes.items()]

@@ -19,7 +19,7 @@ Ranges = Mapping[str, tuple[float, float]]
 
 
 class Range(NamedTuple):
-    """Of a design's column.
+    """The range of a design's column.
 
     Attributes:
         least, most: of its values.
@@ -52,7 +52,7 @@ def read_ranges(text: str) -> dict[str, tuple[float, float]]:
 
 
 def range_of(name: str, ranges: Ranges) -> Range:
-    """Of a design's column by its name.
+    """The range of a design's column by its name.
 
     Raises:
         UserError: for a column whose range is not declared.

@@ -30,7 +30,7 @@ class NoisyWorking(NoisyGaussian):
 
     @property
     def own(self) -> Quadrature:
-        """Of a client's own rows."""
+        """The likelihood of a client's own rows."""
         return Quadrature(self.method)
 
     def check(self) -> None:
@@ -50,7 +50,7 @@ class NoisyWorking(NoisyGaussian):
         return [WorkingRelease(self.method)]
 
     def working(self, packed: Tensor, points: Tensor, number: int) -> WorkingMoments:
-        """Of messages (J, .) of a round at points (J, c)."""
+        """The working moments of messages (J, .) of a round at points (J, c)."""
         private, network = self.method.private, self.method.network
         assert private is not None
         columns, sd = private.columns, private.sds[number - 1]
@@ -81,5 +81,5 @@ class NoisyWorking(NoisyGaussian):
         return self.own.joint(chunk, draws, phase)
 
     def damping(self, far: Tensor) -> Any:
-        """Of Newton steps in a client's own rows."""
+        """The damping of Newton steps in a client's own rows."""
         return self.own.damping(far)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def part_name(number: int) -> str:
-    """Of a round's release in the plan of noise."""
+    """The name of a round's release in the plan of noise."""
     return f"round {number}"
 
 

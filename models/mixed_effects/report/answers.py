@@ -59,7 +59,7 @@ class Answers(MixedModel):
 
     @property
     def level_names(self) -> Sequence[Any]:
-        """Of an ordinal response."""
+        """The names of the levels of an ordinal response."""
         return self.response_family.level_names
 
     def in_users_units(self, name: str, values: Tensor) -> Tensor:

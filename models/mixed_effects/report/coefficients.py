@@ -34,7 +34,7 @@ LEAST_DF = 0.01
 
 
 def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | None:
-    """Of the coefficients that are reported, in the table's units, (r, r).
+    """The covariance of the coefficients that are reported, in the table's units, (r, r).
 
     Of a gaussian response (X^T V^-1 X)^-1 at the estimates, as lme4 has it; of others at the restricted estimates. None
     where there are no such estimates: the curvature at the maximum says it.
@@ -204,7 +204,8 @@ def contrasts_satterthwaite(method: MixedModel, estimates: State, contrast: Tens
 
 
 def degrees_of_freedom(method: MixedModel, estimates: State) -> Tensor:
-    """Of the coefficients' t, (p,): Satterthwaite's; of other responses than gaussian no more than by containment.
+    """The degrees of freedom of the coefficients' t, (p,): Satterthwaite's; if not gaussian no more than by
+    containment.
 
     Kenward and Roger's where they were asked for. They are infinite where a coefficient is learned from rows.
     """

@@ -76,7 +76,8 @@ class KenwardRoger:
         return cls(phi, slopes, spread, phi + 2 * phi @ more @ phi)
 
     def degrees_of_freedom(self, contrasts: Tensor) -> Tensor:
-        """Of each contrast (r, p) by itself, (r,): those of :meth:`f_test`, which for one contrast are 2 v^2 / (g W g),
+        """The degrees of freedom of each contrast (r, p) by itself, (r,): :meth:`f_test`'s, which are then 2 v^2 / (g
+        W g),
         v its variance by Phi and g_i = l^T Phi P_i Phi l; its F is then t^2.
         """
         turn = contrasts @ self.phi

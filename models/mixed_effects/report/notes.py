@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def own_bounds(
     method: MixedModel, labels: list[str], values: Tensor, estimates: State, infinite: Tensor
 ) -> dict[str, Bound]:
-    """Of the family's own numbers that are at a bound, or without an end."""
+    """The bounds at which the family's own numbers are, or without an end."""
     family = method.response_family
     own = family.own(method.network.fixed, estimates["beta"][None], {k: v[None] for k, v in estimates.items()})
     bounds = {}

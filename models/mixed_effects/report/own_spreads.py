@@ -28,7 +28,7 @@ NODES = 9
 
 
 def at_draws(method: MixedModel, population: State, own: State, owner: Tensor | None, level: str, seed: int) -> State:
-    """Of rows at D draws, (D, n) or (D, 1), as :meth:`..model.equations.MixedModel.response` takes it.
+    """The spreads of rows at D draws, (D, n) or (D, 1), as :meth:`..model.equations.MixedModel.response` takes it.
 
     Args:
         method: whose model.

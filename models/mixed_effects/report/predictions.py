@@ -152,12 +152,12 @@ def _summary(
     method: MixedModel, eta: Tensor, weights: Tensor, population: State, columns: Columns, interval: float | None,
     seed: int,
 ) -> pd.DataFrame:  # fmt: skip
-    """Of n rows: their mean, intervals of it and of a response, and the probability of each level that has a name."""
+    """The summary of n rows: their mean, intervals of it and of a response, and the probability of each named level."""
     import pandas as pd
 
     values = {name: population[name][:, None] for name in method.response_family.starts}
     values |= {name: population[name] for name in (OWN_SPREAD,) if name in population}
-    rows = columns.of_one
+    rows = columns.single_client
     fn, family = method.response(eta, values, rows), method.response_family
     levels = family.level_names
     mean = family.mean_of(fn).expand_as(eta)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hierfl.data.formula.parsed import INSIDE_GROUPS
 from hierfl.data.formula.references import reference_line
-from hierfl.errors import UserError, in_short
+from hierfl.errors import UserError, short_repr
 from hierfl.responses.registry import RESPONSES
 
 from .summary import p_value
@@ -111,4 +111,4 @@ def check_level(level: float) -> None:
         UserError: for it.
     """
     if not isinstance(level, int | float) or not 0 < level < 1:
-        raise UserError(f"an interval's level lies between 0 and 1, not {in_short(level)}")
+        raise UserError(f"an interval's level lies between 0 and 1, not {short_repr(level)}")

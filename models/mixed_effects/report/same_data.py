@@ -102,7 +102,7 @@ def _design(run: Run) -> Design:
 
 
 def _training(run: Run, column: Tensor) -> Tensor:
-    """Of the training rows, client after client."""
+    """The entries of a column for the training rows, client after client."""
     return column[torch.cat(list(run.fitted.federation.train))]
 
 

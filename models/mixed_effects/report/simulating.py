@@ -71,7 +71,7 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
         for kind, drawn in {**effects, **above}.items():
             z, group = columns.for_level(kind)
             eta = eta + linear(z[0], drawn if group is None else drawn[group[0].long()])
-        rows_of_client, spread = columns.of_one, method.spread(effects[CLIENT])
+        rows_of_client, spread = columns.single_client, method.spread(effects[CLIENT])
         y[rows] = responses(method, eta, {**values, **spread}, rows_of_client, key(own, "rows")).to(y)
     return y
 

@@ -35,7 +35,7 @@ class Face:
 
     @classmethod
     def for_deviation(cls, method: MixedModel, estimates: Mapping[str, Tensor], number: int) -> Face:
-        """Of a standard deviation by its number in :func:`deviations`."""
+        """Returns the face where a standard deviation is zero, by its number in :func:`deviations`."""
         level, k = deviations(method)[number]
         t = directions(method.groupings[level], estimates[level])[1][k]
         roots = {name: covariance.matrix(estimates[name]) for name, covariance in method.covariances.items()}

@@ -53,7 +53,7 @@ def directions(grouping: Grouping, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def at_bounds(method: MixedModel, estimates: Mapping[str, Tensor]) -> dict[str, Bound]:
-    """Of each standard deviation and correlation of random effects that is learned, by its label.
+    """The bounds at which learned standard deviations and correlations of random effects are, by label.
 
     Args:
         method: whose.

@@ -85,7 +85,7 @@ class Surface:
     # -- heights --------------------------------------------------------------------------------------------------
 
     def log_prior(self, coordinates: Tensor) -> Tensor:
-        """Of coordinates (..., k), but for coefficients that are integrated out: (...)."""
+        """The log prior of coordinates (..., k), but for coefficients that are integrated out: (...)."""
         parts = dict(zip(self.method.sizes, coordinates.split(list(self.method.sizes.values()), -1), strict=True))
         priors, total = Priors(self.method), coordinates.new_zeros(coordinates.shape[:-1])
         normal = priors.beta()

@@ -57,7 +57,7 @@ class CrossProducts:
 
     @property
     def least_rows(self) -> int:
-        """Of a client: as the setting says, or more than columns."""
+        """The least rows of a client: as the setting says, or more than columns."""
         return self.method.settings.least_rows or self.columns + 1
 
     def form(self, old: Mapping[str, Tensor]) -> Form:

@@ -64,7 +64,7 @@ class Priors:
         return mean, sd
 
     def covariance(self, coordinates: Tensor, level: str) -> Tensor:
-        """Of log sd and correlations (..., r) of a level's effects: (...)."""
+        """The log prior of log sd and correlations (..., r) of a level's effects: (...)."""
         s, d, covariance = self.method.settings, self.method.network, self.method.covariances[level]
         q = covariance.q
         log_sd = coordinates[..., :q]
@@ -77,7 +77,8 @@ class Priors:
         return keep.sum(-1) + covariance.log_lkj(coordinates, 1.0)
 
     def family(self, numbers: Tensor) -> Tensor:
-        """Of the family's own numbers (..., m): (...). A residual's log sd, the first, is flat without a prior.
+        """The log prior of the family's own numbers (..., m): (...). A residual's log sd, the first, is flat without
+        a prior.
 
         Others can have no end (the size of a negative binomial, where counts spread as a Poisson's do), so that what is
         mixed over them needs a density that ends.
@@ -101,14 +102,14 @@ class Priors:
         return self._residual(numbers) + more if self.bayes else more
 
     def _residual(self, numbers: Tensor) -> Tensor:
-        """Of log standard deviations of residuals (..., m): (...)."""
+        """The log prior of log standard deviations of residuals (..., m): (...)."""
         text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
         spread = numbers.exp() * self.method.response_family.unit
         log_p = log_density(*read("residual_prior", text), spread) + numbers
         return log_p.sum(-1)
 
     def _of_own(self, numbers: Tensor) -> Tensor:
-        """Of numbers (..., m) that :attr:`.settings.Settings.family_prior` is of: (...)."""
+        """The log prior of numbers (..., m) that :attr:`.settings.Settings.family_prior` is of: (...)."""
         kind, parameters = read("family_prior", self.method.settings.family_prior or f"normal(0, {WIDE_OWN})")
         mean, sd = parameters if kind == "normal" else (0.0, torch.inf)
         return log_normal(numbers, numbers.new_tensor(mean), numbers.new_tensor(sd))

@@ -119,7 +119,7 @@ class Profile:
         return self._on(self.next, self.next + step)
 
     def _step(self, height: Tensor, gradient: Tensor, curvature: Tensor, slope: Tensor, bend: Tensor) -> Tensor:
-        """To the bound of the parabolas."""
+        """The step to the bound of the parabolas."""
         values, vectors, scale = eigen(curvature)
         # A parabola that opens upwards has no bound. Its curvature is taken with the other sign.
         down = (vectors * values.abs()) @ vectors.mT * scale * scale[:, None]

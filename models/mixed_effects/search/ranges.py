@@ -79,7 +79,7 @@ class OwnRows:
         return cls(columns, torch.tensor(many, dtype=torch.bool))
 
     def extent(self, coefficients: Tensor, power: Tensor | None = None) -> Extent:
-        """Of points (..., p) with the logarithms of their powers of time, (...)."""
+        """The largest extent of points (..., p) with the logarithms of their powers of time, (...)."""
         points = coefficients.reshape(-1, coefficients.shape[-1])
         others = points[:, ~self.numeric].abs()
         if not self.numeric.any():
@@ -105,7 +105,7 @@ class SiteRanges:
     inputs: Tensor
 
     def asked(self, shared: State) -> list[Extent]:
-        """Of points with derivatives, and of estimates."""
+        """The extents of points with derivatives, and of estimates."""
         method, rows = self.method, self._fixed
         extents = [self._point(rows, values) for values in self.near(shared)]
         for level in method.above:
@@ -113,7 +113,7 @@ class SiteRanges:
         return [*extents, *(self._above(shared, *pair) for pair in self._asked(shared, EFFECTS))]
 
     def explored(self, shared: State) -> list[Extent]:
-        """Of points that are explored, and of draws."""
+        """The extents of points that are explored, and of draws."""
         extents = [self._point(self._fixed, values) for values in self.far(shared)]
         if HEIGHTS in carried(self.method, shared):
             extents += [self._above(shared, *pair) for pair in self._asked(shared, MANY_EFFECTS)]
@@ -131,7 +131,7 @@ class SiteRanges:
         return [self.method.parts(numbers) for numbers in points]
 
     def of_formulas(self, shared: State) -> tuple[list[Extent], list[Extent]]:
-        """Of the formulas of own numbers: points with derivatives, and points that are explored."""
+        """The extents of the formulas of own numbers: points with derivatives, and points that are explored."""
         method = self.method
         columns = method.network.split(self.inputs[None])
         near, far = list[Extent](), list[Extent]()
@@ -156,7 +156,8 @@ class SiteRanges:
         return {k: shared[f"effects.{k}"] for k in self.method.sizes if f"effects.{k}" in shared}
 
     def _above(self, shared: State, level: Level, effects: Tensor) -> Extent:
-        """Of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts nothing.
+        """The extent of effects of groups of clients, (..., q). A column of one value moves all rows alike, and cuts
+        nothing.
 
         Of groups that cross the clients it moves those of one group: their effects reach.
         """

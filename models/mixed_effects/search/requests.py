@@ -107,7 +107,7 @@ def _counted(asked: Asked) -> State:
 
 
 def _nodes(shared: Mapping[str, Tensor]) -> int:
-    """Of each point, at a client: K of its own group's, (R, K, q) of all; points of a stencil."""
+    """The number of nodes of each point, at a client: K of its own group's, (R, K, q) of all; points of a stencil."""
     if "effects.crossed_at" in shared:
         return len(shared["effects.crossed_at"])
     return shared["effects.nodes"].shape[1] if "effects.nodes" in shared else 1

@@ -103,7 +103,7 @@ class Restricted(RestrictedState):
         return replace(self, slope=self.slope + bend @ step, bend=bend)._at(point)._go_on()
 
     def _length(self, point: Point, step: Tensor) -> float:
-        """Of a step (t,), in standard errors."""
+        """The length of a step (t,), in standard errors."""
         values, vectors, scale = eigen(point.profile[1] - self.bend)
         return float(((vectors.mT @ (step * scale)).square() * values.abs()).sum().sqrt())
 

@@ -72,7 +72,9 @@ class Point:
 
 
 def covariance(point: Point) -> Tensor:
-    """Of all numbers, (k, k): given theta coefficients have the inverse of their information, and follow it."""
+    """The covariance of all numbers, (k, k): given theta coefficients have the inverse of their information, and
+    follow it.
+    """
     root = _root(point.profile[1])
     both = torch.cat([root, point.follows @ root])
     given = torch.zeros_like(point.curvature)

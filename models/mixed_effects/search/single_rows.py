@@ -34,7 +34,7 @@ DETERMINED = 0.99
 
 
 class Rows(NamedTuple):
-    """Of the sites' rows.
+    """The rows of the sites.
 
     Attributes:
         own: their own estimates of the coefficients, (R, p).
@@ -57,7 +57,7 @@ def rows_of(
     method: MixedModel, shared: Mapping[str, Tensor], message: Mapping[str, Tensor], linear: Tensor,
     information: Tensor, rows: Tensor, square: Tensor | None,
 ) -> Rows:  # fmt: skip
-    """Of a round's messages around "effects.at".
+    """The rows of a round's messages around "effects.at".
 
     Args:
         method: whose rows.

@@ -84,7 +84,7 @@ class Quadratics(NamedTuple):
 
 
 def quadratics(method: MixedModel, shared: Mapping[str, Tensor], message: Mapping[str, Tensor]) -> Quadratics:
-    """Of a round's messages around "effects.at", {key: (R, *shape)}; of groups of sites, summed over the groups."""
+    """The quadratics of a round's messages around "effects.at", {key: (R, *shape)}; summed over groups of sites."""
     p, at = len(method.network.fixed), shared["effects.at"]
     groups = 1
     for level in method.above:

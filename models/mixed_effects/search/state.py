@@ -58,7 +58,7 @@ class Search:
 
     @property
     def digits(self) -> float:
-        """To which heights at different points can be compared, relative to them."""
+        """The digits to which heights at different points can be compared, relative to them."""
         return self.likelihood.digits or ROUNDING
 
     @property

@@ -100,7 +100,7 @@ def test_what_is_declared_is_kept_once() -> None:
     bounds.check(1, 3, {"n": torch.tensor(1000.0)})
     bounds.note(0, 1, {"n": torch.tensor(12.0)})
     bounds.note(0, 1, {"n": torch.tensor(13.0)})
-    assert bounds.found == {1: 12}
+    assert bounds.rows_by_client == {1: 12}
 
 
 def test_training_rows_of_what_is_declared() -> None:

@@ -112,7 +112,7 @@ class Effects:
 
 
 def _crossed(some: Sequence[Effect], others: Sequence[Effect]) -> list[Effect]:
-    """Their interactions."""
+    """The interactions of the terms."""
     return joined([], [tuple(dict.fromkeys((*effect, *other))) for effect in some for other in others])
 
 

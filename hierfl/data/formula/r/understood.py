@@ -94,7 +94,7 @@ def _categories(tokens: list[Token]) -> list[Token]:
 
 
 def _relevelled(tokens: list[Token]) -> list[Token]:
-    """Of a plain column, which may be in ``factor(...)`` again: whatever is in T(...) is a category."""
+    """A plain column with its reference, which may be in ``factor(...)`` again: whatever is in T(...) is a category."""
     rewritten, k = list[Token](), 0
     while k < len(tokens):
         if k < len(tokens) - 1 and _is_call(tokens, k, "relevel"):
@@ -130,7 +130,7 @@ def _splines(tokens: list[Token]) -> list[Token]:
 
 
 def _two_numbers(tokens: Sequence[Token], place: int) -> tuple[list[Token], list[Token]] | None:
-    """Of ``= c(a, b)`` from there on, the tokens of each number; None for anything else."""
+    """The tokens of each number of ``= c(a, b)`` from there on; None for anything else."""
     if list(tokens[place : place + 3]) != [sign("="), Token("name", "c"), sign("(")]:
         return None
     parts = [list[Token]()]

@@ -206,7 +206,7 @@ class Carrying:
         return next(group for group in self.groups if name in group)
 
     def recipients(self, sender: str) -> list[str]:
-        """To whom a site deals shares, ascending."""
+        """The members to whom a site deals shares, ascending."""
         return [name for name in self._group_of(sender) if name != sender and name in self.state.keys]
 
     def slot_of(self, digest: str) -> int:

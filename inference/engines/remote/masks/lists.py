@@ -30,13 +30,13 @@ class Listed:
 
     Attributes:
         survived: the list.
-        told: packets of each survivor for the other members, (members - 1, bytes); see :mod:`.said_to_sites`.
+        told: packets of each survivor for the other members, (members - 1, bytes); see :mod:`.presence`.
     """
 
     survived: SurvivorList
     told: Mapping[str, Tensor]
 
-    def told_to(self, name: str) -> str:
+    def packets_for(self, name: str) -> str:
         """What survivors say to one member, in order of their names, as it is carried."""
         survived = self.survived
         rows = [
@@ -73,7 +73,9 @@ class Lists:
             self.listed[group].survived.signers({name: head.get("signature")}, self.carrying.cards)
             signatures[group][name] = str(head["signature"])
 
-        self._asked(SIGN, self.listed, signatures, sign, lambda group, name: {"told": self.listed[group].told_to(name)})
+        self._asked(
+            SIGN, self.listed, signatures, sign, lambda group, name: {"told": self.listed[group].packets_for(name)}
+        )
         signed = {g: listed for g, listed in self.listed.items() if len(signatures[g]) >= self.least[g]}
         shares: dict[int, dict[str, dict[str, bytes]]] = {group: {} for group in signed}
         given: dict[int, dict[str, str]] = {group: {} for group in signed}
@@ -95,7 +97,7 @@ class Lists:
 
     @property
     def too_few(self) -> dict[int, int]:
-        """Of groups whose sites do not sign, since too few messages are there: how many."""
+        """The numbers of messages in groups whose sites do not sign, since too few messages are there."""
         return {
             group: median_low(few.values()) for group, few in self._few.items()
             if len(few) > len(self.listed[group].survived.members) - self.least[group]

@@ -17,8 +17,8 @@ from .claims import Claims
 from .dealing import KEY, PACKET_BYTES, SEED, opened, own_shares
 from .groups import threshold
 from .keyring import Keyring
+from .presence import TOLD_BYTES, message_present
 from .question import fewest, needed, reports_enough
-from .said_to_sites import TOLD_BYTES, is_there
 from .streams import digest_of
 from .survivors import SurvivorList
 
@@ -85,7 +85,7 @@ class Opening:
             Unreadable, Refused: as :meth:`sign`.
         """
         survived = self._listed(masks)
-        present = self._there(survived, masks)
+        present = self._reporting_survivors(survived, masks)
         answered = self.ring.slot(survived.slot).question
         if not answered or not answered["reporting"]:  # it knows of no message, or no one is to send one
             return None
@@ -93,7 +93,7 @@ class Opening:
         messages = len(present & set(answered["reporting"]))
         return None if messages >= self._needed(answered) else messages
 
-    def _there(self, survived: SurvivorList, masks: Mapping[str, Any]) -> set[str]:
+    def _reporting_survivors(self, survived: SurvivorList, masks: Mapping[str, Any]) -> set[str]:
         """Which of the other survivors have said that their message is there.
 
         Raises:
@@ -103,7 +103,7 @@ class Opening:
         others = [name for name in survived.survivors if name != self._name]
         packets = _packets(masks.get("told"), len(others), TOLD_BYTES)
         answers = {
-            name: is_there(self.ring, survived.context, name, packet)
+            name: message_present(self.ring, survived.context, name, packet)
             for name, packet in zip(others, packets, strict=True)
         }  # fmt: skip
         if silent := [name for name, present in answers.items() if present is None]:
@@ -127,7 +127,7 @@ class Opening:
                 survivor that has not answered.
         """
         survived = self._listed(masks)
-        self._there(survived, masks)
+        self._reporting_survivors(survived, masks)
         self._agree(survived)
         return survived.signature(self.ring.identity)
 

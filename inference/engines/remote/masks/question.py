@@ -242,7 +242,7 @@ def asked_of(head: Mapping[str, Any]) -> list[object] | None:
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
-    """Of names, forms and bytes of tensors of any device, 64 hexadecimal digits."""
+    """The digest of names, forms and bytes of tensors of any device, 64 hexadecimal digits."""
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         digest.update(canonical([name, str(value.dtype), list(value.shape)]))

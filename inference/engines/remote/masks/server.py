@@ -20,9 +20,9 @@ from .layout import Layout
 from .lists import Listed, Lists
 from .parts import COUNTS, OVER_SURVIVORS, Mode, Own, Total
 from .past import Past
+from .presence import TOLD_BYTES
 from .question import Question, own_entries, tensors_digest
 from .recovery import Recovery
-from .said_to_sites import TOLD_BYTES
 from .server_state import ROWS_FILE, as_row, as_tensor, read_tensors, write_tensors
 from .streams import digest_of
 
@@ -88,7 +88,7 @@ class MaskedSums:
         asked = Asked(
             self, question, tensors, form, own or {}, grouped=bool(self.groups) and self._mode(question) == "shares"
         )
-        parts = self._found(asked)
+        parts = self._opened(asked)
         sums = [opened for opened in parts if opened is not None]
         if len(sums) < len(parts):
             return None
@@ -103,12 +103,12 @@ class MaskedSums:
     ) -> list[Total | None]:  # fmt: skip
         """The same for each group on its own, of rounds and scores; the one of all where there are no groups."""
         asked = Asked(self, question, tensors, form, own or {}, grouped=bool(self.groups))
-        return [None if opened is None else asked.total(*opened) for opened in self._found(asked)]
+        return [None if opened is None else asked.total(*opened) for opened in self._opened(asked)]
 
     def _mode(self, question: Mapping[str, Any]) -> Mode:
         return self.mode if question["kind"] in OVER_SURVIVORS else "whole"
 
-    def _found(self, asked: Asked) -> list[Opened | None]:
+    def _opened(self, asked: Asked) -> list[Opened | None]:
         for _ in range(MAX_TRIES):
             parts = asked.whole() if asked.mode == "whole" else asked.over_survivors()
             if parts is not None:

@@ -39,7 +39,7 @@ def share(secret: bytes, points: Sequence[int], least: int, key: bytes) -> list[
 
 
 def values_at(points: Sequence[int], constant: int, coefficients: Sequence[int], prime: int = PRIME) -> list[int]:
-    """Of the polynomial ``constant + coefficients[0] x + coefficients[1] x^2 + ...`` modulo a prime."""
+    """The values of the polynomial ``constant + coefficients[0] x + coefficients[1] x^2 + ...`` modulo a prime."""
     values = []
     for point in points:
         value = 0

@@ -19,7 +19,7 @@ MOST_SLOTS = 64
 
 
 def roster_digest(cards: Mapping[str, PublicCard]) -> str:
-    """Of names and public keys of a roster."""
+    """The digest of names and public keys of a roster."""
     return digest_of("roster", {name: [card.sign.hex(), card.seal.hex()] for name, card in cards.items()})
 
 
@@ -111,7 +111,7 @@ class KeyTable:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that is in it."""
+        """The digest of all that is in it."""
         epoch = self.epoch
         return digest_of("keys", epoch.study, epoch.roster, epoch.number, epoch.slots, self.texts())
 

@@ -35,8 +35,8 @@ from .layout import Layout
 from .opening import Opening
 from .parts import COUNTS, KEYS, MASKED, OPEN, OVER_SURVIVORS, SHARES, SIGN, Contribute, Mode
 from .past import Past
+from .presence import presence_packets, spoilt
 from .question import Question, asked_of, without_masks
-from .said_to_sites import spoilt, told
 from .shamir import SHARE_BYTES
 from .signed_keys import MOST_SLOTS
 from .streams import add_pairs, add_stream, digest_of, self_key
@@ -223,7 +223,7 @@ class MaskedSite:
         self._mask(row, question, layout.words)
         answer = {"masked": torch.from_numpy(row.view("<i8"))}
         if question.mode == "shares":
-            answer |= {"told": told(self.ring, question.context, question.members, reported)}
+            answer |= {"told": presence_packets(self.ring, question.context, question.members, reported)}
         covered = b"".join(value.numpy().tobytes() for value in answer.values())
         self.claims.claim(f"mask {question.context}", hashlib.sha256(covered).hexdigest())
         if question.mode == "shares":

@@ -56,7 +56,7 @@ def agreed(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def pair_key(secret: bytes, context: str, site: str, other: str) -> bytes:
-    """Of the mask that two sites have in common in one question.
+    """The key of the mask that two sites have in common in one question.
 
     Args:
         secret: of :func:`agreed`.
@@ -67,7 +67,7 @@ def pair_key(secret: bytes, context: str, site: str, other: str) -> bytes:
 
 
 def self_key(seed: bytes, context: str, name: str) -> bytes:
-    """Of a site's own mask in one question."""
+    """The key of a site's own mask in one question."""
     return derived(seed, "self", context, name)
 
 

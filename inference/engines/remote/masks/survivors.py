@@ -120,7 +120,7 @@ def is_number(value: object, least: int = 0, most: int = 2**31 - 1) -> TypeGuard
 
 
 def as_bytes(text: object) -> bytes:
-    """Of hexadecimal digits; none for what is none."""
+    """The bytes of hexadecimal digits; none for what is none."""
     try:
         return bytes.fromhex(text) if isinstance(text, str) else b""
     except ValueError:

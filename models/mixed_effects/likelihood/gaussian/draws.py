@@ -63,7 +63,7 @@ def gaussian_effects(
 
 
 def joined(parts: Sequence[Effects]) -> Effects:
-    """Of all draws together."""
+    """The effects at all draws together."""
     if len(parts) == 1:
         return parts[0]
     means, draws = (torch.cat([getattr(part, name) for part in parts]) for name in ("means", "draws"))
@@ -121,7 +121,7 @@ def moments(effects: Effects) -> tuple[Tensor, Tensor]:
 
 
 def entries(shared: Mapping[str, Tensor], level: str) -> Sequence[Tensor]:
-    """Of a level's L, (D, 1) each."""
+    """The entries of a level's L, (D, 1) each."""
     return shared[level].T[..., None].unbind()
 
 
@@ -131,7 +131,7 @@ def _log_s(shared: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def coefficients(method: MixedModel, rows: Tensor, shared: Mapping[str, Tensor]) -> list[Tensor]:
-    """Of the columns [Z_out X]: their clients' region's effects, (D, S) each, or those of all groups that cross them,
+    """The coefficients of the columns [Z_out X]: their clients' region's effects, (D, S) each, or all crossing groups',
     (D, 1) each; and beta, (D, 1) each.
     """
     beta = [coefficient[:, None] for coefficient in shared["beta"].unbind(-1)]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 
 class Elimination(Protocol):
-    """Of one level's effects, from the G of each of its groups, whose first columns are theirs."""
+    """The elimination of one level's effects, from the G of each of its groups, whose first columns are theirs."""
 
     def factor(self) -> Any:
         """F, (8)."""

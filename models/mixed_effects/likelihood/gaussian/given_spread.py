@@ -108,7 +108,7 @@ class GivenSpread:
 
 
 def tiled(x: Taylor, groups: int, nodes: int, s: int) -> Taylor:
-    """Of the last dimension (groups S) once for each node, (groups nodes S); or the same for each group."""
+    """Repeats the last dimension (groups S) once for each node, (groups nodes S); or the same for each group."""
     if nodes == 1 and x.shape[-1] == s:
         parts = (part.repeat(*[1] * (part.dim() - 1), groups) for part in (x.value, x.slope, x.bend))
         return Taylor(*parts)

@@ -69,7 +69,9 @@ class Gaussian(Likelihood):
 
     @cached_property
     def cells(self) -> int:
-        """Of a quadratic in the coefficients, and of effects of groups of clients, for each of those groups."""
+        """The numbers of a quadratic in the coefficients, and in effects of groups of clients, for each of those
+        groups.
+        """
         return packed_size(columns_of(self.method) - self.method.covariance.q - 1) * matrices(self.method.above)
 
     def form(self, points: int) -> dict[str, tuple[int, ...]]:
@@ -140,7 +142,7 @@ class Gaussian(Likelihood):
     def height(
         self, sums: Mapping[str, Tensor], start: Tensor, step: Tensor, nodes: None, coefficients: Coefficients
     ) -> Tensor:
-        """Of the sums' Taylor polynomials."""
+        """The height of the sums' Taylor polynomials."""
         c = sums["cross"] + step @ sums["cross_1"]
         c = c + 0.5 * torch.einsum("a,abc,b->c", step, sums["cross_2"], step)
         return self.beta(c, start + step, coefficients)[2]
@@ -154,7 +156,7 @@ class Gaussian(Likelihood):
         return quadratic(sums, len(self.method.network.fixed), coefficients.integrated)
 
     def heights(self, many: Tensor, numbers: Tensor, nodes: None, coefficients: Coefficients) -> Tensor:
-        """Of the sums at each point."""
+        """The heights of the sums at each point."""
         return self.beta(many, numbers, coefficients)[2]
 
     def estimated(self, sums: Mapping[str, Tensor], numbers: Tensor, nodes: None, coefficients: Coefficients) -> State:
@@ -191,7 +193,7 @@ class Gaussian(Likelihood):
         return gaussian_mode(self.method, gram, values["rows"], shared)
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
-        """Their exact moments."""
+        """The exact moments of the effects."""
         return conditional(self.method, chunk, self.sums(chunk.values, chunk.batch), shared)
 
     def joint(self, chunk: ClientChunk, draws: State, phase: object) -> State:

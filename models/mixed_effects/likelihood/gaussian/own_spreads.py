@@ -101,7 +101,7 @@ class OwnSpreads(Quadrature):
         return torch.where(sound(heights), heights, IMPOSSIBLE)
 
     def products(self, batch: Batch) -> tuple[Products, Tensor]:
-        """Of normal residuals, and what their log density is more than that of the rows, (S,)."""
+        """The products of normal residuals, and how much the products' log density exceeds that of the rows, (S,)."""
         if self.method.network.family == "gaussian":
             return Products.from_batch(self.method, batch), torch.zeros_like(batch.y[:, 0])
         mask = torch.ones_like(batch.y) if batch.mask is None else batch.mask.to(batch.y)

@@ -69,7 +69,8 @@ def region_draws(
 
 
 def region_covariances(method: MixedModel, level: Level, packed: Tensor, numbers: Tensor) -> Tensor:
-    """Of each group's effects given the population and the coefficients, (R, q, q): L (I + L^T C_zz L)^-1 L^T.
+    """The covariances of each group's effects given the population and the coefficients, (R, q, q): L (I + L^T C_zz
+    L)^-1 L^T.
 
     Args:
         method: whose.

@@ -60,7 +60,7 @@ class Products(NamedTuple):
 
     @classmethod
     def from_batch(cls, method: MixedModel, batch: Batch) -> Products:
-        """Of rows."""
+        """Returns the products of rows."""
         columns = method.network.split(batch.x)
         assert columns.dispersion is not None
         both = both_columns(method, columns, batch)
@@ -182,7 +182,7 @@ class RowVariances(Gaussian):
         return products.at(shared[GAMMA][None])[0][0], products.rows.mT.unsqueeze(1)
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:
-        """Their exact moments."""
+        """The exact moments of the effects."""
         parts = [
             conditional_of(self.method, *self.sums_at(part.batch(), shared), without_gamma(shared))
             for part in parts_of(chunk)

@@ -34,7 +34,7 @@ from .taylor import Taylor
 
 @dataclass(frozen=True)
 class SerialSums:
-    """Of U clients, or groups inside clients, group by group.
+    """The sums of U clients, or of groups inside clients, group by group.
 
     Attributes:
         serial: the correlation.
@@ -53,7 +53,7 @@ class SerialSums:
 
     @property
     def shape(self) -> torch.Size:
-        """Of G."""
+        """The shape of G."""
         return self.base.shape
 
     @classmethod
@@ -116,7 +116,7 @@ class SerialSums:
         return _through(z, self.base + grams[0], *grams[1:]), _through(z, *volumes)
 
     def weights(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of D and P, and log |C|'s parts, (..., U, K) at z (..., 1, 1)."""
+        """The weights of D and P, and log |C|'s parts, (..., U, K) at z (..., 1, 1)."""
         apart, pairs, volume = self._weights(self._correlations(z))
         return apart, pairs, volume
 
@@ -131,7 +131,7 @@ class SerialSums:
         return [orders[0], *[(0 * apart, 0 * pairs, 0 * volume)] * 2]
 
     def _around(self, z: Taylor) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Of D and P, and log |C|'s parts, by how often they are derived."""
+        """The weights of D and P, and log |C|'s parts, by how often they are derived."""
         return list(zip(*(_derivatives(weight) for weight in self._weights(self._correlations(z))), strict=True))
 
     def _correlations(self, z: Any) -> Any:
@@ -149,7 +149,7 @@ class SerialSums:
         return _through(z, *orders) if isinstance(z, Taylor) else orders[0]
 
     def _weights(self, phi: Any) -> tuple[Any, Any, Any]:
-        """Of D and P, and log |C|'s parts."""
+        """The weights of D and P, and log |C|'s parts."""
         if self.serial.kind != "cs":
             rest = 1.0 - phi * phi
             return phi / rest, -(phi / (phi + 1.0)), rest.log() * self.count
@@ -164,7 +164,7 @@ class SerialSums:
         )
 
     def split(self, size: int, groups: int) -> list[SerialSums]:
-        """Of so many clients at a time."""
+        """The sums of so many clients at a time."""
 
         def parts(x: Tensor, dim: int) -> list[Tensor]:
             return [part.flatten(dim, dim + 1) for part in x.unflatten(dim, (groups, -1)).split(size, dim + 1)]

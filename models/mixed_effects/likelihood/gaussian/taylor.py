@@ -38,7 +38,7 @@ class Taylor:
 
     @classmethod
     def stack(cls, parts: Sequence[Taylor]) -> Taylor:
-        """Of one shape, one after the other along a new first dimension."""
+        """Stacks numbers of one shape, one after the other along a new first dimension."""
         shape = broadcast_shapes(*(part.value.shape for part in parts))
         parts = [part.expand(shape) for part in parts]
         return cls(
@@ -48,12 +48,12 @@ class Taylor:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the numbers."""
+        """The shape of the numbers."""
         return self.value.shape
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the numbers."""
         return self.value.device
 
     def expand(self, shape: torch.Size) -> Taylor:

@@ -30,7 +30,9 @@ class Arrow:
 
     @classmethod
     def from_blocks(cls, diagonal: Tensor, across: Tensor, rest: Tensor) -> Arrow:
-        """Of D (..., g, q, q), C (..., g, q, R) and A (..., R, R); not numbers where H is not positive definite."""
+        """Returns the factor of D (..., g, q, q), C (..., g, q, R) and A (..., R, R); NaN where H is not positive
+        definite.
+        """
         small = root_of(diagonal + _eye(diagonal))
         half = lower_solve(small, across)
         flat = half.flatten(-3, -2)
@@ -59,7 +61,7 @@ class Arrow:
         return self.back(*self.forward(first, rest))
 
     def covariances(self) -> tuple[Tensor, Tensor]:
-        """Of H^-1: the blocks of the first part, (..., g, q, q), and all of the rest, (..., R, R)."""
+        """The covariances H^-1: the blocks of the first part, (..., g, q, q), and all of the rest, (..., R, R)."""
         identity = torch.eye(self.dense.shape[-1]).to(self.dense)
         root = torch.linalg.solve_triangular(self.dense, identity.expand_as(self.dense), upper=False).mT  # F_R^-T
         follow = upper_solve(self.small, (self.half.flatten(-3, -2) @ root).unflatten(-2, self.half.shape[-3:-1]))

@@ -32,7 +32,7 @@ class Jet:
 
     @classmethod
     def constant(cls, value: Tensor) -> Jet:
-        """Of none of the numbers."""
+        """Returns a constant, a function of none of the numbers."""
         return cls({(): value})
 
     @property
@@ -55,7 +55,7 @@ class Jet:
 
     @property
     def numbers(self) -> set[int]:
-        """Of which it is a function."""
+        """The numbers of which it is a function."""
         return {a for order in self.parts for a in order}
 
 
@@ -74,7 +74,7 @@ def bilinear(function: Callable[[Tensor, Tensor], Tensor], first: Jet, other: Je
 
 
 def orders(numbers: Sequence[int]) -> list[Order]:
-    """Of derivatives, first ones before second ones."""
+    """The orders of derivatives, first ones before second ones."""
     return [(a,) for a in numbers] + list(itertools.combinations_with_replacement(numbers, 2))
 
 

@@ -57,7 +57,7 @@ def mixed(
 
 
 def covariances_of(layout: Layout, arrow: Arrow, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Of each group's effects by themselves, (D, S, q, q) and (D, S, groups, q, q)."""
+    """The covariances of each group's effects by themselves, (D, S, q, q) and (D, S, groups, q, q)."""
     first, rest = arrow.covariances()
     by_name, at = {}, 0
     for k, part in enumerate(layout.parts):

@@ -54,7 +54,7 @@ class Layout:
 
     @classmethod
     def for_method(cls, method: MixedModel) -> Layout:
-        """Of a model with levels inside.
+        """Returns the layout of a model with levels inside.
 
         Raises:
             UserError: for more effects than a dense matrix can have.
@@ -86,7 +86,7 @@ class Layout:
 
     @property
     def numbers(self) -> int:
-        """Of a factored curvature, about."""
+        """The approximate count of numbers of a factored curvature."""
         return self.dense * (self.dense + self.first.size)
 
     def of_parts(self, v: Tensor) -> list[Tensor]:
@@ -111,7 +111,7 @@ class Layout:
         return torch.cat(pieces, -1)
 
     def columns(self, columns: Columns) -> list[tuple[Tensor, Tensor]]:
-        """Of each level: columns of its effects (S, n, q), and each row's group (S, n), 0 of the client."""
+        """The columns of each level's effects (S, n, q), and each row's group (S, n), 0 of the client."""
         of_levels = []
         for part in self.parts:
             z, group = columns.for_level(part.level.kind)

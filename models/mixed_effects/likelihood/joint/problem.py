@@ -103,5 +103,5 @@ def numbers_of(method: MixedModel) -> int:
 
 
 def problem_of(method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
-    """Of levels inside clients, however many."""
+    """Returns the problem of levels inside clients, however many."""
     return (JointProblem.of_levels if len(method.inside) > 1 else Problem.from_batch)(method, batch, shared)

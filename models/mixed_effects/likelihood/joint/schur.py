@@ -18,7 +18,7 @@ SPARSE = 0.1
 
 @dataclass(frozen=True)
 class Schur:
-    """Of S clients.
+    """The Schur complements of S clients.
 
     Attributes:
         across: E, (S, g, q, m).
@@ -59,7 +59,7 @@ class Schur:
 
 
 def _products(e: Tensor) -> tuple[Any, tuple[Tensor, Tensor]]:
-    """Of one client's E (g, m): products of its columns in each group, up <= along."""
+    """The products of the columns of one client's E (g, m) in each group, up <= along."""
     group, column = e.nonzero(as_tuple=True)
     counts = torch.bincount(group, minlength=len(e))
     first = counts.cumsum(0) - counts

@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
     rows: Tensor
 
     def some(self, first: int, last: int) -> Blocks:
-        """Of some clients."""
+        """The blocks of some clients."""
         return Blocks(*(part[first:last] for part in self))
 
 
@@ -65,7 +65,7 @@ class JointSums:
 
 
 def shapes(method: MixedModel) -> dict[str, tuple[int, ...]]:
-    """Of one client's blocks."""
+    """The shapes of one client's blocks."""
     layout, m = Layout.for_method(method), more_columns(method)
     g, q, dense = layout.first.groups, layout.first.level.q, layout.dense
     return {

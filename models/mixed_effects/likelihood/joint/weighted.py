@@ -72,13 +72,13 @@ class AtPoints:
         return max(1, NUMBERS_PER_PASS // (clients * numbers_each))
 
     def blocks(self, values: Mapping[str, Tensor]) -> tuple[Blocks, Tensor]:
-        """Of D points {name: (D, *shape)}, and log |W|, (D, S)."""
+        """The blocks at D points {name: (D, *shape)}, and log |W|, (D, S)."""
         weight, log_w = self.rows.weights.at(values)
         sums = products(Layout.for_method(self.method), self.rows.columns, weight, self.rows.more)
         return Blocks(*sums, self.rows.counts), log_w
 
     def reduced(self, values: State) -> tuple[Blocks, Reduced]:
-        """Of the same points, with what is left of them."""
+        """The blocks at the same points, with what is left of them."""
         blocks, log_w = self.blocks(values)
         at = Reduced.from_blocks(self.method, blocks, SchurOfEach(blocks.across), _without_gamma(self.method, values))
         return blocks, at.with_volume(at.volume - log_w)

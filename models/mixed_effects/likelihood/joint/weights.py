@@ -36,7 +36,7 @@ GAMMA, SERIAL = "log_noise", "serial"
 
 
 class Weights(Protocol):
-    """Of rows, as functions of the numbers."""
+    """The weights of rows, as functions of the numbers."""
 
     def at(self, values: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Weights (M, S, n) and log |W| (M, S) at the population's values {name: (M, *shape)}."""
@@ -49,7 +49,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True)
 class OfFormula:
-    """Of a formula of dispersion.
+    """The weights by a formula of dispersion.
 
     Attributes:
         d: its columns, (S, n, c).
@@ -82,7 +82,8 @@ class OfFormula:
 
 @dataclass(frozen=True)
 class OfSeries:
-    """Of residuals that correlate within series: rows, or rows less their group's mean, and then differences or means.
+    """The weights of residuals that correlate within series: rows, or rows less their group's mean, and differences
+    or means.
 
     Attributes:
         sums: whose ``lag`` and ``count`` are of rows, (S, n): of each neighbour before, or first row of a group.
@@ -136,7 +137,7 @@ class WeightedRows:
 
     @classmethod
     def from_batch(cls, method: MixedModel, batch: Batch) -> WeightedRows:
-        """Of a batch."""
+        """Returns the weights of a batch."""
         columns = method.network.split(batch.x)
         away = batch.y - method.network.offset - (0.0 if columns.offset is None else columns.offset)
         above = [columns_above(level, columns) for level in method.above]

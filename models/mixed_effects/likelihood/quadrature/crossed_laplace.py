@@ -155,7 +155,7 @@ class CrossedLaplace(Quadrature):
     def height(
         self, sums: Mapping[str, Tensor], start: Tensor, step: Tensor, expected: Expected, coefficients: Coefficients
     ) -> Tensor:
-        """Of a parabola through the stencil's points."""
+        """The height of a parabola through the stencil's points."""
         with torch.no_grad():
             points = start.detach() + stencil(len(start))
             maximum = reached(self.method, sums["crossed"], points, expected.near(points))

@@ -135,7 +135,7 @@ def around_mode(problem: Problem, numbers: Numbers, mode: Tensor) -> tuple[list[
 
 
 def row_derivatives(problem: Problem, mode: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Of the rows' log densities in eta l', and -l'' with its own two derivatives, (S, n) each."""
+    """The derivatives of the rows' log densities in eta: l', and -l'' with its own two derivatives, (S, n) each."""
     family, values, columns = problem.method.response_family, problem.values, problem.columns
     with torch.enable_grad():
         eta = problem.eta(mode).detach().requires_grad_()

@@ -88,7 +88,7 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
 
 
 def _nodes(method: MixedModel) -> int:
-    """Of the quadrature inside a client."""
+    """The nodes of the quadrature inside a client."""
     return math.prod(nodes_of(method) ** level.q for level in method.inside)
 
 

@@ -108,7 +108,7 @@ class Quadrature(Likelihood):
     def height(
         self, sums: Mapping[str, Tensor], start: Tensor, step: Tensor, nodes: Any, coefficients: Coefficients
     ) -> Tensor:
-        """Of a parabola."""
+        """The height of a parabola."""
         return sums["height"] + step @ sums["slope"] - 0.5 * step @ sums["curvature"] @ step
 
     def derivatives(

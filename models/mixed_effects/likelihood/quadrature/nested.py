@@ -56,6 +56,6 @@ def joined(u: Tensor, v: Tensor) -> Tensor:
 
 
 def group_heights(problem: Problem, groups: Groups, u: Tensor, v: Tensor) -> Tensor:
-    """Of each group log p(rows | u, v) + log N(v | 0, I) but for its constant, (..., S, G)."""
+    """The height log p(rows | u, v) + log N(v | 0, I) of each group but for its constant, (..., S, G)."""
     eta = problem.fixed + problem.of_client(u) + groups.along(v)
     return groups.summed(problem.terms(eta), 0) - 0.5 * v.square().sum(-1)

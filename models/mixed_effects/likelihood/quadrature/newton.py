@@ -116,7 +116,9 @@ class Problem:
         return (self.terms(eta).sum(-1) if total is None else total) - 0.5 * u.square().sum(-1)
 
     def slope_and_weight(self, u: Tensor, *, safe: bool) -> tuple[Tensor, Tensor]:
-        """Of the rows' log densities in eta, (..., S, n): a safe weight is of a concave function that touches in u."""
+        """The slope and weight of the rows' log densities in eta, (..., S, n): a safe weight is of a concave function
+        that touches in u.
+        """
         family, arguments = self.method.response_family, (self.eta(u), self.y, self.values, self.columns)
         slope, weight = family.slope_and_weight(*arguments)
         weight = family.safe_weight(*arguments) if safe else weight

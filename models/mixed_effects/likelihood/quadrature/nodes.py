@@ -87,7 +87,7 @@ def by_laplace(method: MixedModel) -> bool:
 
 
 def nodes_per_row(method: MixedModel) -> int:
-    """Of all of them together."""
+    """The number of nodes of all levels together."""
     return nodes_of(method) ** _effects(method)
 
 

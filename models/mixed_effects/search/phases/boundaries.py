@@ -86,7 +86,7 @@ class Boundaries(SearchPhase):
         self.done = not self.running
 
     def _on(self, number: int) -> None:
-        """To the next standard deviation that is not at zero."""
+        """Goes to the next standard deviation that is not at zero."""
         search, method = self.search, self.search.method
         statistics, bounds = search.values["boundary"].clone(), at_bounds(method, search.values)
         labels = [f"sd({method.groupings[level].labels[k]})" for level, k in deviations(method)]

@@ -45,7 +45,7 @@ class Explore(SearchPhase):
 
     @property
     def seed(self) -> int:
-        """Of the points of the next round."""
+        """The seed of the points of the next round."""
         return key(self.search.context.seed, self.search.context.round)
 
     def begin(self) -> None:

@@ -15,7 +15,7 @@ from .base import SearchPhase
 
 
 class ProfileBounds(SearchPhase):
-    """Where they are asked for."""
+    """The phase of profile bounds, where they are asked for."""
 
     number, request = Phase.PROFILE, EXPANSION
 

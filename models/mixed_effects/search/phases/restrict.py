@@ -22,7 +22,7 @@ from .base import SearchPhase
 
 
 class Restrict(SearchPhase):
-    """Of other responses than gaussian, where restricted errors or estimates are asked for."""
+    """The phase of restricted errors or estimates of other responses than gaussian, where they are asked for."""
 
     number, request = Phase.RESTRICT, EXPANSION
 

@@ -162,7 +162,7 @@ def test_a_home_has_several_studies(study: Path, parties: Parties, tmp_path: Pat
 
 def test_a_folder_from_before_homes_predicts_and_takes_no_part(tmp_path: Path, hierfl: Call) -> None:
     (tmp_path / "site.toml").write_text('client = "h01"\ndata = "x.csv"\n')
-    assert Home(tmp_path).place_of() == tmp_path
+    assert Home(tmp_path).study_folder() == tmp_path
     code, _, error = hierfl("federate", "site", tmp_path, "--exchange", tmp_path)
     assert code == 2
     assert "is from before sites had keys: it predicts and reports" in error

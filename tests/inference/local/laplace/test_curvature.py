@@ -105,11 +105,13 @@ def test_every_form_of_b_is_the_inverse_it_says(kind):
     v = normal(2, ROWS, d)
     torch.testing.assert_close(scaled.solve(v), torch.einsum("sij,ksj->ksi", inverse, v), rtol=1e-8, atol=1e-9)
     seen = one - inverse
-    torch.testing.assert_close(scaled.seen_times(v), torch.einsum("sij,ksj->ksi", seen, v), rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(scaled.data_share_times(v), torch.einsum("sij,ksj->ksi", seen, v), rtol=1e-8, atol=1e-9)
     little = h.scaled(1e-7 * r)  # B - I is of the size of B's rounding errors, and what is seen is r H r
     for number in (1, q, d):
-        torch.testing.assert_close(scaled.seen(number), blocks_of(seen, number), rtol=1e-8, atol=1e-9)
-        torch.testing.assert_close(little.seen(number), blocks_of((b - one) * 1e-14, number), rtol=1e-7, atol=1e-21)
+        torch.testing.assert_close(scaled.data_share(number), blocks_of(seen, number), rtol=1e-8, atol=1e-9)
+        torch.testing.assert_close(
+            little.data_share(number), blocks_of((b - one) * 1e-14, number), rtol=1e-7, atol=1e-21
+        )
     torch.testing.assert_close(scaled.log_det, torch.logdet(b), rtol=1e-9, atol=1e-9)
     root = scaled.root(one[:, None].expand(d, ROWS, d)).permute(1, 2, 0)
     torch.testing.assert_close(root @ root.mT, inverse, rtol=1e-8, atol=1e-9)
@@ -142,7 +144,7 @@ def test_a_client_without_examples_says_nothing():
     z, weights = torch.zeros(1, 1, 3).double(), torch.zeros(1, 1, 2, 2).double()
     for kind in COVARIANCES:
         scaled = curvature(kind, z, weights, 3).scaled(torch.full((1, 6), 2.0).double())
-        torch.testing.assert_close(scaled.seen(1)[0, 0], torch.zeros(6, 6, dtype=torch.float64))
+        torch.testing.assert_close(scaled.data_share(1)[0, 0], torch.zeros(6, 6, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("kind", COVARIANCES)

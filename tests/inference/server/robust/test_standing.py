@@ -69,7 +69,7 @@ def repeats(prints: np.ndarray) -> list[StandsOut]:
     found = Repeats()
     for one in prints:
         found.add(one)
-    return list(found.found.values())
+    return list(found.outliers.values())
 
 
 def test_who_repeats_a_message_is_named() -> None:

@@ -19,7 +19,7 @@ from hierfl.inference.engines.remote.masks import site as masked_site
 from hierfl.inference.engines.remote.masks.layout import Layout
 from hierfl.inference.engines.remote.masks.parts import Contribution, Mode
 from hierfl.inference.engines.remote.masks.past import PAST_FILE
-from hierfl.inference.engines.remote.masks.said_to_sites import TOLD_BYTES
+from hierfl.inference.engines.remote.masks.presence import TOLD_BYTES
 from hierfl.inference.engines.remote.masks.words import Words
 from hierfl.inference.engines.remote.wire import decode, encode, header
 

@@ -16,7 +16,7 @@ from hierfl.inference.engines.remote.masks.dealing import PACKET_BYTES
 from hierfl.inference.engines.remote.masks.groups import threshold
 from hierfl.inference.engines.remote.masks.layout import Layout
 from hierfl.inference.engines.remote.masks.lists import Listed
-from hierfl.inference.engines.remote.masks.said_to_sites import TOLD_BYTES
+from hierfl.inference.engines.remote.masks.presence import TOLD_BYTES
 from hierfl.inference.engines.remote.masks.shamir import SHARE_BYTES
 from hierfl.inference.engines.remote.masks.streams import add_pairs, agreed
 from hierfl.inference.engines.remote.masks.survivors import SurvivorList
@@ -139,7 +139,7 @@ def test_a_site_that_was_closed_out_answers_no_more(tmp_path: Path) -> None:
     late = encode({**head, "client": "s003"}, tensors)
     sign = _request(masked, "sign")
     rows = {name: decode(answer)[1]["told"] for name, answer in masked.rows()}
-    told = Listed(SurvivorList.read(header(sign)["masks"]["list"]), rows).told_to("s003")
+    told = Listed(SurvivorList.read(header(sign)["masks"]["list"]), rows).packets_for("s003")
     sign = encode({**header(altered(sign, told=told)), "client": "s003"}, {})
     assert "signature" in header(masked.sites["s003"].answer(sign))
     assert header(masked.sites["s003"].answer(late))["refused"] == "answered"
@@ -168,7 +168,7 @@ def test_a_site_that_has_not_answered_is_no_survivor(sites: int, tmp_path: Path)
     signatures = {name: survived.signature(masked.identities[name]).hex() for name in colluders}
     for name in (*others[colluding:], *away):
         masks = {key: asked["masks"][key] for key in ("epoch", "table")}
-        masks |= {"keys": masked.server.carrying.state.keys, "list": survived.as_json(), "told": told.told_to(name)}
+        masks |= {"keys": masked.server.carrying.state.keys, "list": survived.as_json(), "told": told.packets_for(name)}
         head = {**asked, "kind": "sign", "client": name, "masks": masks}
         said = header(masked.sites[name].answer(encode(head, {})))
         if "signature" in said:

@@ -34,7 +34,7 @@ def _key(ring: Keyring, sender: str, recipient: str, context: str) -> bytes:
     return derived(secret, "told", ring.table.digest, sender, recipient, context)
 
 
-def told(ring: Keyring, context: str, members: Sequence[str], reported: bool) -> Tensor:
+def presence_packets(ring: Keyring, context: str, members: Sequence[str], reported: bool) -> Tensor:
     """Packets for the other members, in order of their names; the same ones whenever they are made.
 
     Args:
@@ -54,7 +54,7 @@ def told(ring: Keyring, context: str, members: Sequence[str], reported: bool) ->
     return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8).reshape(-1, TOLD_BYTES)
 
 
-def is_there(ring: Keyring, context: str, sender: str, packet: bytes) -> bool | None:
+def message_present(ring: Keyring, context: str, sender: str, packet: bytes) -> bool | None:
     """Whether a site has said to this one that its message is in its answer to a question.
 
     Args:
