@@ -30,8 +30,8 @@ Runs = Mapping[Place, Mapping[int, Path]]
 def differences(table: Table, runs: Runs) -> list[dict[str, Any]]:
     """Each claim in each condition: the table's metrics, NLL and ECE, of one method less the other's, paired by seed.
 
-    Where one of the two methods averages its predictions over draws, NLL and ECE of draws are compared as well. The other
-    method then has those of its only prediction.
+    Where one of the two methods averages its predictions over draws, NLL and ECE of draws are compared, too. A method
+    without draws then has those of its only prediction.
 
     Returns:
         Data, clients, condition, better, worse, seeds; ``by``: {metric: mean, se, low, high} of the differences, the

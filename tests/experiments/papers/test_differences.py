@@ -45,9 +45,9 @@ def test_draws_are_compared_with_the_only_prediction_of_a_method_without_draws(t
     for method, own in scores.items():
         folder = tmp_path / method
         folder.mkdir()
-        summary = {"method": method, "device": "cpu", "clients": 100, "rounds": 1, "seed": 0, "data": None, "split": None}
-        rest = {"seconds_per_round": None, "best": None, "versions": {}}
-        (folder / "summary.json").write_text(json.dumps({**summary, **rest, **own}))
+        numbers = dict.fromkeys(("clients", "rounds", "seed"), 1)
+        rest = {**dict.fromkeys(("data", "split", "seconds_per_round", "best")), "versions": {}}
+        (folder / "summary.json").write_text(json.dumps({"method": method, "device": "cpu", **numbers, **rest, **own}))
         runs[Place("fashion-mnist", 100, "", method)] = {0: folder}
     table = dataclasses.replace(table, claims=(*table.claims, ("fedper", "fedavg")))
     gaps = {(gap["better"], gap["worse"]): gap["by"] for gap in differences(table, runs)}
