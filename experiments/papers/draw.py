@@ -12,6 +12,7 @@ import pandas as pd
 from hierfl.data.datasets import registry
 from hierfl.data.federation import Federation
 from hierfl.errors import UserError
+from hierfl.metrics.registry import metric_of_column
 from hierfl.plots.clients import metric_by_size
 from hierfl.plots.comparison import curves
 from hierfl.plots.densities import densities, spread_out
@@ -76,7 +77,7 @@ def _curves(table: Table, runs: Runs, out: Path) -> list[Path]:
     for (data, clients, condition), lines in curves_of(runs, metric).items():
         title = ", ".join(filter(None, (shown_name(data), f"{clients} clients" if clients else "", condition)))
         name = f"curves-{slug(data)}-{clients}-{slug(condition)}".rstrip("-")
-        made.append(curves(lines, f"test {metric.replace('_', ' ')}", title, out / f"{name}.png"))
+        made.append(curves(lines, f"test {_label(metric)}", title, out / f"{name}.png"))
     return made
 
 
@@ -105,10 +106,17 @@ def _conditions(table: Table, runs: Runs, out: Path) -> list[Path]:
             if len(" ".join(labels)) > MAX_LETTERS_BESIDE:  # they would run into each other
                 for tick in ax.get_xticklabels():
                     tick.set(rotation=30, ha="right", rotation_mode="anchor")
-            ax.set(ylabel=metric.replace("_", " "), title=f"{shown_name(data)}, {clients} clients")
+            unit = ", %" if scale(metric) != 1 else ""
+            ax.set(ylabel=f"test {_label(metric)}{unit}", title=f"{shown_name(data)}, {clients} clients")
             legend_below(ax)
             made.append(save(plt, figure, out / f"conditions-{slug(data)}-{clients}.png"))
     return made
+
+
+def _label(column: str) -> str:
+    """The label of a metric's column, such as pm_accuracy."""
+    metric = metric_of_column(column)
+    return column.replace("_", " ") if metric is None else metric.label
 
 
 def _of_run(table: Table, kind: str, folder: Path, label: str, out: Path, root: Path) -> list[Path]:

@@ -124,7 +124,7 @@ def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
     with styled() as plt:
         figure, axes = plt.subplots(
             lines, min(2, len(splits)), figsize=(4.4 * min(2, len(splits)), 3.1 * lines), layout="constrained",
-            squeeze=False, sharex=True, sharey=True,
+            squeeze=False, sharex="row", sharey=True,
         )  # fmt: skip
         handles: dict[str, Any] = {}
         for ax, split in zip(axes.flat, splits, strict=False):
@@ -136,11 +136,8 @@ def cost_curves(frame: pd.DataFrame, path: Path) -> Path:
             ax.set(xlabel="seconds in rounds", ylabel="personal test accuracy", title=split)
         percent_axis(axes[0, 0], "accuracy")
         legend_of_panels(figure, [*handles.values()], [*handles])
-        for ax in axes.flat:
-            ax.label_outer()
+        for ax in axes[:, 1:].flat:
+            ax.set_ylabel("")
         for ax in axes.flat[len(splits) :]:
             ax.set_axis_off()
-            above = axes[-2, 1]  # the lowest panel of its column has the column's labels
-            above.set_xlabel("seconds in rounds")
-            above.tick_params(labelbottom=True)
         return save(plt, figure, path)

@@ -54,8 +54,9 @@ def ecdf_differences(
             ax.set_title(fill(f"{names[k]}, off" if off[k] else names[k], 28), fontsize=9)
         for ax in axes.flat[len(order) :]:
             ax.set_axis_off()
-        for ax in axes[-1]:
+        for ax in axes.flat[max(0, len(order) - across) : len(order)]:  # the lowest panel of each column
             ax.set_xlabel("rank / draws")
+            ax.tick_params(labelbottom=True)
         for ax in axes[:, 0]:
             ax.set_ylabel("ECDF - rank")
         more = f"; {left_out} more are not shown" if left_out else ""

@@ -19,6 +19,7 @@ from .style import (
     QUIET,
     axis_for,
     client_points,
+    label_percent,
     percent_axis,
     size_axis,
 )  # fmt: skip
@@ -87,9 +88,7 @@ def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
     name_rows(ax, [fill(f"over {name}", WIDEST) for name in names], most=10**6)
     ax.set(xlabel=f"gain: {label.partition(',')[0]}", title="Gain, 95 % interval")
     if label.endswith("pp"):
-        from matplotlib.ticker import PercentFormatter
-
-        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        label_percent(ax.xaxis, 1)
     ax.locator_params(axis="x", nbins=4)
     ax.tick_params(axis="x", labelsize=8)  # labels as wide as -0.0025 would touch
     if len(shown) > 1:

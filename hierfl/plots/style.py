@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .legible import new_figure
 
 if TYPE_CHECKING:
@@ -80,14 +82,29 @@ def main_metric(frame: pd.DataFrame) -> tuple[str, str]:
 
 
 def percent_axis(ax: Any, metric: str, axis: str = "y") -> None:
-    from matplotlib.ticker import PercentFormatter
-
     if metric == "accuracy":
         low, high = getattr(ax, f"get_{axis}lim")()
         if low < 1 < high:  # no share is more than all: room for a point is left
             high = min(high, 1 + 0.03 * (1 - low))
             getattr(ax, f"set_{axis}lim")(low, high)
-        getattr(ax, f"{axis}axis").set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.3 else 1))
+        label_percent(getattr(ax, f"{axis}axis"), 0 if high - low > 0.3 else 1)
+
+
+def label_percent(axis: Any, least: int) -> None:
+    """Labels an axis of shares in percent, with as many decimals as its ticks need: -0.25% is not -0.2%.
+
+    Args:
+        axis: of a figure's axes, such as ``ax.xaxis``.
+        least: decimals at least.
+    """
+
+    def words(share: float, _: int | None = None) -> str:
+        ticks = np.unique(axis.get_majorticklocs())
+        step = 100 * float(np.diff(ticks).min()) if len(ticks) > 1 else 0.0
+        decimals = next((d for d in range(least, 6) if abs(round(step, d) - step) < 1e-6 * step), least)
+        return f"{round(100 * share, decimals) + 0.0:.{decimals}f}%".replace("-", "\u2212")
+
+    axis.set_major_formatter(words)
 
 
 def log_axis(ax: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hierfl.experiments.papers.synthetic import found, measured
+from hierfl.experiments.papers.synthetic import estimates, measured
 
 
 def left(shared: dict[str, torch.Tensor], personal: dict[str, torch.Tensor], rmse: float = 0.5) -> Any:
@@ -21,11 +21,11 @@ def test_clients_values_are_chains_means_posterior_means_or_the_one_of_all() -> 
     base = {"base.1.weight": torch.randn(2, 5, generator=rng, dtype=torch.float64)}
     draws = torch.randn(3, 4, 6, 2, generator=rng, dtype=torch.float64)  # clients, chains, draws
     z = draws.mean((1, 2))
-    phi, of_chains = found(left(base, {"z_draws": draws}))
+    phi, of_chains = estimates(left(base, {"z_draws": draws}))
     assert torch.equal(phi, base["base.1.weight"].T)
     assert torch.allclose(of_chains, z)
-    assert torch.equal(found(left(base, {"mu": z}))[1], z)
-    assert torch.equal(found(left({**base, "w": z[0]}, {}))[1], z[:1].expand(3, -1))
+    assert torch.equal(estimates(left(base, {"mu": z}))[1], z)
+    assert torch.equal(estimates(left({**base, "w": z[0]}, {}))[1], z[:1].expand(3, -1))
 
 
 def test_a_rotation_of_the_truth_is_no_error_and_other_clients_values_are() -> None:

@@ -23,6 +23,7 @@ from hierfl.plots.features import embedding, feature_map
 from hierfl.plots.gains import three_ways
 from hierfl.plots.mixed import caterpillar, normal_quantiles, shrinkage
 from hierfl.plots.run import panels
+from hierfl.plots.style import axis_for, label_percent
 from hierfl.plots.training import metric_over_bytes, metric_over_rounds, movement, who_reported
 
 
@@ -225,6 +226,15 @@ def test_three_ways_confidence_and_cost() -> None:
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["client alone", "one for all", "fedper"]
     ax = metric_over_bytes(metrics().assign(bytes=[k * 1e6 for k in range(6)]))
     assert ax.get_lines()[0].get_xdata().tolist() == [1, 3, 5]
+
+
+def test_percent_has_the_decimals_of_its_ticks() -> None:
+    """Ticks a quarter of a percent apart were -0.2% and 0.3%."""
+    ax = axis_for(None)
+    ax.set_xticks([-0.0025, 0, 0.0025, 0.005])
+    label_percent(ax.xaxis, 1)
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == ["\u22120.25%", "0.00%", "0.25%", "0.50%"]
 
 
 def test_the_worst_calibrated_client_has_enough_to_be_judged_by() -> None:
