@@ -94,12 +94,14 @@ class FedPop(Method):
         )  # fmt: skip
         sigma_0: float = setting(
             0.3, "initial standard deviation of the population", above=0, unless=UNLESS_PRIOR_IS_FLAT,
-            scale_of=("hierarchical", "fixed"),
+            scale_of=("hierarchical", "fixed"), at_most=1e6,
         )  # fmt: skip
-        init_scale: float = setting(0.1, "standard deviation of the initial mu, the population's mean", at_least=0)
+        init_scale: float = setting(
+            0.1, "standard deviation of the initial mu, the population's mean", at_least=0, at_most=1e6
+        )
         mu_scale: float = setting(
             0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0,
-            unless=UNLESS_PRIOR_IS_LEARNED,
+            unless=UNLESS_PRIOR_IS_LEARNED, at_most=1e6,
         )  # fmt: skip
         base_decay: float = setting(0.0, "precision of a N(0, .) prior on the base; 0 for a flat one", at_least=0)
         kernel: Literal["unadjusted", "metropolis"] = setting(
@@ -117,7 +119,7 @@ class FedPop(Method):
             "and the data, with step_size at most 1",
         )
         step_batch: int = setting(0, "examples in a Langevin step (SGLD); 0 for all", at_least=0)
-        chains: int = setting(1, "chains of each client", at_least=1)
+        chains: int = setting(1, "chains of each client", at_least=1, at_most=10_000)
         control_variates: bool = setting(
             False, "take Monte-Carlo noise out of the gradients that are sent; for heads of few numbers"
         )
@@ -148,12 +150,12 @@ class FedPop(Method):
             unless=UNLESS_PRIOR_IS_FLAT,
         )
         final_chains: int = setting(
-            4, "chains of each client after the last round", at_least=1, unless=UNLESS_PRIOR_IS_FLAT
+            4, "chains of each client after the last round", at_least=1, unless=UNLESS_PRIOR_IS_FLAT, at_most=10_000
         )
         final_steps: int = setting(
             200, "steps of each of those chains, a quarter burn-in (unadjusted: half); 0 for none", at_least=0
         )
-        final_keep: int = setting(150, "draws of each chain to keep of the others", at_least=1)
+        final_keep: int = setting(150, "draws of each chain to keep of the others", at_least=1, at_most=1_000_000)
 
         def __post_init__(self) -> None:
             if self.steps <= self.burn:

@@ -88,7 +88,9 @@ class PFedV(Method):
         lr: float = setting(1e-2, "step size of the clients, on the mean over examples", above=0)
         batch: int = setting(32, "examples in a minibatch", at_least=1)
         momentum: float = client_momentum(0.0)
-        init_scale: float = setting(0.1, "standard deviation of the last layer's initial weights", at_least=0)
+        init_scale: float = setting(
+            0.1, "standard deviation of the last layer's initial weights", at_least=0, at_most=1e6
+        )
         local_norm: Literal["nothing", "statistics", "all"] = setting(
             "nothing", "what of batch norm each client has for itself: nothing | running statistics | its weights, too"
         )
@@ -98,7 +100,7 @@ class PFedV(Method):
         )  # fmt: skip
         sd_min: float = setting(
             0.0, "least standard deviation of z, in prior and guide (the paper: none)", at_least=0,
-            unless={"prior": ("flat",)},
+            unless={"prior": ("flat",)}, at_most=1e6,
         )  # fmt: skip
 
     settings: Settings

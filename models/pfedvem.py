@@ -74,16 +74,18 @@ class PFedVEM(ShareOffset, Method):
         )
         sigma_0: float = setting(
             0.1, "initial standard deviation of each head weight, in guide (sigma_j) and prior (rho_j)", above=0,
-            unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed"),
+            unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed"), at_most=1e6,
         )  # fmt: skip
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
         head_epochs: int = setting(10, "R, full-batch gradient steps on the head in a round", at_least=0)
         head_lr: float = setting(1e-4, "step size of the head, on the objective summed over examples", above=0)
         base_epochs: int = setting(5, "E, passes through a client's data that train the base in a round", at_least=0)
         base_lr: float = setting(1e-3, "step size of the base, on the mean over examples", above=0)
         base_batch: int = setting(10, "B, examples in a minibatch of the base's training", at_least=1)
         momentum: float = setting(0.9, "momentum of head and base steps; every round begins without any", at_least=0)
-        particles: int = setting(5, "K, draws of a head over which a step's gradient is averaged", at_least=1)
+        particles: int = setting(
+            5, "K, draws of a head over which a step's gradient is averaged", at_least=1, at_most=10_000
+        )
         server_lr: float = setting(
             1.0,
             "how far the server moves w and the base to the clients' means: 1 replaces them, 0.5 goes half way",

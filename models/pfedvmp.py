@@ -92,7 +92,7 @@ class PFedVMP(Method):
         )
         xi: float = setting(
             50.0, "how strongly features are pulled to their class's centroid: weight of the squared distance", above=0,
-            unless=FREE, scale_of=("hierarchical", "fixed"),
+            unless=FREE, scale_of=("hierarchical", "fixed"), at_most=1e12,
         )  # fmt: skip
         distance: Literal["mean", "sum"] = setting(
             "mean", "the squared distance that xi weighs is a mean | a sum over features", unless=FREE
@@ -103,13 +103,13 @@ class PFedVMP(Method):
         )
         prior_precision: float = setting(
             0.0, "precision of one more factor N(0, I / precision) of every centroid; 0 for none", at_least=0,
-            unless=UNSENT,
+            unless=UNSENT, at_most=1e12,
         )  # fmt: skip
         epochs: int = setting(1, "passes through a client's data in a round", at_least=0)
         lr: float = setting(1e-2, "step size of the clients, on the mean over examples", above=0)
         batch: int = setting(10, "examples in a minibatch", at_least=1)
         momentum: float = client_momentum(0.0)
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
 
     settings: Settings
 

@@ -24,6 +24,7 @@ from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 
 from ..config import RunConfig
 from .clients_asked import check_fitted, name_others
+from .codes import warn_of_far_inputs
 from .new_rows import NewRows, network_rows, table_rows
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def _of_network(run: Run, config: RunConfig, asked: Question) -> pd.DataFrame:
         raise UserError("the run has no draws to average over: --draws 0")
     rows = network_rows(asked.data, federation, config, asked.group, asked.reading)
     x = raw_inputs(federation, rows.x)
+    warn_of_far_inputs(federation, x)
     labelled = _classes if classes else _numbers
     parts = []
     for name, places in _groups(run, config, rows, len(x), asked):

@@ -10,16 +10,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hierfl.data import tables
+from hierfl.data.category_columns import input_names
+from hierfl.data.far_numbers import warn_of_far
 from hierfl.data.reading.frames import code_among
 from hierfl.data.reading.missing_words import SENTINELS
 from hierfl.data.reading.options import Reading
+from hierfl.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import Tensor
+
+    from hierfl.data.federation import Federation
 
 log = logging.getLogger("hierfl")
 #: a code of fewer digits is a usual number where nothing lies beside it
 LEAST_CODE = 99
+
+
+def refuse_codes(df: pd.DataFrame, used: Collection[str]) -> None:
+    """Refuses rows of a request of which one has a code beside ordinary numbers, as a file of them is refused.
+
+    Args:
+        df: the rows.
+        used: columns that a prediction uses, as far as they are there.
+
+    Raises:
+        UserError: for the first such column.
+    """
+    for name in sorted(set(used) & set(df.columns)):
+        column = df[name]
+        if getattr(column.dtype, "kind", "O") in "iuf" and (words := code_among(column.dropna().to_numpy())):
+            raise UserError(
+                f"column {name!r} {words[0]}: leave such rows out if it is a missing value, or ask for each in a "
+                "request of its own if it is a number"
+            )
 
 
 def warn_of_codes(df: pd.DataFrame, used: Collection[str]) -> None:
@@ -61,6 +86,22 @@ def warn_of_codes_at_site(columns: Mapping[str, Any], path: Path, reading: Readi
         tables.read(str(path), reading=plain),
         {name for name in numbers if not {"least", "most"} & columns[name].keys()},
     )
+
+
+def warn_of_far_inputs(federation: Federation, x: Tensor) -> None:
+    """Says which columns of a table are far from the fitted rows', of a network that standardises them.
+
+    Args:
+        federation: of the run.
+        x: raw inputs of the new rows, (n, inputs); others are left alone.
+    """
+    facts = federation.about
+    names = input_names(facts.get("columns") or [], facts.get("categories") or {})
+    if federation.mean is None or federation.std is None or x.shape[1:] != (len(names),):
+        return
+    units = zip(federation.mean.tolist(), federation.std.tolist(), strict=True)
+    columns = dict(zip(names, x.cpu().numpy().T, strict=True))
+    warn_of_far(columns, dict(zip(names, units, strict=True)))
 
 
 @contextmanager

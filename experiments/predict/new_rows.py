@@ -22,7 +22,7 @@ from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
 from hierfl.files import shown
 
-from .codes import warn_of_codes
+from .codes import refuse_codes, warn_of_codes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,9 @@ def table_rows(
     """
     if isinstance(path, NewRows):
         df = _named(path, text)
-        warn_of_codes(df, used)
+        numbers = {name for name, kind in Reading.from_table(run.reading).types.items() if kind == "number"}
+        refuse_codes(df, set(used) - numbers)
+        warn_of_codes(df, set(used) - numbers)
         return df
     if not tables.is_table_file(str(path)):
         raise UserError(f"{shown(path)} is no table: the run's data are rows of columns by name")

@@ -153,7 +153,13 @@ class JointDraws:
 
     def notes(self, rounds: int) -> list[str]:
         """What a reader has to know of a fit of so many rounds, a line each."""
-        return self.method.notes(self.fitted, rounds)
+        latents = [latent.name for latent in self.method.sites.globals if not latent.point]
+        values = self.globals if rounds and latents else {}
+        fixed = [
+            name for name in latents if name in values and len(values[name]) > 1 and not np.ptp(values[name], 0).any()
+        ]
+        words = [f"no spread, since the guide gives a single value: {', '.join(fixed)}"] if fixed else []
+        return [*words, *self.method.notes(self.fitted, rounds)]
 
     def bytes_per_draw(self, *, rows: bool) -> float:
         """About how many bytes one more draw adds to an InferenceData."""

@@ -81,8 +81,10 @@ class AnyModel(Method):
     @dataclass(frozen=True)
     class Settings:
         local_steps: int = setting(2, "Newton steps of a client's part of the guide in a round", at_least=1)
-        fit_draws: int = setting(32, "draws of the guide in a round, at least", at_least=4)
-        fine_draws: int = setting(128, "draws of the guide in the last rounds of the climb, at least", at_least=4)
+        fit_draws: int = setting(32, "draws of the guide in a round, at least", at_least=4, at_most=100_000)
+        fine_draws: int = setting(
+            128, "draws of the guide in the last rounds of the climb, at least", at_least=4, at_most=100_000
+        )
         guide: Literal["auto", "full", "low-rank", "diagonal", "point"] = setting(
             "auto",
             f"the guide of the globals: full | low-rank | diagonal | point; auto is full up to {MOST_FULL} numbers",
@@ -93,11 +95,11 @@ class AnyModel(Method):
         )
         reweigh: bool = setting(True, "explore the posterior of the globals beyond the guide")
         most_globals: int = setting(30, "globals beyond which the posterior is not explored", at_least=0)
-        points: int = setting(512, "points of a round of the exploration", at_least=16)
-        explored_rounds: int = setting(16, "rounds of the exploration, at most", at_least=1)
-        worth: float = setting(1000, "independent draws that the explored points shall be worth", above=0)
-        inner: int = setting(8, "draws of a client's latents at each point, at least", at_least=2)
-        draws: int = setting(1000, "draws of the posterior that are kept", at_least=2)
+        points: int = setting(512, "points of a round of the exploration", at_least=16, at_most=1_000_000)
+        explored_rounds: int = setting(16, "rounds of the exploration, at most", at_least=1, at_most=10_000)
+        worth: float = setting(1000, "independent draws that the explored points shall be worth", above=0, at_most=1e6)
+        inner: int = setting(8, "draws of a client's latents at each point, at least", at_least=2, at_most=100_000)
+        draws: int = setting(1000, "draws of the posterior that are kept", at_least=2, at_most=1_000_000)
 
     settings: Settings
 

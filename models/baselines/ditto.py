@@ -48,6 +48,7 @@ class Ditto(GlobalAndPersonal):
             1.0,
             "lambda, how strongly a client's model is pulled to the shared one: rho_j^2 = 1 / (lambda n_j)",
             above=0,
+            at_most=1e12,
         )
 
     settings: Settings

@@ -75,9 +75,12 @@ class FedCP(SharedBase):
         """The authors' script: lambda 5; tau 1."""
 
         lam: float = setting(
-            5.0, "lambda, how strongly a minibatch's features are held to those of the base as broadcast", at_least=0
+            5.0,
+            "lambda, how strongly a minibatch's features are held to those of the base as broadcast",
+            at_least=0,
+            at_most=1e12,
         )
-        tau: float = setting(1.0, "temperature of the policy", above=0)
+        tau: float = setting(1.0, "temperature of the policy", above=0, at_most=1e6)
         gumbel: Literal["training", "never"] = setting(
             "training", "when the policy is noisy: where a client trains | never; predictions have no noise"
         )

@@ -82,7 +82,9 @@ class FedEP(ThenFitted):
         precision: Literal["identity", "laplace"] = setting(
             "identity", "of a client's factor: in proportion to its examples | Fisher information besides"
         )
-        scale: float = setting(500.0, "s, what the precision of a client's factor is multiplied by", above=0)
+        scale: float = setting(
+            500.0, "s, what the precision of a client's factor is multiplied by", above=0, at_most=1e6
+        )
         least: float = setting(1e-4, "c, precision of a client's factor for each of its examples", above=0)
         epochs: int = setting(10, "passes through a client's data in a round", at_least=0)
         burn: int = setting(0, "passes of a round, the first, that are left out of the mode's estimate", at_least=0)
@@ -91,7 +93,10 @@ class FedEP(ThenFitted):
             0.5, "eta, a step of all clients together: each change is damped by eta / |A|", above=0
         )
         sigma: float = setting(
-            0.1, "largest standard deviation of a weight in draws of the posterior; 0 for no draws", at_least=0
+            0.1,
+            "largest standard deviation of a weight in draws of the posterior; 0 for no draws",
+            at_least=0,
+            at_most=1e6,
         )
 
     settings: Settings

@@ -80,7 +80,10 @@ class FedPAC(ShareOffset, FedRep):
         head_epochs: int = setting(1, "passes that train the head, before those that train the base", at_least=0)
         head_lr: float = setting(0.1, "step size of the head", above=0, unless={"head_epochs": (0,)})
         lam: float = setting(
-            1.0, "lambda, how strongly features are pulled to their class's centroid; 0 for not at all", at_least=0
+            1.0,
+            "lambda, how strongly features are pulled to their class's centroid; 0 for not at all",
+            at_least=0,
+            at_most=1e12,
         )
         shares: Literal["off", "on"] = shares_setting()
 

@@ -58,11 +58,14 @@ class FedProto(Local):
         """The paper: lambda 1."""
 
         lam: float = setting(
-            1.0, "lambda, how strongly features are pulled to their class's centroid; 0 is local training", at_least=0
+            1.0,
+            "lambda, how strongly features are pulled to their class's centroid; 0 is local training",
+            at_least=0,
+            at_most=1e12,
         )
         temperature: float = setting(
             1.0, "T, what squared distances to centroids are divided by in predictions; accuracy is the same for all",
-            above=0,
+            above=0, at_most=1e6,
         )  # fmt: skip
 
     settings: Settings

@@ -51,7 +51,7 @@ class FedProx(WholeNetwork):
         """The paper: mu of 0.001 to 1."""
 
         mu: float = setting(
-            0.1, "how strongly a client is pulled to the broadcast model: rho_j^2 = 1 / (mu n_j)", above=0
+            0.1, "how strongly a client is pulled to the broadcast model: rho_j^2 = 1 / (mu n_j)", above=0, at_most=1e12
         )
         momentum: float = client_momentum()
         server_lr: float = server_step()

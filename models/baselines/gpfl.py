@@ -68,9 +68,12 @@ class GPFL(SharedBase):
         """The authors' script has lambda 0.01 and mu 0.1 for small networks; its lambda is ours over sqrt(batch)."""
 
         lam: float = setting(
-            0.01, "lambda, weight of the distance between global features and their class's embedding", at_least=0
+            0.01,
+            "lambda, weight of the distance between global features and their class's embedding",
+            at_least=0,
+            at_most=1e12,
         )
-        mu: float = setting(0.1, "mu, weight decay of embeddings and valve", at_least=0)
+        mu: float = setting(0.1, "mu, weight decay of embeddings and valve", at_least=0, at_most=1e12)
 
     settings: Settings
 

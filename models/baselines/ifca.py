@@ -53,7 +53,7 @@ class IFCA(WholeNetwork):
     class Settings(WholeNetwork.Settings):
         """The paper shares the base network and has a head for each cluster where clusters are not well apart."""
 
-        clusters: int = setting(2, "C, how many clusters", at_least=1)
+        clusters: int = setting(2, "C, how many clusters", at_least=1, at_most=10_000)
         scope: Literal["head", "all"] = setting(
             "head", "what each cluster has for itself: the last layer, the rest being shared | all weights"
         )

@@ -54,14 +54,17 @@ class L2GD(WholeNetwork):
         """The paper: p 0.9, alpha 1, lambda 0.5, of which lr is alpha / (J (1 - p))."""
 
         lam: float = setting(
-            0.5, "lambda, how strongly clients are pulled to their mean: rho_j^2 = 1 / (lambda n_j)", above=0
+            0.5,
+            "lambda, how strongly clients are pulled to their mean: rho_j^2 = 1 / (lambda n_j)",
+            above=0,
+            at_most=1e12,
         )
         p: float = setting(0.5, "probability that a step goes to the mean, not along the likelihood", above=0, below=1)
         lr: float = setting(
             1e-2, "step size along the likelihood; to the mean it is lr (1 - p) / p, times the pull lambda", above=0
         )
         batch: int = setting(10, "examples in a minibatch", at_least=1)
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
 
     settings: Settings
 

@@ -60,9 +60,11 @@ class MOON(GlobalNetwork):
         """The paper: mu of 0.1 to 10 (5 on CIFAR-10, 1 on CIFAR-100), tau 0.5, a projection to 256."""
 
         mu: float = setting(
-            1.0, "how much the contrastive factor counts beside the likelihood; 0 is FedAvg", at_least=0
+            1.0, "how much the contrastive factor counts beside the likelihood; 0 is FedAvg", at_least=0, at_most=1e12
         )
-        tau: float = setting(0.5, "temperature, what cosines of features are divided by", above=0, unless={"mu": (0,)})
+        tau: float = setting(
+            0.5, "temperature, what cosines of features are divided by", above=0, unless={"mu": (0,)}, at_most=1e6
+        )
         projection: int = setting(
             256, "outputs of the projection head, two layers behind the base network; 0 for none", at_least=0
         )

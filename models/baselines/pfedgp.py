@@ -105,13 +105,15 @@ class PFedGP(Method):
             unless={"objective": ("marginal",)},
         )  # fmt: skip
         kernel: Literal["rbf", "linear"] = setting("rbf", "covariance of f: rbf | linear, a head with a Normal prior")
-        scale: float = setting(8.0, "s, variance of f in front of the kernel", above=0)
+        scale: float = setting(8.0, "s, variance of f in front of the kernel", above=0, at_most=1e6)
         length: float = setting(
-            1.0, "l, distance of features over which f changes", above=0, unless={"kernel": ("linear",)}
+            1.0, "l, distance of features over which f changes", above=0, unless={"kernel": ("linear",)}, at_most=1e6
         )
         normalise: bool = setting(True, "features have length 1")
-        gibbs: int = setting(5, "Gibbs steps of each draw", at_least=0)
-        draws: int = setting(20, "Gibbs draws that a step or a prediction is averaged over", at_least=1)
+        gibbs: int = setting(5, "Gibbs steps of each draw", at_least=0, at_most=1_000_000)
+        draws: int = setting(
+            20, "Gibbs draws that a step or a prediction is averaged over", at_least=1, at_most=1_000_000
+        )
         unseen: float = setting(1.0, "alpha, how many examples of each class a client is taken to have had", above=0)
         most: int = setting(2000, "examples of a client: memory grows with the square, time with the cube", at_least=1)
         server_lr: float = server_step()

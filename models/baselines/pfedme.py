@@ -54,12 +54,14 @@ class PFedMe(WholeNetwork):
         steps: int = setting(5, "K, steps on the personal model theta_j with each minibatch", at_least=1)
         lr: float = setting(0.09, "eta_p, step size of theta_j", above=0)
         w_lr: float = setting(5e-3, "eta, step size of the client's copy of the shared model w", above=0)
-        lam: float = setting(15.0, "lambda, how strongly theta_j is pulled to w: rho_j^2 = 1 / (lambda n_j)", above=0)
+        lam: float = setting(
+            15.0, "lambda, how strongly theta_j is pulled to w: rho_j^2 = 1 / (lambda n_j)", above=0, at_most=1e12
+        )
         server_lr: float = setting(
             1.0, "beta, how far the server moves to the clients' mean: 1 replaces what it had", above=0
         )
         batch: int = setting(20, "examples in a minibatch", at_least=1)
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
 
     settings: Settings
 

@@ -47,16 +47,24 @@ class PFedEBSettings:
         unless=UNLESS_PRIOR_IS_LEARNED,
     )
     sigma_0: float = setting(
-        0.3, "initial rho of every block", above=0, unless=UNLESS_PRIOR_IS_FLAT, scale_of=("hierarchical", "fixed")
+        0.3,
+        "initial rho of every block",
+        above=0,
+        unless=UNLESS_PRIOR_IS_FLAT,
+        scale_of=("hierarchical", "fixed"),
+        at_most=1e6,
     )
     w_scale: float = setting(
         0.0,
         "s_w, prior standard deviation of w's numbers; 0: learned, log s_w ~ N(0, 1)",
         at_least=0,
         unless=UNLESS_PRIOR_IS_LEARNED,
+        at_most=1e6,
     )
-    rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=UNLESS_PRIOR_IS_LEARNED)
-    init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0)
+    rho_scale: float = setting(
+        10.0, "scale of the half-normal prior of rho", above=0, unless=UNLESS_PRIOR_IS_LEARNED, at_most=1e6
+    )
+    init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
     newton: int = setting(1, "Newton steps on the head in a round, at most", at_least=1, unless=UNLESS_PRIOR_IS_FLAT)
     head_epochs: int = setting(10, "gradient steps on the head in a round", at_least=0, unless=GAUSSIAN)
     head_lr: float = setting(1e-2, "step size of those, on the sum over examples", above=0, unless=GAUSSIAN)
@@ -78,6 +86,7 @@ class PFedEBSettings:
         "(Laplace); 0: 16, or 64 for a head of at most 50 numbers",
         at_least=0,
         unless=UNLESS_PRIOR_IS_FLAT,
+        at_most=1_000_000,
     )
     server_lr: float = setting(
         1.0, "how far the server goes to what the clients say, of w, rho and the base", above=0, at_most=1
@@ -86,7 +95,11 @@ class PFedEBSettings:
         0.0, "momentum of the base at the server, while it is trained", at_least=0, below=1
     )
     draws: int = setting(
-        100, "draws of each client's posterior that are kept at the end", at_least=2, unless=UNLESS_PRIOR_IS_FLAT
+        100,
+        "draws of each client's posterior that are kept at the end",
+        at_least=2,
+        unless=UNLESS_PRIOR_IS_FLAT,
+        at_most=1_000_000,
     )
 
     def __post_init__(self) -> None:

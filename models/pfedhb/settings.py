@@ -69,20 +69,22 @@ class PFedHBSettings(FedAvg.Settings):
         2, "of so many rounds one moves the posteriors of heads, features and adapters; nothing flows back from them",
         at_least=1, newer=True,
     )  # fmt: skip
-    sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS)
-    rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_SPREADS)
+    sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS, at_most=1e6)
+    rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_SPREADS, at_most=1e6)
     rank: int = setting(
         50, "rank of a head's covariance where it has more than 600 numbers", at_least=1, unless=NO_HEADS
     )
     points: int = setting(
         16, "points of each example's predictor over which its likelihood is averaged; 1: at the mode (Laplace)",
-        at_least=1, unless=NO_HEADS,
+        at_least=1, unless=NO_HEADS, at_most=1_000_000,
     )  # fmt: skip
     nodes: Literal["auto", "on", "off"] = setting(
         "auto", "draws integrate over rho at nine nodes; auto: for heads of at most 50 numbers", newer=True,
         unless=NO_SPREADS,
     )  # fmt: skip
-    draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2)
+    draws: int = setting(
+        100, "draws of each client's posterior that are kept at the end", at_least=2, at_most=1_000_000
+    )
 
     def switches(self, regression: bool) -> dict[str, str]:
         """Each part's switch; parts that a task has not are off.

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hierfl.errors import UserError
 from hierfl.files import write_whole
 from hierfl.inference.engines.remote.bounds import Bounds, OutOfBounds
+from hierfl.inference.engines.remote.kept_bytes import decode_kept, encode_kept
 from hierfl.inference.engines.remote.site import Site
-from hierfl.inference.engines.remote.wire import decode, encode
+from hierfl.inference.engines.remote.wire import Unreadable
 from hierfl.inference.state import State
 
 from .replies import Refused
@@ -31,7 +33,10 @@ class Broadcasts:
     def __init__(self, folder: Path, site: Site) -> None:
         self.path, self.site, self.bounds, self._fit = folder / LAST, site, Bounds(site), True
         if self.path.is_file():
-            self.bounds.memory = decode(self.path.read_bytes())[1]
+            try:
+                self.bounds.memory = decode_kept(self.path.read_bytes())[1]
+            except Unreadable as error:
+                raise UserError(f"{self.path} is damaged: {error}") from error
 
     def check_form(self, head: Mapping[str, Any], tensors: State) -> None:
         """Refuses values of another form than the method's: of that the site's rows say nothing.
@@ -77,4 +82,4 @@ class Broadcasts:
             return
         self.bounds.answered(head, tensors)
         if self.bounds.memory:  # a mixed model's bounds compare with nothing
-            write_whole(self.path, encode({}, self.bounds.memory), mode=0o600)
+            write_whole(self.path, encode_kept({}, self.bounds.memory), mode=0o600)

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from hierfl.errors import UserError
 from hierfl.files import make_folder, write_whole
+from hierfl.inference.engines.remote.kept_bytes import decode_kept, encode_kept
 from hierfl.inference.engines.remote.preparation import PREPARED_FILE, numbered, unnumbered
-from hierfl.inference.engines.remote.wire import Unreadable, decode, encode
+from hierfl.inference.engines.remote.wire import Unreadable
 from hierfl.inference.state import State
 
 #: of a study's folder
@@ -40,7 +41,7 @@ class Told:
         self.passed = 0
         if self.path.is_file():
             try:
-                head, tensors = decode(self.path.read_bytes())
+                head, tensors = decode_kept(self.path.read_bytes())
                 self.totals = unnumbered(tensors)
             except Unreadable as error:
                 raise UserError(f"{self.path} is damaged: {error}") from error
@@ -80,7 +81,7 @@ class Told:
     def _write(self) -> None:
         make_folder(self.path.parent)
         head = {"study": self.study, "roster": self.roster, "passed": self.passed}
-        write_whole(self.path, encode(head, numbered(self.totals)), mode=0o600)
+        write_whole(self.path, encode_kept(head, numbered(self.totals)), mode=0o600)
 
 
 def _same(state: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:

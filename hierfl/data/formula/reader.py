@@ -13,6 +13,7 @@ from ...errors import UserError
 from ...responses.reading import Cells, Observed
 from ...responses.registry import response_class
 from ..column_names import as_table, no_column, one_column
+from ..far_numbers import warn_of_far
 from ..spellings import Spellings
 from . import gate
 from .column_types import ColumnTypes, typed
@@ -55,6 +56,7 @@ class Reader:
         spellings: what became of names that are spelled alike.
         means: of the predictors that are numbers, over all rows; empty where rows are not in one place.
         smooths: columns of the smooth terms, by kind of level.
+        spread: means and standard deviations of the same predictors; empty likewise.
     """
 
     read: Any
@@ -68,6 +70,7 @@ class Reader:
     spellings: Spellings = field(default_factory=lambda: Spellings("keep"))
     means: Mapping[str, float] = field(default_factory=dict)
     smooths: Mapping[str, SmoothBasis] = field(default_factory=dict)
+    spread: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def prepared(self, df: pd.DataFrame) -> pd.DataFrame:
         """Rows with predictors of the fit's types, and with names in its spelling.
@@ -101,6 +104,7 @@ class Reader:
         terms, df = gate.parse(self.formula), self.prepared(df)
         if not len(df):
             raise UserError("there are no rows to predict for")
+        warn_of_far(df, self.spread)
         columns, offset = self.effects(df, check=True)
         for column in columns.T:
             check_numbers("an effect of the new rows", column)

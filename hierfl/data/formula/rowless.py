@@ -102,6 +102,7 @@ def read(record: Mapping[str, Any]) -> Reader:
         record["formula"], Groups(levels, **record["places"]), independent, types,
         Spellings(**record["spellings"]), record["means"],
         {kind: SmoothBasis(smooth, *map(float, record["limits"][kind])) for kind, smooth in levels.smooths.items()},
+        {name: (mean, sd) for name, (mean, sd) in record["spread"].items() if name in types.numbers},
     )  # fmt: skip
 
 

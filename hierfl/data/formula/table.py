@@ -63,6 +63,7 @@ class FormulaTable:
         spellings: what became of names that are spelled alike.
         means: of the predictors that are numbers.
         smooths: columns of the smooth terms, for other rows, by kind of level.
+        spread: means and standard deviations of the predictors that are numbers.
     """
 
     family: str
@@ -82,6 +83,7 @@ class FormulaTable:
     spellings: Spellings
     means: Mapping[str, float]
     smooths: Mapping[str, SmoothBasis] = field(default_factory=dict)
+    spread: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @classmethod
     def read_from(
@@ -141,6 +143,7 @@ class FormulaTable:
         return cls(
             family, more, levels, read, terms, fixed, independent, random, read.response.name, response,
             in_order(rows), who, places, types, spellings, _means(typed, types), smooths,
+            _spread(typed, types),
         )  # fmt: skip
 
     def check(self, *, needs_residual: bool) -> None:
@@ -196,7 +199,7 @@ class FormulaTable:
 
     def reader(self, formula: str) -> Reader:
         """What makes such columns of other rows."""
-        places = (self.places, self.independent, self.types, self.spellings, self.means, self.smooths)
+        places = (self.places, self.independent, self.types, self.spellings, self.means, self.smooths, self.spread)
         return Reader(self.read, self.terms, tuple(self.rows), self.more, formula, *places)
 
     def _centre(self) -> np.ndarray:
@@ -214,6 +217,11 @@ def _numbers(smooths: Iterable[Smooth], df: pd.DataFrame) -> dict[str, tuple[flo
 def _means(df: pd.DataFrame, types: ColumnTypes) -> dict[str, float]:
     """The means of the columns that are numbers."""
     return {name: float(df[name].mean()) for name in sorted(types.numbers)}
+
+
+def _spread(df: pd.DataFrame, types: ColumnTypes) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of the columns that are numbers."""
+    return {name: (mean, float(df[name].std(ddof=0))) for name, mean in _means(df, types).items()}
 
 
 def _units(columns: Mapping[str, np.ndarray], blocks: Sequence[int]) -> Units:

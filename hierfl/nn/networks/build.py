@@ -14,6 +14,9 @@ from .weights import Weights
 if TYPE_CHECKING:
     from ...data.federation import Federation
 
+#: of a given standard deviation, in any unit; its inverse is the smallest
+LARGEST_NOISE = 1e12
+
 
 @checked_call
 def architecture(
@@ -54,6 +57,8 @@ def architecture(
     fits = noise in get_args(Learned) if isinstance(noise, str | bool) else 0 < noise < float("inf")
     if not fits:
         raise UserError(f'noise must be a number above zero, "shared" or "clients", not {noise!r}')
+    if not isinstance(noise, str) and not 1 / LARGEST_NOISE <= noise <= LARGEST_NOISE:
+        raise UserError(f"noise must be from {1 / LARGEST_NOISE:g} to {LARGEST_NOISE:g}, not {noise:g}")
     outputs = federation.classes if federation.task == "classification" else 1
     recipe = Recipe(spec, tuple(federation.event_shape), outputs, latent, head)
     return recipe.made(None if federation.classes else noise, weights)

@@ -16,6 +16,7 @@ from hierfl.files import make_folder, shown, write_whole
 from ...messages.form import LONGEST
 from ...state import State, StateForm
 from .answering import Desk
+from .kept_bytes import decode_kept, encode_kept
 from .masked_summing import HiddenSums
 from .masks.question import basis_of
 from .masks.server import MaskedSums
@@ -24,7 +25,7 @@ from .refusals import Refused
 from .row_counts import ROWS, UNLIKE, RowBounds
 from .site import Site
 from .summing import PlainSums, Summation, SumQuestion
-from .wire import FORMAT, LARGEST_HEADER, Handshake, Unreadable, check_size, decode, encode, flattened, header, nested
+from .wire import FORMAT, LARGEST_HEADER, Handshake, Unreadable, check_size, encode, flattened, header, nested
 
 log = logging.getLogger("hierfl")
 #: of a server's and of a site's folder: the sums over all sites
@@ -274,7 +275,7 @@ def _read_closed(path: Path) -> str:
 
 def _write(path: Path, head: Mapping[str, Any], totals: Sequence[State]) -> None:
     make_folder(path.parent)
-    write_whole(path, encode({**head, "format": FORMAT}, numbered(totals)), mode=0o600)
+    write_whole(path, encode_kept({**head, "format": FORMAT}, numbered(totals)), mode=0o600)
 
 
 def read_sums(path: Path, study: str) -> tuple[dict[str, Any], list[State]]:
@@ -284,7 +285,7 @@ def read_sums(path: Path, study: str) -> tuple[dict[str, Any], list[State]]:
         UserError: for a damaged file, or one of another study.
     """
     try:
-        head, tensors = decode(path.read_bytes())
+        head, tensors = decode_kept(path.read_bytes())
         totals = unnumbered(tensors)
     except Unreadable as error:
         raise UserError(f"{path} is damaged: {error}") from error

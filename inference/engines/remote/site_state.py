@@ -11,7 +11,8 @@ from hierfl.errors import UserError
 from hierfl.files import make_folder, write_whole
 
 from ...state import State
-from .wire import FORMAT, Unreadable, decode, encode, put_under, under
+from .kept_bytes import decode_kept, encode_kept
+from .wire import FORMAT, Unreadable, put_under, under
 
 #: of a site's folder
 STATE_FILE = "site.safetensors"
@@ -51,7 +52,7 @@ class SiteState:
             "answer": answer.to(torch.uint8),
         }  # fmt: skip
         make_folder(folder)
-        write_whole(folder / STATE_FILE, encode(head, tensors), mode=0o600)
+        write_whole(folder / STATE_FILE, encode_kept(head, tensors), mode=0o600)
 
     @classmethod
     def load(cls, folder: Path, study: str, client: str) -> SiteState | None:
@@ -64,7 +65,7 @@ class SiteState:
         if not path.is_file():
             return None
         try:
-            head, tensors = decode(path.read_bytes())
+            head, tensors = decode_kept(path.read_bytes())
             state = cls(
                 under("before", tensors), under("after", tensors), int(head["round"]), str(head["request"]),
                 tensors["answer"].numpy().tobytes(), under("final", tensors), head["ended"] is True,

@@ -23,6 +23,11 @@ MOMENT_BOUNDS = {4: 23.0, 5: 14.2, 6: 9.2, 8: 13.2, 10: 12.6, 12: 12.8, 20: 14.7
 #: a variance that is less, as a share of the mean square, is none
 CONSTANT = 1e-12
 WORDS = ("the spread", "the mean")
+#: fewer than four have no majority that a spread can be taken of
+THREE = 3
+#: of three sites, how far one is from both others, of logarithms of standard deviations and of means, where these two
+#: are no farther apart than the second row says; no simulation bounds what two sites' distance says of a third
+APART_OF_THREE, TOGETHER_OF_THREE = (np.log(6.0), 10.0), (np.log(2.0), 2.0)
 
 
 def compared(sums: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -48,6 +53,8 @@ def unlike(values: np.ndarray) -> list[tuple[int, int, int, float]]:
     Args:
         values: of :func:`compared`.
     """
+    if values.shape[1] == THREE:
+        return _of_three(values)
     outliers, left = list[tuple[int, int, int, float]](), list(range(values.shape[1]))
     while len(left) >= FEWEST:
         far = np.abs(distances(values[:, left], LEAST_SPREADS))
@@ -60,6 +67,21 @@ def unlike(values: np.ndarray) -> list[tuple[int, int, int, float]]:
         outliers.append((left[row], int(column), int(what), float(far[column, row, what])))
         del left[int(row)]
     return outliers
+
+
+def _of_three(values: np.ndarray) -> list[tuple[int, int, int, float]]:
+    """Of three sites the one that is far from both others, who agree: a gross difference, such as months for years."""
+    largest: tuple[int, int, int, float] | None = None
+    for j in range(THREE):
+        first, second = (values[:, k] for k in range(THREE) if k != j)
+        gap = np.minimum(np.abs(values[:, j] - first), np.abs(values[:, j] - second))
+        agree = np.abs(first - second)
+        far = np.abs(values[:, j] - (first + second) / 2) / np.maximum(np.array(LEAST_SPREADS), agree / 2)
+        far = np.where((gap > APART_OF_THREE) & (agree < TOGETHER_OF_THREE), far, 0.0)
+        column, what = np.unravel_index(far.argmax(), far.shape)
+        if far[column, what] > (largest[3] if largest else 0.0):
+            largest = j, int(column), int(what), float(far[column, what])
+    return [] if largest is None else [largest]
 
 
 def lines(sites: Mapping[str, State], columns: Mapping[str, Sequence[str]]) -> list[str]:

@@ -12,7 +12,7 @@ def times_rows(weight: Tensor, value: Tensor) -> Tensor:
 
 def append_dims(weight: Tensor, value: Tensor) -> Tensor:
     """(*first,) beside (*first, *shape)."""
-    return weight.view(*weight.shape, *[1] * (value.dim() - weight.dim()))
+    return weight.view((*weight.shape, *[1] * (value.dim() - weight.dim())))  # a tuple: it may be empty
 
 
 def server_step(server_lr: float, old: Tensor, new: Tensor) -> Tensor:

@@ -79,13 +79,13 @@ class OwnGuide(Method):
     class Settings:
         rate: float = setting(0.05, "size of Adam's steps at first, in unconstrained numbers", above=0)
         local_steps: int = setting(2, "steps of a client's own parameters in a round", at_least=1)
-        fit_draws: int = setting(16, "draws of the guide in a step", at_least=2)
+        fit_draws: int = setting(16, "draws of the guide in a step", at_least=2, at_most=100_000)
         last_steps: int = setting(200, "steps of a client's own parameters at the final shared ones", at_least=0)
         check: bool = setting(True, "weigh draws of the guide by the model, for the verdict")
         most_globals: int = setting(30, "globals beyond which draws are not weighed", at_least=0)
-        points: int = setting(512, "draws of the globals that are weighed", at_least=16)
-        inner: int = setting(32, "draws of a client's latents at each of those", at_least=2)
-        draws: int = setting(1000, "draws of the posterior that are kept", at_least=2)
+        points: int = setting(512, "draws of the globals that are weighed", at_least=16, at_most=1_000_000)
+        inner: int = setting(32, "draws of a client's latents at each of those", at_least=2, at_most=100_000)
+        draws: int = setting(1000, "draws of the posterior that are kept", at_least=2, at_most=1_000_000)
 
     settings: Settings
 

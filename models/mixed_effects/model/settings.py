@@ -35,17 +35,22 @@ class Settings:
         1.0,
         "initial standard deviation of random effects: times a gaussian response's, over that of their column",
         above=0,
+        at_most=1000,  # from further away a fit does not come back
         scale_of=("fixed",),  # where it begins, otherwise
     )
-    noise_0: float = setting(1.0, "initial standard deviation of the residual, times the response's", above=0)
+    noise_0: float = setting(
+        1.0, "initial standard deviation of the residual, times the response's", above=0, at_most=1e4
+    )
     nodes: int = setting(
         0, "other families: nodes of the quadrature along each random effect; 1 is Laplace's approximation, 0 what "
-        "their number allows", at_least=0
+        "their number allows", at_least=0, at_most=1000
     )  # fmt: skip
-    tol: float = setting(1e-6, "the fit ends where the Newton step to go is shorter, in standard errors", above=0)
+    tol: float = setting(
+        1e-6, "the fit ends where the Newton step to go is shorter, in standard errors", above=0, at_most=0.1
+    )
     draws: int = setting(
         1000, "draws of the joint posterior of population and clients to keep; 0 for none, and no uncertainty of "
-        "the population in the clients'", at_least=0
+        "the population in the clients'", at_least=0, at_most=1_000_000
     )  # fmt: skip
     one_round: bool = setting(
         False,
@@ -84,7 +89,7 @@ class Settings:
         "normal(0, 3)", unless=ESTIMATED
     )  # fmt: skip
     lkj: float = setting(
-        1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0, unless=ESTIMATED
+        1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0, unless=ESTIMATED, at_most=1e6
     )
     ranges: str = setting(
         "", "noise inside clients (dp=site): least and most of columns of numbers and of the response, as in 'age 18 "

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from support.commands import Call
 
+from hierfl.errors import UserError
+from hierfl.inference.method.settings import make_settings
 from hierfl.inference.run.checkpoint import _checksum as checksum
+from hierfl.models.mixed_effects.method import MixedEffects
 
 
 @pytest.mark.parametrize(
@@ -20,8 +24,10 @@ from hierfl.inference.run.checkpoint import _checksum as checksum
         (["--seed", "99999999999999999999"], "seed must be at most"),
         (["--rounds", "99999999999999999999"], "rounds must be at most"),
         (["--max-message-ratio", "0.1"], "max_message_ratio must be 0"),
-        (["--set", "particles=1e20"], "particles must be at most 2147483647 in size, not 1e20"),
-        (["--set", "sigma_0=1e300"], "sigma_0 must be at most 3.4e+38 in size, not 1e300"),
+        (["--set", "base_epochs=1e20"], "base_epochs must be at most 2147483647 in size, not 1e20"),
+        (["--set", "particles=20000"], "particles must be at most 10000, not 20000"),
+        (["--set", "head_lr=1e300"], "head_lr must be at most 3.4e+38 in size, not 1e300"),
+        (["--set", "sigma_0=1e30"], "sigma_0 must be at most 1000000.0, not 1e30"),
         (["--participation", "0.0001", "--quorum", "3"], "3 practically never report together; raise --participation"),
         (["--participation", "1e-300"], "1 practically never report together; raise --participation"),
     ],
@@ -34,6 +40,19 @@ def test_extreme_numbers_get_one_line_and_leave_nothing(
     assert words in err
     assert len(err.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("tol=1e30", "tol must be at most 0.1, not 1e30"), ("sd_0=1e30", "sd_0 must be at most 1000, not 1e30"),
+        ("noise_0=1e30", "noise_0 must be at most 10000.0"), ("draws=2000000000", "draws must be at most 1000000"),
+        ("nodes=2000", "nodes must be at most 1000"), ("lkj=1e30", "lkj must be at most"),
+    ],
+)  # fmt: skip
+def test_settings_of_a_mixed_model_have_limits(given: str, words: str) -> None:
+    with pytest.raises(UserError, match=re.escape(words)):
+        make_settings(MixedEffects, dict([given.split("=")]))
 
 
 OWN = '''

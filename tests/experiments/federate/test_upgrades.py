@@ -46,6 +46,7 @@ def site_before(kept: Kept, to: Path) -> Path:
     digest = before_keys(to / "study.toml")
     for name in ("site.safetensors", "prepared.safetensors"):
         head, tensors = decode((to / name).read_bytes())
+        del head["checksum"]
         (to / name).write_bytes(encode({**head, "format": 1, "study": digest}, tensors))
     return to
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hierfl.experiments.predict.codes import warn_of_codes, warn_of_codes_at_site, warnings_kept
+from hierfl.data.far_numbers import warn_of_far
+from hierfl.errors import UserError
+from hierfl.experiments.predict.codes import refuse_codes, warn_of_codes, warn_of_codes_at_site, warnings_kept
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,20 @@ def test_a_site_is_warned_of_columns_without_a_range(tmp_path: Path, caplog: pyt
     assert [record.getMessage() for record in caplog.records] == [
         "column 'age' is -999 in 1 row, which may be a missing value: it is predicted as a number"
     ]
+
+
+def test_a_request_with_a_code_beside_ordinary_numbers_is_refused_as_a_file_is() -> None:
+    with pytest.raises(UserError, match="'x' holds -999 in 1 row, and all others lie from 1 to 3: leave such rows out"):
+        refuse_codes(pd.DataFrame({"x": [1.0, 2, -999, 3], "other": -999}), ["x", "absent"])
+    refuse_codes(pd.DataFrame({"x": [-999.0], "word": "a"}), ["x", "word"])  # nothing to compare it with: it is named
+
+
+@pytest.mark.parametrize(
+    ("spread", "number", "said"),
+    [((50.0, 10.0), 720, True), ((50.0, 10.0), 140, False), ((0.001, 0.000999**0.5), 1, False)],
+)
+def test_a_number_far_from_the_fitted_rows_is_named(spread: tuple[float, float], number: float, said: bool) -> None:
+    with warnings_kept() as lines:
+        warn_of_far({"age": [spread[0], number], "other": [1e9]}, {"age": spread})
+    assert bool(lines) is said
+    assert not said or lines[0].startswith("column 'age' is 720 in 1 row, 67 standard deviations from the mean")

@@ -84,9 +84,12 @@ def test_rows_of_a_mixed_model_are_answered(
     wanted = load_run("m").predict(rows.astype({"site": str}), interval=0.5)
     pd.testing.assert_frame_equal(pd.DataFrame(answer), wanted, check_dtype=False)
     coded = client.post("/predict", json={"rows": [{"site": "1", "x": -999}, {"site": "1", "x": 0.5}]}).json()
-    assert coded["warnings"] == [
-        "column 'x' is -999 in 1 row, which may be a missing value: it is predicted as a number"
-    ]
+    code, far = coded["warnings"]
+    assert code == "column 'x' is -999 in 1 row, which may be a missing value: it is predicted as a number"
+    assert far.startswith("column 'x' is -999 in 1 row, ")
+    assert "standard deviations from the mean of the fitted rows" in far
+    beside = {"rows": [{"site": "1", "x": x} for x in (0.5, -999, 1.5, 0.2)]}
+    assert "'x' holds -999 in 1 row" in client.post("/predict", json=beside).json()["error"]
     assert len(coded["predictions"]) == 2
     assert client.post("/predict", json={"rows": [{"site": "1", "x": -2.5}]}).json()["warnings"] == []
     Path("new.csv").write_text("site,x\n1,-999\n")

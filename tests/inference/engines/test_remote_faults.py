@@ -148,7 +148,11 @@ def test_a_folder_is_one_studys(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="another study or client"):
         Site(sites.method, own, sites.options, tmp_path / name, Handshake("new", "a method"))
     path = tmp_path / name / "site.safetensors"
-    path.write_bytes(path.read_bytes()[:-5])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])  # one bit of a number
+    with pytest.raises(UserError, match="is damaged: it does not match its checksum"):
+        sites.restart(name)
+    path.write_bytes(whole[:-5])
     with pytest.raises(UserError, match="is damaged"):
         sites.restart(name)
     with pytest.raises(UserError, match="one client, not 4"):

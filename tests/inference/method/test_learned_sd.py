@@ -118,6 +118,9 @@ def test_a_given_sd_keeps_the_users_units() -> None:
     for noise in (0, -1.0, "sharde", True, float("inf")):
         with pytest.raises(UserError, match="noise must be a number above zero"):
             architecture("linear", federation, noise)  # type: ignore[arg-type]
+    for noise in (1e30, 1e-30):
+        with pytest.raises(UserError, match="noise must be from 1e-12 to 1e"):
+            architecture("linear", federation, noise)
 
 
 class Robust(FedAvg):

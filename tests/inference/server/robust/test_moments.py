@@ -43,7 +43,7 @@ def test_other_units_are_named(count: int, factor: float) -> None:
 
 
 @pytest.mark.parametrize("heavy", [False, True])
-@pytest.mark.parametrize("count", [4, 10, 20])
+@pytest.mark.parametrize("count", [3, 4, 10, 20])
 def test_honest_sites_are_seldom_named(count: int, heavy: bool) -> None:
     """At most one study of twenty, but for chance."""
     named = [bool(unlike(compared(sums(sites(seed, count, 0.5, heavy))))) for seed in range(60)]
@@ -51,7 +51,7 @@ def test_honest_sites_are_seldom_named(count: int, heavy: bool) -> None:
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.05])
-@pytest.mark.parametrize("count", [4, 5, 6, 10])
+@pytest.mark.parametrize("count", [3, 4, 5, 6, 10])
 def test_sites_without_a_rare_event_are_not_named(count: int, rate: float) -> None:
     """A column that is constant at one site has no standard deviation there, and is in no other unit."""
     named = 0
@@ -69,9 +69,20 @@ def test_sites_without_a_rare_event_are_not_named(count: int, rate: float) -> No
 def test_constants_and_few_sites_say_nothing() -> None:
     rows = [np.full((30, 3), 5.0) for _ in range(6)]
     assert unlike(compared(sums(rows))) == []
-    rows = sites(0, 3)
+    rows = sites(0, 2)
     rows[0] *= 1e6
     assert unlike(compared(sums(rows))) == []
+
+
+@pytest.mark.parametrize("factor", [12.0, 1000.0, 1 / 12])
+def test_of_three_sites_a_gross_difference_is_named(factor: float) -> None:
+    """Months for years: a study of three is the smallest that the default policy allows."""
+    for k in range(3):
+        rows = sites(k, 3, 0.1)
+        rows[1][:, k] *= factor
+        assert [(row[0], row[1]) for row in unlike(compared(sums(rows)))] == [(1, k)]
+    rows = [np.outer(np.linspace(-1, 1, 50), np.full(3, scale)) for scale in (1.0, 30.0, 900.0)]
+    assert unlike(compared(sums(rows))) == []  # no two agree
 
 
 def test_lines_are_by_prefix_and_name() -> None:

@@ -18,6 +18,7 @@ from hierfl.inference.server.robust.rules import CentredClip, Krum, Median, Trim
 from hierfl.inference.server.robust.totals import group_total
 from hierfl.inference.server.robust.usable import check_robust
 from hierfl.inference.server.robust.watch import Watch
+from hierfl.inference.server.rules.weights import append_dims
 from hierfl.inference.state import State
 
 RULES = {"trimmed:0.1": Trimmed(0.1), "median": Median(), "centred-clip:2": CentredClip(2.0), "krum:1": Krum(1)}
@@ -159,3 +160,10 @@ def test_what_cannot_be_said_is_refused() -> None:
         with pytest.raises(UserError, match=words):
             check_robust(options, server.exchange, clients)
     check_robust(Options(robust="median", masked=True, mask_groups=3), server.exchange, CLIENTS)
+
+
+def test_a_weight_of_no_dimension_stays_beside_a_single_number() -> None:
+    """As of a response's standard deviation, which all clients share."""
+    weight, value = torch.tensor(3.0), torch.tensor(2.0)
+    assert append_dims(weight, value).shape == ()
+    assert append_dims(weight, torch.zeros(2, 3)).shape == (1, 1)

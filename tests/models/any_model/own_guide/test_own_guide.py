@@ -268,6 +268,17 @@ def test_what_is_no_guide_of_the_model_is_one_line(own: Callable, words: str) ->
     assert "\n" not in str(caught.value)
 
 
+def test_a_global_without_a_spread_is_named() -> None:
+    def one_value(batch: ColumnBatch) -> None:
+        pyro.sample("mu", dist.Normal(pyro.param("m", torch.tensor(3.0)), 0.5))
+        pyro.sample("b", dist.Delta(pyro.param("at", torch.tensor(1.0))))
+        with batch.clients():
+            pyro.sample("u", dist.Normal(pyro.param("a", torch.full((batch.num_clients, 1), 3.0)), 0.2))
+
+    fitted = hierfl.fit_model(model, frame(), group="site", guide=one_value, rounds=2, progress=False, **FEW)
+    assert fitted.summary().notes[0] == "no spread, since the guide gives a single value: b"
+
+
 @pytest.mark.cpu(6, "a fit of a model file")
 def test_a_model_file_may_have_a_guide(tmp_path: Path) -> None:
     from hierfl.experiments.configure import usual_of

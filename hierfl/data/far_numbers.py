@@ -1,0 +1,37 @@
+"""Numbers of new rows that are far from those of the fitted rows: another unit, a code, or an extrapolation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+log = logging.getLogger("hierfl")
+#: standard deviations from the mean of the fitted rows
+FAR = 10.0
+
+
+def warn_of_far(columns: Mapping[str, Any], spread: Mapping[str, tuple[float, float]]) -> None:
+    """Says which columns of new rows have numbers far from the fitted rows'; the rows are predicted all the same.
+
+    Args:
+        columns: of the new rows, (n,) each.
+        spread: mean and standard deviation of the fitted rows' columns, as far as they are known.
+    """
+    for name in sorted(spread.keys() & columns.keys()):
+        mean, sd = spread[name]
+        numbers = np.asarray(columns[name], dtype=float)
+        if not sd > 0 or not len(numbers):
+            continue
+        distance = np.abs(numbers - mean) / sd
+        if np.isclose(sd**2, mean * (1 - mean), rtol=1e-3):  # zeros and ones: a rare one is no far number
+            distance[np.isin(numbers, (0, 1))] = 0
+        if rows := int((distance > FAR).sum()):
+            farthest = int(distance.argmax())
+            log.warning(
+                "column %r is %g in %s, %.3g standard deviations from the mean of the fitted rows: the prediction "
+                "extrapolates, or the column has another unit",
+                name, numbers[farthest], "1 row" if rows == 1 else f"one of {rows} rows", distance[farthest],
+            )  # fmt: skip
