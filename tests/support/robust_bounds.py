@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hierfl.inference.server.robust import standing
+from hierfl.inference.server.robust import moments, standing
 
 #: share of a client's deviation that is its own in all rounds; the rest is new in each
 LASTING = 0.64
@@ -77,6 +77,31 @@ def moments_quantile(clients: int, replicates: int, seed: int = 0) -> float:
     return max(found)
 
 
+def named_of_three(kind: str, columns: int, replicates: int, seed: int = 0) -> float:
+    """Share of studies of three honest sites in which :func:`~.moments.unlike` names a site.
+
+    Sites have 20 to 500 rows. Standard deviations of a column differ by a factor of exp(0.35 N(0, 1)) between sites, and
+    its means by N(0, 1) standard deviations; of the kind "one outlies" the first site's mean by three more.
+    """
+    rng, named = np.random.default_rng(seed), 0
+    for _ in range(replicates):
+        n = np.exp(rng.uniform(np.log(20), np.log(500), 3)).astype(int)
+        scale, level = np.exp(0.35 * rng.normal(size=(3, columns))), rng.normal(size=(3, columns))
+        if kind == "one outlies":
+            level[0] += 3.0
+        total, square = np.zeros((3, columns)), np.zeros((3, columns))
+        for j in range(3):
+            shape = (n[j], columns)
+            rows = {
+                "heavy tails": lambda s=shape: rng.standard_t(3, size=s) / 3**0.5,
+                "skewed": lambda s=shape: (rng.lognormal(size=s) - 1.65) / 2.16,
+            }.get(kind, lambda s=shape: rng.normal(size=s))()
+            rows = level[j] + scale[j] * rows
+            total[j], square[j] = rows.sum(0), (rows**2).sum(0)
+        named += bool(moments.unlike(moments.compared({"n": n.astype(float), "total": total, "square": square})))
+    return named / replicates
+
+
 #: numbers of clients, and simulated runs for each bound
 SIZES, REPLICATES = (4, 5, 6, 8, 10, 12, 20, 50), 2000
 
@@ -92,6 +117,9 @@ def main() -> None:
     print("BOUNDS =", {n: once_and_often(n, REPLICATES) for n in SIZES}, flush=True)
     print("ESTIMATE_BOUNDS =", {n: round(estimate_quantile(n, REPLICATES), 1) for n in SIZES}, flush=True)
     print("MOMENT_BOUNDS =", {n: round(moments_quantile(n, REPLICATES), 1) for n in SIZES}, flush=True)
+    for kind in ("normal", "heavy tails", "skewed", "one outlies"):
+        shares = {columns: named_of_three(kind, columns, REPLICATES) for columns in (1, 3, 10, 30)}
+        print(f"three honest sites, {kind}: a site is named in", shares, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.robust_bounds import moments_quantile
+from support.robust_bounds import moments_quantile, named_of_three
 
 from hierfl.inference.server.robust.moments import MOMENT_BOUNDS, compared, lines, unlike
 
@@ -98,3 +98,4 @@ def test_lines_are_by_prefix_and_name() -> None:
 
 def test_bounds_are_those_of_the_simulation() -> None:
     assert moments_quantile(6, 60) == pytest.approx(MOMENT_BOUNDS[6], rel=0.35)
+    assert named_of_three("skewed", 10, 100) <= 0.05
