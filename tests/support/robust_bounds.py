@@ -80,8 +80,8 @@ def moments_quantile(clients: int, replicates: int, seed: int = 0) -> float:
 def named_of_three(kind: str, columns: int, replicates: int, seed: int = 0) -> float:
     """Share of studies of three honest sites in which :func:`~.moments.unlike` names a site.
 
-    Sites have 20 to 500 rows. Standard deviations of a column differ by a factor of exp(0.35 N(0, 1)) between sites, and
-    its means by N(0, 1) standard deviations; of the kind "one outlies" the first site's mean by three more.
+    Sites have 20 to 500 rows. Standard deviations of a column differ by a factor of exp(0.35 N(0, 1)) between sites,
+    and its means by N(0, 1) standard deviations; of the kind "one outlies" the first site's mean by three more.
     """
     rng, named = np.random.default_rng(seed), 0
     for _ in range(replicates):
