@@ -26,8 +26,8 @@ WORDS = ("the spread", "the mean")
 #: fewer than four have no majority that a spread can be taken of
 THREE = 3
 #: of three sites, how far one is from both others, of logarithms of standard deviations and of means, where these two
-#: are no farther apart than the second row says. In at most 3.1 % of simulated studies of honest sites one is named, with
-#: up to thirty columns of normal, heavy or skewed tails (tests/support/robust_bounds.py).
+#: are no farther apart than the second row says. In simulations at most 3.1 % of studies of honest sites have a named
+#: site, with up to thirty columns of normal, heavy or skewed tails (tests/support/robust_bounds.py).
 APART_OF_THREE, TOGETHER_OF_THREE = (np.log(8.0), 10.0), (np.log(2.0), 2.0)
 
 
