@@ -97,7 +97,7 @@ class AnyModel(Method):
         most_globals: int = setting(30, "globals beyond which the posterior is not explored", at_least=0)
         points: int = setting(512, "points of a round of the exploration", at_least=16, at_most=1_000_000)
         explored_rounds: int = setting(16, "rounds of the exploration, at most", at_least=1, at_most=10_000)
-        worth: float = setting(1000, "independent draws that the explored points shall be worth", above=0, at_most=1e6)
+        worth: float = setting(1000, "independent draws that the explored points shall be worth", above=0, at_most=1e12)
         inner: int = setting(8, "draws of a client's latents at each point, at least", at_least=2, at_most=100_000)
         draws: int = setting(1000, "draws of the posterior that are kept", at_least=2, at_most=1_000_000)
 
