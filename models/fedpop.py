@@ -94,12 +94,12 @@ class FedPop(Method):
         )  # fmt: skip
         sigma_0: float = setting(
             0.3, "initial standard deviation of the population", above=0, unless=UNLESS_PRIOR_IS_FLAT,
-            scale_of=("hierarchical", "fixed"), at_most=1e6,
+            scale_of=("hierarchical", "fixed"), at_most=1e12,
         )  # fmt: skip
         init_scale: float = setting(0.1, "standard deviation of the initial mu, the population's mean", at_least=0)
         mu_scale: float = setting(
             0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0,
-            unless=UNLESS_PRIOR_IS_LEARNED, at_most=1e6,
+            unless=UNLESS_PRIOR_IS_LEARNED, at_most=1e12,
         )  # fmt: skip
         base_decay: float = setting(0.0, "precision of a N(0, .) prior on the base; 0 for a flat one", at_least=0)
         kernel: Literal["unadjusted", "metropolis"] = setting(

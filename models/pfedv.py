@@ -89,7 +89,7 @@ class PFedV(Method):
         batch: int = setting(32, "examples in a minibatch", at_least=1)
         momentum: float = client_momentum(0.0)
         init_scale: float = setting(
-            0.1, "standard deviation of the last layer's initial weights", at_least=0, at_most=1e6
+            0.1, "standard deviation of the last layer's initial weights", at_least=0, at_most=1e12
         )
         local_norm: Literal["nothing", "statistics", "all"] = setting(
             "nothing", "what of batch norm each client has for itself: nothing | running statistics | its weights, too"
@@ -100,7 +100,7 @@ class PFedV(Method):
         )  # fmt: skip
         sd_min: float = setting(
             0.0, "least standard deviation of z, in prior and guide (the paper: none)", at_least=0,
-            unless={"prior": ("flat",)}, at_most=1e6,
+            unless={"prior": ("flat",)}, at_most=1e12,
         )  # fmt: skip
 
     settings: Settings

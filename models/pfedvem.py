@@ -74,9 +74,9 @@ class PFedVEM(ShareOffset, Method):
         )
         sigma_0: float = setting(
             0.1, "initial standard deviation of each head weight, in guide (sigma_j) and prior (rho_j)", above=0,
-            unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed"), at_most=1e6,
+            unless={"prior": ("flat",)}, scale_of=("hierarchical", "fixed"), at_most=1e12,
         )  # fmt: skip
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
         head_epochs: int = setting(10, "R, full-batch gradient steps on the head in a round", at_least=0)
         head_lr: float = setting(1e-4, "step size of the head, on the objective summed over examples", above=0)
         base_epochs: int = setting(5, "E, passes through a client's data that train the base in a round", at_least=0)

@@ -154,7 +154,8 @@ def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
     if limits.get("at_least") is not None and number < limits["at_least"]:
         raise UserError(f"{name} must be at least {limits['at_least']}, not {value}")
     if limits.get("at_most") is not None and number > limits["at_most"]:
-        raise UserError(f"{name} must be at most {limits['at_most']}, not {value}")
+        most = limits["at_most"]
+        raise UserError(f"{name} must be at most {f'{most:g}' if isinstance(most, float) else most}, not {value}")
     if limits.get("below") is not None and number >= limits["below"]:
         raise UserError(f"{name} must be below {limits['below']}, not {value}")
     return kind(number)

@@ -37,7 +37,7 @@ class LocalHead(Method):
         lr: float = setting(1e-2, "step size of the clients", above=0)
         batch: int = setting(10, "examples in a minibatch", at_least=1)
         momentum: float = client_momentum()
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
 
     settings: Settings
 

@@ -37,7 +37,7 @@ class WholeNetwork(Method):
         epochs: int = setting(5, "passes through a client's data in a round", at_least=0)
         lr: float = setting(1e-2, "step size of the clients", above=0)
         batch: int = setting(10, "examples in a minibatch", at_least=1)
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)

@@ -58,7 +58,7 @@ class DGLMC(WholeNetwork):
         step_size: float = setting(1e-3, "gamma, of the Langevin steps; from 2 rho^2 on every chain diverges", above=0)
         batch: int = setting(0, "examples in a Langevin step; 0 for all", at_least=0)
         burn: int = setting(10, "rounds, the first, whose draws of w do not enter the mean that predicts", at_least=0)
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
 
     settings: Settings
 

@@ -80,7 +80,7 @@ class FedCP(SharedBase):
             at_least=0,
             at_most=1e12,
         )
-        tau: float = setting(1.0, "temperature of the policy", above=0, at_most=1e6)
+        tau: float = setting(1.0, "temperature of the policy", above=0, at_most=1e12)
         gumbel: Literal["training", "never"] = setting(
             "training", "when the policy is noisy: where a client trains | never; predictions have no noise"
         )

@@ -83,7 +83,7 @@ class FedEP(ThenFitted):
             "identity", "of a client's factor: in proportion to its examples | Fisher information besides"
         )
         scale: float = setting(
-            500.0, "s, what the precision of a client's factor is multiplied by", above=0, at_most=1e6
+            500.0, "s, what the precision of a client's factor is multiplied by", above=0, at_most=1e12
         )
         least: float = setting(1e-4, "c, precision of a client's factor for each of its examples", above=0)
         epochs: int = setting(10, "passes through a client's data in a round", at_least=0)
@@ -96,7 +96,7 @@ class FedEP(ThenFitted):
             0.1,
             "largest standard deviation of a weight in draws of the posterior; 0 for no draws",
             at_least=0,
-            at_most=1e6,
+            at_most=1e12,
         )
 
     settings: Settings

@@ -65,7 +65,7 @@ class FedProto(Local):
         )
         temperature: float = setting(
             1.0, "T, what squared distances to centroids are divided by in predictions; accuracy is the same for all",
-            above=0, at_most=1e6,
+            above=0, at_most=1e12,
         )  # fmt: skip
 
     settings: Settings

@@ -80,7 +80,7 @@ class FOLA(GlobalPosterior):
         epsilon: float = setting(1e-5, "Lambda before the first round, for each weight", above=0)
         server_lr: float = server_step()
         scale: float = setting(
-            1.0, "how often each example counts in the posterior that predictions draw from", above=0, at_most=1e6
+            1.0, "how often each example counts in the posterior that predictions draw from", above=0, at_most=1e12
         )
         bn_refresh_epochs: int = setting(
             0,
@@ -89,7 +89,7 @@ class FOLA(GlobalPosterior):
             at_least=0,
         )
         sigma: float = setting(
-            0.1, "largest standard deviation of a weight there, where the data say nothing of it", above=0, at_most=1e6
+            0.1, "largest standard deviation of a weight there, where the data say nothing of it", above=0, at_most=1e12
         )
 
     settings: Settings

@@ -64,7 +64,7 @@ class L2GD(WholeNetwork):
             1e-2, "step size along the likelihood; to the mean it is lr (1 - p) / p, times the pull lambda", above=0
         )
         batch: int = setting(10, "examples in a minibatch", at_least=1)
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
 
     settings: Settings
 

@@ -63,7 +63,7 @@ class MOON(GlobalNetwork):
             1.0, "how much the contrastive factor counts beside the likelihood; 0 is FedAvg", at_least=0, at_most=1e12
         )
         tau: float = setting(
-            0.5, "temperature, what cosines of features are divided by", above=0, unless={"mu": (0,)}, at_most=1e6
+            0.5, "temperature, what cosines of features are divided by", above=0, unless={"mu": (0,)}, at_most=1e12
         )
         projection: int = setting(
             256, "outputs of the projection head, two layers behind the base network; 0 for none", at_least=0

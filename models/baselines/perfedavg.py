@@ -61,7 +61,7 @@ class PerFedAvg(FineTuned):
             0, "minibatches that adapt a client's model, instead of ft_epochs; 0 for epochs", at_least=0
         )
         batch: int = setting(10, "examples in a minibatch", at_least=1)
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
 
     settings: Settings
 

@@ -56,9 +56,9 @@ class PFedBayes(WholeNetwork):
         lr: float = setting(1e-3, "step size of q(w_j), on the objective summed over examples", above=0)
         prior_lr: float = setting(1e-3, "step size of the client's copy of the prior", above=0)
         batch: int = setting(0, "examples in a minibatch; 0 for all", at_least=0)
-        zeta: float = setting(1.0, "weight of the KL divergence from the prior; 1 is the ELBO", above=0, at_most=1e6)
+        zeta: float = setting(1.0, "weight of the KL divergence from the prior; 1 is the ELBO", above=0, at_most=1e12)
         sigma_0: float = setting(
-            0.08, "initial standard deviation of each weight, in prior and q", above=0, at_most=1e6
+            0.08, "initial standard deviation of each weight, in prior and q", above=0, at_most=1e12
         )
         particles: int = setting(
             1, "K, draws of the weights over which a step's gradient is averaged", at_least=1, at_most=10_000

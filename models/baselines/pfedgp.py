@@ -105,9 +105,9 @@ class PFedGP(Method):
             unless={"objective": ("marginal",)},
         )  # fmt: skip
         kernel: Literal["rbf", "linear"] = setting("rbf", "covariance of f: rbf | linear, a head with a Normal prior")
-        scale: float = setting(8.0, "s, variance of f in front of the kernel", above=0, at_most=1e6)
+        scale: float = setting(8.0, "s, variance of f in front of the kernel", above=0, at_most=1e12)
         length: float = setting(
-            1.0, "l, distance of features over which f changes", above=0, unless={"kernel": ("linear",)}, at_most=1e6
+            1.0, "l, distance of features over which f changes", above=0, unless={"kernel": ("linear",)}, at_most=1e12
         )
         normalise: bool = setting(True, "features have length 1")
         gibbs: int = setting(5, "Gibbs steps of each draw", at_least=0, at_most=1_000_000)

@@ -61,7 +61,7 @@ class PFedMe(WholeNetwork):
             1.0, "beta, how far the server moves to the clients' mean: 1 replaces what it had", above=0
         )
         batch: int = setting(20, "examples in a minibatch", at_least=1)
-        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
+        init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
 
     settings: Settings
 

@@ -52,19 +52,19 @@ class PFedEBSettings:
         above=0,
         unless=UNLESS_PRIOR_IS_FLAT,
         scale_of=("hierarchical", "fixed"),
-        at_most=1e6,
+        at_most=1e12,
     )
     w_scale: float = setting(
         0.0,
         "s_w, prior standard deviation of w's numbers; 0: learned, log s_w ~ N(0, 1)",
         at_least=0,
         unless=UNLESS_PRIOR_IS_LEARNED,
-        at_most=1e6,
+        at_most=1e12,
     )
     rho_scale: float = setting(
-        10.0, "scale of the half-normal prior of rho", above=0, unless=UNLESS_PRIOR_IS_LEARNED, at_most=1e6
+        10.0, "scale of the half-normal prior of rho", above=0, unless=UNLESS_PRIOR_IS_LEARNED, at_most=1e12
     )
-    init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e6)
+    init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
     newton: int = setting(1, "Newton steps on the head in a round, at most", at_least=1, unless=UNLESS_PRIOR_IS_FLAT)
     head_epochs: int = setting(10, "gradient steps on the head in a round", at_least=0, unless=GAUSSIAN)
     head_lr: float = setting(1e-2, "step size of those, on the sum over examples", above=0, unless=GAUSSIAN)

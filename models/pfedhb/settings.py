@@ -69,8 +69,10 @@ class PFedHBSettings(FedAvg.Settings):
         2, "of so many rounds one moves the posteriors of heads, features and adapters; nothing flows back from them",
         at_least=1, newer=True,
     )  # fmt: skip
-    sigma_0: float = setting(0.1, "initial rho of the heads' weights and biases", above=0, unless=NO_HEADS, at_most=1e6)
-    rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_SPREADS, at_most=1e6)
+    sigma_0: float = setting(
+        0.1, "initial rho of the heads' weights and biases", above=0, at_most=1e12, unless=NO_HEADS
+    )
+    rho_scale: float = setting(10.0, "scale of the half-normal prior of rho", above=0, unless=NO_SPREADS, at_most=1e12)
     rank: int = setting(
         50, "rank of a head's covariance where it has more than 600 numbers", at_least=1, unless=NO_HEADS
     )

@@ -89,7 +89,11 @@ class Settings:
         "normal(0, 3)", unless=ESTIMATED
     )  # fmt: skip
     lkj: float = setting(
-        1.0, "bayes: concentration of the correlations' LKJ prior; 1 is uniform", above=0, unless=ESTIMATED, at_most=1e6
+        1.0,
+        "bayes: concentration of the correlations' LKJ prior; 1 is uniform",
+        above=0,
+        at_most=1e12,
+        unless=ESTIMATED,
     )
     ranges: str = setting(
         "", "noise inside clients (dp=site): least and most of columns of numbers and of the response, as in 'age 18 "
