@@ -19,7 +19,8 @@ from hierfl.experiments.federate.roster_keys import check_server
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import Membership
 from hierfl.inference.engines.remote.keys import Identity
-from hierfl.inference.engines.remote.wire import decode, encode
+from hierfl.inference.engines.remote.kept_bytes import decode_kept
+from hierfl.inference.engines.remote.wire import encode
 
 
 def as_before(folder: Path, out: Path) -> str:
@@ -31,7 +32,7 @@ def as_before(folder: Path, out: Path) -> str:
     agreed = {name: value for name, value in table.items() if name != "clients"}
     digest = hashlib.sha256(json.dumps(agreed, sort_keys=True).encode()).hexdigest()[:16]
     for path in out.glob("*.safetensors"):
-        head, tensors = decode(path.read_bytes())
+        head, tensors = decode_kept(path.read_bytes())
         path.write_bytes(encode({**head, "study": digest}, tensors))
     return digest
 

@@ -142,7 +142,7 @@ def test_synthetic_data_go_on_where_they_were(tmp_path: Path, monkeypatch: pytes
         fits.append((name, seed))
         return name
 
-    monkeypatch.setattr(synthetic, "one", one)
+    monkeypatch.setattr(synthetic, "fit_contestant", one)
     monkeypatch.setattr(synthetic, "choose", lambda name, reading, rounds: ({"lr": 0.1}, []))
     monkeypatch.setattr(synthetic, "measured", lambda run, made: dict.fromkeys(
         ("principal_angle", "z_error", "test_rmse"), float(len(run))))  # fmt: skip
