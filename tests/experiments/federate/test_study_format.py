@@ -18,8 +18,8 @@ from hierfl.errors import UserError
 from hierfl.experiments.federate.roster_keys import check_server
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import Membership
-from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.kept_bytes import decode_kept
+from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.wire import encode
 
 
