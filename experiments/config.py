@@ -78,9 +78,8 @@ class RunConfig:
     )  # fmt: skip
     image_size: int | None = of_network("Pixels that pictures are resized to. [default: as is]", "N", same_data=True)
     rounds: int = option(
-        "Communication rounds, at most 1,000,000. [default: the data set's]",
-        commands=ALL, flags=("--rounds", "-T"), fit=True,
-    )  # fmt: skip
+        "Rounds, at most 1,000,000. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True
+    )
     participation: float = option(
         "Probability that a client reports in a round. [default: the data set's, mostly 1]", commands=ALL, fit=True
     )
