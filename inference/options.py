@@ -130,7 +130,7 @@ class Options:
             value = getattr(self, f.name)
             if isinstance(value, np.generic | torch.device):
                 object.__setattr__(self, f.name, value.item() if isinstance(value, np.generic) else str(value))
-        for name, least, most in (
+        for name, least, largest in (
             ("rounds", 0, MAX_ROUNDS),
             ("quorum", 1, MOST),
             ("evaluate_every", 1, MOST),
@@ -141,7 +141,7 @@ class Options:
             ("usual_rows", 0, MOST),
             ("seed", 0, 2**63 - 1),
         ):
-            check_whole(name, getattr(self, name), least, most)
+            check_whole(name, getattr(self, name), least, largest)
         check_number("participation", self.participation)
         check_number("max_message_ratio", self.max_message_ratio)
         if not 0 < self.participation <= 1:
