@@ -78,7 +78,7 @@ class RunConfig:
     )  # fmt: skip
     image_size: int | None = of_network("Pixels that pictures are resized to. [default: as is]", "N", same_data=True)
     rounds: int = option(
-        "Number of communication rounds. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True
+        "Rounds, at most 1,000,000. [default: the data set's]", commands=ALL, flags=("--rounds", "-T"), fit=True
     )
     participation: float = option(
         "Probability that a client reports in a round. [default: the data set's, mostly 1]", commands=ALL, fit=True
@@ -102,7 +102,7 @@ class RunConfig:
         "own test inputs.", "", metavar="NAME", data="arrays", newer=True,
     )  # fmt: skip
     draws: int = option(
-        "Number of posterior draws that predictions are averaged over. [default: 20]", 20,
+        "Posterior draws that predictions are averaged over, at most 100,000. [default: 20]", 20,
         commands=("run", "ablate"), fit=True,
     )  # fmt: skip
     calibrate: str = option(

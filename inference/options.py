@@ -12,11 +12,13 @@ import torch
 from hierfl.errors import UserError, unknown
 from hierfl.nn.precision import Precision
 
-from .checks import check_device, check_number, check_whole
+from .checks import MOST, check_device, check_number, check_whole
 from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
 from .method.schedule import ABSENT, Absent
 from .server.robust.parse import parse_rule
 
+#: the largest numbers of rounds and of draws: a fit of more does not end, or does not fit into memory
+MAX_ROUNDS, MAX_DRAWS = 1_000_000, 100_000
 #: what predictions are calibrated by, after the last round
 Calibrate = Literal["none", "temperature"]
 #: where clients' own values lie between rounds
@@ -33,7 +35,7 @@ class Options:
     """How a fit is run; everything that is not the method's.
 
     Attributes:
-        rounds: T.
+        rounds: T, at most a million.
         seed: of initial values, participation, minibatches and noise.
         participation: the probability with which each client reports in a round.
         quorum: a round with fewer valid messages changes nothing.
@@ -42,7 +44,7 @@ class Options:
             values are always fresh; "catch-up", train only in rounds that are evaluated (of which the last always is
             one); "freeze", so that they are evaluated as they last reported. A method's schedule may forbid more; see
             :class:`~hierfl.inference.method.schedule.Schedule`.
-        draws: of the posterior, for predictions averaged over draws.
+        draws: of the posterior, for predictions averaged over draws; at most 100,000.
         chunk: rows in one plate; 0 for what suits the device.
         device, dtype: where and in what the fit is computed.
         precision: in what networks multiply while they train in float32, see :mod:`hierfl.nn.precision`; evaluation
@@ -128,18 +130,18 @@ class Options:
             value = getattr(self, f.name)
             if isinstance(value, np.generic | torch.device):
                 object.__setattr__(self, f.name, value.item() if isinstance(value, np.generic) else str(value))
-        for name, least in (
-            ("rounds", 0),
-            ("quorum", 1),
-            ("evaluate_every", 1),
-            ("draws", 1),
-            ("chunk", 0),
-            ("mask_groups", 0),
-            ("patient_rows", 1),
-            ("usual_rows", 0),
+        for name, least, largest in (
+            ("rounds", 0, MAX_ROUNDS),
+            ("quorum", 1, MOST),
+            ("evaluate_every", 1, MOST),
+            ("draws", 1, MAX_DRAWS),
+            ("chunk", 0, MOST),
+            ("mask_groups", 0, MOST),
+            ("patient_rows", 1, MOST),
+            ("usual_rows", 0, MOST),
+            ("seed", 0, 2**63 - 1),
         ):
-            check_whole(name, getattr(self, name), least)
-        check_whole("seed", self.seed, 0, 2**63 - 1)
+            check_whole(name, getattr(self, name), least, largest)
         check_number("participation", self.participation)
         check_number("max_message_ratio", self.max_message_ratio)
         if not 0 < self.participation <= 1:

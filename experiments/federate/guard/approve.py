@@ -21,6 +21,7 @@ from ..study import Study
 from ..study_site import Membership, read_site_data
 from .approval import Approval
 from .audit import Audit
+from .heads import Heads
 from .home import STUDY_COPY, Home, has_ended
 from .ledger import Ledger
 from .noise import noise_rules
@@ -92,8 +93,8 @@ class Proposal:
         if not by.strip() or not by.isprintable():
             raise UserError("say who approves: --by NAME")
         study, card = self.member.study, self.home.identity.card
-        audit = Audit(self.home.folder)
-        audit.check(self.ledger.last_audit_head(card.fingerprint))
+        heads = Heads(self.ledger, Audit(self.home.folder), card.fingerprint)
+        heads.check()
         approval = Approval(
             study.digest, study.roster, study.table["method_digest"], code_digest(), self.policy.digest, study.name,
             keep_rows(self.data, self.ledger), self.member.client, by.strip(), now(), self.allowed,
@@ -104,7 +105,7 @@ class Proposal:
         path = approval.write(self.home.folder)
         Told(self.member.folder, study.digest, study.roster).forget_refused()
         entries = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
-        self.ledger.see(card.fingerprint, audit.append({"kind": "approval", **entries}))
+        heads.append({"kind": "approval", **entries})
         return path
 
 

@@ -28,6 +28,9 @@ class Audit:
     Args:
         home: the site's own folder.
 
+    Attributes:
+        spent: heads of the ledger's files, as the last line with some has them; see :mod:`.heads`.
+
     Raises:
         UserError: for a file with a gap, or a line that was edited.
     """
@@ -37,6 +40,7 @@ class Audit:
         self._lines = Lines(self.path)
         self._lock = home / ".audit.lock"
         self._hashes: list[str] = []
+        self.spent: Mapping[str, tuple[int, str]] = {}
         self.catch_up()
 
     def catch_up(self) -> None:
@@ -55,6 +59,8 @@ class Audit:
             if line.get("hash") != _digest(entries):
                 raise UserError(f"{shown(self.path)}: line {number} was edited")
             self._hashes.append(str(line["hash"]))
+            if "spent" in line:  # lines of earlier versions have none
+                self.spent = {name: (int(count), str(digest)) for name, (count, digest) in line["spent"].items()}
 
     @property
     def lines(self) -> list[dict[str, Any]]:

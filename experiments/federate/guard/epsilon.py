@@ -78,6 +78,12 @@ class EpsilonLedger:
                 raise UserError(f"{shown(self._lines.path)} is damaged: a line lacks {error}") from error
         return list(self._spent)
 
+    @property
+    def head(self) -> tuple[int, str]:
+        """How many lines there are, and the digest of the last."""
+        self.spendings()
+        return self._lines.head
+
     def spent(self, data: str | RowHashes, *, but: tuple[str, str] | None = None) -> tuple[float, float]:
         """Epsilon and delta of all studies of rows of which some are in a row set: a bound for each of its patients.
 

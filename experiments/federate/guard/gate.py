@@ -67,9 +67,8 @@ class Gate:
 
     def __init__(self, home: Home, folder: Path, *, ledger: Ledger | None = None, device: str = "cpu") -> None:
         self.home, self.folder, self.device, self.ledger = home, folder, device, ledger or Ledger()
-        identity, audit = home.identity, Audit(home.folder)
-        audit.check(self.ledger.last_audit_head(identity.card.fingerprint))
-        self.answers, self.replies = Answers(folder), Replies(identity, audit, self.ledger)
+        self.answers, self.replies = Answers(folder), Replies(home.identity, Audit(home.folder), self.ledger)
+        self.replies.heads.check()
         self._load()
 
     def _load(self) -> None:

@@ -90,11 +90,14 @@ class Ledger:
         """The key, 32 bytes, of row hashes; made when it is first needed.
 
         Raises:
-            UserError: for a damaged one.
+            UserError: for a damaged one, and for one that is gone while there are row sets.
         """
         path = self.folder / SECRET
         with waiting_lock(self._lock):
             if not path.exists():
+                if len(self.row_sets()):
+                    lost = "is gone, and no row set beside it is recognised without it: take it from a backup"
+                    raise UserError(f"{shown(path)} {lost}")
                 write_whole(path, secrets.token_bytes(32), mode=0o600)
             key = path.read_bytes()
         if len(key) != 32:
@@ -178,6 +181,12 @@ class Ledger:
         self._charges.append(charge)
         self._asked[charge.study, charge.client].append(charge)
         self._points[charge.data] += charge.points
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """How many questions were charged, and the digest of the last one's line."""
+        self._catch_up()
+        return self._lines.head
 
     def charges(self) -> list[Charge]:
         """All that was ever charged, in its order."""

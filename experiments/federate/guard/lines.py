@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -53,10 +54,32 @@ class Lines:
 
     Attributes:
         count: how many lines were read so far.
+        last: the last of them, as bytes without the line's end.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self._end, self.count = path, 0, 0
+        self.path, self._end, self.count, self.last = path, 0, 0, b""
+
+    @property
+    def head(self) -> tuple[int, str]:
+        """How many lines were read so far, and the digest of the last."""
+        return self.count, hashlib.sha256(self.last).hexdigest()
+
+    def check(self, head: tuple[int, str]) -> None:
+        """Refuses a file that lacks what was seen of it; the file is read from its beginning.
+
+        Args:
+            head: an earlier :attr:`head`.
+
+        Raises:
+            UserError: for a file that was cut or written again.
+        """
+        lines = self.path.read_bytes().split(b"\n")[:-1] if self.path.is_file() else []
+        count, digest = head
+        if len(lines) < count:
+            raise UserError(f"{shown(self.path)} has {len(lines)} lines, and it had {count}: it was cut or deleted")
+        if count and hashlib.sha256(lines[count - 1]).hexdigest() != digest:
+            raise UserError(f"{shown(self.path)}: line {count} is another than it was: the file was written again")
 
     def catch_up(self) -> list[dict[str, Any]]:
         """Reads what has come since; the new lines.
@@ -84,6 +107,7 @@ class Lines:
                 raise UserError(f"{shown(self.path)} is damaged: line {number} is none of ours") from error
         self._end += len(whole)
         self.count += len(new)
+        self.last = whole.splitlines()[-1] if new else self.last
         return new
 
     def append(self, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,5 +129,6 @@ class Lines:
             sync_folder(self.path.parent)
         self._end += len(data)
         self.count += 1
+        self.last = data[:-1]
         written: dict[str, Any] = json.loads(data)
         return written

@@ -9,6 +9,7 @@ from hierfl.errors import UserError
 from hierfl.files import shown
 
 from .audit import ACCEPTED, Audit
+from .heads import Heads
 from .home import Home
 from .ledger import Ledger
 
@@ -18,25 +19,23 @@ def audited(home: Home, accept: str = "", ledger: Ledger | None = None) -> Audit
 
     Args:
         home: the site's own folder.
-        accept: who takes the word for lines that were lost; empty where none may be.
+        accept: who accepts that lines of the audit file or of the ledger were lost; empty where none may be.
         ledger: of this account.
 
     Raises:
-        UserError: for a gap, an edit, or lines that this account has seen and that are gone.
+        UserError: for a gap, an edit, or lines of the audit file or the ledger that were seen and are gone.
     """
     ledger, card, audit = ledger or Ledger(), home.identity.card, Audit(home.folder)
-    last_seen = ledger.last_audit_head(card.fingerprint)
+    last_seen, heads = ledger.last_audit_head(card.fingerprint), Heads(ledger, audit, card.fingerprint)
     try:
-        audit.check(last_seen)
+        heads.check()
     except UserError as error:
         if not accept:
             raise
-        audit.append({"kind": ACCEPTED, "by": accept, "reason": str(error), "seen": list(last_seen or ())})
+        heads.append({"kind": ACCEPTED, "by": accept, "reason": str(error), "seen": list(last_seen or ())}, accept=True)
     else:
         if accept:
             raise UserError(f"{home.folder} has lost no line: there is nothing to accept")
-    if accept:
-        ledger.see(card.fingerprint, audit.head)
     return audit
 
 

@@ -16,6 +16,7 @@ from ..roster_keys import SERVER
 from ..study import Study
 from .answers import Slot
 from .audit import Audit
+from .heads import Heads
 from .ledger import Ledger
 
 
@@ -76,7 +77,8 @@ class Replies:
     """
 
     def __init__(self, identity: Identity, audit: Audit, ledger: Ledger) -> None:
-        self.identity, self.audit, self.ledger = identity, audit, ledger
+        self.identity, self.audit = identity, audit
+        self.heads = Heads(ledger, audit, identity.card.fingerprint)
 
     def sealed(self, asked: Asked, study: Study, plain: bytes, refused: str = "") -> bytes:
         """A plain answer as it leaves the site.
@@ -108,7 +110,7 @@ class Replies:
             "refused": error.about if error else "", "reason": error.reason if error else "",
             "points": asked.points, "again": asked.again, "bytes": len(reply),
         }  # fmt: skip
-        self.ledger.see(self.identity.card.fingerprint, self.audit.append(entries))
+        self.heads.append(entries)
 
 
 def _digest(data: bytes) -> str:

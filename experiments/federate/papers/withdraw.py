@@ -19,6 +19,7 @@ from hierfl.files import shown, sync_folder
 
 from ..contributions import now
 from ..guard.audit import Audit
+from ..guard.heads import Heads
 from ..guard.home import SITE, STUDY_COPY, Home
 from ..guard.ledger import Ledger
 from ..guard.withdrawal import Withdrawal, withdrawal_of
@@ -111,5 +112,5 @@ def _delete(folder: Path, keep: tuple[str, ...]) -> None:
 
 def note(home: Home, study: str, client: str, kind: str, entries: Mapping[str, Any], ledger: Ledger) -> None:
     """A line of the audit file for what was done at the site itself."""
-    head = Audit(home.folder).append({"study": study, "client": client, "kind": kind, **entries})
-    ledger.see(home.identity.card.fingerprint, head)
+    heads = Heads(ledger, Audit(home.folder), home.identity.card.fingerprint)
+    heads.append({"study": study, "client": client, "kind": kind, **entries})
