@@ -41,6 +41,9 @@ from hierfl.responses.formulas import OWN_SPREAD
 from .arithmetic import curve, each, linear, of_groups, positive
 from .population import Population
 
+#: a residual's standard deviation below this share of the response's is none: what is left are lost digits
+EXACT_SHARE = 1e-6
+
 
 class MixedModel(Population):
     """The joint model, and the shared values that it has."""
@@ -99,6 +102,11 @@ class MixedModel(Population):
         e_j (...), as :meth:`response` takes it; nothing where clients have none of their own.
         """
         return {OWN_SPREAD: effects[..., -1] / self.network.scale} if self.network.spread else {}
+
+    def reproduces_rows(self, shared: Mapping[str, Tensor]) -> bool:
+        """Whether the residual's standard deviation is nothing beside the response's: the likelihood has no maximum."""
+        noise = shared.get("effects.log_noise")
+        return noise is not None and bool((noise.exp() < EXACT_SHARE * self.network.scale).any())
 
     def response(self, eta: Tensor, values: Mapping[str, Tensor], columns: Columns) -> Any:
         """p(y | eta)."""

@@ -26,6 +26,8 @@ from ..model.equations import MixedModel
 #: a variance on its bound, near which L moves nothing, is taken for known: derivatives by an entry of L below this
 #: share of the largest standard deviation, and singular values below this share
 ON_BOUND = 1e-3
+#: information on a variance below this share of the terms that it is the sum of is rounding
+ROUNDING = 1e-10
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ class KenwardRoger:
         slopes = slope[:-1].unflatten(0, (p, p)).permute(2, 0, 1)  # P
         q = 0.5 * bend[:-1].unflatten(0, (p, p)).permute(2, 3, 0, 1)  # Q
         product = slopes @ phi
-        information = 0.5 * (
-            -bend[-1] - 2 * torch.einsum("ab,ijba->ij", phi, q) + torch.einsum("iab,jba->ij", product, product)
-        )
-        spread = _inverse(information)
+        terms = torch.stack([
+            -0.5 * bend[-1], -torch.einsum("ab,ijba->ij", phi, q), 0.5 * torch.einsum("iab,jba->ij", product, product),
+        ])  # fmt: skip
+        spread = _inverse(_above_rounding(terms))
         more = torch.einsum("ij,ijab->ab", spread, q) - torch.einsum("ij,iab,jbc->ac", spread, product, slopes)
         return cls(phi, slopes, spread, phi + 2 * phi @ more @ phi)
 
@@ -145,6 +147,18 @@ def _in_variances(method: MixedModel, numbers: Tensor, first: Tensor, second: Te
     slopes, moves = (torch.where(is_known, 0.0, derivative / unit) for derivative in (slope, first))
     every = torch.cat([moves, bent], 1) @ torch.linalg.pinv(torch.cat([slopes, across], 1), rtol=ON_BOUND)
     return first @ back, back.T @ (second - torch.einsum("mc,cab->mab", every, bend)) @ back
+
+
+def _above_rounding(terms: Tensor) -> Tensor:
+    """The sum of terms (m, k, k) of the information on variances, where they cancel as much as rounding may leave.
+
+    The sign of what rounding leaves differs between machines. A negative rest would take the variance for known. Little
+    information makes degrees of freedom near zero, and such coefficients have no tests.
+    """
+    information, size = terms.sum(0), terms.abs().sum(0).diagonal()
+    cancel = (size > 0) & (information.diagonal() < ROUNDING * size)
+    rest = torch.diag(torch.where(cancel, ROUNDING * size, 0.0))
+    return torch.where(cancel | cancel[:, None], 0.0, information) + rest
 
 
 def _inverse(information: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from hierfl.inference.state import State
 
 from ..likelihood.quadrature.nodes import by_laplace
 from ..model.effects import effects_of
-from ..model.equations import MixedModel
+from ..model.equations import EXACT_SHARE, MixedModel
 from ..model.names import by_short_name, fixed_values
 from ..search.bounds import NOT_IDENTIFIED, Bound, at_bounds
 from ..search.profile import INFINITE, UNKNOWN
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 MIN_SHARE_ALONG = 1e-3
 #: of the intervals
 LEVEL = 0.95
-#: a residual's standard deviation below this share of the response's is none: what is left are lost digits
-EXACT_SHARE = 1e-6
 
 
 def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, dict[str, float]]:

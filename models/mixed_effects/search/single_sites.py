@@ -260,17 +260,17 @@ def judged(
         moves = moves_of(rows.own, own_quadratics.information, at, memory)
         rounds = memory.get("rounds", torch.zeros(()))
         near = near or bool(rounds >= LATE)
-    named = outlying(own_quadratics, rows, moves, left, count, estimates=near)
+    # If the formula reproduces every row, information is what rounding leaves, and says nothing of a site.
+    exact = method.reproduces_rows(shared)
+    named = [] if exact else outlying(own_quadratics, rows, moves, left, count, estimates=near)
     for row, _, _ in named:
         left[row] = False
     if rule is not None:  # the rule's limit on sites that are left out holds in later rounds, too
         memory.update({"out": out | (present & ~left), "rounds": torch.zeros(()) if named else rounds + 1})
     cap = capped(own_quadratics.rows) / own_quadratics.rows.clamp_min(1)
-    weights = (
-        torch.where(left, cap * pulls(own_quadratics, rows, left) if near and rows is not None else cap, 0)
-        if rule is not None
-        else present.to(own_quadratics.linear)
-    )
+    if rule is not None and near and rows is not None:
+        cap = cap * pulls(own_quadratics, rows, left)
+    weights = present.to(own_quadratics.linear) if rule is None else torch.where(left, cap, 0)
     return Judged(weights, partial(_measured, method, own_quadratics, present, left), named)
 
 
