@@ -179,9 +179,9 @@ def wards(clients: int = 6) -> pd.DataFrame:
     [
         pytest.param("y ~ x + (1 + x | site/ward)", {}, marks=CLIMB), ("y ~ x + (1 | site/ward/patient)", {}),
         ("y ~ x + (1 | site/ward)", {"dispersion": "~ x"}),
-        pytest.param("y ~ x + (1 | site/ward)", {"dispersion": "~ (1 | site)"}, marks=pytest.mark.slow),
+        pytest.param("y ~ x + (1 | site/ward)", {"dispersion": "~ (1 | site)"}, marks=CLIMB),
         pytest.param("count ~ x + (1 | site/ward)", {"family": "poisson"}, marks=CLIMB),
-        pytest.param("count ~ x + (1 | site/ward/patient)", {"family": "poisson"}, marks=pytest.mark.slow),
+        pytest.param("count ~ x + (1 | site/ward/patient)", {"family": "poisson"}, marks=CLIMB),
         ("y ~ x + (1 | site)", {"correlation": "cs(ward)"}),
         ("y ~ x + (1 | site/ward/patient)", {"correlation": "ar1(visit | patient)"}),
     ],
