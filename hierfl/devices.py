@@ -1,4 +1,4 @@
-"""From the host's memory to a device, and back."""
+"""Copies of tensors between the host's memory and a device."""
 
 from __future__ import annotations
 

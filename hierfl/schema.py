@@ -39,7 +39,7 @@ class AnyOf(tuple[Any, ...]):
     """One of several kinds."""
 
     def __new__(cls, *kinds: Any) -> AnyOf:
-        """From the kinds."""
+        """Creates the union of the kinds."""
         return super().__new__(cls, kinds)
 
 

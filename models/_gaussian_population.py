@@ -45,7 +45,7 @@ class Population(Protocol):
         ...
 
     def new_client(self, initial: State, personal: State) -> State:
-        """Where the chains of a client that was never seen begin, {name: (*shape)}.
+        """The state in which the chains of a client that was never seen begin, {name: (*shape)}.
 
         Args:
             initial: what every client began with.
@@ -77,5 +77,5 @@ class GaussianPopulation:
         return {"z": Normal(mu, param("log_sigma").exp()).to_event(1)}
 
     def new_client(self, initial: State, personal: State) -> State:
-        """As every client began."""
+        """The state in which every client began."""
         return initial

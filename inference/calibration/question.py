@@ -40,11 +40,11 @@ class Question:
 
     @property
     def split(self) -> str:
-        """On which data."""
+        """The split of the data that is evaluated."""
         return "test" if self.about == "test" else "validation"
 
     def table(self) -> dict[str, Any]:
-        """As a request says it."""
+        """The question as an entry of a request."""
         return {**asdict(self), "draws": list(self.draws), "powers": list(self.powers)}
 
     @classmethod

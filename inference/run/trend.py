@@ -49,7 +49,7 @@ class Trend:
 
     @property
     def words(self) -> str:
-        """For a line on the screen."""
+        """The trend in words, for a line on the screen."""
         way = "rising" if JUDGED[self.metric] > 0 else "falling"
         return f"{self.split} {f'still {way}' if self.kind == 'rising' else 'flat'}"
 

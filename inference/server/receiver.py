@@ -1,4 +1,4 @@
-"""Where single messages arrive: each is checked, and the valid ones are added up."""
+"""The receiver of single messages: each is checked, and the valid ones are added up."""
 
 from __future__ import annotations
 

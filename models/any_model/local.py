@@ -75,7 +75,7 @@ class Conditional:
         )
 
     def halfway(self, other: Conditional) -> Conditional:
-        """Between this and the other."""
+        """The mean of this guide's numbers and the other's."""
         return replace(self, **{k: (a + b) / 2 for k, (a, b) in self._pairs(other).items()})
 
     def some(self, first: int, last: int) -> Conditional:

@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, object]] = {"laplace": {"points": 1}, "default": {
 
 
 def row(clients: list[Agreement]) -> dict[str, object]:
-    """Of clients of one size."""
+    """The row of clients of one size."""
     numbers: dict[str, object] = {}
     for name, before in (("directions", ""), ("logits", "logit_")):
         mean = np.abs(np.concatenate([getattr(agreement, f"{before}mean") for agreement in clients]))

@@ -1,4 +1,4 @@
-"""Where spreads of heads end where only some of the clients report in a round: PFedHB and PFedEB.
+"""Final spreads of heads where only some of the clients report in a round: PFedHB and PFedEB.
 
     python -P experiments/results/posteriors/sampled_clients.py OUT.csv [--method pfedhb] [--data heads-mlp:16]
         [--participation 1 0.2 0.1] [--seeds 3] [--rounds 60] [--set NAME=VALUE ...]
@@ -29,7 +29,7 @@ from trained_starts import METHODS, TRAINED, made
 
 
 def row(method: str, data: str, seed: int, participation: float, rounds: int, more: dict[str, str]) -> dict[str, float]:
-    """Where one fit has led."""
+    """Fits once, and returns the spreads."""
     federation, network = made(data, seed)
     cls, name = METHODS[method]
     passed: list[tuple[float, float]] = []

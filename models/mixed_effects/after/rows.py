@@ -59,7 +59,7 @@ class Rows:
     y: Tensor | None
 
     def columns(self, method: MixedModel) -> Columns:
-        """As one client's, (1, N, ...)."""
+        """The rows' columns as those of one client, (1, N, ...)."""
         return method.network.split(self.inputs[None])
 
 

@@ -64,7 +64,7 @@ IMPOSSIBLE = -1e100
 
 
 def sound(values: Tensor) -> Tensor:
-    """Where numbers can be sent: squares of others are none, and a message that holds one is refused as a whole."""
+    """Whether numbers can be sent: squares of others overflow, and a message that holds one is refused as a whole."""
     return values.abs() < -IMPOSSIBLE
 
 
