@@ -44,7 +44,7 @@ class AnyOf(tuple[Any, ...]):
 
 
 #: a type, None, a :class:`Number`, :class:`AnyOf`, a list [kind of its members], or a table {name: kind}, in which
-#: "name?" may be left out and "*" is the kind of every other name (without it others are allowed, whatever they are)
+#: "name?" may be left out and "*" is the kind of every other name; without it others may have any
 Kind: TypeAlias = Any
 Schema: TypeAlias = Mapping[str, Kind]
 

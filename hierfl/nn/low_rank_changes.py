@@ -221,7 +221,7 @@ class Pass:
                     read = (args[0] @ a.mT).movedim(-1, 1)
                 by_place = read.flatten(2) if read.dim() > 2 else read[..., None]
                 in_rows = by_place.unflatten(0, (rows, n))  # (S, n, r, places)
-                if in_rows.shape[-1] == 1:  # (one product for each row, and not one for each example)
+                if in_rows.shape[-1] == 1:  # One product for each row takes the place of one for each example.
                     moved = (in_rows.squeeze(-1) @ own.mT)[..., None]
                 else:
                     moved = own[:, None] @ in_rows

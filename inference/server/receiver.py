@@ -92,7 +92,7 @@ class Receiver:
         Args:
             messages: {group: {key: (S, *shape)}}, one row per client, as sent.
             clients: whose they are. Rows of clients that do not exist, and all but the first of a client in a round,
-                are rejected. (A message that cannot be read is no client's first.)
+                are rejected. A message that cannot be read is no client's first.
             healthy: (S,), False where the client itself reports that its computation failed; None for all well.
 
         Returns:

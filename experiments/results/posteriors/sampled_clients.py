@@ -48,7 +48,7 @@ def row(method: str, data: str, seed: int, participation: float, rounds: int, mo
             evaluate_every=10_000, progress=False,
         )  # fmt: skip
     late = [math.exp(log_rho) for log_rho, _ in passed[rounds // 2 :]]
-    # (a restart stays in the shared values of rounds without a step)
+    # The number of restarts stays in the shared values of rounds without a step.
     begun = sum(now > before for (_, before), (_, now) in pairwise(passed))
     return {"rho": round(late[-1], 3), "least": round(min(late), 3), "largest": round(max(late), 3), "restarts": begun}
 

@@ -1,6 +1,6 @@
 """Arithmetic of Taylor polynomials of second degree: numbers that know their first and second derivatives.
 
-(torch's own forward mode takes as long, and a second to load; see Griewank and Walther, 2008, 13.) Derivatives are the
+See Griewank and Walther (2008, 13). torch's own forward mode takes as long, and a second to load. Derivatives are the
 first dimensions, so that what is multiplied lies in long rows.
 """
 
