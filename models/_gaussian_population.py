@@ -73,7 +73,7 @@ class GaussianPopulation:
         return {"log_sigma": torch.full((len(start.head) if self.diagonal else 1,), sigma, dtype=torch.float64).log()}
 
     def priors(self, mu: Tensor) -> dict[str, Any]:
-        """That of z."""
+        """z ~ N(mu, diag(sigma)^2), on (d,) or (S, 1, d)."""
         return {"z": Normal(mu, param("log_sigma").exp()).to_event(1)}
 
     def new_client(self, initial: State, personal: State) -> State:
