@@ -244,7 +244,7 @@ class RunConfig:
                 raise unknown(f"value of {flag(name)}", value, declared.choices)
 
     def as_table(self) -> dict[str, Any]:
-        """As config.toml has it."""
+        """The configuration as a table of config.toml."""
         return {k: v for k in options() if (v := getattr(self, k)) is not None}
 
     def identity(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class EscapedFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """With what an exception says, in lines of its own."""
+        """The record's text, with that of an exception in lines of its own."""
         return shown_lines(super().format(record))
 
 

@@ -1,4 +1,4 @@
-"""From the host's memory to a device, and back."""
+"""Copies of tensors between the host's memory and a device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def send(
 ) -> Tensor:
     """Numbers of the host on a device, without waiting for what the device still has to do.
 
-    ``torch.tensor(..., device=...)`` and ``.to(device)`` wait. Here the host's memory has been read when this returns
-    (CUDA reads what is not pinned at once), so that it may be changed; pinned memory must be left alone.
+    ``torch.tensor(..., device=...)`` and ``.to(device)`` wait. This returns when CUDA has read the host's memory,
+    which may be changed from then on. Pinned memory is read later, and must be left alone.
     """
     return torch.as_tensor(values, dtype=dtype).to(device, non_blocking=True)
 

@@ -39,12 +39,12 @@ class AnyOf(tuple[Any, ...]):
     """One of several kinds."""
 
     def __new__(cls, *kinds: Any) -> AnyOf:
-        """From the kinds."""
+        """Creates the union of the kinds."""
         return super().__new__(cls, kinds)
 
 
 #: a type, None, a :class:`Number`, :class:`AnyOf`, a list [kind of its members], or a table {name: kind}, in which
-#: "name?" may be left out and "*" is the kind of every other name (without it others are allowed, whatever they are)
+#: "name?" may be left out and "*" is the kind of every other name; without it others may have any
 Kind: TypeAlias = Any
 Schema: TypeAlias = Mapping[str, Kind]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> torch.Size:
-    """As ``torch.broadcast_shapes``, which loads SymPy when it is first called: 0.3 CPU s."""
+    """The same as ``torch.broadcast_shapes``, which loads SymPy when it is first called: 0.3 CPU s."""
     return torch.Size(np.broadcast_shapes(*(tuple(shape) for shape in shapes)))
 
 

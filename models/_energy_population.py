@@ -50,7 +50,7 @@ class EnergyPopulation:
         return {"log_sigma": log_sigma, **first_network(self.hidden, start)}
 
     def priors(self, mu: Tensor) -> dict[str, Any]:
-        """That of z_new, from which nothing is learned, and that of z."""
+        """z_new ~ exp(-E) / Z, from which nothing is learned, and z ~ exp(-E) / Z, both on (d,) or (S, 1, d)."""
         learned, fixed = populations(mu, {name: param(name) for name in self.names}, param("z_new_draws"))
         return {"z_new": fixed, "z": learned}
 

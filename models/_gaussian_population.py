@@ -45,7 +45,7 @@ class Population(Protocol):
         ...
 
     def new_client(self, initial: State, personal: State) -> State:
-        """Where the chains of a client that was never seen begin, {name: (*shape)}.
+        """The state in which the chains of a client that was never seen begin, {name: (*shape)}.
 
         Args:
             initial: what every client began with.
@@ -73,9 +73,9 @@ class GaussianPopulation:
         return {"log_sigma": torch.full((len(start.head) if self.diagonal else 1,), sigma, dtype=torch.float64).log()}
 
     def priors(self, mu: Tensor) -> dict[str, Any]:
-        """That of z."""
+        """z ~ N(mu, diag(sigma)^2), on (d,) or (S, 1, d)."""
         return {"z": Normal(mu, param("log_sigma").exp()).to_event(1)}
 
     def new_client(self, initial: State, personal: State) -> State:
-        """As every client began."""
+        """The state in which every client began."""
         return initial

@@ -94,7 +94,7 @@ class ShareOffset:
         return {"class_counts": nothing, "offset": nothing} if self.label_shares else {}
 
     def offset_steps(self) -> list[LocalStep]:
-        """Before a client trains."""
+        """The local steps before a client trains: class counts and offset; none where shares are off."""
         steps: list[LocalStep] = [ClassCounts("class_counts"), ClosedForm("offset", self.offset_of)]
         return steps if self.label_shares else []
 

@@ -11,10 +11,11 @@ head z_j a random one from a Gaussian population:
 
 The population may also be known by an energy alone, p(z) = exp(-E(z)) / Z (population=energy, ``_energy_population``).
 
-A round, at every client (Alg. 1): M Langevin steps from where the chain last stood (stateful) or from the population
-(stateless). Those who take part send the log joint's gradients in phi, mu and log sigma averaged over the draws
-(Fisher's identity); the server ascends their sum times J / |A|. After the last round every client samples its
-posterior, the shared values held; by default with chains that accept or reject (the paper's steps are always kept).
+A round, at every client (Alg. 1): M Langevin steps from the chain's last state (stateful) or from the population
+(stateless), z <- z + gamma grad log p(z | D_j, phi, mu, sigma) + sqrt(2 gamma) xi with xi ~ N(0, I). Those who take
+part, A, send the log joint's gradients in phi, mu and log sigma, averaged over the draws (Fisher's identity). The
+server ascends their sum times J / |A|. After the last round every client samples its posterior, the shared values
+held: by default with chains that accept or reject, where the paper keeps every step.
 """
 
 from collections.abc import Mapping
@@ -209,14 +210,14 @@ class FedPop(Method):
         return {f"{name}_draws": mu.expand(s.chains, s.steps - s.burn, -1) for name in self.population.latents}
 
     def model(self, batch: Batch) -> None:
-        net, scale = self.network, self.settings.mu_scale
+        net, mu_scale = self.network, self.settings.mu_scale
         priors: Mapping[str, Any] = {"z": flat(net.head.d)}
         if self.sampled:
-            prior = flat(net.head.d)
-            if scale:
-                prior = Normal(batch.n.new_zeros(net.head.d), batch.n.new_full((), scale)).to_event(1)
-            mu = sample("mu", prior)
-            priors = self.population.priors(mu)
+            p_mu = flat(net.head.d)
+            if mu_scale:
+                p_mu = Normal(batch.n.new_zeros(net.head.d), batch.n.new_full((), mu_scale)).to_event(1)
+            mu = sample("mu", p_mu)
+            priors = self.population.priors(mu)  # N(mu, diag(sigma)^2), or by an energy
         with clients(batch):
             heads = {name: sample(name, prior) for name, prior in priors.items()}  # (K, S, 1, d)
             with data(batch):

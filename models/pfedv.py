@@ -10,7 +10,8 @@ Mou et al., ICANN 2023. Data differ between clients in their inputs (feature ske
     maximised by client j: sum_i E_q log p(y_ij | z_ij) - alpha KL(q(z_ij | x_ij) || p(z_ij))            (Eq. 6, 7)
 
 A round: every client trains copies of the encoder g and h_theta (and w), and its w_j, on that objective; the server
-averages what is shared, by n_j, and broadcasts it: with it moves the hierarchical prior. (Eq. 4 has a sign slip.)
+averages what is shared, by n_j, and broadcasts it: with it moves the hierarchical prior. Eq. 4 has a sign slip. The KL
+is over z's M numbers, by default their mean (kl=mean): the paper does not say whether it is a sum.
 
 By option a client keeps its batch norm for itself, as FedBN does. The prior then uses the client's own, as the round
 begins. Running statistics are those of the client's copies, but the average is evaluated: bn_refresh_epochs computes
@@ -130,16 +131,16 @@ class PFedV(Method):
         return [k for k in self.kept if k in self.encoder.names and self.settings.prior == "hierarchical"]
 
     def hold(self) -> list[LocalStep]:
-        """Holds them for the next round."""
+        """The steps that keep the client's own batch norm as it is now, for the prior of the next round."""
         return [ClosedForm(f"{BROADCAST_PREFIX}{k}", itemgetter(k)) for k in self.names_for_prior]
 
     @property
     def weight(self) -> float:
-        """The weight of z's log densities, in model and guide alike."""
+        """alpha, or alpha / M where the KL is a mean: the weight of z's log densities, in model and guide alike."""
         return self.settings.alpha / (self.network.latents if self.settings.kl == "mean" else 1)
 
     def prior(self, x: Tensor) -> Any:
-        """p(z | x), of M numbers."""
+        """p(z | x) of inputs (S, n, *event), on z (S, n, M); see the module."""
         m = self.network.latents
         if self.settings.prior == "flat":
             return flat(m)
@@ -148,7 +149,7 @@ class PFedV(Method):
         return Normal(*self.moments(self.broadcast_encoder(x))).to_event(1)
 
     def posterior_of(self, x: Tensor) -> Any:
-        """q(z | x)."""
+        """q(z | x) of inputs (S, n, *event), on z (S, n, M); a point where z has no prior."""
         mean, sd = self.moments(self.encoder(x))
         return (Delta(mean) if self.settings.prior == "flat" else Normal(mean, sd)).to_event(1)
 
@@ -158,7 +159,7 @@ class PFedV(Method):
         return mean, self.settings.sd_min + (0.5 * log_variance).exp()
 
     def features_and_labels(self, batch: Batch, w: Tensor) -> None:
-        """p(z | x) p(y | z), in the data plate."""
+        """p(z | x) p(y | z, w) in the data plate, w (d,) or (S, 1, d)."""
         net = self.network
         with data(batch):
             with scale(scale=self.weight):

@@ -2,14 +2,18 @@
 
 Zhu, Ma and Blaschko, CVPR 2023. Head weights w_j differ between clients, the base network theta is all clients':
 
-    w_j | w      ~ N(w, rho_j^2 I)                                   (4)    w flat, rho_j > 0
+    w_j | w      ~ N(w, rho_j^2 I)                                        (4)    w flat, rho_j > 0
     y_ij | x_ij  ~ Categorical(softmax(w_j^T h_theta(x_ij)))
-    q(w_j)       = N(mu_j, diag softplus(pi_j)^2)                    (11)   w and theta are points
+    q(w_j)       = N(mu_j, diag sigma_j^2),  sigma_j = softplus(pi_j)     (11)   w and theta are points
 
-    ELBO = sum_j  E_q log p(D_j | w_j, theta) - KL(q(w_j) || p(w_j | w, rho_j^2))       (5)
+    ELBO = sum_j  E_q log p(D_j | w_j, theta) - KL(q(w_j) || p(w_j | w, rho_j^2))   (5)
 
-A round, at every client: rho_j by (8); mu_j, pi_j by gradient on the ELBO; a copy of theta by gradient on the mean log
-likelihood. Those who take part send tau_j mu_j, tau_j = rho_j^-2 and n_j theta_j, n_j; the server divides (9).
+A round, at every client: rho_j by (8); mu_j and pi_j by gradient on the ELBO; theta_j, a copy of theta, by gradient on
+the mean log likelihood. Those who take part send tau_j mu_j, tau_j, n_j theta_j and n_j, with tau_j as of (8), before
+mu_j and pi_j move. The server divides (9). A head has d numbers.
+
+    rho_j^-2 = tau_j = d / (sum sigma_j^2 + |mu_j - w|^2)                                                (8)
+    w  = sum_j tau_j mu_j / sum_j tau_j,    theta = sum_j n_j theta_j / sum_j n_j                        (9)
 
 ``shares="on"`` is an ablation of this project: y has the offset log E[pi_j | n_j] - log m (:mod:`._share_offset`).
 """
@@ -128,7 +132,7 @@ class PFedVEM(ShareOffset, Method):
                 sample("y", net.likelihood(self.at_client(net.head(w_j, net.base(batch.x)))), obs=batch.y)
 
     def guide(self, batch: Batch) -> None:
-        mu = param("mu")
+        mu = param("mu")  # (S, 1, d), as pi
         q = Delta(mu) if self.settings.prior == "flat" else Normal(mu, softplus(param("pi")))  # Eq. 11
         with clients(batch):
             sample("w_j", q.to_event(1))

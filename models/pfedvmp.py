@@ -14,10 +14,13 @@ xi' is xi, or xi / D where the distance is the mean of the squares (the default)
 datum: it is what theta makes of x, so that its site is a factor that holds theta, and ELBOs of different xi or distance
 are not comparable.
 
-A round: every client trains theta and w_j on that objective, the centroids held, and then tells what its features say
-of them: for each class that it has a Gaussian factor q_j(mu_k) with the mean of its features and the precision
-Lambda_jk = pinv(Sigma_jk) + alpha I (Eq. 11). The server multiplies the factors (Eq. 13), and those of theta, whose
-precision is n_j / n I (Eq. 10, 12). Before any client has reported a class, nothing pulls at its features.
+A round: every client trains theta and w_j on that objective, the centroids held. For each class that it has it then
+sends a Gaussian factor of the centroid: the mean mu_jk of the class's features, with a precision from their covariance
+Sigma_jk. The server multiplies the factors, and those of theta, whose precision is n_j / n I (Eq. 10, 12). Before any
+client has reported a class, nothing pulls at its features.
+
+    q_j(mu_k) = N(mu_jk, Lambda_jk^-1),         Lambda_jk = pinv(Sigma_jk) + alpha I                         (Eq. 11)
+    Lambda_k  = sum_j Lambda_jk,                mu_k = Lambda_k^-1 sum_j Lambda_jk mu_jk                     (Eq. 13)
 """
 
 from dataclasses import dataclass
@@ -135,7 +138,7 @@ class PFedVMP(Method):
         return (features / (2 * self.settings.xi)) ** 0.5
 
     def centroids(self, n: Tensor) -> tuple[Tensor, Tensor]:
-        """mu (C, D), and which of them pull (C,); n is of the numbers' kind."""
+        """mu (C, D), and which of them pull (C,); n gives dtype and device."""
         shape, weight = (self.classes, self.features), self.settings.prior_precision
         if self.settings.prior != "hierarchical":
             return n.new_zeros(shape), torch.full(shape[:1], self.settings.prior == "fixed", device=n.device)
@@ -177,7 +180,7 @@ class PFedVMP(Method):
         return kinds.get(self.settings.precision, "scalar")
 
     def factors(self, chunk: ClientChunk) -> tuple[Tensor, Tensor]:
-        """What each row's features say of the centroids, h (S, C, D) and Lambda, packed: of its own classes."""
+        """h = Lambda_jk mu_jk, (S, C, D), and Lambda_jk, packed: of each row's own classes, zero for others."""
         net, where = self.network, chunk.federation.by_class
         shape = (len(chunk.clients), self.classes, self.features)
         linear = torch.zeros(shape, dtype=torch.float64, device=chunk.n.device)
@@ -202,7 +205,7 @@ class PFedVMP(Method):
         return linear, precision
 
     def factor(self, z: Tensor, n: Tensor) -> Gaussian:
-        """What each class's features (P, Z, D), of which the first n (P,) are there, say of its centroid.
+        """q_j(mu_k) of each class's features (P, Z, D), of which the first n (P,) are there.
 
         Eq. 11, or an ablation.
         """

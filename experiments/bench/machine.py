@@ -1,4 +1,4 @@
-"""Where something was measured."""
+"""The machine on which something was measured."""
 
 from __future__ import annotations
 

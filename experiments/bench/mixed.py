@@ -121,7 +121,7 @@ def _run(command: list[str]) -> dict[str, Any]:
 
 
 def fit_in_process() -> None:
-    """In a process of its own: prints json of what its argument asks."""
+    """Prints json of the fit that the process's argument asks for; run in a process of its own."""
     import torch
 
     from hierfl import mixed_model

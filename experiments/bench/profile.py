@@ -1,4 +1,4 @@
-"""Where the time of a round goes."""
+"""Profile of the time of a round."""
 
 from __future__ import annotations
 

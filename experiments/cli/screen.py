@@ -23,7 +23,7 @@ UNBROKEN_WIDTH = 10_000
 
 
 def console() -> Console:
-    """Where tables are printed: names of others are neither markup nor highlighted, and hide or move nothing.
+    """The console for tables: names of others are neither markup nor highlighted, and hide or move nothing.
 
     In a file or a pipe no line is broken, unless COLUMNS says how wide it is.
     """

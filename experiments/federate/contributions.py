@@ -35,7 +35,7 @@ KEPT_SECONDS = 20
 
 
 def now() -> str:
-    """As it is written down."""
+    """The current time (UTC) as a file has it."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -182,7 +182,7 @@ def who_finished(folder: Path) -> list[str]:
 
 
 def last_contributions(folder: Path) -> list[list[str | int | float]]:
-    """For each client that has answered: its name, rounds that it was part of, its last answer, kilobytes from it."""
+    """A row for each client that has answered: its name, number of rounds, last answer, kilobytes from it."""
     frame = read_frame(folder / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)
     table: list[list[str | int | float]] = []
     for name, rows in frame.groupby("client"):

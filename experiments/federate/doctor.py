@@ -51,7 +51,7 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """In one line."""
+        """The finding as one line."""
         return f"{self.level:<4}  {shown(self.what)}: {shown(self.words)}"
 
 

@@ -60,7 +60,7 @@ class DryRun:
     refusals: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """In words."""
+        """The results in words."""
         of_masks = f", {self.masks} of them for masks" if self.masks else ""
         lines = [
             f"{self.sites} made-up sites of {self.rows} rows each, drawn from the data dictionary: what is found in "

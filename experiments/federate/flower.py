@@ -67,21 +67,21 @@ def unpacked(content: RecordDict) -> bytes:
 
 @client.train("ask")
 def ask(message: Message, context: Context) -> Message:
-    """At a site: carries a request to the site's process, and its answer back."""
+    """Carries a request to a site's process, and its answer back; runs at the site."""
     folder = Path(str(context.node_config["folder"]))
     return Message(packed(asked(folder, unpacked(message.content))), reply_to=message)
 
 
 @client.train("who")
 def who(message: Message, context: Context) -> Message:
-    """At a site whose node has no key: which one it says that it is."""
+    """Returns the name that a site whose node has no key gives itself; runs at the site."""
     name = str(context.node_config.get("client", ""))
     return Message(RecordDict({"who": ConfigRecord({"client": name})}), reply_to=message)
 
 
 @server.main()
 def serve_by_flower(grid: Grid, context: Context) -> None:
-    """At the coordinator: a study's server, whose questions Flower carries."""
+    """Serves a study, whose requests Flower carries; runs at the coordinator."""
     from hierfl.inference.engines.remote.keys import Identity
 
     from .nodes import read_nodes

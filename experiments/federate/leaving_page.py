@@ -182,7 +182,7 @@ def example(loaded: Loaded) -> tuple[str, list[Leaving]]:
 
 
 def page() -> str:
-    """In markdown."""
+    """The page as markdown."""
     parts = [HEAD]
     for name, entry in METHODS.items():
         where, values = example(load(name))

@@ -1,4 +1,4 @@
-"""Between a site's own process and a courier on the same machine: bytes over a socket that only this user can reach.
+"""A local socket between a site's own process and a courier, which only this user can reach: it carries bytes.
 
 The site's process holds data and values, and loads what it needs once. Couriers come and go with each message; they
 import nothing heavy and see bytes alone. Nothing is unpickled: only byte strings are sent and received.

@@ -39,8 +39,7 @@ def mode_of(study: Study) -> Mode:
 
 
 def summed_over(study: Study) -> int:
-    """Over how many sites a sum is at least, where all answer: of a study with groups those of the smallest; 0 without
-    masks."""
+    """The least number of sites in a sum where all answer: those of the smallest group; 0 without masks."""
     options = study.options("cpu")
     return len(study.clients) // max(options.mask_groups, 1) if options.masked else 0
 

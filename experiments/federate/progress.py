@@ -1,4 +1,4 @@
-"""Where a study is: who has yet to answer, who refuses, who is slow, and about how long it will take."""
+"""Progress of a study: who has yet to answer, who refuses, who is slow, and about how long it will take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a study, at a site: predictions and a report from its own folder, without any server."""
+"""Results at a site after a study: predictions and a report from its own folder, without any server."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ class Study:
     def configuration(
         self, data: str, device: str, clients: int, reading: Mapping[str, Any] | None = None
     ) -> Configuration:
-        """As config.toml of a run folder has it.
+        """The configuration of the study, as config.toml of a run folder has it.
 
         Args:
             data: what its data are called: the study, or a site's file.

@@ -86,7 +86,7 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
 
     @typed_call
     def ranef(self, level: str = "client") -> pd.DataFrame:
-        """As of any fit, of groups of sites; a site's own effects stay there.
+        """The random effects of groups of sites, as of any fit; a site's own effects stay there.
 
         Raises:
             UserError: for these.
@@ -110,7 +110,7 @@ class StudyMixedModel(OfStudy, RowlessMixedModel):
         self, df: pd.DataFrame, level: Level = "client", interval: float | None = 0.9,
         given: pd.DataFrame | None = None,
     ) -> pd.DataFrame:  # fmt: skip
-        """As of any fit, for levels "population" and "new".
+        """Predictions as of any fit, for levels "population" and "new".
 
         Raises:
             UserError: for level "client".

@@ -1,4 +1,4 @@
-"""With masks, before any other sum: at how many sites each part of the data occurs; see
+"""Counts, with masks and before any other sum, of sites at which each part of the data occurs; see
 :mod:`hierfl.data.federated.support`.
 """
 

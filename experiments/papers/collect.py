@@ -23,7 +23,7 @@ from .labels import shown_name
 from .means import mean_and_error
 from .published import numbers_of
 
-#: the mean over the tenth of the clients with fewest training examples (at least one client)
+#: the mean over the tenth of the clients with fewest training examples, and over one at least
 SMALLEST = "pm_accuracy_smallest_tenth"
 
 

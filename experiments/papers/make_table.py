@@ -76,7 +76,7 @@ def make_table(
     settings: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None, collect: bool = False,
     progress: bool = True,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """As :func:`table`, which returns a frame of these rows; ``extra`` are the run options."""
+    """The rows of the frame that :func:`table` returns; ``extra`` are the run options."""
     made, extra = definition(name), dict(extra or {})
     out = out or Path("runs") / f"table-{made.name}"
     if any(j < 1 for j in clients or ()) or (seeds is not None and seeds < 1):

@@ -54,7 +54,7 @@ def head_of(row: Mapping[str, Any]) -> str:
 
 
 def grids(table: Table, rows: Sequence[dict[str, Any]]) -> Iterable[tuple[str, list[str], list[list[str]]]]:
-    """For each data set its name, the heads of the columns, and the lines: method, model, and a cell each."""
+    """The grid of each data set: its name, the heads of the columns, and lines of method, model and a cell each."""
     for data in dict.fromkeys(row["data"] for row in rows):
         mine = [row for row in rows if row["data"] == data]
         spots = list(dict.fromkeys((row["clients"], row["condition"]) for row in mine))

@@ -48,7 +48,7 @@ class NewRows:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The name of the rows in messages."""
         return "the request"
 
     def for_client(self, client: str) -> NewRows:

@@ -20,7 +20,7 @@ from hierfl.data.readers.contents import read_bytes
 from hierfl.errors import UserError
 from hierfl.files import write_whole
 
-#: beginnings that spreadsheets run (the last four: the wide forms, which some take for the same)
+#: beginnings that spreadsheets run; the last four are wide forms, which some of them take for the same
 _RUNS = "=+@\t\r\uff1d\uff0b\uff0d\uff20-"
 _ESCAPED, _DANGEROUS = re.compile(f"'+[{_RUNS}]"), re.compile(f"'*[{_RUNS}]")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

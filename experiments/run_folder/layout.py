@@ -1,4 +1,4 @@
-"""Where the files of a run are: fresh folders, numbered folders, their locks."""
+"""Layout of a run's files: fresh folders, numbered folders, their locks."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class LoadedModel(FittedModel):
 
     @checked_call
     def summary(self) -> ModelSummary:
-        """As of the fit, from globals.csv."""
+        """The summary of the fit, from globals.csv."""
         federation = self.run.fitted.federation
         sizes = (federation.clients, "client"), (sum(federation.sizes()), "row"), (self.run.rounds, "round")
         size = ", ".join(counted(number, word) for number, word in sizes)
@@ -69,7 +69,7 @@ class LoadedModel(FittedModel):
 
     @checked_call
     def loo(self, site: str | None = None) -> Any:
-        """As of the fit, from the log likelihoods that ``posterior.nc`` has."""
+        """Leave-one-out of the fit, from the log likelihoods that ``posterior.nc`` has."""
         from hierfl.arviz_io import loo
 
         return loo(self.posterior(), site)

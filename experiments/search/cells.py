@@ -102,7 +102,8 @@ def search(
     cls = load(method).cls
     # A setting that is newer than the file had its default.
     done = [make_settings(cls, applicable(cls, c["all_settings"])) for c in cells_so_far if "all_settings" in c]
-    wanted = []  # (setting, with all that it does not name), of the whole grid before anything is run
+    # The whole grid is read before anything is run: pairs of a setting and all settings that follow from it.
+    wanted = []
     every = (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
     for settings in every if cells is None else cells:
         config = configure(method, data, given, settings)

@@ -1,4 +1,4 @@
-"""Where each client's training examples of each class are."""
+"""The clients' training examples, by class."""
 
 from __future__ import annotations
 

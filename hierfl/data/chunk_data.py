@@ -46,7 +46,7 @@ class ChunkData:
 
     @cached_property
     def weights(self) -> Tensor | None:
-        """For how many rows each of :attr:`data` stands, (rows after rows,); None for one each."""
+        """How many rows each row of :attr:`data` counts for, (rows after rows,); None where each counts once."""
         weights = self.federation.weights
         return None if weights is None else weights[self._index].to(self.federation.dtype)
 
@@ -60,7 +60,7 @@ class ChunkData:
         return len(self._index)
 
     def places(self, clients: Sequence[int]) -> list[int]:
-        """Where each client's own examples begin."""
+        """The index of each client's first example."""
         return [self._first[j] for j in clients]
 
     def first(self, clients: Sequence[int]) -> Tensor:

@@ -96,7 +96,7 @@ def in_words(*names: str) -> str:
 
 
 def rows_of(names: np.ndarray) -> dict[str, np.ndarray]:
-    """Where each name is in an array of names, (N,): in the names' order, places ascending."""
+    """The indices of each name in an array of names, (N,): ascending, the names in their own order."""
     if not len(names):
         return {}
     distinct, which = np.unique(names, return_inverse=True)

@@ -131,7 +131,7 @@ class Federation(FederationMakers):
 
     @property
     def device(self) -> torch.device:
-        """Where the pool lies."""
+        """The device that holds the pool."""
         return self.x.device
 
     @property
@@ -167,7 +167,7 @@ class Federation(FederationMakers):
 
     @cached_property
     def by_class(self) -> ByClass:
-        """Where the clients' training examples of each class are."""
+        """The clients' training examples, by class."""
         return ByClass([self.y[index].cpu().numpy() for index in self.train], self.classes)
 
     def indices(self, split: str) -> IndexSets:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..devices import send
 
-#: examples (padding included) that cost about as much as one more pass through a model: decides about buckets
+#: examples, padding included, that cost about as much as one more pass through a model: decides about buckets
 EXAMPLES_PER_PASS = 512
 
 

@@ -38,7 +38,7 @@ def number_tensor(values: Any, what: str) -> Tensor:
 
 
 def number_array(values: Any, what: str) -> np.ndarray:
-    """As :func:`number_tensor`, as an array in native byte order."""
+    """The same as :func:`number_tensor`, returned as an array in native byte order."""
     if isinstance(values, Tensor):
         return _of_tensor(values, what).cpu().numpy()
     given = plain_array(values, what)

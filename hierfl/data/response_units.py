@@ -1,4 +1,4 @@
-"""In what a regression's response is computed: from the user's units to standard ones, and back."""
+"""Units of a regression's response: standardises y for the computation, and converts back."""
 
 from __future__ import annotations
 

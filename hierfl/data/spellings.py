@@ -69,7 +69,7 @@ class Spellings:
 
     @classmethod
     def from_choice(cls, choice: str | Mapping[str, str]) -> Spellings:
-        """From what a user says.
+        """Reads the choice of a user.
 
         Args:
             choice: ``join`` for all columns, ``ward=join,gene=keep`` for some, or {"ward": "join", "gene": "keep"}.

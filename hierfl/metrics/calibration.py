@@ -66,8 +66,8 @@ def label_scores(log_probs: Tensor) -> Tensor:
     """How strange each label would be: the probability of all labels that are likelier; where that is no number, 1.
 
     Of equally likely ones the first is taken for the likelier. The likeliest label has exactly 0, so that no set is
-    empty. (This is the score of adaptive sets, Romano, Sesia & Candes 2020, without the label's own probability and
-    without their randomisation. What 1 - p would do where clients differ: docs, calibration.)
+    empty. This is the score of adaptive sets (Romano, Sesia & Candes, 2020) without the label's own probability and
+    without their randomisation. The page on calibration says what 1 - p would do where clients differ.
     """
     order = torch.sort(log_probs, dim=-1, descending=True, stable=True)
     probs = order.values.double().exp()

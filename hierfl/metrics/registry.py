@@ -59,7 +59,7 @@ class Metric:
 
     @property
     def gain_label(self) -> str:
-        """On the axis of a gain."""
+        """The label of the axis that shows a gain."""
         return self.gain or self.label
 
 

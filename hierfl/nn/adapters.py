@@ -9,7 +9,7 @@ W_l (out x in; of a convolution in is channels x kernel). Client j has
 W_l is constant. A_l begins with entries N(0, 1 / in), so that A_l x is of the scale of x, and B_lj at 0: the start is
 the network as it was given. Given A_l the outputs of a layer are linear in B_lj, so a Gaussian w_j ~ N(w, rho^2 I) is a
 Gaussian on W_lj, of mean W_l + B_l A_l and covariance rho^2 I (x) A_l^T A_l. With both factors personal, B M^-1 and M A
-would be the same layer for any M. (Guo et al., ICLR 2025, share A and keep B; Sun et al., ICLR 2024, hold A.)
+would be the same layer for any M. Guo et al. (ICLR 2025) share A and keep B; Sun et al. (ICLR 2024) hold A.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ class Architecture:
         Args:
             w: (d,), rows (S, 1, d) or draws (K, S, 1, d), in the order of :meth:`vector`.
             x: inputs, (S, n, *event).
-            head_offset: what is added to the head's weights, (head.d,) or (S, 1, head.d). (Added to ``w`` it would say
-                that a base network under one vector is another one for each client.)
+            head_offset: what is added to the head's weights, (head.d,) or (S, 1, head.d). Added to ``w`` it would
+                say that a base network under one vector is another one for each client.
 
         Raises:
             UserError: for a network with latent features, which is two.

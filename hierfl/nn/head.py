@@ -47,7 +47,7 @@ class LinearHead:
         return []
 
     def begun(self, head: Tensor) -> Tensor:
-        """Where a fit begins, (d,), from standard normals (d,)."""
+        """The initial head, (d,), from standard normals (d,)."""
         return head
 
     def __call__(self, w: Tensor, z: Tensor) -> Tensor:

@@ -132,7 +132,7 @@ class LowRankChanges:
         return weights
 
     def apart(self, layers: Tensor) -> Tensor:
-        """From a number of each layer (L,) to one for each of B's, (d,)."""
+        """Repeats a number of each layer, (L,), for each of B's entries, (d,)."""
         return layers.repeat_interleave(torch.tensor(self.sizes, device=layers.device))
 
     @cached_property
@@ -167,7 +167,7 @@ class Pass:
 
     @classmethod
     def from_changes(cls, changes: LowRankChanges, values: Mapping[str, Tensor], seed: int, like: Tensor) -> Pass:
-        """Under shared values by their names in the model; ``like`` says in which precision A is."""
+        """The pass under shared values by their names in the model; ``like`` gives the precision of A."""
         network = changes.network
         weights = {**network.whole.constants, **network.parameters_from(values)}
         weights = {k: w.to(like) if w.is_floating_point() else w.to(like.device) for k, w in weights.items()}
@@ -221,7 +221,7 @@ class Pass:
                     read = (args[0] @ a.mT).movedim(-1, 1)
                 by_place = read.flatten(2) if read.dim() > 2 else read[..., None]
                 in_rows = by_place.unflatten(0, (rows, n))  # (S, n, r, places)
-                if in_rows.shape[-1] == 1:  # (one product for each row, and not one for each example)
+                if in_rows.shape[-1] == 1:  # One product for each row takes the place of one for each example.
                     moved = (in_rows.squeeze(-1) @ own.mT)[..., None]
                 else:
                     moved = own[:, None] @ in_rows

@@ -1,4 +1,4 @@
-"""In what precision a float32 fit multiplies while it trains."""
+"""The precision of matrix products while a float32 fit trains."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
     rows = {label: values.sel(client=who, drop=True) for label, who in zip(labels, names, strict=True)}
     prior = dataset(data, "prior") if "prior" in group_names(data) else {}
     if not _of_model(data) and name in prior:
-        # of a client that is picked at random (its prior's width may be its own)
+        # Each draw is of a client picked at random, since the prior's width may be a client's own.
         drawn = prior[name].sel(place).stack(sample=("chain", "draw")).transpose("sample", "client").values
         rows = {"population": drawn[np.arange(len(drawn)), np.arange(len(drawn)) % drawn.shape[1]], **rows}
     intervals({row: np.asarray(draws) for row, draws in rows.items()}, INTERVAL, PERSONAL, ax)

@@ -112,7 +112,7 @@ class Gaussian:
 
     @classmethod
     def unpacked(cls, linear: Tensor, packed: Tensor, kind: Kind) -> Gaussian:
-        """From h (..., D) and what :meth:`packed` gave."""
+        """The factor of h (..., D) and what :meth:`packed` has returned."""
         if kind != "full":
             return cls(linear, packed, kind)
         d = linear.shape[-1]

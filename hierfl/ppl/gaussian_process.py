@@ -148,7 +148,7 @@ def logistic_precisions(k: Tensor, sign: Tensor, noise: ClientNoise, site: str, 
         numbers[..., 0].unbind(-1), numbers[..., 1].unbind(-1), numbers[..., 2:].unbind(-2), strict=True
     ):
         root, factor = _system(k, omega)
-        # f of the prior, moved by what data say that differs from it (Matheron's rule)
+        # Matheron's rule: f of the prior, moved by the difference between the data and it
         f = _applied(square, of_f)
         apart = _over(kappa, root) - root * f - of_data
         f = f + _applied(k, root * torch.cholesky_solve(apart[..., None], factor).squeeze(-1))

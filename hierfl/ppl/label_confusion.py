@@ -78,7 +78,7 @@ class LabelConfusion(TorchDistribution):
 
     @property
     def mean(self) -> Tensor:
-        """Where a client is of which nothing is known: the identity, the population's spike, and not E[B_j].
+        """The confusion of an unknown client: the identity, the population's spike, and not E[B_j].
 
         So the global model is that without confusion, number by number.
         """

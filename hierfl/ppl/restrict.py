@@ -23,7 +23,7 @@ class Site(NamedTuple):
 
     fn: Any  # the distribution, broadcast to its plates
     value: Tensor
-    kind: str  # "latent", "fixed" (a value we gave it from outside) or "observed"
+    kind: str  # "latent", "fixed" to a value from outside, or "observed"
     scale: Any
     mask: Any
     per_client: bool  # inside the client plate

@@ -245,8 +245,8 @@ class Response:
         raise NotImplementedError
 
     def safe_weight(self, eta: Tensor, y: Tensor, values: Mapping[str, Tensor], rows: Rows) -> Tensor:
-        """Where that is not concave: the weight, nowhere below zero, of a concave function that touches it in eta and
-        lies below it, so that a step that climbs the one climbs the other (Dempster, Laird and Rubin, 1977).
+        """A nonnegative weight, also where log p is not concave: that of a concave function that touches it in eta and
+        lies below it. A step that raises that function raises log p (Dempster, Laird and Rubin, 1977).
         """
         return self.slope_and_weight(eta, y, values, rows)[1]
 
@@ -267,7 +267,7 @@ class Response:
         return ""
 
     def end(self, name: str, value: float) -> float:
-        """Where an own number without an end is going: to infinity, or to its lowest value."""
+        """The limit to which an own number without a maximum diverges: infinity, or its lowest value."""
         return float("inf") if value > 1 else 0.0
 
     @property

@@ -43,7 +43,7 @@ class NegativeBinomial1(CountDistribution):
         return self.mean * (1 + self.dispersion)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """With log Gamma(y + size) - log Gamma(size) - y log size + y eta - (y + size) log(1 + dispersion)."""
+        """log Gamma(y + size) - log Gamma(size) - log y! - y log size + y eta - (y + size) log(1 + dispersion)."""
         size, over = self.eta.exp() / self.dispersion, torch.log1p(self.dispersion)
         # Size log(1 + dispersion) is the mean times a ratio that is 1 where there is no dispersion.
         rate = self.eta.exp() * (over / self.dispersion)

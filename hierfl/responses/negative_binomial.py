@@ -41,7 +41,7 @@ class NegativeBinomial(CountDistribution):
         return self.mean + self.mean.square() / self.size
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """With log Gamma(y + size) - log Gamma(size) - y log(size + mu) + y eta - size log(1 + mu / size)."""
+        """log Gamma(y + size) - log Gamma(size) - log y! - y log(size + mu) + y eta - size log(1 + mu / size)."""
         over = torch.log1p(self.eta.exp() / self.size)
         return rising(value, self.size) + value * self.eta - (value + self.size) * over - torch.lgamma(value + 1)
 

@@ -85,7 +85,7 @@ class CumulativeLogit(TorchDistribution):
         return log_p + torch.where(inside, torch.log(-torch.expm1(torch.where(inside, below - above, -1.0))), 0.0)
 
     def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
-        """Where a logistic variable lies."""
+        """Draws the level in whose interval a logistic variable lies."""
         u = torch.rand(sample_shape + self.batch_shape, dtype=self.eta.dtype, device=self.eta.device)
         latent = self.eta + u.logit()
         return 1 + sum(((latent > c).to(latent) for c in thresholds(self.gaps)), torch.zeros_like(latent))

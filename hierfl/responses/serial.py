@@ -52,7 +52,7 @@ class Serial:
         return 0.5 * share.logit() if self.kind == "ar1" else share.logit()
 
     def rho(self, z: Tensor) -> Tensor:
-        """At z (...)."""
+        """The correlation rho at z (...)."""
         z = z.clamp(-self.most, self.most)
         return z.tanh() if self.kind == "ar1" else self.least + (1 - self.least) * z.sigmoid()
 

@@ -57,13 +57,13 @@ class StudentT(TorchDistribution):
         return (self.scale.square() / (1 - 2 / self.df)).expand(self.batch_shape)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """Without losing digits where df has no end, and it is a normal's."""
+        """The log density, which keeps its digits as df grows without end and t becomes normal."""
         r = (value - self.eta) / self.scale
         constant = rising(torch.full_like(self.df, 0.5), self.df / 2) - 0.5 * log(2 * pi) - self.scale.log()
         return constant - 0.5 * (self.df + 1) * torch.log1p(r.square() / self.df)
 
     def cdf(self, value: Tensor) -> Tensor:
-        """By SciPy, without derivatives."""
+        """The distribution function by SciPy, without derivatives."""
         r, df = torch.broadcast_tensors((value - self.eta) / self.scale, self.df)
         return torch.as_tensor(stdtr(df.detach().numpy(), r.detach().numpy()), dtype=r.dtype)
 
@@ -129,7 +129,7 @@ class StudentTResponse(Response):
         return self.scale(values) / (1 + 1 / self.df(values)).sqrt()
 
     def scale(self, values: Mapping[str, Tensor]) -> Tensor:
-        """In the units of y, broadcast beside eta."""
+        """The scale in the units of y, broadcast beside eta."""
         return values["log_scale"].exp() * self.spread
 
     def df(self, values: Mapping[str, Tensor]) -> Tensor:

@@ -49,7 +49,7 @@ class ZeroInflatedNegativeBinomial(CountDistribution):
 
 
 class ZeroInflatedNegativeBinomialResponse(CountResponse):
-    """Where y is 0 its log density bends both ways."""
+    """y = 0 with probability pi, else y ~ NegativeBinomial(exp(eta), size); at 0 not log-concave in eta."""
 
     name = "zero-inflated-negative-binomial"
     about = "zero with *p(zero)*, else negative binomial: *size*"

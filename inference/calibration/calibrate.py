@@ -86,7 +86,7 @@ class Calibration:
         return Question("test", draws, self.powers or (1.0,) * len(draws), threshold=self.threshold)
 
     def tested(self, answer: Answer) -> Calibration:
-        """With what came of :meth:`test`."""
+        """The calibration with the metrics that the answer to :meth:`test` has."""
         return replace(self, metrics=_metrics(answer.sums, self.powers is not None), clients=answer.clients)
 
     def sets(self, log_probs: Tensor) -> Tensor:

@@ -40,11 +40,11 @@ class Question:
 
     @property
     def split(self) -> str:
-        """On which data."""
+        """The split of the data that is evaluated."""
         return "test" if self.about == "test" else "validation"
 
     def table(self) -> dict[str, Any]:
-        """As a request says it."""
+        """The question as an entry of a request."""
         return {**asdict(self), "draws": list(self.draws), "powers": list(self.powers)}
 
     @classmethod
@@ -74,7 +74,7 @@ class Question:
                 raise UserError(f"{name} is none")
         check_number("low", low)
         check_number("high", high)
-        if not 0 <= low < high <= 1:  # type: ignore[operator]  # (numbers, as of check_number)
+        if not 0 <= low < high <= 1:  # type: ignore[operator]  # check_number has made them numbers
             raise UserError("scores lie between 0 and 1")
         if threshold is not None:
             check_number("threshold", threshold)

@@ -133,11 +133,11 @@ class ClientChunk:
         )
 
     def put(self, values: Mapping[str, Tensor]) -> ClientChunk:
-        """With some rows' values replaced."""
+        """The chunk with the values of some names replaced."""
         return dataclasses.replace(self, values={**self.values, **values})
 
     def own(self, names: Iterable[str]) -> ClientChunk:
-        """With a copy of its own of each of these values for every row, so that it can be trained in place."""
+        """The chunk with a copy of these values for every row, which can be trained in place."""
         copies = {}
         for name in names:
             if name in self.values:

@@ -104,8 +104,8 @@ class Minibatches:
         device = chunk.federation.device
         present = plan.position >= 0
         self._counts = present.sum(-1)
-        # a step is as wide as its fullest row (the last batch of an epoch is short, and a small client has no other),
-        # and needs no mask where all rows are full
+        # A step is as wide as its fullest row, and needs no mask where all rows are full. The last batch of an epoch
+        # is short, and a small client has no other.
         widths = self._counts.max(1).values
         self._complete = ((self._counts == widths[:, None]) | (self._counts == 0)).all(1).tolist()
         self._widths = widths.tolist()

@@ -133,7 +133,7 @@ class ClientStore:
         self._new = {}, {}
 
     def state(self) -> State:
-        """For a checkpoint."""
+        """The values for a checkpoint."""
         return {
             **{f"personal/{k}": v for k, v in self.personal.items()},
             **{f"copies/{k}": v for k, v in self.copies.items()},

@@ -1,1 +1,1 @@
-"""Where the clients are."""
+"""Engines, which compute for clients wherever these are."""

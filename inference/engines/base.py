@@ -1,4 +1,4 @@
-"""Where the clients are: one interface for all engines.
+"""The interface of all engines, which compute for clients wherever these are.
 
 An engine is asked for sums: of what a round's reporters send, of how the clients' models predict. What is a client's
 own stays behind it. Every request comes with a broadcast, which also says what of the last round counts.

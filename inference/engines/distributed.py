@@ -256,7 +256,7 @@ class DistributedEngine:
         return self.ranks.collect(self.plate.state(self._for_this_rank(broadcast)), self.shards)
 
     def form(self) -> StateForm:
-        """As a plate's of all clients: a run may go on with another number of ranks, or with one plate."""
+        """The form of one plate of all clients: a run may go on with another number of ranks, or with one plate."""
         return {k: ((len(self.ids), *shape[1:]), dtype) for k, (shape, dtype) in self.plate.form().items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:

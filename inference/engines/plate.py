@@ -78,7 +78,7 @@ class PlateEngine:
 
     @property
     def device(self) -> torch.device:
-        """Where the plate is."""
+        """The device of the plate."""
         return self.federation.device
 
     def agree(self, wish: bool) -> bool:

@@ -32,7 +32,7 @@ class PredictiveModel(JointModel, Protocol):
         ...
 
     def schedule(self) -> Schedule:
-        """Among others, the final steps."""
+        """The schedule, which has the final steps."""
         ...
 
     def new_client_steps(self) -> Sequence[LocalStep]:

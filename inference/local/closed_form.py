@@ -55,5 +55,5 @@ class ClosedForm(SetValue):
     formula: Callable[[State], Tensor]
 
     def new_value(self, chunk: ClientChunk, old: Tensor) -> Tensor:
-        """By formula."""
+        """The value that the formula gives."""
         return self.formula(chunk.view)

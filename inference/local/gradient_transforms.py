@@ -1,4 +1,4 @@
-"""Where steps go, if not down the gradient: general mechanisms for methods with one term more."""
+"""Transforms of gradients: general mechanisms for methods with one term more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GradientAt = Callable[[Mapping[str, Tensor], int], State]
 
 
 class GradientTransform(Protocol):
-    """Where a step goes instead of down the gradient of the rows' losses."""
+    """Replaces the gradient of the rows' losses by the direction of a step."""
 
     @property
     def batches(self) -> int:

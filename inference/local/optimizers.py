@@ -26,7 +26,7 @@ class SGD(torch.optim.SGD):
         with torch.no_grad():
             return self._step(closure)
 
-    step.hooked = True  # type: ignore[attr-defined]  # (torch would wrap it for its profiler)
+    step.hooked = True  # type: ignore[attr-defined]  # Otherwise torch wraps it for its profiler.
 
 
 class Adam(torch.optim.Adam):

@@ -33,7 +33,7 @@ from .trainer import Trainer, all_leaves
 
 #: a number, or one for each round, the same for all clients
 Count = int | Callable[[ClientChunk], int]
-#: from the rows that have taken a step (values as they are now), the place of the first of them, and the step's number
+#: from the rows that have taken a step, with their new values, the index of the first of them, and the step's number
 Watch = Callable[[ClientChunk, int, int], None]
 
 

@@ -39,7 +39,7 @@ class FixedPoint:
 
     @classmethod
     def for_dtype(cls, dtype: torch.dtype) -> FixedPoint:
-        """For a dtype: 4 limbs and 100 bits of float64, 2 and 40 of other floating-point numbers, 1 of integers."""
+        """The format of a dtype: 4 limbs and 100 bits of float64, 2 and 40 of other floats, 1 limb of integers."""
         if dtype == torch.float64:
             return cls(dtype, 4, 100)
         return cls(dtype, 2, 40) if dtype.is_floating_point else cls(dtype, 1, 0)

@@ -31,15 +31,15 @@ class Stage(Protocol):
         ...
 
     def send(self, message: State, names: Sequence[str], chunk: ClientChunk) -> State:
-        """At the clients: what leaves them, {key: (S, ...)}."""
+        """Transforms, at the clients, the message that leaves them, {key: (S, ...)}."""
         ...
 
     def receive(self, message: State, form: Form, names: Sequence[str]) -> State:
-        """Where single messages arrive: undoes :meth:`send`, as far as a single message allows."""
+        """Undoes :meth:`send` of a single message, as far as a single message allows."""
         ...
 
     def total(self, total: State) -> State:
-        """At the server: undoes what only a sum does."""
+        """Undoes, at the server, what can be undone of a sum alone."""
         ...
 
 
@@ -123,20 +123,20 @@ class Pipeline:
         return form
 
     def send(self, message: State, chunk: ClientChunk) -> State:
-        """At the clients."""
+        """Sends a message through all stages, at the clients."""
         for stage in self.stages:
             message = stage.send(message, self.names, chunk)
         return message
 
     def receive(self, message: Mapping[str, torch.Tensor]) -> State:
-        """Where single messages arrive."""
+        """Undoes the stages of a single message, the last first."""
         received = dict(message)
         for stage, form in zip(reversed(self.stages), reversed(self.forms[:-1]), strict=True):
             received = stage.receive(received, form, self.names)
         return received
 
     def total(self, total: State) -> State:
-        """At the server, of the sum."""
+        """Undoes the stages of a sum, at the server."""
         for stage in reversed(self.stages):
             total = stage.total(total)
         return total

@@ -56,7 +56,7 @@ class Singles:
         return cls([[j] for j in clients], valid.long(), torch.ones_like(valid) if healthy is None else healthy, kept)
 
     def of_all(self, clients: int, reported: Iterable[int] = ()) -> Singles:
-        """With a row for each of J clients in their order, of single clients; a second message of one is none.
+        """Messages with a row for each of J clients, in their order; a second message of one client is left out.
 
         Args:
             clients: J.

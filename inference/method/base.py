@@ -62,8 +62,8 @@ class Method(Configurable):
     #: it takes a head with adapters (:mod:`hierfl.nn.adapters`): its model uses ``net.head(w_j, net.base(batch.x))``,
     #: and nothing else of the head; each class says so itself
     takes_adapters: ClassVar[bool] = False
-    #: predictions are conditioned on the client's training data, which a batch then has beside it
-    #: (:attr:`hierfl.data.batch.Batch.given`)
+    #: predictions are conditioned on the client's training data, which a batch then has as
+    #: :attr:`hierfl.data.batch.Batch.given`
     conditions: ClassVar[bool] = False
 
     #: the values of ``Settings``; a method that declares some says so, so that a typing error is found:

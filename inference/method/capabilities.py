@@ -146,7 +146,7 @@ class EvaluatesPoints(Protocol):
     """A method whose round may ask about many points at once; see :func:`evaluated_points`."""
 
     def evaluated_points(self, shared: State) -> int:
-        """At how many points a round evaluates the likelihood of a client's rows.
+        """The number of points at which a round evaluates the likelihood of a client's rows.
 
         Args:
             shared: as broadcast.
@@ -276,7 +276,7 @@ def joint_posterior(method: object, fitted: Any) -> Any:
 
 
 def evaluated_points(method: object, shared: State) -> int:
-    """At how many points a round evaluates the likelihood of a client's rows; 1 by default."""
+    """The number of points at which a round evaluates the likelihood of a client's rows; 1 by default."""
     return method.evaluated_points(shared) if isinstance(method, EvaluatesPoints) else 1
 
 
@@ -286,7 +286,7 @@ def explored_points(method: object, shared: State) -> int:
 
 
 def most_explored(method: object) -> int | None:
-    """At how many points a whole fit explores, at most; None where the method's settings do not say it."""
+    """The largest number of points that a whole fit explores; None where the method's settings do not say it."""
     return method.most_explored if isinstance(method, BoundsExploration) else None
 
 

@@ -1,4 +1,4 @@
-"""Where every method starts from."""
+"""Initial weights, the same for every method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..state import State
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Where every method starts from with this network and seed, so that comparisons are of the methods alone.
+    """Initial weights of this network and seed, the same for every method: comparisons are of the methods alone.
 
     A network that is cut into encoder and base starts from other weights than the same in one piece.
 

@@ -15,7 +15,7 @@ from .learned_sd import with_learned_sd
 def of_options(
     options: Options, method: Method, federation: Federation, *, alone: bool = False, everyone: int = 0
 ) -> tuple[Method, Federation]:
-    """With a learned response sd, the end and the noise that the options and the network say.
+    """The method and federation with the learned response sd, the end and the noise of the options and the network.
 
     Args:
         options: of the fit.

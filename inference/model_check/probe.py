@@ -198,7 +198,7 @@ class Probe:
 
 
 def other_targets(batch: Batch) -> Tensor:
-    """For each example another one's target that differs, where there is one, (S, n)."""
+    """The target of another example that differs, for each example that has one, (S, n)."""
     targets = batch.y.flatten()
     differs = targets[None] != targets[:, None]
     return targets[differs.to(torch.uint8).argmax(1)].reshape(batch.y.shape)

@@ -38,7 +38,7 @@ ROUNDS = "rounds"
 
 
 def noise_shares(clients: int, *, masked: bool) -> int:
-    """Among how many clients the noise is divided.
+    """The number of clients among which the noise is divided.
 
     Under masks up to a third may drop out of a sum, and a third, or one, may tell the server their share: the others'
     shares are enough. Without masks all of them.
@@ -244,7 +244,7 @@ class ClippedChange:
 
     @property
     def sends_gradients(self) -> bool:
-        """As the rule."""
+        """Whether the rule sends gradients."""
         return self.rule.sends_gradients
 
     def form(self, old: Mapping[str, Tensor]) -> Form:

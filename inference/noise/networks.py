@@ -118,7 +118,7 @@ class Part:
         return self.steps[number - 1] if number <= len(self.steps) else 0
 
     def mechanism(self, patient_rows: int) -> Mechanism:
-        """For the accountant: a patient is in a sample where one of its rows is."""
+        """The part as a mechanism of the accountant: a patient is in a sample where one of its rows is."""
         rate = 1.0 if self.rate == 1 else -math.expm1(patient_rows * math.log1p(-self.rate))
         return Mechanism(self.name, 1.0, self.releases, rate, max(self.steps) * self.turns)
 

@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """As summary.json has it."""
+        """The plan as summary.json has it."""
         return {
             "level": self.level,
             "unit": UNIT[self.level],

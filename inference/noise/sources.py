@@ -1,4 +1,4 @@
-"""Where noise comes from: the operating system at a site, a key in a simulation.
+"""Sources of noise: the operating system at a site, a key in a simulation.
 
 Noise lies on a grid whose step is a power of two, 2^-20 of its standard deviation or less, and what it is added to is
 rounded to that grid first. So the bits of a released number say nothing that its value on the grid does not (Mironov,

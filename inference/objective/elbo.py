@@ -87,7 +87,7 @@ def elbo(
                 pass
             else:
                 total = total - sum_rows(scale_and_mask(kl, q.scale, q.mask), batch.num_clients)
-                # what the model's site counts more than the guide's (TraceMeanField_ELBO leaves it out)
+                # The excess of the model's scale over the guide's, which TraceMeanField_ELBO leaves out.
                 if isinstance(more := site.scale - q.scale, Tensor) or more:
                     total = total + sum_rows(
                         scale_and_mask(site.fn.log_prob(site.value), more, q.mask), batch.num_clients

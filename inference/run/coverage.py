@@ -56,7 +56,7 @@ class Coverage:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """For summary.json."""
+        """The coverages for summary.json."""
         return {f"{kind}_{self.split}_coverage90": value for kind, value in self.coverages.items()}
 
     @property

@@ -36,7 +36,7 @@ class LoadedRun(Run):
         self, draws: int | None = None, clients: int | str | Sequence[int | str] | None = None, *,
         float32: bool = False, limit: float = 100e6, observed: bool = True, rows: bool = True,
     ) -> Any:  # fmt: skip
-        """As :meth:`.result.Run.posterior`, from the draws that ``posterior.nc`` has.
+        """The posterior as of :meth:`.result.Run.posterior`, from the draws that ``posterior.nc`` has.
 
         Args:
             draws: of each chain together, at most as many as the file has; None for all.

@@ -41,7 +41,7 @@ class Pace:
         return many * evaluated + (total - done - many) * plain
 
     def words(self, done: int, total: int, now: datetime | None = None) -> str:
-        """When a fit ends; empty where that is not known, or has come.
+        """The time at which a fit ends, in words; empty where it is unknown or has passed.
 
         Args:
             done, total: rounds.

@@ -29,7 +29,7 @@ def identity_of(method: Method, options: Options) -> dict[str, Any]:
 
 
 def numbers_of(options: Options) -> str:
-    """In what numbers a fit is computed."""
+    """The number format in which a fit is computed."""
     return str(options.dtype) + ("" if options.precision == "full" else f", {options.precision}")
 
 

@@ -234,8 +234,8 @@ class Run(Predicting, ClientModules):
             clients: only this one or these, by name or place; None for all.
             float32: half the size where the fit is in double precision (tables).
             limit: bytes, about, that the default number of draws must not exceed.
-            observed: whether to hold the training data's responses; without them there is no observed_data. (What
-                log_likelihood and posterior_predictive say of them stays.)
+            observed: whether to hold the training data's responses; without them there is no observed_data, but
+                log_likelihood and posterior_predictive stay.
             rows: whether to hold what has an entry for each training row; without there are none of observed_data,
                 log_likelihood and posterior_predictive. The attribute ``rows`` says what is there.
 

@@ -20,7 +20,7 @@ LEAST_POINTS, WINDOW_SHARE = 6, 0.5
 WHOLE_ERRORS, HALF_ERRORS = 3.0, 1.5
 #: a smaller change is of no use: of a fraction, and of another metric relative to its size
 LEAST_FRACTION, LEAST_RELATIVE = 0.005, 0.01
-#: validation examples more that must be right, net: one of so many is chance (two standard errors of a Poisson count)
+#: validation examples more that must be right, net: one of so many is chance, by two standard errors of a Poisson count
 LEAST_EXAMPLES = 4
 #: what a fit is judged by, and which way is better
 JUDGED = {"pm_accuracy": 1.0, "pm_rmse": -1.0}
@@ -49,7 +49,7 @@ class Trend:
 
     @property
     def words(self) -> str:
-        """For a line on the screen."""
+        """The trend in words, for a line on the screen."""
         way = "rising" if JUDGED[self.metric] > 0 else "falling"
         return f"{self.split} {f'still {way}' if self.kind == 'rising' else 'flat'}"
 
@@ -60,7 +60,7 @@ def trend_of(rows: Sequence[Mapping[str, Any]], examples: int | None = None, unt
     Args:
         rows: evaluations, as of :attr:`~hierfl.inference.run.result.Run.evaluations`.
         examples: of all clients' validation data, where their number is known.
-        until: the last round that counts; None for all. (Final chains make another kind of prediction.)
+        until: the last round that counts; None for all. Final chains make another kind of prediction.
 
     Returns:
         None where there are too few evaluations on validation or training data.

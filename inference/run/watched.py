@@ -50,7 +50,7 @@ class Watched:
 
     @classmethod
     def from_watch(cls, watch: Watch, ids: Sequence[str]) -> Watched | None:
-        """At the end of a fit, or so far; None where single messages are not seen."""
+        """The findings at the end of a fit, or so far; None where single messages are not seen."""
         if not watch.members:
             return None
         names = [JOINED.join(ids[j] for j in row) for row in watch.members]

@@ -71,7 +71,7 @@ class Explored:
         return int(self.rounds)
 
     def drawn(self, centre: Tensor, root: Tensor, num_normal: int, seed: int) -> Explored:
-        """With the next round's points: centre (k,), root (k, k) a factor of the covariance, heavy numbers first.
+        """Adds the next round's points: centre (k,), root (k, k) a factor of the covariance, heavy numbers first.
 
         Args:
             centre, root: of the density.
@@ -97,7 +97,7 @@ class Explored:
         return self.points[(self.done - 1) * self.each : self.done * self.each]
 
     def with_heights(self, heights: Tensor) -> Explored:
-        """With what is found at :attr:`asked`, (M,)."""
+        """Adds the heights at :attr:`asked`, (M,)."""
         all_heights = self.heights.clone()
         all_heights[(self.done - 1) * self.each : self.done * self.each] = torch.where(
             heights.isfinite(), heights, NO_HEIGHT

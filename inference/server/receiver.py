@@ -1,4 +1,4 @@
-"""Where single messages arrive: each is checked, and the valid ones are added up."""
+"""The receiver of single messages: each is checked, and the valid ones are added up."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Receiver:
         Args:
             messages: {group: {key: (S, *shape)}}, one row per client, as sent.
             clients: whose they are. Rows of clients that do not exist, and all but the first of a client in a round,
-                are rejected. (A message that cannot be read is no client's first.)
+                are rejected. A message that cannot be read is no client's first.
             healthy: (S,), False where the client itself reports that its computation failed; None for all well.
 
         Returns:

@@ -74,7 +74,7 @@ class Climb:
 
     @classmethod
     def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Self:
-        """Before the first round."""
+        """The state before the first round."""
         unit = mean.new_ones(())
         least = NO_BOUND * unit
         zero = torch.zeros_like(mean)
@@ -120,7 +120,7 @@ class Climb:
     # ------------------------------------------------------------------------------------------------------------------
 
     def after(self, bound: Tensor, gradient: Tensor, curvature: Any, *, exact: bool, numbers: float) -> Self:
-        """With what was found at :meth:`guide`.
+        """Updates the state with the bound and its derivatives at :meth:`guide`.
 
         Args:
             bound: there, ().
@@ -159,7 +159,7 @@ class Climb:
         )  # fmt: skip
 
     def damped(self, gradient: Tensor, curvature: Any, share: float = HALF) -> Self:
-        """After a round in which a client is missing: the bound is unknown, and a share of the step is taken.
+        """Takes a share of the step after a round in which a client is missing: the bound is unknown.
 
         Args:
             gradient, curvature: b and A of (1), at :meth:`guide`.

@@ -156,7 +156,7 @@ def corrected_sum(share: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def whole_sets(inner: int, sets: int) -> int:
-    """At least so many draws: equal sets of pairs."""
+    """Rounds a number of draws up to equal sets of pairs."""
     return -(-inner // (2 * sets)) * 2 * sets
 
 

@@ -7,7 +7,7 @@ Points of a client (``pyro.param`` within its plate) are numbers w_j of v_j that
 The bound E_q[log p(y_j, u_j | x, w_j(x))] + H[q(u_j | x)] is highest where w_j(x) follows the maximum of the client's
 likelihood to first order: then C = Lambda^-1 H_vx as for latents, Lambda = -H_vv of both. So the precision of x that
 the client sends has them profiled out, A_j = -(H_xx - H_xv H_vv^-1 H_vx), and what a point does not know of itself
-widens the globals. (A value that stays while x moves would leave A_j too large by H_xw H_ww^-1 H_wx.)
+widens the globals. A value that stays while x moves would leave A_j too large by H_xw H_ww^-1 H_wx.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Conditional:
         )
 
     def halfway(self, other: Conditional) -> Conditional:
-        """Between this and the other."""
+        """The mean of this guide's numbers and the other's."""
         return replace(self, **{k: (a + b) / 2 for k, (a, b) in self._pairs(other).items()})
 
     def some(self, first: int, last: int) -> Conditional:

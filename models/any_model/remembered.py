@@ -131,7 +131,7 @@ class Remembered:
         return {f"counted.{name}": getattr(self, name) for name in COUNTED}
 
     def after(self, total: State, curvature: Iterable[str]) -> Remembered:
-        """With the changes of a round, summed over who has reported; ``curvature`` names fields as in :func:`sent`."""
+        """Adds the changes of a round, summed over who has reported; ``curvature`` names fields as in :func:`sent`."""
         return replace(
             self,
             clients=self.clients + total["joined"],
@@ -140,7 +140,7 @@ class Remembered:
         )
 
     def waited(self, reported: float, *, converged: bool) -> Remembered:
-        """After a step in a round of so many reports."""
+        """Counts the reports of a round in which the step was short; any other step sets the count to zero."""
         return replace(self, quiet=self.quiet + reported if converged else torch.zeros_like(self.quiet))
 
     def all_reported(self, clients: int) -> bool:

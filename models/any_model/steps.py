@@ -66,7 +66,7 @@ class AtSites:
 
     @classmethod
     def for_chunk(cls, method: GaussianModel, chunk: ClientChunk) -> Self:
-        """As the rows of a plate see it."""
+        """The clients of a chunk, with data, guide and noise."""
         at = cls.undrawn(method, chunk)
         e, d = cls.drawn(method, chunk, at.mean)
         return replace(at, moved=method.family.moved(e, chunk.shared[PRECISION]), noise=d)
@@ -119,7 +119,7 @@ class AtSites:
         return log_joints(self.clients, x, self.guide.draws(self.moved, self.noise)).mean(0) + self.guide.entropy
 
     def stepped(self) -> Self:
-        """After one Newton step of the clients' part. A client whose bound has fallen halves its step."""
+        """Takes one Newton step of the clients' part. A client whose bound has fallen halves its step."""
         before = self.guide
         if not before.mean.shape[-1]:
             return self
@@ -137,7 +137,7 @@ class AtSites:
         return replace(at, guide=at.guide.where((at.bound >= least) | ~least.isfinite(), before))
 
     def further(self, before: Conditional, expected: OwnMoments, shortened: Tensor, bound: Tensor) -> Self:
-        """With the means of clients that were held back as far as the bound rises: all the way, or twice as far, ...
+        """Moves the means of clients whose step was cut as far as the bound rises: all the way, or twice as far, ...
 
         Far from a client's data the curvature gives short standard deviations: the mean is many of them away.
 
@@ -163,7 +163,7 @@ class AtSites:
         return at
 
     def centred(self) -> Self:
-        """With the centring that suits what the data say of each latent, and the guide in those numbers.
+        """Chooses each latent's centring by what the data say of it, and turns the guide into those numbers.
 
         Of u ~ N(loc, scale^2) whose data have the precision k, globals and the number v that is given decouple at
         c = k / (k + scale^-2) (Papaspiliopoulos, Roberts and Skoeld, 2003): one less the ratio of the conditional
@@ -184,7 +184,7 @@ class AtSites:
         return replace(self, clients=replace(self.clients, centring=new), guide=at.guide.where(risen, guide))
 
     def recentred(self, new: Tensor) -> Self:
-        """With another centring (S, q), and the guide in those numbers, to first order around its mean."""
+        """Changes the centring (S, q), and the guide with it, to first order around its mean."""
         guide = self.guide
         mean, by_x, by_v = self.clients.recentred(self.mean.expand(len(new), -1), guide.mean, new)
         made = replace(guide, mean=mean, slope=by_x + by_v @ guide.slope, root=by_v @ guide.root)
@@ -225,7 +225,7 @@ class FitConditional:
         return (*OWN, *KEPT, OWN_ACCEPTED, OWN_SENT)
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """While the guide climbs, from the clients' part at the last guide that was kept."""
+        """Fits the clients' part from the last guide that was kept, while the guide climbs."""
         stage = Phase(int(chunk.shared[PHASE]))
         if stage > Phase.FINE:
             return chunk
@@ -242,7 +242,7 @@ class FitConditional:
 
 
 def kept(chunk: ClientChunk) -> ClientChunk:
-    """With the clients' part at the round's start. Where the guide was taken back, theirs is taken back, too."""
+    """Resets the clients' part to the round's start. Where the guide was taken back, theirs is taken back, too."""
     accepted, number = chunk.values[OWN_ACCEPTED], chunk.shared[ACCEPTED]
     newer = accepted < number
     own = {}

@@ -19,12 +19,12 @@ COLUMNS = ("round", "phase", "bound", "moved", "worth")
 
 
 def no_trace() -> Tensor:
-    """Before the first round, (LAST, 5): the round is 0 where there is none."""
+    """The trace before the first round, (LAST, 5): the round is 0 where there is none."""
     return torch.zeros(LAST, len(COLUMNS))
 
 
 def traced(trace: Tensor, stage: Phase, round_: int, *, bound: Tensor, moved: float, worth: Tensor) -> Tensor:
-    """With one round more, without the oldest.
+    """Appends a round to the trace, and drops the oldest.
 
     Args:
         trace: (LAST, 5).

@@ -72,7 +72,7 @@ class Verdict:
 
     @property
     def values(self) -> Tensor:
-        """As one shared value, (12,)."""
+        """The verdict as one shared value, (12,)."""
         return torch.tensor([getattr(self, f.name) for f in fields(self)], dtype=torch.float64)
 
     def next_inner(self, noise: float, *, last: bool) -> float:

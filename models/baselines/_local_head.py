@@ -70,7 +70,7 @@ class SharedBase(LocalHead):
 
     @dataclass(frozen=True)
     class Settings(LocalHead.Settings):
-        """Where something is shared, the server may average over rounds as well."""
+        """Settings of a method with shared values, which the server may average over rounds as well."""
 
         server_lr: float = server_step()
 
@@ -98,7 +98,7 @@ class OwnHead(SharedBase):
 
     @dataclass(frozen=True)
     class Settings(SharedBase.Settings):
-        """With the client's own copy, or the average."""
+        """Settings of the base with which a client predicts."""
 
         predict_with: Literal["own", "average"] = setting(
             "own", "the base that a client predicts with: its own, as it was just trained | the average that it gets"

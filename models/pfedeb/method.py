@@ -17,7 +17,6 @@ by gradient on the mean log likelihood. Clients that take part send these, and n
     S = (sum A_j + A_0)^-1,     m <- m + S (sum u_j - A_0 m),      A_0 = diag(s_w)^-2
     d l / d log rho_b = sum_j |E[w_j | m] - m|_b^2 / rho_b^2 - sum_j tr_b(H_j P_j^-1) + rho_b^2 sum_j tr_b(A_j S A_j)
 
-
 Predictions draw log rho, then w, then w_j given w: a client's own data are counted once.
 """
 
@@ -95,12 +94,13 @@ class PFedEB(Method):
         net, s = self.network, self.settings
         p = flat(net.head.d)
         if s.prior == "hierarchical":
-            scale = self.of_numbers(param("w.log_scale"))
-            w = sample("w", Normal(0.0 * scale, scale).to_event(1))
+            s_w = self.of_numbers(param("w.log_scale"))  # (d,)
+            w = sample("w", Normal(0.0 * s_w, s_w).to_event(1))
         elif s.prior == "fixed":
             w = sample("w", flat(net.head.d))
         if s.prior != "flat":
-            p = Normal(w, self.of_numbers(param(self.log_rho))).to_event(1)
+            rho = self.of_numbers(param(self.log_rho))  # (d,), or (S, 1, d) where spreads are the clients' own
+            p = Normal(w, rho).to_event(1)
         with clients(batch):
             w_j = sample("w_j", p)  # (K, S, 1, d)
             with data(batch):

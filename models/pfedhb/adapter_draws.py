@@ -47,7 +47,7 @@ class Normals:
 
     @classmethod
     def prior(cls, like: Tensor) -> Normals:
-        """As many rows of as many numbers as these (M, S, d)."""
+        """Standard normals, one for each row of (M, S, d)."""
         rows, d = like.shape[1:]
         identity = torch.eye(d).to(like).expand(rows, d, d)
         return cls(like.new_zeros((rows, d)), identity, like.new_ones(len(WIDTHS)))
@@ -61,7 +61,7 @@ class Normals:
         return cls(mode.b / tau, root, tau.new_tensor(WIDTHS))
 
     def fit(self, z: Tensor, weights: Tensor, rows: Tensor) -> Normals:
-        """In some rows (S,), with mean and covariance of draws z (M, S, d) with weights (M, S)."""
+        """Fits some rows (S,) by mean and covariance of draws z (M, S, d) with weights (M, S)."""
         mean = (weights[..., None] * z).sum(0)
         centred = (z - mean).transpose(0, 1)
         covariance = centred.mT @ (weights.mT[..., None] * centred)
@@ -102,7 +102,7 @@ class Draws:
 
     @classmethod
     def draw(cls, likelihood: Likelihood, normals: Normals, e: Tensor) -> Draws:
-        """For standard normals e (M, S, d)."""
+        """Draws by the normals from standard normals e (M, S, d)."""
         z, log_density = normals.drawn(e)
         squares = 0.5 * z.square().sum(-1)
         log_likelihood = (likelihood.heights(z * likelihood.tau) + squares).nan_to_num(NEVER, neginf=NEVER)
@@ -156,7 +156,7 @@ class Posterior:
     def temper(
         cls, likelihood: Likelihood, noise: Callable[[str, int], Tensor], many: int, last: int, start: Normals | None
     ) -> Posterior:
-        """By steps that raise the temperature. What a row does depends on no other row.
+        """Draws by steps that raise the temperature's inverse t to 1. What a row does depends on no other row.
 
         Args:
             likelihood: of the rows, with their tau.

@@ -15,7 +15,7 @@ HALVINGS, ARRIVED = 8, 1e-14
 
 @dataclass(frozen=True)
 class Mode:
-    """Where Newton's steps of some rows lead.
+    """The modes of some rows, by Newton's steps.
 
     Attributes:
         b: B, (S, d).
@@ -29,7 +29,7 @@ class Mode:
 
     @classmethod
     def climb(cls, likelihood: Likelihood, b: Tensor, steps: int, rounding: float, again: bool = False) -> Mode:
-        """By steps with a line search.
+        """Climbs by Newton's steps with a line search.
 
         Args:
             likelihood: of the rows.

@@ -170,7 +170,7 @@ class Predictor:
 
     @classmethod
     def for_chunk(cls, chunk: ClientChunk, features: Features) -> Predictor:
-        """Given the centre of the other latents, v at zero."""
+        """The predictor given the centre of the other latents, v at zero."""
         method, batch, view = chunk.method, chunk.batch(), chunk.view
         centre = {k: site.value for k, site in guide_latents(method, batch, view, None).items()}
         with Restrict(view):

@@ -5,13 +5,13 @@ A method of this project. One network for all, and for each kind of difference b
     w, theta      ~ flat                                               f = w^T h_theta, of the pooled data: FedAvg's
     |A_j|         ~ kappa,   pi_j | A_j ~ Dirichlet(beta C m, A_j)     which classes client j has, and how often
     w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
-    s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       scales and shifts of its features
-    B_j           ~ spike at the identity, Dirichlet rows around it    what its labels mean (:mod:`.confusion`)
-    m_j, log s_j  ~ N(nu, tau^2), N(mu, omega^2)                       location and scale of its responses
-    B_jl          ~ N(0, tau_l^2)                                      its layers: W_l + B_jl A_l (:mod:`.adapters`)
+    s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       v_j: scales and shifts of its features
+    B_j           ~ spike at the identity, Dirichlet rows around it    b_j: what its labels mean (:mod:`.confusion`)
+    m_j, log s_j  ~ N(nu, tau^2), N(mu, omega^2)                       o_j: location and scale of its responses
+    B_jl          ~ N(0, tau_l^2)                                      a_j: layers W_l + B_jl A_l (:mod:`.adapters`)
     y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
-                                                                       m pooled shares of the classes
-    y_ij | x_ij   ~ N(w_j^T h + m_j, (sigma s_j)^2)                    of a regression (:mod:`.outcome`)
+        with B_j the logit of y is log m_y sum_k B_j[y, k] p_k / m_k, pi_j apart             m: pooled shares of classes
+    y_ij | x_ij   ~ N(w_j^T h + u m_j, (sigma s_j)^2)                  of a regression, u its unit (:mod:`.outcome`)
 
 Where p(x | y) is the same for all clients, f says p(y | x) of the pooled data, and log pi_j - log m turns that into
 p(y | x) at client j. A label says how often its class comes, and the network what it looks like: given its counts a
@@ -182,7 +182,7 @@ class PFedHB(FedAvg):
                     h = self.adapters.features(net.base, batch.x, a_j)
                 else:
                     h = net.base(batch.x)
-                f = net.head(w_j, h)
+                f = net.head(w_j, h)  # ([K,] S, n, C)
                 if self.features and v_j is not None:
                     f = f + self.entered("features", self.features.added(w, h, v_j))
                 if b_j is not None:

@@ -50,7 +50,7 @@ class Outcome:
 
     @classmethod
     def for_network(cls, network: Architecture, draws: int) -> Outcome:
-        """For a regression's network.
+        """The outcome of a regression's network.
 
         Raises:
             UserError: where every client learns a standard deviation of its own.

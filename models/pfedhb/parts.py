@@ -113,11 +113,11 @@ class Judge:
         return (densities - densities[0]).mT
 
     def density(self, scale: float, moved: bool, asked: str = "", expected: bool = False) -> Tensor:
-        """At outputs that are multiplied by ``scale``, but for the shares' offset, (S,)."""
+        """The log density at outputs that are multiplied by ``scale``, but for the shares' offset, (S,)."""
         return self.densities((scale,), moved, asked, expected)[0]
 
     def densities(self, scales: Sequence[float], moved: bool, asked: str = "", expected: bool = False) -> Tensor:
-        """At each of some scales, (G, S); with ``expected`` at the population's mean confusion or adapters."""
+        """Log densities at some scales, (G, S); with ``expected`` at the population's mean confusion or adapters."""
         off = torch.where(self.has("shares") | (asked == "shares"), self.offset, 0.0)
         outputs = self.outputs(asked, moved, expected)  # ([K,] S, n, C)
         by = torch.tensor(scales).to(outputs).view(-1, *[1] * outputs.dim())

@@ -32,7 +32,7 @@ class ResponseJudge(Judge):
         return torch.where(self.has(part), 0.0, self.density(scale, moved, part) - before)
 
     def densities(self, scales: Sequence[float], moved: bool, asked: str = "", expected: bool = False) -> Tensor:
-        """At each of some scales, (G, S); with ``expected`` at the population's mean shift or adapters."""
+        """Log densities at some scales, (G, S); with ``expected`` at the population's mean shift or adapters."""
         fn = self.at(asked, moved, expected)  # ([K,] S, n)
         by = torch.tensor(scales).to(fn.loc).view(-1, *[1] * fn.loc.dim())
         log_p = Normal(fn.loc, fn.scale / by, validate_args=False).log_prob(self.batch.y)  # (G, [K,] S, n)

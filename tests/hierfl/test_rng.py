@@ -12,7 +12,7 @@ from scipy import stats
 from hierfl import philox
 from hierfl.rng import ClientNoise, client_keys, normals, permutation, permutations, uniforms
 
-#: counter, key and words of Philox4x32-10, as the authors publish them (Random123, kat_vectors)
+#: counter, key and words of Philox4x32-10, as the authors publish them in Random123's kat_vectors
 KNOWN = [
     ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]),
     ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]),

@@ -135,7 +135,7 @@ def test_clients_draws_have_the_cavitys_covariance():
     away = (draws - draws.mean(1, keepdim=True)).movedim(0, 1)
     found = torch.einsum("kja,kjb->jab", away, away) / len(away)
     sd = covariance.diagonal(dim1=1, dim2=2).sqrt()
-    # (10,000 pairs: standard errors of 0.7 to 1 % of the product of two standard deviations)
+    # 10,000 pairs have standard errors of 0.7 to 1 % of the product of two standard deviations.
     assert ((found - covariance).abs() / (sd[:, :, None] * sd[:, None])).max() < 0.05
 
 

@@ -44,7 +44,7 @@ def test_leave_one_out_is_the_exact_one_with_everything_fitted_anew(rho):
     k = elpd_value(found, "pareto_k").values
     good, off = k < 0.7, elpd_value(found, "elpd_i").values - exact
     assert good.mean() >= 0.9
-    # (16,000 draws: errors of some 0.01 an example, and of 0.1 where k nears its limit)
+    # 16,000 draws have errors of some 0.01 an example, and of 0.1 where k nears its limit.
     assert np.median(np.abs(off)) < 0.02
     assert np.abs(off)[good].max() < 0.2
     assert abs(off[good].sum()) < 0.6

@@ -104,7 +104,7 @@ def test_a_linear_bases_posterior(fed: Federation) -> None:
         mean, square = (weights * far).sum(0), (weights * far.square()).sum(0)
         score, laplace = square.sum() / tau**2 - d, (b / tau).square().sum() - shrunk.trace()
         corrections.append(float(score - laplace))
-        torch.testing.assert_close(chunk.values["a_j/score"][row, 0, 0], score, atol=0.2, rtol=0)  # (four errors)
+        torch.testing.assert_close(chunk.values["a_j/score"][row, 0, 0], score, atol=0.2, rtol=0)  # four errors
         drawn = chunk.values["a_j_draws"][row, 0, 0]
         torch.testing.assert_close(drawn.mean(0), mean, atol=0.03, rtol=0)
         torch.testing.assert_close(drawn.std(0), (square - mean.square()).sqrt(), atol=0.03, rtol=0)
@@ -218,7 +218,7 @@ def test_tau_is_the_maximum_of_the_marginal_likelihood(monkeypatch: pytest.Monke
         for j, residual in designs:
             covariance = 0.25 * torch.eye(len(j)) + math.exp(2 * log_tau) * j @ j.T
             said -= 0.5 * float(torch.logdet(covariance) + residual @ torch.linalg.solve(covariance, residual))
-        return said - 0.5 * math.exp(2 * log_tau) / 100  # (the half-normal prior of scale 10)
+        return said - 0.5 * math.exp(2 * log_tau) / 100  # the half-normal prior of scale 10
 
     low, high = -3.0, 2.0
     for _ in range(60):

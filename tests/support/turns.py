@@ -32,7 +32,7 @@ def worker(setting: str) -> None:
             continue
         if hasattr(module, choose):
             break
-    from hierfl.experiments import cli  # noqa: F401  (so that both are alike in what is imported)
+    from hierfl.experiments import cli  # noqa: F401  # both processes import the same
 
     fit = module.prepare(getattr(module, choose)(setting))
     print(json.dumps({"ready": module.__file__}), flush=True)

@@ -38,7 +38,7 @@ def alternating_loop(work: Work[FedRep]) -> State:
 
 
 def alternating_dataloader_loop(work: Work[FedRep]) -> State:
-    """As public code does it: a DataLoader per client, features at each step, the whole network in every graph."""
+    """Trains as public code does: a DataLoader per client, features at each step, the whole network in every graph."""
     s, results = work.method.settings, []
     for j in range(work.clients):
         base = work.module(work.method.network.base)

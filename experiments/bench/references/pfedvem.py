@@ -61,7 +61,7 @@ def tensor_loop(work: Work[PFedVEM]) -> State:
 
 
 def dataloader_loop(work: Work[PFedVEM]) -> State:
-    """As public code does it: a DataLoader per client, which every epoch reads; features in each head epoch; one
+    """Trains as public code does: a DataLoader per client, which every epoch reads; features in each head epoch; one
     particle after the other; weight and bias apart.
     """
     s, results = work.method.settings, []

@@ -28,7 +28,7 @@ class Slot:
 
     @property
     def text(self) -> str:
-        """In one line."""
+        """The slot as one line."""
         return f"{self.kind} {self.round} {self.what}".rstrip()
 
     @property

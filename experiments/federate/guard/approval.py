@@ -91,5 +91,5 @@ class Approval:
 
 
 def path_of(home: Path, study: str) -> Path:
-    """Where the approval of a study is."""
+    """The path of a study's approval."""
     return home / APPROVALS / f"{study}.toml"

@@ -132,7 +132,7 @@ class Policy:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], path: Path) -> Policy:
-        """From what is in a file.
+        """Reads a policy from the table of a file.
 
         Args:
             table: of the file.
@@ -185,7 +185,7 @@ class Policy:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in entries.items()}
 
     def text(self) -> str:
-        """As the file has it, with a comment above each entry."""
+        """The text of the policy's file, with a comment above each entry."""
         parts = []
         for name, value in self.as_table().items():
             words = "".join(f"# {line}\n" for line in COMMENTS[name].splitlines())

@@ -74,7 +74,7 @@ def forget(home: Home, study: str, days: float | None, ledger: Ledger) -> list[F
 
 
 def when_ended(home: Home, folder: Path, ledger: Ledger) -> str | None:
-    """When a study ended for a site, by its own clock; None where it has not.
+    """The time at which a study ended for a site, by its own clock; None where it has not.
 
     Args:
         home: the site's own folder.

@@ -72,7 +72,7 @@ def study_entries(home: Home, folder: Path) -> dict[str, str]:
 
 @contextmanager
 def alone(folder: Path, study: str, client: str, ledger: Ledger) -> Iterator[None]:
-    """While no process answers for a site.
+    """Holds a site's locks, so that no process answers for it meanwhile.
 
     Raises:
         Busy: where one does.

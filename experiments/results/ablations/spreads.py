@@ -1,4 +1,4 @@
-"""Of pFedVEM's runs (folders): NLL, the spreads that it has learned, and on how many clients w rests.
+"""Spreads that pFedVEM's runs (folders) have learned, their NLL, and the number of clients on which w rests.
 
 python spreads.py pfedvem-fedpop-synthetic/hierarchical-*
 """

@@ -62,7 +62,7 @@ def fitted(folder: Path, name: str, settings: dict[str, Any], seed: int, split: 
 
 
 def nll(row: dict[str, Any]) -> float:
-    """By which settings are chosen: of predictions over draws, where a method has them."""
+    """The NLL by which settings are chosen: of predictions over draws, where a method has them."""
     return float(row.get("pm_draws_nll", row["pm_nll"]))
 
 

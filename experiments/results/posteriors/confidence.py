@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
+import hierfl  # noqa: F401  # imported first: tests/ has a folder hierfl as well
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 from support.simulated_heads import fitted, simulated

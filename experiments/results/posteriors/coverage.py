@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
+import hierfl  # noqa: F401  # imported first: tests/ has a folder hierfl as well
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 from support.simulated_heads import covered, fitted, mean_field, simulated

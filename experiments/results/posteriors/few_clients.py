@@ -24,7 +24,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
+import hierfl  # noqa: F401  # imported first: tests/ has a folder hierfl as well
 from hierfl.nn.head import LinearHead
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
+import hierfl  # noqa: F401  # imported first: tests/ has a folder hierfl as well
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 from support.simulated_heads import DRAWS, LARGE, SMALL, Truth, fitted, simulated
@@ -32,7 +32,7 @@ HOW: dict[str, object] = {"points": 16, "nodes": "off"}
 
 
 def shares(family: str, rho: float) -> dict[str, object]:
-    """Of k below 0.7."""
+    """Shares of rows with k below 0.7."""
     truth = simulated(family, rho, 0)
     result = loo(fitted(truth, 16, **({} if family == "gaussian" else HOW)).posterior(draws=DRAWS, observed=False))
     k = result["pareto_k"].values
@@ -55,7 +55,7 @@ def without(truth: Truth, client: int, place: int) -> Truth:
 
 
 def log_predictive(truth: Truth, run: Run, client: int, place: int) -> float:
-    """Of an example, by a client's draws."""
+    """The log predictive density of an example, by a client's draws."""
     x, y = truth.fed.examples(truth.fed.train[client])
     heads = run.personal["w_j_draws"][client].flatten(0, -2)
     logits = truth.net.head(heads[:, None, None], x[None, place : place + 1])[:, 0, 0]

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
+import hierfl  # noqa: F401  # imported first: tests/ has a folder hierfl as well
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 from support.head_chains import Agreement, beside_nuts
@@ -30,7 +30,7 @@ VARIANTS: dict[str, dict[str, object]] = {"laplace": {"points": 1}, "default": {
 
 
 def row(clients: list[Agreement]) -> dict[str, object]:
-    """Of clients of one size."""
+    """The row of clients of one size."""
     numbers: dict[str, object] = {}
     for name, before in (("directions", ""), ("logits", "logit_")):
         mean = np.abs(np.concatenate([getattr(agreement, f"{before}mean") for agreement in clients]))

@@ -6,7 +6,7 @@
 50 clients of 5 to 500 examples, heads drawn from the model (see tests/support/simulated_heads.py), s_w known, nine
 nodes of log rho; of "variational", "diagonal" and "kronecker", with 16 draws, log rho's posterior is Gaussian. A row is
 written as its fit ends; rows that are in OUT.csv are not computed again. The variant "importance" fits nothing: it is
-the maximum of the marginal likelihood by importance sampling. (With a Gaussian response all but "diagonal" are exact.)
+the maximum of the marginal likelihood by importance sampling. With a Gaussian response all but "diagonal" are exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-import hierfl  # noqa: F401 (before the tests' folder, where there is a folder of this name, too)
+import hierfl  # noqa: F401  # imported first: tests/ has a folder hierfl as well
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "tests"))
 from support.head_evidence import maximum

@@ -1,4 +1,4 @@
-"""Where spreads of heads end where only some of the clients report in a round: PFedHB and PFedEB.
+"""Final spreads of heads where only some of the clients report in a round: PFedHB and PFedEB.
 
     python -P experiments/results/posteriors/sampled_clients.py OUT.csv [--method pfedhb] [--data heads-mlp:16]
         [--participation 1 0.2 0.1] [--seeds 3] [--rounds 60] [--set NAME=VALUE ...]
@@ -29,7 +29,7 @@ from trained_starts import METHODS, TRAINED, made
 
 
 def row(method: str, data: str, seed: int, participation: float, rounds: int, more: dict[str, str]) -> dict[str, float]:
-    """Where one fit has led."""
+    """Fits once, and returns the spreads."""
     federation, network = made(data, seed)
     cls, name = METHODS[method]
     passed: list[tuple[float, float]] = []
@@ -48,7 +48,7 @@ def row(method: str, data: str, seed: int, participation: float, rounds: int, mo
             evaluate_every=10_000, progress=False,
         )  # fmt: skip
     late = [math.exp(log_rho) for log_rho, _ in passed[rounds // 2 :]]
-    # (a restart stays in the shared values of rounds without a step)
+    # The number of restarts stays in the shared values of rounds without a step.
     begun = sum(now > before for (_, before), (_, now) in pairwise(passed))
     return {"rho": round(late[-1], 3), "least": round(min(late), 3), "largest": round(max(late), 3), "restarts": begun}
 

@@ -1,4 +1,4 @@
-"""Where PFedEB's spreads end, and how draws predict, from four starts, the base held.
+"""Final spreads of PFedEB and its predictions by draws, from four starts, the base held.
 
     python experiments/results/posteriors/starts.py OUT.csv [--data digits] [--data-root DIR] [--rounds 60]
         [--starts 0.1 0.3 1 3] [--seeds 1]
@@ -94,7 +94,7 @@ def drawn(name: str, start: float, rounds: int, seed: int) -> Run:
 
 
 def row(run: Run) -> dict[str, float]:
-    """Where it has led."""
+    """The spreads and metrics of one run."""
     shared = run.shared
     rho, metrics = shared["w.log_rho"].exp().tolist(), run.metrics[run.metrics["split"] == "test"].iloc[-1]
     sd = torch.linalg.inv(shared["w.information"].double()).diagonal().sqrt().tolist()

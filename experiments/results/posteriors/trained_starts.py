@@ -1,4 +1,4 @@
-"""Where spreads of heads end from four starts, the base trained as shipped: PFedHB and PFedEB.
+"""Final spreads of heads from four starts, the base trained as shipped: PFedHB and PFedEB.
 
     python -P experiments/results/posteriors/trained_starts.py OUT.csv [--method pfedhb] [--data digits]
         [--starts 0.05 0.2 1 5] [--seeds 2] [--first-seed 0] [--rounds 30] [--set NAME=VALUE ...]
@@ -58,7 +58,7 @@ def made(data: str, seed: int) -> tuple[Federation, Any]:
 
 
 def row(method: str, data: str, seed: int, start: float, rounds: int, more: dict[str, str]) -> dict[str, float]:
-    """Where one fit has led."""
+    """Fits once, and returns spreads and metrics."""
     federation, network = made(data, seed)
     cls, name = METHODS[method]
     settings = {**TRAINED.get((method, data.split("-")[0]), {}), **more}

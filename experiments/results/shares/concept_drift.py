@@ -52,7 +52,7 @@ def drifted(case: str, seed: int) -> Federation:
 
 
 def rows(case: str, seed: int) -> pd.DataFrame:
-    """Of one run: its global model is FedAvg's."""
+    """The metrics of one run: its global model is FedAvg's."""
     fed = drifted(case, seed)
     method = PFedHB(architecture("mlp:64", fed), heads="off", lr=0.1, batch=10, epochs=2)
     run = fit(method, fed, rounds=ROUNDS, seed=seed, evaluate_every=ROUNDS, progress=False)

@@ -16,7 +16,7 @@ from hierfl.nn.networks.build import architecture
 
 
 def rows(seed: int, confusion: str) -> list[dict[str, object]]:
-    """Of one run: means over clients, at 20 draws, with their own test rows."""
+    """The metrics of one run: means over clients, at 20 draws, with their own test rows."""
     fed, found = drifted("permuted labels", seed), []
     method = PFedHB(architecture("mlp:64", fed), heads="off", lr=0.1, batch=10, epochs=2, confusion=confusion)
     run = fit(method, fed, rounds=ROUNDS, seed=seed, evaluate_every=ROUNDS, progress=False)

@@ -29,7 +29,7 @@ COLUMNS = ("method", "setting", "seed", "protocol", "predictions", "shares", "tr
 
 
 def rows(name: str, more: dict[str, str], seed: int) -> pd.DataFrame:
-    """Of one run. pFedHB's global model is FedAvg's, to the bit."""
+    """The metrics of one run. pFedHB's global model is FedAvg's, to the bit."""
     pool = registry.load("digits", Path("data"))
     fed = Federation.from_pool(pool, 20, "label-skew:5", validation=0.0, seed=seed)
     settings, _ = shipped_settings(name, "digits")

@@ -39,7 +39,7 @@ def federation(case: str, seed: int) -> tuple[Federation, int]:
 
 
 def row(case: str, confusion: str, rounds: int, seed: int) -> dict[str, object]:
-    """Of one run."""
+    """The metrics of one run."""
     fed, client = federation(case, seed)
     method = PFedHB(architecture("mlp:64", fed), heads="off", lr=0.1, batch=10, epochs=2, confusion=confusion)
     begun = time.process_time()

@@ -21,5 +21,5 @@ class GeneratedDataset:
     origin: str = ""
 
     def pool(self, name: str) -> PooledDataset:
-        """As a pool, which keeps how they were come by."""
+        """The examples as a pool, which records how they were generated."""
         return replace(make_pool(name, self.x_train, self.y_train, self.x_test, self.y_test), origin=self.origin)

@@ -61,7 +61,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where torchvision keeps a set, and how it is read and come by.
+    """Files of a torchvision data set: how they are read and downloaded.
 
     Attributes:
         read: root -> images.

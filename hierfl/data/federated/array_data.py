@@ -80,7 +80,7 @@ class ArrayData:
 
     @property
     def task(self) -> Task:
-        """By the number of classes."""
+        """The task that the number of classes implies."""
         return "classification" if self.classes else "regression"
 
     @property
@@ -157,7 +157,7 @@ class ArrayData:
         return architecture(self.network, made, noise, latent, head=self.head, weights=self.weights)
 
     def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
-        """As :meth:`model`: shapes do not depend on the sums."""
+        """The same as :meth:`model`, without sums: shapes do not depend on them."""
         return self.model([site.sums([]) for _ in range(self.steps)], latent)
 
     def own_network(self, network: Architecture, federation: Federation) -> Architecture:

@@ -200,7 +200,7 @@ class ColumnData:
         return architecture(self.network, made, noise, latent, head=self.head, weights=self.weights)
 
     def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
-        """As :meth:`model`: shapes do not depend on the sums."""
+        """The same as :meth:`model`, without sums: shapes do not depend on them."""
         return self.model([site.sums([])], latent)
 
     @property

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..formula.correlation import Correlation
     from ..formula.parsed import Formula
 
-#: transforms that remember a column's mean (and spread), which sums can say
+#: transforms that remember a column's mean, or also its spread, which sums can say
 MEAN_AND_SD = ("center", "scale", "standardize")
 #: transforms that remember more of the rows than sums can say
 OF_ALL_ROWS = ("bs", "cr", "cc", "tp", "poly")

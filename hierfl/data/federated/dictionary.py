@@ -144,7 +144,7 @@ class Dictionary:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], path: Path, spellings: Spellings | None = None) -> Dictionary:
-        """From a table of a toml file, {name: {kind = ..., levels = ...}}.
+        """Reads a dictionary from a table of a toml file, {name: {kind = ..., levels = ...}}.
 
         Args:
             table: of the file.

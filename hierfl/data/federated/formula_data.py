@@ -146,7 +146,7 @@ class FormulaData:
         return self._outline(reader), reader.columns_only()
 
     def own_network(self, network: Architecture, federation: Federation) -> Architecture:
-        """With as many groups inside as the site has."""
+        """The network with as many groups inside as the site has."""
         assert isinstance(network, Design)
         return network if network.inner is None else network.with_most(federation.about["reader"].places.most)
 

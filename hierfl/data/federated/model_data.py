@@ -113,7 +113,7 @@ class ModelData:
         return made, self.design
 
     def form_model(self, site: SiteData, latent: bool) -> tuple[Federation, Architecture]:
-        """As :meth:`model`: nothing depends on sums."""
+        """The same as :meth:`model`: nothing depends on sums."""
         return self.model([], latent)
 
     @property

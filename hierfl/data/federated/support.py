@@ -1,4 +1,6 @@
-"""At how many sites a part of the data occurs: a sum to which fewer than three sites add shows what one of them has.
+"""Support: the number of sites at which a part of the data occurs.
+
+A sum to which fewer than three sites add shows what one of them has.
 
 Parts are levels, fixed and random columns, groups of sites, and classes. They are counted before any other sum.
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: what an argument may be: an expression of columns, a number, a whole number, True or False, a level of a category
-#: (text, a number, True or False), or a contrast
+#: what an argument may be: an expression of columns, a number, a whole number, True or False, a level of a category,
+#: which is text, a number, True or False, or a contrast
 VALUE, NUMBER, INTEGER, FLAG, LEVEL, CONTRAST = "value", "number", "whole number", "True or False", "level", "contrast"
 #: lists, [...] or c(...): of levels, of numbers
 LEVELS, NUMBERS = "levels", "numbers"

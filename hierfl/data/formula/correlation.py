@@ -50,7 +50,7 @@ class Correlation:
 
     @classmethod
     def parse(cls, text: str) -> Correlation | None:
-        """As it is written; None for nothing.
+        """Reads a correlation from its text; None for an empty one.
 
         Raises:
             UserError: for what is no such correlation.
@@ -182,6 +182,6 @@ class Correlation:
         return {**numbers, TIME: times}
 
     def sized(self, series: np.ndarray) -> Correlation:
-        """With the most rows that a series has, where that is not said."""
+        """The correlation with the number of rows of the longest series, where none was given."""
         most = self.most or int(np.bincount(series.astype(int)).max())
         return replace(self, most=most) if self.kind == "cs" else self

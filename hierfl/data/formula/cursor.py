@@ -1,4 +1,4 @@
-"""Where in its tokens a formula is read."""
+"""A cursor over the tokens of a formula."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def reference_levels(
 
 
 def reference_line(references: Mapping[str, str]) -> str:
-    """In words: "reference levels: arm A, sex f"; empty where there are none."""
+    """The reference levels in words, "reference levels: arm A, sex f"; empty where there are none."""
     if len(references) == 1:
         ((name, level),) = references.items()
         return f"{name}: reference level {level}"
@@ -61,7 +61,7 @@ def levels_of(reader: Reader) -> dict[str, list[Any]]:
 
 
 def references_of(facts: Mapping[str, Any], columns: Collection[str]) -> dict[str, str]:
-    """As :func:`reference_levels`, of a fit.
+    """The reference levels of a fit; see :func:`reference_levels`.
 
     Args:
         about: of its federation.

@@ -34,7 +34,7 @@ class Token:
 
     @property
     def shown(self) -> str:
-        """As a message shows it."""
+        """The token's text in a message."""
         return repr(self.text) if self.text else "its end"
 
 

@@ -10,7 +10,7 @@ from ..pool import PooledDataset
 from .cells import labels_of, refilled
 from .registry import Index, Parts, split
 
-#: training examples of small clients (one or the other, at random), and of the others
+#: training examples of small clients, one or the other at random, and of the others
 SMALL, LARGE = (5, 10), 25
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..pool import PooledDataset
 
 Index = np.ndarray
-Parts = tuple[list[Index], list[Index]]  # each client's training and test indices into the pool (train, then test)
+Parts = tuple[list[Index], list[Index]]  # a client's training and test indices into the pool, train before test
 Make = TypeVar("Make", bound=Callable[..., Parts])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-#: entries of a file that are missing values (those of pandas)
+#: entries of a file that are missing values: those of pandas
 MISSING = frozenset(
     ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
      "NULL", "NaN", "None", "n/a", "nan", "null")

@@ -99,7 +99,7 @@ class Reading:
         return {*self.order, *self.reference} | {name for name, kind in self.types.items() if kind == "category"}
 
     def as_table(self) -> dict[str, Any]:
-        """As a toml file has it; what is not said is left out."""
+        """The options as a table of a toml file; those that are not set are left out."""
         declared: dict[str, Any] = {
             name: getattr(self, name) for name in ("sep", "decimal", "thousands", "encoding", "sheet")
         }

@@ -53,7 +53,7 @@ class LayerKind:
     rises: Callable[[Any], bool] = _never
 
 
-#: by exact type (a subclass may do something else)
+#: by exact type: a subclass may do something else
 LAYERS: dict[type[nn.Module], LayerKind] = {}
 
 

@@ -27,7 +27,7 @@ def architecture(
 
     With latent features the network is cut at its last convolution, or its last hidden layer where it has none. That
     layer gives twice as many numbers, z's mean and log variance, without its batch norm; what follows it, its ReLU
-    first, becomes the base network. (The network without latent features is the limit of no variance.)
+    first, becomes the base network. The network without latent features is the limit of no variance.
 
     Args:
         spec: one of :data:`~hierfl.nn.networks.registry.NETWORKS`. pFedVEM's are mlp:100 (Fashion-MNIST),

@@ -17,7 +17,7 @@ from .registry import network
     images=True, options=("dropout", "leaky"),
 )  # fmt: skip
 def cnn(event: torch.Size, widths: Sequence[list[int]], relu: Callable[[], nn.Module], drop: float) -> nn.Sequential:
-    """As pFedVEM's on CIFAR-10."""
+    """Builds the network of pFedVEM's CIFAR-10 experiments."""
     layers: list[nn.Module] = []
     for below, above in itertools.pairwise([event[0], *widths[0]]):
         layers += [nn.Conv2d(below, above, 5), relu(), nn.MaxPool2d(2)]
@@ -31,7 +31,7 @@ def cnn(event: torch.Size, widths: Sequence[list[int]], relu: Callable[[], nn.Mo
 def convnet(
     event: torch.Size, widths: Sequence[list[int]], relu: Callable[[], nn.Module], drop: float
 ) -> nn.Sequential:
-    """As pFedVEM's on CIFAR-100 and SUN397."""
+    """Builds the network of pFedVEM's CIFAR-100 and SUN397 experiments."""
     layers: list[nn.Module] = []
     for k, (below, above) in enumerate(itertools.pairwise([event[0], *widths[0]]), start=1):
         layers += [nn.Conv2d(below, above, 3, padding=1), relu()]
@@ -46,7 +46,7 @@ def convnet(
     images=True, options=("leaky",),
 )  # fmt: skip
 def bncnn(event: torch.Size, widths: Sequence[list[int]], relu: Callable[[], nn.Module], drop: float) -> nn.Sequential:
-    """As pFedV's on Digit-Five."""
+    """Builds the network of pFedV's Digit-Five experiments."""
     layers: list[nn.Module] = []
     for k, (below, above) in enumerate(itertools.pairwise([event[0], *widths[0]]), start=1):
         layers += [nn.Conv2d(below, above, 5, padding=2), nn.BatchNorm2d(above), relu()]

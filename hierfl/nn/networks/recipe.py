@@ -52,7 +52,7 @@ class Head:
 
     @classmethod
     def parse(cls, text: str) -> Head:
-        """As it is written.
+        """Reads a head from its text.
 
         Raises:
             UserError: for another text.
@@ -84,12 +84,12 @@ class Recipe:
     head: str = "linear"
 
     def as_json(self) -> dict[str, Any]:
-        """For a run's folder."""
+        """The recipe as the json of a run folder."""
         return {**asdict(self), "event": list(self.event)}
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Recipe:
-        """As :meth:`as_json` wrote it."""
+        """Reads what :meth:`as_json` has written."""
         return cls(**{**record, "event": tuple(record["event"])})
 
     def made(self, noise: Any, weights: Weights | None = None, again: bool = False) -> Architecture:

@@ -54,7 +54,7 @@ def _made(event: torch.Size, widths: Sequence[list[int]], small: bool) -> nn.Seq
 def resnet18(
     event: torch.Size, widths: Sequence[list[int]], relu: Callable[[], nn.Module], drop: float
 ) -> nn.Sequential:
-    """For pictures of about 224 pixels."""
+    """Builds a ResNet-18 for pictures of about 224 pixels."""
     return _made(event, widths, small=False)
 
 
@@ -63,5 +63,5 @@ def resnet18(
 def resnet18_small(
     event: torch.Size, widths: Sequence[list[int]], relu: Callable[[], nn.Module], drop: float
 ) -> nn.Sequential:
-    """For pictures of about 32 pixels."""
+    """Builds a ResNet-18 for pictures of about 32 pixels."""
     return _made(event, widths, small=True)

@@ -111,7 +111,7 @@ def read(path: Path) -> bytes:
 
 
 def reply_path(folder: Path, client: str, request: bytes) -> Path:
-    """Where the reply to a request belongs."""
+    """The path of the reply to a request."""
     return folder / client / "replies" / f"{name_of(request)}{REPLY}"
 
 

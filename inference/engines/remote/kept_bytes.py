@@ -19,7 +19,7 @@ CHECKSUM = "checksum"
 
 
 def encode_kept(head: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """As :func:`.wire.encode`, with a checksum in the header.
+    """Encodes as :func:`.wire.encode` does, with a checksum in the header.
 
     Args:
         head: what json can say.

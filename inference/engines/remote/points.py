@@ -19,7 +19,7 @@ ONE_EACH = ("scores", "sums", "calibration")
 
 
 def points_of(method: Method, head: Mapping[str, Any], tensors: State) -> int:
-    """At how many points a request evaluates a site's rows.
+    """The number of points at which a request evaluates a site's rows.
 
     Args:
         method: the site's.

@@ -1,4 +1,4 @@
-"""Before the first round: what has to be known of all sites' data, in rounds of sums."""
+"""Preparation: sums over all sites' data that have to be known before the first round."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Handshake:
     format: int = FORMAT
 
     def table(self) -> dict[str, Any]:
-        """As a request says it."""
+        """The handshake as an entry of a request."""
         return asdict(self)
 
     def differs(self, other: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: of each kept draw, since the one before: mean acceptance probability (0 without metropolis), step size, and whether
+#: of each kept draw, since the one before: mean acceptance probability, 0 without metropolis, step size, and whether
 #: some proposal was less likely than where the chain stood by more than WILD nats, as where a step is far too long
 STATS = ("acceptance_rate", "step_size", "diverging")
 

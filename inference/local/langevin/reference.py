@@ -78,7 +78,7 @@ class Coordinates:
 
     @classmethod
     def from_curvature(cls, centre: Tensor, r: Tensor, h: Curvature, scaled: Scaled, order: Tensor) -> Coordinates:
-        """With R worked out where it is whole: it is used in every step."""
+        """The coordinates of a curvature. A full matrix R is computed here, since every step uses it."""
         matrix = None
         if isinstance(scaled, ScaledFull):
             d = r.shape[-1]

@@ -33,7 +33,7 @@ DISPERSION = 1.5
 
 
 class Map(Protocol):
-    """From real numbers to where a latent lives, as a torch transform has it."""
+    """A map from real numbers to a latent's support, as a torch transform has it."""
 
     def __call__(self, u: Tensor) -> Tensor:
         """Maps u to the head z."""
@@ -62,7 +62,7 @@ class Target:
         self.maps: dict[str, Map] = {}
 
     def begin(self, names: Sequence[str], start: str, noise: ClientNoise) -> State:
-        """Where the chains begin: (C, S, 1, *event)."""
+        """The first states of the chains, {name: (C, S, 1, *event)}."""
         last: State = {}
         if start == "last" or (start == "apart" and not self.curvature):
             last = {k: self._last(kept_as(k), start, noise.particles) for k in names}

@@ -47,7 +47,7 @@ def nearer(
 def newton_step(
     target: Target, at: Expansion, scaled: Scaled, spread: Spread | None, exact: bool, least: float = 0.0
 ) -> Expansion | None:
-    """Where a Newton step leads; None where all rows have arrived.
+    """Takes a Newton step; None where all rows have arrived.
 
     Args:
         target: the log joint density.
@@ -69,7 +69,7 @@ def newton_step(
 
 
 def line_search(target: Target, at: Expansion, step: Tensor, promised: Tensor, spread: Spread | None) -> Expansion:
-    """Where a step leads that is halved for each row until its log joint has risen (Armijo)."""
+    """Halves a step for each row until its log joint has risen (Armijo), and returns the expansion there."""
     length = torch.ones_like(promised)
     # Rounding errors of the height: near the mode it cannot rise by what a step promises.
     little = 10 * torch.finfo(step.dtype).eps * at.height.abs().clamp_min(1)

@@ -132,7 +132,7 @@ class Target:
         return {k: self.cast(v) for k, v in self.chunk.view.items()}
 
     def cast(self, value: Tensor) -> Tensor:
-        """In the precision of the computation, where it is no whole number."""
+        """Casts a floating-point value to the precision of the computation; other values stay."""
         return value.to(self.dtype) if value.is_floating_point() else value
 
     def given(self, shared: State, own: State) -> Target:
@@ -162,7 +162,7 @@ class Target:
         return orthonormal_contrasts(self.head.outputs).to(self.z)
 
     def at(self, mu: Tensor, spread: Spread | None = None) -> Expansion:
-        """At a posterior with this mean (S, d), the likelihood averaged over its spread; without one, at the mean."""
+        """Expands around a posterior with this mean (S, d), over its spread; without one, at the mean."""
         prior, y = self._sites(mu)
         fn = moved_output(y.fn, self.z.new_zeros((1, 1, 1, 1)) if spread is None else spread.moves)
         contrasts = self._contrasts if self.head.contrasts else None
@@ -180,7 +180,7 @@ class Target:
         return Expansion(mu, m, r, height, density, gradient, self.z, curvature_of_outputs, away)
 
     def followed(self, mu: Tensor, begun: Tensor, spread: Spread | None) -> Expansion:
-        """Where Newton's steps begin: at the mean as it is, or as far from w as it was, whichever is likelier.
+        """The start of Newton's steps: the mean as it is, or as far from w as it was, whichever is likelier.
 
         Where the prior is narrow the mean has gone with w. What is left of the way is no gradient of the likelihood.
 

@@ -18,7 +18,7 @@ from .standing import FEWEST, LEAST_MEASURE, distances, medians
 
 #: no spread between sites counts as less: of logarithms of standard deviations, and of means
 LEAST_SPREADS = (0.2, 0.2)
-#: bounds by number of sites, of up to 30 columns (``tests/support/robust_bounds.py``)
+#: bounds by number of sites, of up to 30 columns, by ``tests/support/robust_bounds.py``
 MOMENT_BOUNDS = {4: 23.0, 5: 14.2, 6: 9.2, 8: 13.2, 10: 12.6, 12: 12.8, 20: 14.7, 50: 18.1}
 #: a variance that is less, as a share of the mean square, is none
 CONSTANT = 1e-12
@@ -27,7 +27,7 @@ WORDS = ("the spread", "the mean")
 THREE = 3
 #: of three sites, how far one is from both others, of logarithms of standard deviations and of means, where these two
 #: are no farther apart than the second row says. In simulations at most 3.1 % of studies of honest sites have a named
-#: site, with up to thirty columns of normal, heavy or skewed tails (tests/support/robust_bounds.py).
+#: site, with up to thirty columns of normal, heavy or skewed tails, by tests/support/robust_bounds.py.
 APART_OF_THREE, TOGETHER_OF_THREE = (np.log(8.0), 10.0), (np.log(2.0), 2.0)
 
 

@@ -37,7 +37,7 @@ class RobustRule(Protocol):
 
     @property
     def least(self) -> int:
-        """With fewer clients it cannot do what it says."""
+        """The least number of clients with which the rule works."""
         ...
 
     def most(self, clients: int) -> int:
@@ -120,7 +120,7 @@ class Trimmed:
         return (self.share * count - SMALLEST).ceil().minimum((count - 1) // 2).clamp_min(0)
 
     def centre(self, points: Tensor, weights: Tensor) -> Tensor:
-        """By ranks."""
+        """The mean of the points whose ranks are not trimmed, coordinate by coordinate."""
         present = weights > 0
         count = present.sum(0)
         rank = torch.where(present, points, torch.inf).argsort(dim=0, stable=True).argsort(dim=0)
@@ -128,11 +128,11 @@ class Trimmed:
         return _weighted(points, torch.where((rank >= ends) & (rank < count - ends), weights, 0))
 
     def bounded(self, points: Tensor, present: Tensor) -> Tensor:
-        """Between those that are not trimmed."""
+        """Points, each coordinate clamped to the range of those that are not trimmed."""
         return _within(points, present, self.dropped(present.sum()))
 
     def shares(self, points: Tensor, present: Tensor) -> Tensor:
-        """Without those furthest from the median."""
+        """One for each client that is kept, zero for those furthest from the median."""
         far = torch.where(present, distances(points, _middle_of(points, present), present), torch.inf)
         return ((far.argsort(stable=True).argsort() < present.sum() - self.dropped(present.sum())) & present).to(points)
 
@@ -155,7 +155,7 @@ class Median:
         return middle(points, weights > 0)
 
     def bounded(self, points: Tensor, present: Tensor) -> Tensor:
-        """Within :data:`REACH` median distances."""
+        """Points, each coordinate clamped to :data:`REACH` median distances from the median."""
         return _near(points, present)
 
     def shares(self, points: Tensor, present: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ class CentredClip:
         return (clients - 1) // 2
 
     def centre(self, points: Tensor, weights: Tensor) -> Tensor:
-        """From the median, by a few steps."""
+        """The centre after a few steps of centred clipping, which start from the median."""
         positive = weights > 0
         present, centre = positive.any(1), middle(points, positive)
         for _ in range(ITERATIONS):
@@ -197,11 +197,11 @@ class CentredClip:
         return centre
 
     def bounded(self, points: Tensor, present: Tensor) -> Tensor:
-        """Within :data:`REACH` median distances."""
+        """Points, each coordinate clamped to :data:`REACH` median distances from the median."""
         return _near(points, present)
 
     def shares(self, points: Tensor, present: Tensor) -> Tensor:
-        """By how much each is pulled in."""
+        """The factor by which each point is pulled in to the radius."""
         far = distances(points, _middle_of(points, present), present)
         return torch.where(present, (self.radius / far.clamp_min(SMALLEST)).clamp(max=1), 0)
 
@@ -234,7 +234,7 @@ class Krum:
         return torch.where(kept.sum(0) > 0, _weighted(points, kept), middle(points, present))
 
     def bounded(self, points: Tensor, present: Tensor) -> Tensor:
-        """Between those that so many at each end leave."""
+        """Points, each coordinate clamped to the range without ``liars`` at each end."""
         return _within(points, present, torch.tensor(self.liars))
 
     def shares(self, points: Tensor, present: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class StandsOut:
 
     @property
     def words(self) -> str:
-        """By what."""
+        """The measure by which the client stands out, in words."""
         return WORDS[self.what]
 
 
@@ -105,7 +105,7 @@ def without_furthest(squares: np.ndarray, clients: int) -> np.ndarray:
 
 
 def medians(values: np.ndarray) -> np.ndarray:
-    """Over the second dimension of (T, n, ...), of what is a number: (T, ...); not a number where nothing is."""
+    """Medians over the second dimension of (T, n, ...), NaN left out: (T, ...); NaN where all are."""
     ordered, count = np.sort(values, 1), np.isfinite(values).sum(1, keepdims=True)  # what is no number comes last
     low, high = np.maximum(count - 1, 0) // 2, np.minimum(count // 2, max(0, values.shape[1] - 1))
     return (0.5 * (np.take_along_axis(ordered, low, 1) + np.take_along_axis(ordered, high, 1)))[:, 0]

@@ -1,4 +1,4 @@
-"""Where a robust rule cannot be used."""
+"""Limits of robust rules: which methods and options they go with."""
 
 from __future__ import annotations
 

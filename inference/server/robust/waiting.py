@@ -27,7 +27,7 @@ class Waiting:
         return self.bytes + size <= WAITING_BYTES
 
     def add(self, work: Callable[[], Any], size: int = 0) -> None:
-        """At the end."""
+        """Appends work of so many bytes."""
         self._put_off.append(work)
         self.bytes += size
 

@@ -128,7 +128,7 @@ def population_of(rule: LabelSharePopulation, counts: Tensor, rounds: int = ROUN
 
 
 def step(up: Tensor, down: Tensor, log_beta: Tensor) -> Tensor:
-    """Where up x - down exp(x) - (log_beta + x)^2 / (2 BETA_SCALE^2) is largest: EM's step, by Newton's."""
+    """The maximum of up x - down exp(x) - (log_beta + x)^2 / (2 BETA_SCALE^2) over x: EM's step, by Newton's method."""
     x, precision = torch.zeros_like(log_beta), BETA_SCALE**-2
     for _ in range(30):
         curve = down * x.exp()

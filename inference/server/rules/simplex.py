@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def combinations(variance: Tensor, mean: Tensor) -> Tensor:
-    """For each client the convex combination of all whose estimate of its own mean has the least squared error.
+    """Convex combinations of all clients' means: for each client the one with the least squared error of its own mean.
 
         alpha_j = argmin over the simplex of sum_a alpha_a^2 V_a + |sum_a alpha_a (H_j - H_a)|^2
 

@@ -16,5 +16,5 @@ def append_dims(weight: Tensor, value: Tensor) -> Tensor:
 
 
 def server_step(server_lr: float, old: Tensor, new: Tensor) -> Tensor:
-    """From an old value towards a new one; 1 replaces it."""
+    """Moves an old value towards a new one; a rate of 1 replaces it."""
     return (1 - server_lr) * old + server_lr * new if server_lr != 1 else new

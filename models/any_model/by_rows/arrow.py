@@ -46,7 +46,7 @@ class Arrow:
 
     @classmethod
     def unpacked(cls, layout: Layout, mean: Tensor, slope: Tensor, root: Tensor, p: int) -> Arrow:
-        """From what is kept of a client: (S, q), (S, slope_size) and (S, root_size)."""
+        """The guide of what is kept of a client: (S, q), (S, slope_size) and (S, root_size)."""
         (c, n, r), count = layout.sizes, len(mean)
         own, rows = slope.split([c * p, n * r * (p + c)], -1)
         first, rest = root.split([c * c, n * r * r], -1)
@@ -102,7 +102,7 @@ class Arrow:
         return self.layout.joined(self.root.square().sum(-1).sqrt(), rows)
 
     def recentred(self, mean: Tensor, slopes: Tensor) -> Arrow:
-        """In other numbers, to first order around the mean.
+        """The guide in other numbers, to first order around the mean.
 
         Args:
             mean: in those, (S, q).
@@ -126,7 +126,7 @@ class Arrow:
         return Arrow(self.layout, *(torch.where(these.view(-1, *(1,) * (a.ndim - 1)), a, b) for a, b in pairs))
 
     def halfway(self, other: Arrow) -> Arrow:
-        """Between this and the other."""
+        """The mean of this guide's numbers and the other's."""
         pairs = zip(self.parts(), other.parts(), strict=True)
         return Arrow(self.layout, *((a + b) / 2 for a, b in pairs))
 

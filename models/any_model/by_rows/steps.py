@@ -70,7 +70,7 @@ class ArrowRows:
 
     @classmethod
     def for_chunk(cls, method: GaussianModel, layout: Layout, chunk: ClientChunk) -> ArrowRows:
-        """As the rows of a plate see it."""
+        """The clients of a chunk, with data, guide and noise."""
         values = {name: chunk.values[name].squeeze(1) for name in OWN}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
@@ -96,7 +96,7 @@ class ArrowRows:
             return self.clients.log_joint(self.mean + self.moved, v).mean(0) + self.guide.entropy
 
     def stepped(self) -> ArrowRows:
-        """After one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
+        """Takes one Newton step of the clients' part; a client whose bound has fallen goes back, half by half."""
         before, p = self.guide, len(self.mean)
         expected = arrow_moments(
             self.clients.log_joint, self.mean + self.moved, before.draws(self.moved, *self.noise[1:]), before.layout
@@ -112,7 +112,7 @@ class ArrowRows:
         return replace(at, guide=at.guide.where((at.bound >= least) | ~least.isfinite(), before))
 
     def centred(self) -> ArrowRows:
-        """With the centring that suits what the data say of each latent; see :meth:`..steps.AtSites.centred`."""
+        """Chooses each latent's centring by what the data say of it; see :meth:`..steps.AtSites.centred`."""
         has, c, guide = self.clients.has_centring.to(self.mean.device), self.clients.centring, self.guide
         if not has.any():
             return self
@@ -225,7 +225,7 @@ class FitRows:
         return (*OWN, *KEPT, OWN_ACCEPTED, OWN_SENT)
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """While the guide climbs, from the clients' part at the last guide that was kept."""
+        """Fits the clients' part from the last guide that was kept, while the guide climbs."""
         if int(chunk.shared[PHASE]) > Phase.FINE:
             return chunk
         chunk = kept(chunk)

@@ -49,7 +49,7 @@ class LowRankClimb(Climb):
 
     @classmethod
     def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Self:
-        """Before the first round."""
+        """The state before the first round."""
         unit, none = mean.new_ones(()), mean.new_zeros(STEPS, len(mean))
         first = Climb.begin(mean, precision, within)
         return cls(**vars(first), moves=none, falls=none, gradient=torch.zeros_like(mean), shortest=-NO_BOUND * unit)
@@ -86,7 +86,7 @@ class LowRankClimb(Climb):
         return step
 
     def after(self, bound: Tensor, gradient: Tensor, curvature: Sketched, *, exact: bool, numbers: float) -> Self:
-        """With what was found at the guide that was tried; see :meth:`..guide.Climb.after`."""
+        """Updates the state at the guide that was tried; see :meth:`..guide.Climb.after`."""
         moved = self.guide()[0] - self.mean
         with_move = self
         if float(self.record) > NO_BOUND and bool(moved.any()) and bool(gradient.isfinite().all()):

@@ -27,7 +27,7 @@ class LowRankFamily(Family):
         return block
 
     def root(self, precision: Tensor) -> Tensor:
-        """As of :class:`..family.Family`, for few numbers."""
+        """The root of the precision, as of :class:`..family.Family`: dense, for few numbers."""
         return super().root(LowRank.unpacked(precision).dense)
 
     def moved(self, noise: Tensor, precision: Tensor) -> Tensor:

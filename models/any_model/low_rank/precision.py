@@ -77,7 +77,7 @@ class LowRank:
         return torch.cat([torch.cat([self.diagonal[:, None], self.basis], 1), below[None]])
 
     def padded(self, rank: int) -> LowRank:
-        """With columns of zeros up to r."""
+        """The same precision with columns of zeros up to r."""
         more = rank - len(self.gains)
         if more <= 0:
             return self
@@ -95,7 +95,7 @@ class LowRank:
         return self.diagonal * (1 + self.basis.square() @ self.gains)
 
     def with_diagonal(self, wanted: Tensor) -> LowRank:
-        """With D such that the diagonal of P is ``wanted`` (p,), where that is possible."""
+        """Changes D such that the diagonal of P is ``wanted`` (p,), where that is possible."""
         left = wanted - self.diagonal_of_all + self.diagonal
         return LowRank.from_factor(
             left.clamp_min(LEAST * self.diagonal), self.factor, self.gains.sign(), len(self.gains)

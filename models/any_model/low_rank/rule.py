@@ -45,7 +45,7 @@ class SketchedPrior:
 
     @property
     def spread(self) -> Tensor:
-        """As in :class:`..moments.Moments`, (1,)."""
+        """The spread of the prior's derivatives, as in :class:`..moments.Moments`, (1,)."""
         return self.of.spread
 
 

@@ -80,7 +80,7 @@ class FitSketched(FitConditional):
     """A local step: q(v_j | x) by Newton steps in expectation, and a sketch of the curvature by x."""
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """While the guide climbs, from the clients' part at the last guide that was kept."""
+        """Fits the clients' part from the last guide that was kept, while the guide climbs."""
         stage = Phase(int(chunk.shared[PHASE]))
         if stage > Phase.FINE:
             return chunk

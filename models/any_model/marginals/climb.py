@@ -66,7 +66,7 @@ class ShapedClimb(Climb):
 
     @classmethod
     def begin(cls, mean: Tensor, precision: Tensor, within: float = SETTLED) -> Self:
-        """Before the first round: no skew, no tail."""
+        """The state before the first round: no skew, no tail."""
         none = mean.new_zeros(2, len(mean))
         return cls(**vars(Climb.begin(mean, precision, within)), shape=none, turn=none)
 
@@ -80,7 +80,7 @@ class ShapedClimb(Climb):
         return super().towards(old, curvature.matrix)
 
     def after(self, bound: Tensor, gradient: Tensor, curvature: Any, *, exact: bool, numbers: float) -> Self:
-        """With what was found at the guide that was tried; see :meth:`..guide.Climb.after`."""
+        """Updates the state at the guide that was tried; see :meth:`..guide.Climb.after`."""
         made = super().after(bound, gradient, curvature, exact=exact, numbers=numbers)
         if made.mean is not self.mean:
             shape = self.tried
@@ -88,7 +88,7 @@ class ShapedClimb(Climb):
         return replace(made, turn=torch.zeros_like(self.turn)) if made.share is self.share else made
 
     def damped(self, gradient: Tensor, curvature: Any, share: float = HALF) -> Self:
-        """After a round in which someone is missing: a share of the step is taken."""
+        """Takes a share of the step after a round in which a client is missing."""
         made, shape = super().damped(gradient, curvature, share), self.tried
         return replace(made, shape=shape)._turned(curvature.step(shape), curvature.metric)
 

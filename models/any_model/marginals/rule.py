@@ -60,7 +60,7 @@ class ShapedPrior:
 
     @property
     def spread(self) -> Tensor:
-        """As in :class:`..moments.Moments`, (1,)."""
+        """The spread of the prior's derivatives, as in :class:`..moments.Moments`, (1,)."""
         return self.of.spread
 
 

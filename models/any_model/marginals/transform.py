@@ -57,7 +57,7 @@ class Marginals:
 
     @classmethod
     def unpacked(cls, shape: Tensor) -> Self:
-        """From the shared value, (4, p); of clients of several fits, (S, 4, p)."""
+        """Reads the shared value, (4, p); of clients of several fits, (S, 4, p)."""
         return cls(*shape.unbind(-2))
 
     @classmethod
@@ -69,11 +69,11 @@ class Marginals:
 
     @property
     def packed(self) -> Tensor:
-        """As one shared value, (4, p)."""
+        """The marginals as one shared value, (4, p)."""
         return torch.stack([self.centre, self.scale, self.skew, self.tail])
 
     def shaped(self, skew: Tensor, tail: Tensor) -> Self:
-        """With other skews and tails."""
+        """The marginals with other skews and tails."""
         return replace(self, skew=skew, tail=tail)
 
     def some(self, first: int, last: int) -> Self:

@@ -31,11 +31,11 @@ class Adam:
 
     @classmethod
     def begin(cls, like: Tensor) -> Adam:
-        """Before the first step."""
+        """The state before the first step."""
         return cls(torch.zeros_like(like), torch.zeros_like(like), like.new_zeros(*like.shape[:-1], 1))
 
     def step(self, gradient: Tensor, rate: Tensor | float) -> tuple[Adam, Tensor]:
-        """With one more gradient, and the step to take; a gradient that is not finite moves nothing."""
+        """The state after one more gradient, and the step to take; a gradient that is not finite moves nothing."""
         finite = gradient.isfinite().all(-1, keepdim=True)
         most = LARGEST * (self.second / (1 - BETAS[1] ** self.steps)).sqrt()  # 0 / 0 before the first step
         gradient = torch.where(finite, torch.where(most > 0, gradient.clamp(-most, most), gradient), 0.0)

@@ -74,7 +74,7 @@ class OwnRows:
 
     @classmethod
     def for_chunk(cls, method: Guided, chunk: ClientChunk) -> OwnRows:
-        """As the rows of a plate see it."""
+        """The clients of a chunk, with their stacked batch."""
         batch = chunk.batch()
         stacked = method.network.stacked(batch)
         return cls(method, chunk, *method.network.lengthened(stacked, batch.mask, method.sites.rows))
@@ -218,7 +218,7 @@ class FitOwn:
 
 
 def ended(method: Guided, chunk: ClientChunk) -> ClientChunk:
-    """With the clients' own parameters at the last shared ones: once, whatever comes after."""
+    """Fits the clients' own parameters at the last shared ones, once for all later rounds."""
     before, done = chunk.values[OWN_PARAMS], chunk.values[OWN_ENDED]
     if bool((done > 0).all()) or not before.numel():
         return chunk

@@ -200,7 +200,7 @@ class Blocks:
 
 
 def as_record(ranked: Ranked) -> dict[str, object]:
-    """For a file."""
+    """The ranks as a record of a file."""
     return {name: _rounded(value) for name, value in asdict(ranked).items()}
 
 

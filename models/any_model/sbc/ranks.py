@@ -42,7 +42,7 @@ class Ranks:
 
     @property
     def places(self) -> np.ndarray:
-        """Where the truth is in the posterior, (N,) in (0, 1)."""
+        """The posterior quantile at which the truth lies, (N,) in (0, 1)."""
         return (np.asarray(self.values) + 0.5) / (self.draws + 1)
 
     def coverage(self, level: float) -> tuple[float, float]:
@@ -74,7 +74,7 @@ class Ranks:
 
     @property
     def worst(self) -> str:
-        """In words how the ranks differ from uniform ones."""
+        """The main difference of the ranks from uniform ones, in words."""
         n, places = len(self.values), self.places
         moved = (places.mean() - 0.5) * math.sqrt(12 * n)
         spread = (places.var() - 1 / 12) * math.sqrt(180 * n)
@@ -91,7 +91,7 @@ def points_of(number: int, draws: int) -> np.ndarray:
 
 
 def band(number: int, draws: int, sure: float = SURE) -> tuple[np.ndarray, np.ndarray]:
-    """Between which two lines the ECDF of uniform ranks lies, everywhere, with this probability, (K,) each."""
+    """The lower and upper line between which the whole ECDF of uniform ranks lies with this probability, (K,) each."""
     z = points_of(number, draws)
     alpha = float(np.quantile(_simulated(number, draws), 1 - sure))
     return stats.binom.ppf(alpha / 2, number, z) / number, stats.binom.ppf(1 - alpha / 2, number, z) / number

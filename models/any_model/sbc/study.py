@@ -99,7 +99,7 @@ class Calibration:
         return [*lines, f"intervals do not cover: {spread}; ranks are off of {named}"]
 
     def record(self) -> dict[str, Any]:
-        """For a file."""
+        """The study as a record of a file."""
         return {
             "model": self.name, "covariates": self.words, "replicates": len(self.replicates), "draws": self.draws,
             "failed": len(self.failed), "warned": len(self.warned), "quantities": [_finite(row) for row in self.rows()],

@@ -1,4 +1,4 @@
-"""Where responses lie in their distributions, counted over all clients in cells of equal probability.
+"""Histogram of the responses' quantiles over all clients, in cells of equal probability.
 
 A client counts the quantiles of its own rows (:mod:`.quantiles`), each by the client's own effects given the estimates,
 in ten cells. Sums of these counts are all that a server needs: where the model holds they are about equal. Pearson's

@@ -1,4 +1,4 @@
-"""Where responses lie in their distributions.
+"""Quantiles of responses under their fitted distributions.
 
 The quantile of y is F(y), and of a discrete one drawn between F(y-) and F(y) (Dunn and Smyth, 1996; the R package
 DHARMa). F is the mixture over what is not known of a row's linear predictor, at nodes: exact where the response has a

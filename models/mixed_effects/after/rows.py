@@ -59,7 +59,7 @@ class Rows:
     y: Tensor | None
 
     def columns(self, method: MixedModel) -> Columns:
-        """As one client's, (1, N, ...)."""
+        """The rows' columns as those of one client, (1, N, ...)."""
         return method.network.split(self.inputs[None])
 
 
@@ -198,7 +198,7 @@ def effects_at_estimates(fitted: Fitted) -> State:
     """Means and roots of the covariances of clients' effects, and of groups inside, given the estimates.
 
     b_mean (J, q), b_root (J, q, q), and c_mean (J, G, q_in) and c_root; of other responses than gaussian the mode and
-    the curvature there. (What clients keep of a fit with draws has in it what is not known of the population.)
+    the curvature there. What clients keep of a fit with draws includes the uncertainty of the population.
     """
     method = fitted.method
     assert isinstance(method, MixedModel)

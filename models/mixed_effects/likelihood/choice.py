@@ -17,7 +17,7 @@ from .quadrature.likelihood import Quadrature
 
 
 def likelihood_of(method: MixedModel) -> Likelihood:
-    """In closed form where there is one; else by quadrature, also over effects of groups of clients."""
+    """Chooses a closed form where there is one, else quadrature, also over effects of groups of clients."""
     if method.network.spread:
         return OwnSpreads(method)
     if RESPONSES[method.network.family].closed_form:

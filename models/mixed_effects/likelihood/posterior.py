@@ -33,7 +33,7 @@ class Conditional:
         return [*names, *self.method.likelihood.searched]
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """At the estimates."""
+        """Computes means and roots at the estimates."""
         return chunk.put(self.method.likelihood.conditional(chunk, by_short_name(chunk.shared)))
 
 

@@ -35,7 +35,7 @@ def each(prior: NormalOfRoot, groups: int) -> Any:
 def linear(columns: Tensor, coefficients: Tensor) -> Tensor:
     """The sum of columns (..., p) times coefficients (..., p), one after the other.
 
-    (Along a last dimension of a few numbers torch sums eight times slower than it adds, measured on a CPU.)
+    Along a last dimension of a few numbers torch sums eight times slower than it adds, measured on a CPU.
     """
     total = columns[..., 0] * coefficients[..., 0]
     for k in range(1, columns.shape[-1]):
@@ -64,7 +64,7 @@ IMPOSSIBLE = -1e100
 
 
 def sound(values: Tensor) -> Tensor:
-    """Where numbers can be sent: squares of others are none, and a message that holds one is refused as a whole."""
+    """Whether numbers can be sent: squares of others overflow, and a message that holds one is refused as a whole."""
     return values.abs() < -IMPOSSIBLE
 
 

@@ -75,7 +75,7 @@ class Covariance:
         return self.of_matrix(torch.diag_embed(sd))
 
     def signs(self, entries: Tensor) -> Tensor:
-        """By which the entries are multiplied, so that L's diagonal is nowhere below zero; of the same covariance."""
+        """Signs (..., r) that make L's diagonal nonnegative where entries are multiplied by them."""
         diagonal = self.matrix(entries).diagonal(dim1=-2, dim2=-1)
         sign = torch.where(diagonal < 0, -1.0, 1.0).to(entries)
         return torch.stack([sign[..., k] for _, k in self.places], -1)

@@ -55,7 +55,7 @@ class LatentProducts:
 
     @classmethod
     def from_noisy(cls, noisy: Tensor, sd: float) -> LatentProducts:
-        """From noisy sums of products (J, c, c): noise sd ``sd`` on the diagonal and sd / sqrt 2 beside it."""
+        """Reads noisy sums of products (J, c, c): noise sd ``sd`` on the diagonal and sd / sqrt 2 beside it."""
         clients, c = noisy.shape[:2]
         up, across = torch.triu_indices(c, c)
         r = len(up)

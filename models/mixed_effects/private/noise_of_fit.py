@@ -37,7 +37,7 @@ class PrivateFit:
 
     @property
     def sensitivity(self) -> float:
-        """By how much one patient moves them, in the norm."""
+        """The largest change of the sums, in the norm, that one patient makes."""
         return self.patient_rows * self.row
 
     @property

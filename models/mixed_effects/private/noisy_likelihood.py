@@ -54,7 +54,7 @@ class NoisyGaussian(Gaussian):
             raise UserError("kenward_roger is of rows without noise: with dp='site' the errors are Satterthwaite's")
 
     def personal(self) -> State:
-        """Besides sums of rows what has been sent, so that it is sent once and for all."""
+        """The sums of rows, and the message that was sent, so that it is sent only once."""
         private = self.method.private
         assert private is not None
         return {**super().personal(), "released": torch.zeros(private.numbers), "released_rows": torch.zeros(2)}
@@ -99,7 +99,7 @@ class NoisyGaussian(Gaussian):
         return mean, precision, height + packed[..., -1] if own else height
 
     def quadratic(self, moments: NoisyMoments, covariance: Tensor, parts: Mapping[str, Tensor]) -> Quadratic:
-        """At points, with the density of the response in its own units."""
+        """The quadratic at points, with the density of the response in its own units."""
         private = self.method.private
         assert private is not None
         half = private.columns.half[-1]

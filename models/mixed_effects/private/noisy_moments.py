@@ -77,7 +77,7 @@ class NoisyMoments:
 
     @classmethod
     def from_noisy(cls, noisy: Tensor, sd: float, fixed: Tensor, random: Tensor) -> NoisyMoments:
-        """From noisy sums of products of [C y], (J, c + 1, c + 1)."""
+        """Estimates moments from noisy sums of products of [C y], (J, c + 1, c + 1)."""
         c = noisy.shape[-1] - 1
         return cls(LatentProducts.from_noisy(noisy[:, :c, :c], sd), noisy[:, :c, c], noisy[:, c, c], sd, fixed, random)
 
@@ -87,7 +87,7 @@ class NoisyMoments:
         return self.g.shape[1]
 
     def quadratic(self, covariance: Tensor, variance: Tensor) -> Quadratic:
-        """At some points.
+        """The quadratic in the coefficients at some points.
 
         Args:
             covariance: L L^T of random effects, in the response's own units, (M, q, q).

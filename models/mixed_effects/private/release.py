@@ -31,7 +31,7 @@ STATISTICS = "statistics"
 
 
 def weights(m: int) -> Tensor:
-    """By which entries of a triangle (m, m) are multiplied, row by row: 1 on the diagonal and sqrt 2 beside it."""
+    """The weights of the entries of a triangle (m, m), row by row: 1 on the diagonal and sqrt 2 beside it."""
     up, across = torch.triu_indices(m, m)
     return torch.where(up == across, 1.0, math.sqrt(2)).double()
 

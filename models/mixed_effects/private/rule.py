@@ -60,7 +60,7 @@ class NoisyProducts:
         return {"products": Field((private.numbers,), torch.float64, individual=True)}
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        """As they were made."""
+        """The noisy products that were released."""
         return {"products": chunk.values["released"].squeeze(1)}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:

@@ -42,9 +42,9 @@ LARGEST = 4.0
 
 @dataclass(frozen=True)
 class WorkingMoments(NoisyMoments):
-    """As :class:`.noisy_moments.NoisyMoments`: g is s_j + S_j^ b_j, yy is zero, fixed and random are T and R.
+    """Moments of a working response; see :class:`.noisy_moments.NoisyMoments`.
 
-    Noise has the standard deviation ``sd`` on s_j, too.
+    g is s_j + S_j^ b_j, yy is zero, fixed and random are T and R. Noise has the standard deviation ``sd`` on s_j, too.
 
     Attributes:
         points: b_j, (J, c).
@@ -56,13 +56,13 @@ class WorkingMoments(NoisyMoments):
     def around(
         cls, information: Tensor, scores: Tensor, points: Tensor, sd: float, fixed: Tensor, random: Tensor
     ) -> WorkingMoments:
-        """From noisy messages of points (J, c): information (J, c, c) and scores (J, c)."""
+        """Estimates moments from noisy messages of points (J, c): information (J, c, c) and scores (J, c)."""
         latent = LatentProducts.from_noisy(information, sd)
         g = scores + torch.einsum("jab,jb->ja", latent.mean, points)
         return cls(latent, g, torch.zeros(len(g)).to(g), sd, fixed, random, points)
 
     def quadratic(self, covariance: Tensor, variance: Tensor) -> Quadratic:
-        """At covariances (M, q, q); the variance is 1."""
+        """The quadratic at covariances (M, q, q); the variance is 1."""
         spread = self.random @ covariance @ self.random.mT
         clean = self._clean(spread, variance)
         moments = self._weighted(clean, spread, spread.new_zeros(len(spread), self.c))

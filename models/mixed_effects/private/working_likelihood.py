@@ -34,7 +34,7 @@ class NoisyWorking(NoisyGaussian):
         return Quadrature(self.method)
 
     def check(self) -> None:
-        """As for a gaussian response."""
+        """Refuses settings that belong to another likelihood."""
         if self.method.settings.kenward_roger:
             raise UserError("kenward_roger is of a gaussian response without noise")
 
@@ -60,11 +60,11 @@ class NoisyWorking(NoisyGaussian):
         return WorkingMoments.around(information, scores, points, sd, fixed, random)
 
     def quadratic(self, moments: NoisyMoments, covariance: Tensor, parts: Mapping[str, Tensor]) -> Quadratic:
-        """At points."""
+        """The quadratic at points."""
         return moments.quadratic(covariance, covariance.new_ones(len(covariance)))
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
-        """By their own rows."""
+        """Modes from the clients' own rows."""
         return self.own.modes(batch, values, shared)
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:

@@ -48,7 +48,7 @@ class WorkingRelease:
         return ("released", "released_rows", "point")
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """Once a round: what is made again would tell more."""
+        """Makes a round's release once: a second one with new noise would disclose more."""
         asked = int(chunk.shared["effects.asked"])
         if bool((chunk.values["released_rows"][..., 0] >= asked).all()):
             return chunk

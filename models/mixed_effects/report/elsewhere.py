@@ -1,4 +1,4 @@
-"""Where to find what other packages' fitted models have under these names."""
+"""Hints of where the names of other packages' fitted models are found here."""
 
 from __future__ import annotations
 

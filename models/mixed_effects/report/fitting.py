@@ -25,7 +25,7 @@ CLIENTS, NUMBERS = 1000, 20_000_000
 def fitted(
     method: MixedEffects, federation: Federation, seed: int = 0, device: str = "cpu", rounds: int = ROUNDS
 ) -> Run:
-    """With all clients in this process."""
+    """Fits a method with all clients in this process."""
     return fit(method, federation, rounds, progress=False, **_how(method, seed, device, rounds))
 
 

@@ -48,7 +48,7 @@ class KenwardRoger:
 
     @classmethod
     def from_estimates(cls, method: MixedModel, estimates: State) -> KenwardRoger:
-        """At REML's estimates, from the sums around them.
+        """Computes the correction at REML's estimates, from the sums around them.
 
         Args:
             method: of a gaussian response.

@@ -45,7 +45,7 @@ class Summary:
     references: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """As text."""
+        """The summary as text."""
         what = {
             "auto": "maximum likelihood, errors restricted", "ml": "maximum likelihood", "reml": "REML",
             "bayes": "posterior",

@@ -133,7 +133,7 @@ def seen_curvature(method: MixedModel, estimates: State) -> tuple[Tensor, Tensor
 
 
 def p_value(p: float) -> str:
-    """As it is printed."""
+    """The p-value as it is printed."""
     return f"{p:.3f}" if p >= 0.001 else "<0.001" if p == p else ""
 
 

@@ -23,7 +23,7 @@ LEAST = 0.3
 
 @dataclass(frozen=True)
 class Face:
-    """Where one standard deviation is zero.
+    """The face of the parameter space on which one standard deviation is zero.
 
     Attributes:
         free: the numbers (k,) as linear functions of those that are left, (k, m).

@@ -1,4 +1,4 @@
-"""When a standard deviation or a correlation is at its bound, in units that centre and scale the columns.
+"""Bounds: whether a standard deviation or a correlation is at its bound, in units that centre and scale the columns.
 
 The distance of a standard deviation from its bound is itself, and that of a correlation r is sqrt(1 - r^2). The
 likelihood is a smooth, even function of both. Inside, a distance is about 2 sqrt(T) of its standard errors. T is twice

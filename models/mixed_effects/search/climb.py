@@ -59,7 +59,7 @@ class Climb:
 
     @classmethod
     def begin(cls, at: Tensor, longest: Tensor) -> Climb:
-        """Before anything is known."""
+        """The state before the first round."""
         k, unit = len(at), at.new_ones(())
         return cls(
             at, unit * NO_HEIGHT, torch.zeros_like(at), at.new_zeros(k, k), unit * FIRST_RADIUS, at,
@@ -79,7 +79,7 @@ class Climb:
     def updated(
         self, height: Tensor, gradient: Tensor, curvature: Tensor, digits: float = ROUNDING, *, trusted: bool = False
     ) -> Climb:
-        """With what is found at :attr:`next`: heights are known to ``digits``, relative to themselves.
+        """Updates the state with derivatives at :attr:`next`: heights are known to ``digits``, relative to themselves.
 
         ``trusted`` marks a point that another kind of step has led to. If the height has risen there, the radius is the
         first one again.

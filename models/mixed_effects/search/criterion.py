@@ -50,7 +50,7 @@ class Surface:
     # -- numbers and coordinates --------------------------------------------------------------------------------------
 
     def coordinates(self, numbers: Tensor) -> Tensor:
-        """Where densities are: L's entries replaced by log sd and correlations, (..., k)."""
+        """The coordinates of densities: L's entries replaced by log sd and correlations, (..., k)."""
         return self._with_roots(numbers, Covariance.coordinates)
 
     def of_coordinates(self, coordinates: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class Surface:
         return total + priors.family(torch.cat(own, -1)) if own else total
 
     def beta(self, packed: Tensor, criterion: Criterion, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Given the other numbers: the coefficients' mean (..., p), precision (..., p, p), and the criterion's height.
+        """The coefficients' mean (..., p), precision (..., p, p) and the criterion's height, given the other numbers.
 
         Args:
             packed: sums of :func:`.cross_products.packed`, (..., c).
@@ -185,7 +185,7 @@ def _jacobian(vector: Tensor, leaf: Tensor) -> Tensor:
 
 
 def upright(method: MixedModel, state: State) -> State:
-    """With L's diagonal above zero, and derivatives in the same numbers."""
+    """Changes signs such that L's diagonal is above zero, and those of the derivatives with them."""
     sizes, covariances = method.sizes, method.covariances
     signs = {k: covariances[k].signs(state[k]) for k in sizes if k in covariances}
     if not signs:

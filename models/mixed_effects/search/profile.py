@@ -43,7 +43,7 @@ ONE = 1e-6
 
 @dataclass(frozen=True)
 class Profile:
-    """Where a search for bounds is.
+    """The state of a search for bounds.
 
     Attributes:
         best: coordinates of the maximum, (k,), standard deviations of zero by very small ones.
@@ -71,7 +71,7 @@ class Profile:
     def begin(
         cls, at: Tensor, start: Tensor, height: Tensor, level: float, longest: Tensor, effects: int
     ) -> Profile:  # fmt: skip
-        """From the maximum, ``at`` in coordinates, or from ``start``, where no standard deviation is zero."""
+        """Begins at the maximum, ``at`` in coordinates, or at ``start``, where no standard deviation is zero."""
         nothing, best = at.new_zeros(()), at.maximum(start - DEEP).minimum(at.maximum(start))
         least = height - 0.5 * float(stats.chi2.ppf(level, 1))
         return cls(best, start, least, longest, best, start, nothing, nothing, at.new_full((effects, 2), UNKNOWN))
@@ -92,7 +92,7 @@ class Profile:
         return int(self.number) >= self.bounds.numel()
 
     def updated(self, method: MixedModel, height: Tensor, gradient: Tensor, curvature: Tensor) -> Profile:
-        """With what is found at :attr:`next`."""
+        """Updates the state with height and derivatives at :attr:`next`."""
         effect, upper = divmod(int(self.number), 2)
         finite = bool(height > 0.5 * IMPOSSIBLE) and bool(gradient.isfinite().all() & curvature.isfinite().all())
         if not finite or bool(height < self.least - TOO_LOW):

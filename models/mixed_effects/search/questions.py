@@ -45,7 +45,7 @@ class Likelihoods:
         return most_points(self.method)
 
     def form(self, old: Mapping[str, Tensor]) -> Form:
-        """Around one point, and at many; what a round is not about is zero."""
+        """The form of messages around one point, and at many; what a round is not about is zero."""
         return self._form
 
     @cached_property

@@ -155,5 +155,5 @@ def between(method: MixedModel, shared: Mapping[str, Tensor]) -> bool:
 
 
 def evaluated(method: MixedModel, shared: Mapping[str, Tensor]) -> int:
-    """At how many points a round evaluates the likelihood of a client's rows."""
+    """The number of points at which a round evaluates the likelihood of a client's rows."""
     return sum(request.points(shared) for request in carried(method, shared))

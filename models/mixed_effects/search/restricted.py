@@ -42,7 +42,7 @@ class Restricted(RestrictedState):
     """The search's steps: short ones along each number, which measure the penalty's slope, and Newton's."""
 
     def updated(self, height: Tensor, gradient: Tensor, curvature: Tensor) -> Restricted:
-        """With the log likelihood's height (), gradient (K,) and curvature (K, K) at :attr:`asked`."""
+        """Adds the log likelihood's height (), gradient (K,) and curvature (K, K) at :attr:`asked`."""
         basis = self.basis
         point = Point.from_derivatives(self.next, height, basis.T @ gradient, basis.T @ curvature @ basis, self.p)
         search = replace(self, points=self.points + 1)

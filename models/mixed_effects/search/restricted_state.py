@@ -57,7 +57,7 @@ class RestrictedState:
 
     @classmethod
     def begin(cls, at: Tensor, p: int, flat: Tensor) -> Self:
-        """Before anything is known.
+        """The state before the first round.
 
         Args:
             at: numbers, (K,), whose last p are the coefficients.

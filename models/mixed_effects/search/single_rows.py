@@ -105,8 +105,10 @@ def _random(method: MixedModel, shared: Mapping[str, Tensor]) -> tuple[list[int]
 
 
 def sure(information: Tensor, rows: Tensor) -> Tensor:
-    """With the typical row's in the place of sites' that have far less: where clients have residual deviations of their
-    own a site's likelihood is flat or bends upwards far from its own estimate, and says nothing of its information.
+    """Replaces the information of sites that have far less of it a row than typical, by that of as many typical rows.
+
+    Where clients have residual deviations of their own a site's likelihood is flat or bends upwards far from its own
+    estimate, and says nothing of its information.
     """
     per_row = information / rows.clamp_min(1)[:, None, None]
     upright = torch.linalg.eigvalsh(per_row)[:, 0] > 0

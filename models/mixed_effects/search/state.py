@@ -1,4 +1,4 @@
-"""Where a search is: what its phases read and write."""
+"""State of a search: what its phases read and write."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Search:
 
     @property
     def known(self) -> Any:
-        """By what the questions of the last round were placed: see :mod:`.placing`."""
+        """What placed the nodes of the last round: see :mod:`.placing`."""
         return self.likelihood.known(self.memory, before=True)
 
     @property

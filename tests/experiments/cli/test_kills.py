@@ -157,7 +157,7 @@ def test_a_kill_at_any_change_of_a_file_leaves_nothing_stuck(
         assert result(place / "o") == whole, moment
 
 
-#: commands, and where what they find is; the same command goes on where it was stopped (a run's: --resume)
+#: commands, and where what they find is; the same command goes on where it was stopped, that of a run with --resume
 COMMANDS = {
     "run": (RUN, "o/summary.json"),
     "ablate": (

@@ -88,7 +88,7 @@ def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     assert (tmp_path / "c" / "figures" / "overview.png").stat().st_size > 20_000
     small = gains[gains["over"] == "pfedvem (flat prior)"]
     assert gain_by_size(small, "accuracy", "gain").get_title() == "Who gains"
-    two_sizes = pd.DataFrame({"n": [5] * 9 + [10], "accuracy": [0.1] * 9 + [0.3]})  # (a mean of each, none between)
+    two_sizes = pd.DataFrame({"n": [5] * 9 + [10], "accuracy": [0.1] * 9 + [0.3]})  # a mean of each, none between
     assert gain_by_size(two_sizes, "accuracy", "gain").lines[-1].get_xydata().tolist() == [
         [5, pytest.approx(0.1)],
         [10, 0.3],
@@ -123,7 +123,7 @@ def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) 
     frame[[c for c in frame if not c.startswith("draws_")]].to_csv(path, index=False)
     found = compare_runs([runs / "hierarchical-0", tmp_path / "old"])
     assert set(found.gains["kind"]) == {"mean"}
-    assert found.loo is not None  # (what the draws are is told)
+    assert found.loo is not None  # the file says what its draws are
     az, path = import_arviz(), tmp_path / "old" / "posterior.nc"
     data = az.from_netcdf(path)
     data.load()
@@ -175,7 +175,7 @@ def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> No
         code, _, err = hierfl("compare", first, *said)
         assert code == 2
         assert words in err, err
-    assert hierfl("compare", first, changed["draws"], "--out", "plain", "--quiet")[0] == 0  # (leaves it out)
+    assert hierfl("compare", first, changed["draws"], "--out", "plain", "--quiet")[0] == 0  # loo is left out
     assert not (tmp_path / "plain" / "loo.csv").exists()
     assert hierfl("compare", first, runs / "fixed-0", "--out", "plain", "--overwrite", "--quiet")[0] == 0
     assert (tmp_path / "plain" / "loo.csv").is_file()

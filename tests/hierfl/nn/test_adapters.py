@@ -22,7 +22,7 @@ from hierfl.nn.networks.build import architecture
 from hierfl.nn.networks.spec import module_of
 from hierfl.ppl.restrict import Restrict
 
-#: what each method is fitted with: little (FedPer is FedRep in one step)
+#: settings of short fits; FedPer is FedRep in one step
 LITTLE = {
     "FedAvg": {}, "FedRep": {"head_epochs": 1}, "Local": {}, "PFedVMP": {}, "PFedV": {},
     "PFedVEM": {"head_epochs": 2, "base_epochs": 1}, "FedPop": {"final_steps": 8, "final_keep": 4},

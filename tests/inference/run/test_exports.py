@@ -84,7 +84,7 @@ def test_arviz_takes_every_method_and_files_keep_everything(name: str, tmp_path:
         few = {"coords": {"client": one_client, f"{variable}_dim_0": two}, "var_names": [variable]}
         for draw in (az.plot_forest, az.plot_trace, az.plot_dist if of_trees() else az.plot_posterior, az.plot_pair):
             draw(again, **few)
-        state = np.random.get_state()  # noqa: NPY002  (ArviZ draws from NumPy's global generator)
+        state = np.random.get_state()  # noqa: NPY002  # ArviZ draws from NumPy's global generator
         if of_trees():
             az.plot_ppc_dist(again, num_samples=5)
         else:

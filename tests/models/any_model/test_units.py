@@ -36,4 +36,4 @@ def test_units_of_the_data_change_no_fit(unit: float) -> None:
     usual, other = fitted(1.0), fitted(unit)
     assert "reweighted" in other[1]
     assert "exact" not in other[1]
-    np.testing.assert_allclose(other[0], usual[0], rtol=0.12)  # (1,000 draws each: four standard errors)
+    np.testing.assert_allclose(other[0], usual[0], rtol=0.12)  # four standard errors of 1,000 draws each

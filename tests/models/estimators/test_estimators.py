@@ -187,7 +187,7 @@ def test_weights_that_cannot_be_are_one_line() -> None:
 @pytest.mark.parametrize("estimator", [HierarchicalClassifier, HierarchicalRegressor])
 def test_scikit_learns_own_checks_pass(estimator: type) -> None:
     """All of them: no check is excepted."""
-    state = np.random.get_state()  # noqa: NPY002 (the checks seed numpy's own generator)
+    state = np.random.get_state()  # noqa: NPY002  # the checks seed numpy's own generator
     found = check_estimator(estimator(network="linear", rounds=10), on_skip=None)
     np.random.set_state(state)  # noqa: NPY002
     assert {row["status"] for row in found} <= {"passed", "skipped"}

@@ -178,7 +178,7 @@ class Keyring:
     # -- the file -----------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """On the disk, for this user alone."""
+        """Writes the keys to disk, for this user alone."""
         entries: dict[str, Any] = {
             "study": self.study, "roster": self.roster, "number": self.number, "count": self.count,
             "pair": self._pair.hex(), "seal": self._seal.hex(), "text": self._text,

@@ -17,7 +17,7 @@ from .words import Words, packed, unpacked
 
 @dataclass(frozen=True)
 class Layout:
-    """Where what is in a row of integers.
+    """The layout of a message as a row of integers.
 
     Attributes:
         form: of the tensors.

@@ -161,7 +161,7 @@ class Question:
 
 
 def fewest(everyone: int, quorum: int) -> int:
-    """Over how many sites a sum is at least.
+    """The least number of sites in a sum.
 
     Args:
         everyone: how many there are on the roster, or in the group.

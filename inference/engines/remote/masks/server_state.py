@@ -79,7 +79,7 @@ class ServerState:
         self.dealt, self.next, self.stale, self.question = [], 0, False, {}
 
     def save(self, folder: Path) -> None:
-        """On the disk."""
+        """Writes the state to disk."""
         make_folder(folder)
         text = json.dumps(asdict(self), indent=1).encode()
         path = folder / STATE_FILE

@@ -50,7 +50,7 @@ def values_at(points: Sequence[int], constant: int, coefficients: Sequence[int],
 
 
 def weights_of(points: Sequence[int], prime: int = PRIME) -> list[int]:
-    """With what shares at these points are multiplied, so that they add up to the secret."""
+    """The weights of the shares at these points: the weighted shares add up to the secret."""
     weights = []
     for point in points:
         above, below = 1, 1

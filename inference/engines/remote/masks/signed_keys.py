@@ -72,7 +72,7 @@ class SiteKeys:
 
     @property
     def text(self) -> str:
-        """As it is carried."""
+        """The keys as text, which is what is sent."""
         return base64.b64encode(self._body() + self.signature).decode()
 
     @classmethod
@@ -116,7 +116,7 @@ class KeyTable:
         return digest_of("keys", epoch.study, epoch.roster, epoch.number, epoch.slots, self.texts())
 
     def texts(self) -> dict[str, str]:
-        """As they are carried."""
+        """The keys of each site as text, which is what is sent."""
         return {name: keys.text for name, keys in sorted(self.keys.items())}
 
     @classmethod

@@ -40,7 +40,7 @@ class SurvivorList:
         return _TAG + canonical(self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """As it is carried."""
+        """The list as json, which is what is sent."""
         return {
             "table": self.table, "slot": self.slot, "context": self.context, "broadcast": self.broadcast,
             "own": self.own, "members": list(self.members), "survivors": list(self.survivors),

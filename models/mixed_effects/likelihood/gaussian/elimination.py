@@ -55,7 +55,7 @@ def upper(size: int, device: Any = None) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def places(size: int, device: Any = None) -> Tensor:
-    """Where each entry of a symmetric matrix (size, size) is in its upper triangle, row by row."""
+    """The index of each entry of a symmetric matrix (size, size) in its upper triangle, row by row."""
     up, across = upper(size, device)
     index = up.new_zeros(size, size)
     index[up, across] = torch.arange(len(up), device=device)

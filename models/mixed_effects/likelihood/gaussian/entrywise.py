@@ -99,7 +99,7 @@ def summed(x: Any, groups: int) -> Any:
 
 
 def over_rows(x: Any) -> Any:
-    """Beside the rows of a matrix: tensors (M, S) of many points as (M, 1, S)."""
+    """Adds a dimension for the rows of a matrix: tensors (M, S) of many points become (M, 1, S)."""
     return x.unsqueeze(-2) if isinstance(x, Tensor) and x.dim() > 1 else x
 
 

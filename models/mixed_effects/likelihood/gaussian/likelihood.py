@@ -90,7 +90,7 @@ class Gaussian(Likelihood):
         return clients_last(values["gram"])
 
     def counts(self, chunk: ClientChunk) -> Tensor:
-        """From the sums of products."""
+        """Counts by the protocol, from the sums of products."""
         counts = [torch.ones_like(chunk.n), chunk.n]
         counts += [chunk.values["rows"].squeeze(1)[:, 3] for _ in self.method.inside]
         return torch.stack([column.to(torch.float64) for column in counts], 1)
@@ -116,7 +116,7 @@ class Gaussian(Likelihood):
         return {name: torch.zeros(*[k] * order, self.cells) for order, name in enumerate(self.kept_sums)}
 
     def beta(self, packed: Tensor, numbers: Tensor, coefficients: Coefficients) -> tuple[Tensor, Tensor, Tensor]:
-        """Given the other numbers: the coefficients' mean (..., p), precision (..., p, p), and the criterion's height.
+        """The coefficients' mean (..., p), precision (..., p, p) and the criterion's height, given the other numbers.
 
         Args:
             packed: sums of :func:`.cross_products.packed`, (..., c).
@@ -150,7 +150,7 @@ class Gaussian(Likelihood):
     def derivatives(
         self, sums: Mapping[str, Tensor], coefficients: Coefficients
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Where the server eliminates nothing but coefficients, from sums without noise."""
+        """Derivatives in closed form where only coefficients are eliminated, without noise; else None."""
         if self.method.above or self.method.private or coefficients.prior is not None:
             return None
         return quadratic(sums, len(self.method.network.fixed), coefficients.integrated)
@@ -188,7 +188,7 @@ class Gaussian(Likelihood):
     # -- what clients know in the end ---------------------------------------------------------------------------------
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
-        """From the sums of products."""
+        """Modes from the sums of products."""
         gram = self.sums(values, lambda: batch)
         return gaussian_mode(self.method, gram, values["rows"], shared)
 

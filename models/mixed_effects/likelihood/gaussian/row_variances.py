@@ -173,7 +173,7 @@ class RowVariances(Gaussian):
         return torch.cat(parts)
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
-        """From sums of products at these values."""
+        """Modes from the sums of products at these values."""
         return gaussian_mode(self.method, *self.sums_at(batch, shared), without_gamma(shared))
 
     def sums_at(self, batch: Batch, shared: State) -> tuple[Tensor, Tensor]:

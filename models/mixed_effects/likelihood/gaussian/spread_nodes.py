@@ -29,7 +29,7 @@ def nodes_of(method: MixedModel) -> int:
 
 
 def mode(given: GivenSpread, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """Where exp l_j(theta, omega t) N(t | 0, 1) is largest, and its standard deviation there, (M, S) each.
+    """The maximum over t of exp l_j(theta, omega t) N(t | 0, 1), and its standard deviation there, (M, S) each.
 
     Derivatives are finite differences, which is enough to place nodes.
     """

@@ -1,6 +1,6 @@
 """Arithmetic of Taylor polynomials of second degree: numbers that know their first and second derivatives.
 
-(torch's own forward mode takes as long, and a second to load; see Griewank and Walther, 2008, 13.) Derivatives are the
+See Griewank and Walther (2008, 13). torch's own forward mode takes as long, and a second to load. Derivatives are the
 first dimensions, so that what is multiplied lies in long rows.
 """
 
@@ -66,12 +66,12 @@ class Taylor:
         return Taylor(self.value.expand(shape), slope, bend)
 
     def __getitem__(self, at: slice | int | Tensor | tuple[Tensor, ...]) -> Taylor:
-        """Along the first dimensions of the shape."""
+        """Indexes the first dimensions of the shape."""
         own, all_ = at if isinstance(at, tuple) else (at,), slice(None)
         return Taylor(self.value[own], self.slope[(all_, *own)], self.bend[(all_, all_, *own)])
 
     def summed(self, groups: int) -> Taylor:
-        """Over so many numbers that the last dimension of the shape has for each of the others that it has."""
+        """Sums the numbers of each of so many equal parts of the last dimension of the shape."""
         parts = (part.unflatten(-1, (groups, -1)).sum(-2) for part in (self.value, self.slope, self.bend))
         return Taylor(*parts)
 

@@ -23,7 +23,7 @@ from .sums import Blocks, JointSums, blocks_of, shapes
 
 @dataclass(frozen=True)
 class JointGaussian(Gaussian):
-    """As :class:`~..gaussian.likelihood.Gaussian`, from sums in blocks; what is sent has the same form.
+    """The gaussian likelihood from sums in blocks; what is sent is as of :class:`~..gaussian.likelihood.Gaussian`.
 
     Args:
         method: whose model.
@@ -48,7 +48,7 @@ class JointGaussian(Gaussian):
         return blocks_of(chunk)
 
     def counts(self, chunk: ClientChunk) -> Tensor:
-        """From the sums of products."""
+        """Counts by the protocol, from the sums of products."""
         rows = chunk.values["rows"].squeeze(1)
         return torch.cat([torch.ones_like(rows[:, :1]), chunk.n.to(rows)[:, None], rows[:, 3:]], 1)
 
@@ -61,7 +61,7 @@ class JointGaussian(Gaussian):
         return at_points(self.method, rows, shared["effects.points"])
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
-        """From the sums of products."""
+        """Modes from the sums of products."""
         return modes(self.method, Blocks(*(values[name].squeeze(1) for name in Blocks._fields)), shared)
 
     def conditional(self, chunk: ClientChunk, shared: State) -> State:

@@ -1,4 +1,4 @@
-"""Where the effects of a client with several levels inside are: v = (b, c_1 of each group, c_2 of each group, ...).
+"""Layout of a client's effects with several levels inside: v = (b, c_1 of each group, c_2 of each group, ...).
 
 No two groups of one level share a row, so that each level's own part of Z^T W Z is made of small blocks along the
 diagonal. The level with the most effects is eliminated block by block; what is left, of the client and of the other

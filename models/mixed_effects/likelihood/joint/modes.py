@@ -1,6 +1,6 @@
 """What a client of another response keeps of its effects: the joint mode and curvature, and draws of the normal there.
 
-(Independent proposals of hundreds of numbers would hardly be taken: draws are Laplace's, as the likelihood is.)
+Draws are by Laplace's approximation, as the likelihood is: a chain would reject most proposals of hundreds of numbers.
 """
 
 from __future__ import annotations

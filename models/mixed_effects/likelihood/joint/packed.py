@@ -200,7 +200,7 @@ def values_of(method: MixedModel, points: Tensor) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Reduced:
-    """At D points, what is left of S clients' sums once the first part is eliminated.
+    """S clients' sums at D points after the first part is eliminated.
 
     Attributes:
         roots: L of each part, (D, 1, q, q).
@@ -224,7 +224,7 @@ class Reduced:
     def from_blocks(
         cls, method: MixedModel, blocks: Blocks, schur: Callable[[Tensor], Tensor], values: Mapping[str, Tensor]
     ) -> Reduced:  # fmt: skip
-        """At the population's values {name: (D, *shape)}."""
+        """Eliminates the first part at the population's values {name: (D, *shape)}."""
         layout = Layout.for_method(method)
         roots = [part.level.root(values[part.level.name])[:, None] for part in layout.parts]
         own, others = roots[layout.eliminated].unsqueeze(2), [r for k, r in enumerate(roots) if k != layout.eliminated]

@@ -28,7 +28,7 @@ from .products import own_sums, products
 
 @dataclass(frozen=True)
 class JointProblem(Problem):
-    """As :class:`~..quadrature.newton.Problem`, with unknowns u of all levels, client by client.
+    """The problem of :class:`~..quadrature.newton.Problem` with unknowns u of all levels, client by client.
 
     Attributes:
         layout: of the unknowns.
@@ -40,7 +40,7 @@ class JointProblem(Problem):
 
     @classmethod
     def of_levels(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> JointProblem:
-        """At shared values as :meth:`~..quadrature.newton.Problem.from_batch` has them."""
+        """The problem at shared values; these are as in :meth:`~..quadrature.newton.Problem.from_batch`."""
         layout, columns = Layout.for_method(method), method.network.split(batch.x)
         values = {name: shared[name] for name in method.response_family.starts}
         fixed = method.predictor(columns, shared["beta"])

@@ -32,7 +32,7 @@ class Schur:
 
     @classmethod
     def from_blocks(cls, across: Tensor) -> Schur:
-        """With what many points have in common."""
+        """Computes what many points have in common: the products of E's columns, where E is sparse."""
         clients, groups, q, m = across.shape
         if q > 1 or across.device.type != "cpu" or clients == 0:
             return cls(across)

@@ -37,7 +37,7 @@ NUMBERS_PER_PASS = 20_000_000
 
 @dataclass(frozen=True)
 class SchurOfEach:
-    """As :class:`.schur.Schur`, of sums that differ between points.
+    """The complement of :class:`.schur.Schur`, of sums that differ between points.
 
     Attributes:
         across: E, (D, S, g, q, m).
@@ -86,7 +86,7 @@ class AtPoints:
 
 @dataclass(frozen=True)
 class WeightedGaussian(JointGaussian):
-    """As :class:`.gaussian.JointGaussian`; what clients compute from are their rows, at each point.
+    """The likelihood of :class:`.gaussian.JointGaussian`, which clients compute from their rows at each point.
 
     Args:
         method: whose model.
@@ -149,7 +149,7 @@ class WeightedGaussian(JointGaussian):
         return self._in_groups(torch.cat(clients), rows)
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
-        """From sums at these values."""
+        """Modes from the sums at these values."""
         every = {k: v[None] for k, v in shared.items()}
         blocks, at = AtPoints(self.method, WeightedRows.from_batch(self.method, batch)).reduced(every)
         return modes_of(self.method, blocks, at, every)

@@ -67,7 +67,7 @@ class AtNodes(Quadrature):
         return {"height": (cells,), "slope": (cells, m), "curvature": (cells, m, m), "many": (points, cells)}
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
-        """At the nodes of the clients' own groups; those of others are zero."""
+        """Likelihoods at the nodes of the clients' own groups; those of others are zero."""
         method, counted = self.method, self._counted(rows)
         values = {**fixed_values(shared), **method.parts(shared["effects.at"])}
         nodes = shared["effects.nodes"][(counted[2] - 1).long()]  # (S, K, q)
@@ -77,7 +77,7 @@ class AtNodes(Quadrature):
         return {k: in_groups(method, v, counted, 1) for k, v in by_node.items()}
 
     def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:
-        """At the nodes of each point."""
+        """Likelihoods at the nodes of each point."""
         counted = self._counted(rows)
         nodes = shared["effects.many_nodes"][:, (counted[2] - 1).long()].permute(1, 2, 0, 3)  # (S, K, M, q)
         at_nodes = repeated(rows, nodes.shape[1]).put({"many": nodes.flatten(0, 1).unsqueeze(1)})
@@ -97,11 +97,11 @@ class AtNodes(Quadrature):
         nodes: RegionExpansion,
         coefficients: Coefficients,
     ) -> Tensor:
-        """By quadrature of parabolas."""
+        """The criterion by quadrature of parabolas."""
         return moved_heights(self.method, sums, nodes, start, step)
 
     def heights(self, many: Tensor, numbers: Tensor, nodes: RegionExpansion, coefficients: Coefficients) -> Tensor:
-        """By quadrature."""
+        """The criterion by quadrature."""
         u, factor = nodes.nodes(self.method, numbers)
         return log_integrals(many.unflatten(-1, u.shape[1:3]), u, factor)
 

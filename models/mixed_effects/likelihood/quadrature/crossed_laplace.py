@@ -70,7 +70,7 @@ class Reached(NamedTuple):
 
 
 def reached(method: MixedModel, many: Tensor, numbers: Tensor, w: Tensor) -> Reached:
-    """From sums of clients' cells.
+    """The maximum over the crossed effects that one step reaches, from sums of clients' cells.
 
     Args:
         method: whose.
@@ -133,17 +133,17 @@ class CrossedLaplace(Quadrature):
         return cells(self.columns)
 
     def form(self, points: int) -> dict[str, tuple[int, ...]]:
-        """At the stencil's points, and at many."""
+        """Shapes of what is sent at the stencil's points, and at many."""
         return {"crossed": (size(self.method.k), self.cells), "many": (points, self.cells)}
 
     def around(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> State:
-        """At the stencil's points."""
+        """Likelihoods at the stencil's points."""
         at = shared["effects.at"]
         points = at + stencil(len(at)).to(at)
         return {"crossed": self._answer(rows, shared, points, shared["effects.crossed_at"])}
 
     def at_points(self, rows: ClientChunk, shared: Mapping[str, Tensor]) -> Tensor:
-        """At each point."""
+        """Likelihoods at each point."""
         return self._answer(rows, shared, shared["effects.points"], shared["effects.crossed_points"])
 
     def _answer(self, rows: ClientChunk, shared: Mapping[str, Tensor], points: Tensor, w: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ class CrossedLaplace(Quadrature):
         return height + step @ slope + 0.5 * step @ bend @ step
 
     def heights(self, many: Tensor, numbers: Tensor, expected: Expected, coefficients: Coefficients) -> Tensor:
-        """By Laplace's approximation at each point."""
+        """The criterion by Laplace's approximation at each point."""
         return _where_reached(reached(self.method, many, numbers, expected.effects(numbers)))
 
     def estimated(
@@ -216,6 +216,6 @@ class CrossedLaplace(Quadrature):
         return again
 
     def known(self, memory: Mapping[str, Tensor], *, before: bool) -> Expected:
-        """Where the effects were expected, or are."""
+        """The expected effects of the last round, or those of now."""
         kept = {k.removeprefix("before."): v for k, v in memory.items() if k.startswith("before.")}
         return Expected.read(self.method.k, self.columns, kept if before else memory)

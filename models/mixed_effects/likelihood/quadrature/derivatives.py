@@ -5,8 +5,8 @@ g = sum z l'(eta), A = sum w z z^T, B = sum w z x^T, w = -l'', and Sigma = L L^T
 numbers theta = (L's entries, beta) are, a row's c^T d(b, beta) / d theta_i being e_i,
 
     b = Sigma g
-    (I + Sigma A) b_i  = Sigma_i g - Sigma B beta_i                                                         (20)
-    (I + Sigma A) b_ij = Sigma_ij g + Sigma_i g_j + Sigma_j g_i - Sigma sum w' z e_i e_j                    (21)
+    (I + Sigma A) b_i  = Sigma_i g - Sigma B beta_i                                                         (a)
+    (I + Sigma A) b_ij = Sigma_ij g + Sigma_i g_j + Sigma_j g_i - Sigma sum w' z e_i e_j                    (b)
 
 So those of A, of F F^T = I + L^T A L, and of the nodes follow; at a node the log density has a gradient and a curvature
 in (b, beta). Nothing but these sums is differentiated row by row.
@@ -108,7 +108,7 @@ def around_mode(problem: Problem, numbers: Numbers, mode: Tensor) -> tuple[list[
     across = lower[:, None] @ lower.mT
     sigma_2 = across + across.mT  # (k, k, q, q)
     step = torch.linalg.inv_ex(torch.eye(q).to(z) + sigma @ a[..., :q]).inverse
-    b_1 = step @ (torch.einsum("ipr,sr->spi", sigma_1, g) - sigma @ a[..., q:] @ numbers.beta)  # (S, q, k), (20)
+    b_1 = step @ (torch.einsum("ipr,sr->spi", sigma_1, g) - sigma @ a[..., q:] @ numbers.beta)  # (S, q, k), by (a)
     d_1 = torch.cat([b_1, numbers.beta.expand(s, -1, -1)], 1)
     g_1 = -a @ d_1
     row_1 = c @ d_1
@@ -117,7 +117,7 @@ def around_mode(problem: Problem, numbers: Numbers, mode: Tensor) -> tuple[list[
     pairs = ((both[..., None] * row_1[..., None, :]).flatten(-2).mT @ row_1).unflatten(1, (q + q * q, -1))
     mixed = torch.einsum("ipr,srj->spij", sigma_1, g_1)
     right = torch.einsum("ijpr,sr->spij", sigma_2, g) + mixed + mixed.mT
-    b_2 = torch.einsum("spr,srij->spij", step, right - torch.einsum("pr,srij->spij", sigma, pairs[:, :q]))  # (21)
+    b_2 = torch.einsum("spr,srij->spij", step, right - torch.einsum("pr,srij->spij", sigma, pairs[:, :q]))  # by (b)
     g_2 = -torch.einsum("spr,srij->spij", a[..., :q], b_2) - pairs[:, :q]
     bent = (squares * weights[1][..., None]).mT @ c
     a_1 = bent @ d_1

@@ -1,4 +1,4 @@
-"""Where the maximum in effects of groups that cross the clients is expected, as a function of the population's numbers.
+"""Expected effects of groups that cross the clients: their maximum as a function of the population's numbers.
 
 w(theta) ~ w_0 + J d + d^T B d / 2,    d = theta - theta_0
 """
@@ -48,7 +48,7 @@ class Expected:
         return {f"crossed.{f.name}": getattr(self, f.name) for f in fields(self)}
 
     def near(self, numbers: Tensor) -> Tensor:
-        """At numbers (..., k), (..., m)."""
+        """The expected effects (..., m) at numbers (..., k) near theta_0."""
         linear, bent = self._terms(numbers)
         return (self.w + linear + bent).clamp(-LARGEST, LARGEST)
 

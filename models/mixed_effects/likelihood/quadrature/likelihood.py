@@ -114,13 +114,13 @@ class Quadrature(Likelihood):
     def derivatives(
         self, sums: Mapping[str, Tensor], coefficients: Coefficients
     ) -> tuple[Tensor, Tensor, Tensor] | None:
-        """As they were sent, where no groups are above clients."""
+        """The derivatives that were sent, where no groups are above clients; else None."""
         if self.method.above:
             return None
         return sums["height"], sums["slope"], 0.5 * (sums["curvature"] + sums["curvature"].mT)
 
     def heights(self, many: Tensor, numbers: Tensor, nodes: Any, coefficients: Coefficients) -> Tensor:
-        """As they were sent."""
+        """The heights that were sent."""
         return many
 
     def drawn(
@@ -133,7 +133,7 @@ class Quadrature(Likelihood):
     # -- what clients know in the end ---------------------------------------------------------------------------------
 
     def modes(self, batch: Batch, values: State, shared: State) -> tuple[Tensor, Tensor]:
-        """By Newton's method from zero."""
+        """Modes by Newton's method from zero."""
         if len(self.method.inside) > 1:
             return modes.marginal(self.method, batch, shared, torch.zeros_like(values["u_mode"].squeeze(1)))
         mode, factors = Problem.from_batch(self.method, batch, shared).mode(
@@ -153,7 +153,7 @@ class Quadrature(Likelihood):
         return ("u_mode",)
 
     def joint(self, chunk: ClientChunk, draws: State, phase: object) -> State:
-        """By Metropolis chains of independent proposals; moments are the draws'."""
+        """Draws effects by Metropolis chains of independent proposals; moments are the draws'."""
         if len(self.method.inside) > 1:
             return modes.joint(self.method, chunk, draws, phase)
         return joint(self.method, chunk, draws, phase)

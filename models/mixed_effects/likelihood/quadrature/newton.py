@@ -63,7 +63,7 @@ class Problem:
 
     @classmethod
     def from_batch(cls, method: MixedModel, batch: Batch, shared: Mapping[str, Tensor]) -> Problem:
-        """At shared values by their short names: of all clients, (..., 1, 1, *shape), or of each, (S, 1, *shape).
+        """The problem at shared values by short names: of all clients, (..., 1, 1, *shape), or of each, (S, 1, *shape).
 
         Effects of groups of clients are each client's own, w (..., S, 1, q_out), or those of all, "regions".
         """

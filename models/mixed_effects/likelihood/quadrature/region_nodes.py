@@ -65,7 +65,7 @@ class RegionExpansion:
 
     @classmethod
     def from_sums(cls, method: MixedModel, sums: Mapping[str, Tensor], at: Tensor, w: Tensor) -> RegionExpansion:
-        """From a round's sums.
+        """Reads the expansion around the middle node from a round's sums.
 
         Args:
             method: whose.

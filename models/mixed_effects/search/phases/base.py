@@ -41,12 +41,12 @@ class SearchPhase:
         return True
 
     def begin(self) -> None:
-        """Once, after the phases before."""
+        """Begins the phase, once, after the phases before."""
 
     def ask(self) -> State:
         """Shared values by short names at which the next round's clients answer."""
         raise NotImplementedError
 
     def tell(self, sums: State) -> None:
-        """With what clients have found there, {field of the request's reply: (*shape)}."""
+        """Takes the sums of the clients' replies, {field of the request's reply: (*shape)}."""
         raise NotImplementedError

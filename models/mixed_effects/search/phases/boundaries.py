@@ -47,27 +47,27 @@ class Boundaries(SearchPhase):
 
     @property
     def climb(self) -> Climb:
-        """In the free numbers."""
+        """The climb, in the free numbers."""
         return Climb.read({k.removeprefix(MEMORY): v for k, v in self.search.memory.items() if k.startswith(MEMORY)})
 
     @property
     def face(self) -> Face:
-        """Where the standard deviation is zero."""
+        """The face on which the standard deviation is zero."""
         return Face.for_deviation(self.search.method, self.search.values, int(self.search.memory[f"{MEMORY}number"]))
 
     def begin(self) -> None:
-        """With the first one; beside the exploration it has begun before."""
+        """Begins with the first standard deviation, unless :mod:`.explore` has begun it."""
         if f"{MEMORY}number" not in self.search.memory:
             self.search.values["boundary"] = torch.full_like(self.search.values["boundary"], NOT_YET)
             self._on(0)
         self.done = not self.running
 
     def ask(self) -> State:
-        """At the next point, where there is one."""
+        """The next point, where there is one."""
         return {"at": self.face.free @ self.climb.next} if self.running else {}
 
     def tell(self, sums: State) -> None:
-        """With derivatives of the criterion."""
+        """Takes derivatives of the criterion."""
         search, climb, free = self.search, self.climb, self.face.free
         criterion, nodes = search.criterion, search.known
         height, slope, bend = search.surface.expansion(sums, free @ climb.next, criterion, nodes)

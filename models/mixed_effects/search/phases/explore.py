@@ -29,13 +29,13 @@ PACKED = "packed."
 
 
 class Explore(SearchPhase):
-    """Where there are draws."""
+    """Explores the density at many points, and draws; of methods with draws."""
 
     number, request = Phase.EXPLORE, HEIGHTS
 
     @classmethod
     def wanted(cls, method: MixedModel) -> bool:
-        """As the setting says."""
+        """Whether the settings ask for draws."""
         return bool(method.settings.draws)
 
     @property
@@ -49,7 +49,7 @@ class Explore(SearchPhase):
         return key(self.search.context.seed, self.search.context.round)
 
     def begin(self) -> None:
-        """Around the mode; where nothing is searched there is one point, and draws at once."""
+        """Begins around the mode; where nothing is searched there is one point, and draws at once."""
         search, method = self.search, self.search.method
         if not method.k:
             cross = search.values["cross"]
@@ -64,13 +64,13 @@ class Explore(SearchPhase):
             Boundaries(search).begin()
 
     def ask(self) -> State:
-        """At the next points; and at the one of a test."""
+        """The next points, and beside them the one of a test."""
         explored = Explored.read(self.search.memory)
         beside = Boundaries(self.search).ask() if Boundaries.wanted(self.search.method) else {}
         return {**beside, "points": self._points(explored)[0]}
 
     def tell(self, sums: State) -> None:
-        """With heights at the points."""
+        """Takes heights at the points."""
         search, memory, many = self.search, self.search.memory, sums["many"]
         explored = Explored.read(memory)
         if between(search.method, search.shared):

@@ -21,11 +21,11 @@ class ProfileBounds(SearchPhase):
 
     @classmethod
     def wanted(cls, method: MixedModel) -> bool:
-        """As the setting says."""
+        """Whether the settings ask for a profile of numbers that are searched."""
         return bool(method.settings.profile and method.k)
 
     def begin(self) -> None:
-        """From the estimates, standard deviations above zero."""
+        """Begins at the estimates, standard deviations above zero."""
         search, surface = self.search, self.search.surface
         at, inside = surface.coordinates(search.numbers), surface.inside(search.values)
         start = torch.where(at_zero(search.method, search.values), inside, at)
@@ -34,11 +34,11 @@ class ProfileBounds(SearchPhase):
         search.memory.update(Profile.begin(at, start, height, level, surface.longest("mixing"), effects).state())
 
     def ask(self) -> State:
-        """At the next point."""
+        """The next point."""
         return {"at": self.search.surface.of_coordinates(Profile.read(self.search.memory).next)}
 
     def tell(self, sums: State) -> None:
-        """With derivatives of the criterion by coordinates."""
+        """Takes derivatives of the criterion by coordinates."""
         search, profile = self.search, Profile.read(self.search.memory)
         criterion, nodes = search.criterion, search.known
         expansion = search.surface.expansion(sums, profile.next, criterion, nodes, coordinates=True)

@@ -32,7 +32,7 @@ class Restrict(SearchPhase):
         return method.restricted
 
     def begin(self) -> None:
-        """At the likelihood's maximum, standard deviations above zero."""
+        """Begins at the likelihood's maximum, standard deviations above zero."""
         search, values = self.search, self.search.values
         at = search.surface.of_coordinates(search.surface.inside(values))
         ways, gone = directions(search.method, values)
@@ -40,11 +40,11 @@ class Restrict(SearchPhase):
         search.memory.update(Restricted.begin(at, len(values["beta"]), flat).state())
 
     def ask(self) -> State:
-        """At the next point."""
+        """The next point."""
         return {"at": Restricted.read(self.search.memory).asked}
 
     def tell(self, sums: State) -> None:
-        """With derivatives of the log likelihood, and what containment is read from."""
+        """Takes derivatives of the log likelihood, and the sums from which containment is read."""
         search, values = self.search, self.search.values
         restricted = Restricted.read(search.memory)
         restricted = restricted.updated(*search.surface.expansion(sums, restricted.asked, "ml", search.known))

@@ -23,18 +23,18 @@ class ToEstimates(SearchPhase):
 
     @property
     def climb(self) -> Climb:
-        """As it is; before the first round at the first values."""
+        """The climb; before the first round, one from the first values."""
         search = self.search
         if "climb.best" in search.memory:
             return Climb.read(search.memory)
         return Climb.begin(search.numbers, search.surface.longest("ml"))
 
     def ask(self) -> State:
-        """At the next point."""
+        """The next point."""
         return {"at": self.climb.next}
 
     def tell(self, sums: State) -> None:
-        """With derivatives of the log likelihood, or of a gaussian response's quadratic."""
+        """Takes derivatives of the log likelihood, or of a gaussian response's quadratic."""
         search, surface, climb = self.search, self.search.surface, self.climb
         at, nodes = climb.next, search.known
         climb = climb.updated(

@@ -20,28 +20,28 @@ class ToMode(SearchPhase):
 
     @classmethod
     def wanted(cls, method: MixedModel) -> bool:
-        """Where there are draws, and something is searched."""
+        """Whether the settings ask for draws, and something is searched."""
         return bool(method.settings.draws and method.k)
 
     @property
     def climb(self) -> Climb:
-        """As it is; of a posterior before the first round at the first values."""
+        """The climb; of a posterior before the first round, one from the first values."""
         search, surface = self.search, self.search.surface
         if "climb.best" in search.memory:
             return Climb.read(search.memory)
         return Climb.begin(surface.coordinates(search.numbers), surface.longest("mixing"))
 
     def begin(self) -> None:
-        """From the estimates, standard deviations above zero."""
+        """Begins at the estimates, standard deviations above zero."""
         search, surface = self.search, self.search.surface
         search.memory.update(Climb.begin(surface.inside(search.values), surface.longest("mixing")).state())
 
     def ask(self) -> State:
-        """At the next point."""
+        """The next point."""
         return {"at": self.search.surface.of_coordinates(self.climb.next)}
 
     def tell(self, sums: State) -> None:
-        """With derivatives of the log density."""
+        """Takes derivatives of the log density."""
         search, climb = self.search, self.climb
         expansion = search.surface.expansion(sums, climb.next, "mixing", search.known)
         climb = climb.updated(*expansion, search.digits)

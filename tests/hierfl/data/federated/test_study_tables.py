@@ -46,7 +46,7 @@ def test_every_site_makes_the_pooled_columns(formula: str, family: str, more: Ro
     assert (found.extras, found.levels, found.blocks) == (design.extras, design.levels, design.blocks)
     assert [found.centre, found.scale] == pytest.approx([design.centre, design.scale], 1e-12)
     for ours, theirs in ((found.fixed_units, design.fixed_units), (found.random_units, design.random_units)):
-        # (spreads are differences of squares)
+        # Spreads are differences of squares, which lose digits.
         assert [*ours.centre, *ours.scale] == pytest.approx([*theirs.centre, *theirs.scale], 1e-9)
     for j, name in enumerate(whole.ids):
         own = reader.federation(sites[name], name, test=0.2, validation=0.1, seed=3)

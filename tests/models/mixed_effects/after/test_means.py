@@ -38,7 +38,7 @@ def test_means_average_cells_with_equal_weights_at_the_mean_of_numbers(fit: Fitt
     error = np.sqrt(np.diag(each @ gls.covariance @ each.T))
     np.testing.assert_allclose(found.standard_error, error, rtol=1e-6)
     np.testing.assert_allclose(found.upper, found["mean"] + stats.t.ppf(0.975, found.df) * error, rtol=1e-6)
-    # (not the arms' own means: cells differ in size)
+    # They are not the arms' own means: cells differ in size.
     assert abs(found["mean"][0] - DF.y[DF.arm == "a"].mean()) > 0.02
     within = fit.means("arm", by="sex", at={"x": 2, "arm": ["c", "a"]}).set_index(["arm", "sex"])["mean"]
     for arm, sex in within.index:
@@ -114,7 +114,7 @@ def test_a_responses_mean_is_that_of_zero_effects_and_differences_are_ratios() -
     for x in (-5.0, -6.0):  # the logarithm's argument is 0, or negative: NaN ended in a distribution's ValueError
         with pytest.raises(UserError, match="the offset is not finite in 2 of 2 rows: is an exposure 0 or negative"):
             fit.predict(DF.head(2).assign(x=x))
-    # (a Weibull's mean falls where hazards rise)
+    # A Weibull's mean falls where hazards rise.
     times = mixed_model(DF, "t ~ arm + (1 | site)", family="weibull", event="seen", draws=0)
     late = times.means("arm", scale="response")
     assert (late.lower < late["mean"]).all()
