@@ -16,10 +16,11 @@ from ..column_names import as_table, no_column, one_column
 from ..far_numbers import warn_of_far
 from ..spellings import Spellings
 from . import gate
-from .column_types import ColumnTypes, typed
+from .column_types import ColumnTypes, typed, typed_columns
 from .columns import check_numbers, check_offset, effects_and_offset, random_columns, with_smooths
 from .correlation import SERIES, TIME
 from .groups import Groups
+from .literals import category_columns
 from .missing import lacks_values
 from .parsed import Formula
 from .rank import IndependentColumns
@@ -85,9 +86,10 @@ class Reader:
                 raise no_column(name, df.columns, "the table lacks column")
             if missing := int(one_column(df, name).isna().sum()):
                 raise lacks_values(name, missing)
-        columns = typed(df, gate.parse(self.formula), names)
+        columns = typed_columns(df, gate.parse(self.formula), names)
+        categories = category_columns(gate.parse(self.formula))
         for name in names if len(df) else ():
-            self.types.check(name, columns[name])
+            columns[name] = self.types.as_fitted(name, columns[name], name in categories)
             if columns[name].dtype.kind in "iuf":
                 check_numbers(f"column {name!r}", columns[name].to_numpy(dtype=float))
         # Clients that are whole numbers stay so, where they are a predictor, too.
