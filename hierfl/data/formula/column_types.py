@@ -7,6 +7,7 @@ are not added, and half precision rounds: so a formula's numbers are double prec
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -106,6 +107,8 @@ def _numbers(column: pd.Series) -> pd.Series:
     """
     values = column.tolist()
     if all(isinstance(value, int | np.integer) for value in values):
+        if any(abs(value) > sys.float_info.max for value in values):
+            raise _refused(column, "a whole number that double precision does not reach", "give it in another unit")
         fits = all(-MOST_WHOLE <= value <= MOST_WHOLE for value in values)
         return column.astype("int64" if fits else "float64")
     for value in values:

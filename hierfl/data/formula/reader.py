@@ -172,7 +172,7 @@ class Reader:
                 of_levels = with_smooths(of_levels, self.smooths, table)
                 random = [column for columns, _ in of_levels.values() for column in columns.values()]
         except Exception as fault:  # whatever formulae says
-            if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
+            if strange := re.search(r"levels \((.*?)\) in '(.+?)' are not present", str(fault)):
                 levels = self.types.levels.get(strange[2], ())
                 present = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
                 (level, *_) = sorted({str(value) for value in present if value not in levels})
