@@ -39,7 +39,7 @@ IN_JSON = (
     (", of which pandas.to_numeric makes numbers", ""),
     (r", as df\.dropna\(.* in Python", ""),
     (r"(?<=and numbers in the fit): .*", ": write them without quotes"),
-    (r"(?<=True and False in the fit): df.*", ": write true and false without quotes"),
+    (r"(?<=True and False in the fit): (df|write).*", ": write true and false without quotes"),
     (r"(?<=, which no formula reads): df.*", ": a column has values of one type"),
     (r"; encode it first \(for example with pandas\.get_dummies\)", ": write numbers without quotes"),
     (r"(?<=in the fit): df\[.*", ": write text in quotes"),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: largest whole number of 64 bits
 MOST_WHOLE = 2**63 - 1
+#: words that mean True beside others
+TRUE = ("true", "t", "yes", "y")
 
 
 def readable(column: pd.Series) -> pd.Series:
@@ -244,6 +246,10 @@ def _no_number(name: str, column: pd.Series, truth: bool) -> UserError:
         way = f"{frame_column} = {frame_column} == 'True'"
     elif all(isinstance(level, str) and level.lower() in ("true", "false") for level in levels):
         way = f"{frame_column} = {frame_column}.str.lower() == 'true'"
+    elif words := [level for level in levels if isinstance(level, str) and level.strip().lower() in TRUE]:
+        way = f"{frame_column} = {frame_column} == {words[0]!r} is 1 for {words[0]!r} and 0 for others"
+    elif truth and not all(map(_is_written_number, levels)):
+        way = f"1 is True, and 0 is False, as of {frame_column} == LEVEL with the level that means True"
     elif strange := next((level for level in levels if not _is_written_number(level)), ""):
         way = f"{frame_column} = {frame_column} == {strange!r} is 1 for {strange!r} and 0 for others"
         if any(map(str.isdigit, strange)):
