@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ from .trials import trials_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("hierfl")
 
 
 def order_of(df: pd.DataFrame, terms: Formula) -> list[Any] | None:
@@ -115,6 +118,8 @@ class Reader:
         # A row to predict is by itself: what other rows of its series say of it is not used.
         rows |= {SERIES: ones, TIME: ones}
         rows |= self.places.numbers(df)
+        for line in self.places.strangers(df):
+            log.warning("%s", line)
         for role in ("known_se", "precision_weights"):
             if not (name := getattr(self.more, role)):
                 continue

@@ -98,6 +98,17 @@ def test_categories_of_truth_values_and_of_0_and_1_are_the_same_levels() -> None
         fit.predict(df.assign(flag=0.5))
 
 
+def test_groups_in_another_coding_are_named(fitted: FittedMixedModel, caplog: pytest.LogCaptureFixture) -> None:
+    """One that was not fitted has an answer; where no row has one that was, their names may be coded otherwise."""
+    new = table().head(4)
+    fitted.predict(new)
+    fitted.predict(new.assign(patient=["P1", "P9", "P9", "P9"]))
+    fitted.predict(new.assign(site="ward z"), level="new")
+    assert not [line for line in caplog.messages if "has a group" in line]
+    fitted.predict(new.assign(patient="1"))
+    assert "no row has a group of 'patient' that was fitted, such as '1' of 'ward a', which has 'P1', " in caplog.text
+
+
 def test_columns_that_lack_are_named_with_the_nearest(fitted: FittedMixedModel) -> None:
     new = table().head(3)
     for changed, words in (
