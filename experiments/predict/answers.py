@@ -17,8 +17,8 @@ from hierfl.data.formula import gate
 from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spelling, Spellings, as_known
 from hierfl.errors import UserError
+from hierfl.inference.checks import MAX_DRAWS
 from hierfl.inference.evaluation.inputs import raw_inputs
-from hierfl.inference.options import MAX_DRAWS
 from hierfl.inference.run.result import Run
 from hierfl.models.any_model.fitted_model import FittedModel
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel

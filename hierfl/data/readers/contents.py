@@ -20,6 +20,7 @@ from .safe_files import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd
+    from PIL import Image
 
 
 def read_bytes(path: Path | str, what: str) -> bytes:

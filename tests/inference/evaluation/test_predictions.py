@@ -138,6 +138,9 @@ def test_true_and_false_of_a_table_are_1_and_0_in_new_rows() -> None:
     inputs = raw_inputs(federation, df)
     assert inputs.flatten().tolist()[:4] == [1, 0, 1, 0]
     assert (raw_inputs(federation, df.assign(b=df.b.astype(int))) == inputs).all()
-    for values, words in ((df.b + 1, "column 'b' holds 2, and True and False in the fit"), ("yes", "such as 'yes', and")):
+    for values, words in (
+        (df.b + 1, "column 'b' holds 2, and True and False in the fit"),
+        ("yes", "such as 'yes', and"),
+    ):
         with pytest.raises(UserError, match=words):
             raw_inputs(federation, df.assign(b=values))

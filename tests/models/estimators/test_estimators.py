@@ -230,7 +230,9 @@ def test_columns_that_may_be_two_things_are_one_line(X: dict[str, Any], y: Any, 
 
 def test_a_client_that_is_spelled_like_a_fitted_one_is_not_unseen() -> None:
     df = wards(10)
-    fitted = HierarchicalClassifier("pfedvem", network="linear", rounds=1, unseen="population").fit(df[["x"]], df.died, df.ward)
+    fitted = HierarchicalClassifier("pfedvem", network="linear", rounds=1, unseen="population").fit(
+        df[["x"]], df.died, df.ward
+    )
     with pytest.raises(UserError, match="groups holds 'A', which differs from 'a' of the fit in blanks, capitals"):
         fitted.predict(df[["x"]], df.ward.str.upper())
     assert len(fitted.predict(df[["x"]], df.ward + "1")) == len(df)
