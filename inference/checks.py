@@ -11,6 +11,8 @@ from hierfl.errors import UserError, short_repr
 
 #: the largest whole number of an option or setting: far beyond any use, and safe in every arithmetic
 MOST = 2**31 - 1
+#: the largest number of draws: more do not fit into memory
+MAX_DRAWS = 100_000
 
 
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:

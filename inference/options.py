@@ -12,13 +12,13 @@ import torch
 from hierfl.errors import UserError, unknown
 from hierfl.nn.precision import Precision
 
-from .checks import MOST, check_device, check_number, check_whole
+from .checks import MAX_DRAWS, MOST, check_device, check_number, check_whole
 from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
 from .method.schedule import ABSENT, Absent
 from .server.robust.parse import parse_rule
 
-#: the largest numbers of rounds and of draws: a fit of more does not end, or does not fit into memory
-MAX_ROUNDS, MAX_DRAWS = 1_000_000, 100_000
+#: the largest number of rounds: a fit of more does not end
+MAX_ROUNDS = 1_000_000
 #: what predictions are calibrated by, after the last round
 Calibrate = Literal["none", "temperature"]
 #: where clients' own values lie between rounds

@@ -17,6 +17,7 @@ from hierfl.data.formula import gate
 from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spelling, Spellings, as_known
 from hierfl.errors import UserError
+from hierfl.inference.checks import MAX_DRAWS
 from hierfl.inference.evaluation.inputs import raw_inputs
 from hierfl.inference.run.result import Run
 from hierfl.models.any_model.fitted_model import FittedModel
@@ -74,6 +75,8 @@ class Question:
             raise UserError("--shares are of a client that was fitted, and --new is of others")
         if self.interval is not None and not 0 < self.interval < 1:
             raise UserError(f"--interval is a probability between 0 and 1, not {self.interval:g}")
+        if self.draws is not None and not 0 <= self.draws <= MAX_DRAWS:
+            raise UserError(f"--draws is from 0 to {MAX_DRAWS:,}, not {self.draws:,}")
 
 
 def answered(loaded: Run | FittedMixedModel | FittedModel, run: RunConfig, asked: Question) -> pd.DataFrame:

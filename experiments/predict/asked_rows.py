@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -11,6 +15,47 @@ from hierfl.data.client_names import client_names
 from hierfl.errors import UserError, unknown
 
 from .new_rows import NewRows
+
+#: half of a letter of UTF-16, escaped
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def parsed(content: bytes) -> Any:
+    """A request's json.
+
+    Args:
+        content: of the request, in UTF-8, UTF-16 or UTF-32.
+
+    Raises:
+        UserError: for what is no json, a key that comes twice in an object, a whole number beyond double precision, and
+            text that is no Unicode.
+    """
+    try:
+        text = content.decode(json.detect_encoding(content))
+        entries = json.loads(text, object_pairs_hook=_once, parse_int=_whole)
+        if _SURROGATE.search(text):  # two of them together are one letter
+            json.dumps(entries, ensure_ascii=False).encode()
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"a request is a json object: {error}") from error
+    return entries
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose keys are all different: of two values json keeps the last."""
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        raise UserError(f"an object of the request has {counts.most_common(1)[0][0]!r} twice: leave one of them out")
+    return entries
+
+
+def _whole(digits: str) -> int:
+    number = int(digits)
+    if abs(number) > sys.float_info.max:
+        raise UserError(f"a number of the request has {len(digits)} digits, more than double precision reaches")
+    return number
 
 
 def rows_of(entries: Mapping[str, Any], keys: Collection[str]) -> NewRows:

@@ -5,7 +5,6 @@ A request is checked as :mod:`.answers` checks a file. No answer holds a row of 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from hierfl.errors import UserError
 
 from ..cli.as_json import plain
 from .answers import Question, answered
-from .asked_rows import rows_of
+from .asked_rows import parsed, rows_of
 from .card import model_card
 from .codes import warnings_kept
 from .ready import ready
@@ -40,6 +39,9 @@ IN_JSON = (
     (", of which pandas.to_numeric makes numbers", ""),
     (r", as df\.dropna\(.* in Python", ""),
     (r"(?<=and numbers in the fit): .*", ": write them without quotes"),
+    (r"(?<=True and False in the fit): (df|write).*", ": write true and false without quotes"),
+    (r"(?<=, which no formula reads): df.*", ": a column has values of one type"),
+    (r"; encode it first \(for example with pandas\.get_dummies\)", ": write numbers without quotes"),
     (r"(?<=in the fit): df\[.*", ": write text in quotes"),
     (rf"--({'|'.join(SAID)}|given) (?=[A-Z0-9])", r'"\1": '), (rf"--({'|'.join(SAID)}|given)(?![\w-])", r'"\1"'),
 )  # fmt: skip
@@ -106,10 +108,7 @@ async def body(request: Request) -> dict[str, Any]:
         content += part
         if len(content) > LARGEST:
             raise UserError(f"a request has at most {LARGEST:,} bytes")
-    try:
-        entries = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"a request is a json object: {error}") from error
+    entries = parsed(bytes(content))
     if not isinstance(entries, dict):
         raise UserError('a request is a json object, such as {"rows": [{...}]}')
     return entries
@@ -132,8 +131,6 @@ def question(entries: Mapping[str, Any]) -> Question:
     for name, value in given_options.items():
         if type(value) not in ({int, float} if SAID[name] is float else {SAID[name]}):
             raise UserError(f"{name} is {SAID[name].__name__} in a request, not {type(value).__name__}")
-    if given_options.get("draws", 0) < 0:
-        raise UserError(f"draws must be at least 0, not {given_options['draws']}")
     given = entries.get("given")
     if given is not None and not isinstance(given, dict):
         raise UserError("given is an object with rows, or with x and y")

@@ -29,6 +29,45 @@ def category_levels(df: pd.DataFrame, columns: Sequence[Any]) -> dict[Any, list[
     return {name: list(names) for name, names in levels.items() if names is not None}
 
 
+def truth_columns(df: pd.DataFrame, columns: Sequence[Any]) -> list[Any]:
+    """Which of these columns hold True and False.
+
+    Args:
+        df: the table, without missing values in them.
+        columns: the inputs.
+    """
+    return [name for name in columns if _is_truth(df[name])]
+
+
+def _is_truth(column: pd.Series) -> bool:
+    return column.dtype.kind == "b" or (column.dtype.kind == "O" and set(map(type, column)) <= {bool, np.bool_})
+
+
+def check_truths(df: pd.DataFrame, names: Sequence[Any]) -> None:
+    """Refuses new rows with numbers that are neither True nor False, nor a share between them.
+
+    Args:
+        df: the table.
+        names: the columns of True and False of the fit.
+
+    Raises:
+        UserError: for other numbers, such as 1 and 2, and for text.
+    """
+    for name in names:
+        column = df[name] if name in df.columns else None
+        if column is None or column.ndim > 1 or column.dtype.kind == "b":
+            continue
+        if column.dtype.kind in "iuf" and not (outside := column[(column < 0) | (column > 1)]).empty:
+            raise UserError(
+                f"column {name!r} holds {outside.iloc[0]:g}, and True and False in the fit: 1 is True, and 0 is False"
+            )
+        if words := [value for value in column.tolist() if isinstance(value, str)]:
+            raise UserError(
+                f"column {name!r} holds text such as {words[0]!r}, and True and False in the fit: write these, or 1 "
+                "and 0"
+            )
+
+
 def input_names(columns: Sequence[Any], levels: Levels) -> list[str]:
     """Names of a network's inputs, in their order: ``age``, ``arm=drug``, ``arm=placebo``.
 

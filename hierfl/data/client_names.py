@@ -11,6 +11,13 @@ from ..errors import UserError
 
 #: characters of a name
 MAX_NAME_LENGTH = 200
+#: what spreadsheets call a last row that is no client
+TOTALS = frozenset((
+    "total", "totals", "grand total", "subtotal", "sub-total", "sum", "mean", "average", "avg", "median", "overall",
+    "pooled", "all", "all sites", "gesamt", "insgesamt", "summe", "gesamtsumme", "mittelwert", "durchschnitt",
+    "total g\u00e9n\u00e9ral", "somme", "moyenne", "ensemble", "totale", "somma", "media", "suma", "promedio",
+    "totaal", "gemiddelde",
+))  # fmt: skip
 
 
 def client_names(values: Any, what: str) -> np.ndarray:
@@ -30,6 +37,9 @@ def client_names(values: Any, what: str) -> np.ndarray:
     if values is None or np.ndim(values) == 0:
         raise UserError(f"{what} is {values!r}: it has a name for each row")
     # An array of a list's entries would have one type for all of them.
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        masked = int(np.ma.getmaskarray(values).sum())
+        raise UserError(f"{what} has {masked} masked values: a row needs a client's name; fill or drop them first")
     given = np.array(values, dtype=object) if isinstance(values, list | tuple) else np.asarray(values)
     if given.dtype.kind == "O":
         values = given.tolist()
@@ -51,6 +61,24 @@ def client_names(values: Any, what: str) -> np.ndarray:
     for name in np.unique(names.astype(str)) if names.dtype.kind != "O" else sorted(set(names.tolist())):
         _check_name(str(name), what)
     return names.astype(str)
+
+
+def refuse_totals(names: np.ndarray, what: str) -> None:
+    """Refuses a table that ends with a row of totals or means, which is no client.
+
+    Args:
+        names: every row's client, (N,), in the table's order.
+        what: what holds them, for messages.
+
+    Raises:
+        UserError: where the last row is the only one of a client that is called such as ``Total``.
+    """
+    last = str(names[-1]) if len(names) > 2 else ""
+    if " ".join(last.casefold().split()).rstrip(" :.") in TOTALS and int((names == last).sum()) == 1:
+        raise UserError(
+            f"{what} names {last!r} in the last row alone: leave the row out if it sums up the others, or give the "
+            "client another name"
+        )
 
 
 def _name(value: object, what: str) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import UserError, unknown
-from .category_columns import category_levels, encoded_columns
-from .client_names import client_names
+from .category_columns import category_levels, encoded_columns, truth_columns
+from .client_names import client_names, refuse_totals
 from .frames import check_present, check_table
 from .labels import targets_and_labels
 from .pool import Task
@@ -35,8 +35,8 @@ class FrameArrays:
         client: the name of each row's client, (n,).
         task: what the targets are.
         labels: names of the classes, in the order of their numbers; none of responses.
-        remembered: what a prediction's table is read by: "columns", "categories" with their levels, "client" and
-            "response", the columns of both, and "labels".
+        remembered: what a prediction's table is read by: "columns", "categories" with their levels, "truths",
+            which are True and False, "client" and "response", the columns of both, and "labels".
         weights: of the rows, (n,) in float64; None for one each.
     """
 
@@ -77,7 +77,7 @@ def frame_arrays(
         check_present(df, name, "the table")
     if not columns:
         raise UserError("a federation needs at least one input column")
-    client_names(df[client], f"column {client!r}")
+    refuse_totals(client_names(df[client], f"column {client!r}"), f"column {client!r}")
     for name, role in ((y, "is the response"), (client, "names the clients"), (weights, "has the weights")):
         if name in columns:
             raise UserError(f"column {name!r} {role}, and cannot be an input too: leave it out of x")
@@ -97,7 +97,10 @@ def frame_arrays(
         x=encoded_columns(df, columns, levels, "the table"),
         y=response if labels else response.astype(np.float64),
         client=who, task=task, labels=labels,
-        remembered={"columns": columns, "categories": levels, "client": client, "response": y, "labels": labels},
+        remembered={
+            "columns": columns, "categories": levels, "client": client, "response": y, "labels": labels,
+            "truths": truth_columns(df, columns),
+        },
         weights=None if weights is None else row_weights(df[weights], len(df), f"column {weights!r}"),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hierfl.data.batch import Batch
-from hierfl.data.category_columns import encoded_columns
+from hierfl.data.category_columns import check_truths, encoded_columns
 from hierfl.data.federation import Federation
 from hierfl.data.frames import is_table
 from hierfl.data.input_kinds import as_ids, as_pixels, check_scale
@@ -63,6 +63,7 @@ def _columns(federation: Federation, x: Inputs) -> Any:
         return reader(x if hasattr(x, "columns") else np.asarray(x))  # the original table's columns, by the formula
     if is_table(x):
         levels = federation.about.get("categories") or {}
+        check_truths(x, federation.about.get("truths") or [])
         return encoded_columns(x, list(x.columns) if columns is None else columns, levels, "the table")
     return x
 

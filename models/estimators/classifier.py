@@ -57,6 +57,9 @@ class HierarchicalClassifier(ClassifierMixin, HierarchicalEstimator):
             ValueError: for rows that cannot be used, and weights for a method that takes none.
         """
         x, y, client, weights = self._rows_to_fit(X, y, groups, sample_weight)
+        if y.dtype.kind == "O" and len(kinds := {str if isinstance(value, str) else type(value) for value in y}) > 1:
+            names = " and ".join(sorted(kind.__name__ for kind in kinds))
+            raise UserError(f"y holds labels of several types, {names}: make them one type")
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:

@@ -17,8 +17,11 @@ from hierfl.data.federation import Federation
 from hierfl.data.frames import is_table
 from hierfl.data.labels import one_column
 from hierfl.data.pool import Task
-from hierfl.data.raw_values import number_array
+from hierfl.data.raw_values import number_array, plain_array
+from hierfl.data.reading.frames import note_quantities, refuse_text
+from hierfl.data.spellings import as_known
 from hierfl.errors import UserError, unknown
+from hierfl.inference.checks import check_whole
 from hierfl.inference.method.base import Method
 from hierfl.inference.method.capabilities import is_tabular
 from hierfl.inference.run.fit import fit
@@ -76,7 +79,11 @@ class HierarchicalEstimator(BaseEstimator):
             spellings="keep", weights=weights,
         )  # fmt: skip
         network = architecture(self.network, federation, latent=cls.latent, head=self.head, weights=self.weights)
+        for name in ("settings", "options"):
+            if not isinstance(getattr(self, name) or {}, Mapping):
+                raise UserError(f"{name} is a dictionary, {{name: value}}, not {getattr(self, name)!r}")
         made = cls(network, **dict(self.settings or {}))
+        check_whole("rounds", self.rounds, 0)
         usual = {"dtype": torch.float64, "splits": (), "evaluate_every": max(1, self.rounds)}
         options = {**usual, **dict(self.options or {})}
         self._run = fit(made, federation, self.rounds, seed=seed, progress=False, **options)
@@ -97,6 +104,8 @@ class HierarchicalEstimator(BaseEstimator):
                         f"{counted(len(self.clients_), 'client')}"
                     )
                 client = np.full(len(x), "")
+        # A name that is spelled like a fitted client's is no client that was not seen.
+        as_known(client.astype(object), self.clients_.tolist(), "refuse", "groups")
         answers: dict[str, Any] = {}
         for name in dict.fromkeys(client.tolist()):
             places = np.flatnonzero(client == name)
@@ -133,6 +142,7 @@ class HierarchicalEstimator(BaseEstimator):
     def _checked_rows(self, X: Any, y: Any, groups: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Inputs (n, k), targets (n,) and clients (n,), checked; what a prediction needs of the columns is kept."""
         X, groups = self._without_group(X, groups)
+        _check_given(X, y)
         self._columns, self._levels = (
             (list(X.columns), category_levels(X, list(X.columns))) if is_table(X) else ([], {})
         )
@@ -174,6 +184,23 @@ class HierarchicalEstimator(BaseEstimator):
         if column.dtype.kind == "f" and (column == np.round(column)).all():
             column = column.astype(np.int64)  # an array has one type for all of its columns
         return np.delete(values, self.group, axis=1), column
+
+
+def _check_given(X: Any, y: Any) -> None:
+    """Refuses what scikit-learn would read as something else.
+
+    Raises:
+        UserError: for masked entries, dates, and columns of text that may be numbers.
+    """
+    for name, values in (("X", X), ("y", y)):
+        if isinstance(values, np.ma.MaskedArray):
+            plain_array(values, name)
+    if is_table(X) and X.columns.is_unique:
+        for name in X.columns:
+            if X[name].dtype.kind in "mM":
+                raise UserError(f"column {name!r} of X holds dates or time spans: count days or hours from a date")
+        refuse_text(X, list(X.columns))
+        note_quantities(X, list(X.columns))
 
 
 def _clients(groups: Any, rows: int) -> np.ndarray | None:

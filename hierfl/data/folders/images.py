@@ -103,7 +103,7 @@ def _all(paths: list[Path]) -> Iterator[np.ndarray]:
     why: UserError | None = None
     for path in paths:
         try:
-            picture = read_picture(path, upright=True)
+            picture = read_picture(path, upright=True, opaque=True)
         except UserError as error:
             damaged, why = [*damaged, path], why or error
         if not damaged:

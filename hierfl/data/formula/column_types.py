@@ -7,6 +7,7 @@ are not added, and half precision rounds: so a formula's numbers are double prec
 from __future__ import annotations
 
 import datetime
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: largest whole number of 64 bits
 MOST_WHOLE = 2**63 - 1
+#: words that mean True beside others
+TRUE = ("true", "t", "yes", "y")
 
 
 def readable(column: pd.Series) -> pd.Series:
@@ -106,6 +109,8 @@ def _numbers(column: pd.Series) -> pd.Series:
     """
     values = column.tolist()
     if all(isinstance(value, int | np.integer) for value in values):
+        if any(abs(value) > sys.float_info.max for value in values):
+            raise _refused(column, "a whole number that double precision does not reach", "give it in another unit")
         fits = all(-MOST_WHOLE <= value <= MOST_WHOLE for value in values)
         return column.astype("int64" if fits else "float64")
     for value in values:
@@ -196,31 +201,57 @@ class ColumnTypes:
         numbers = frozenset(name for name in names if df[name].dtype.kind in "biuf")
         return cls(numbers, {name: tuple(df[name].unique()) for name in sorted(set(names) - numbers)}, truths)
 
-    def check(self, name: str, column: pd.Series) -> None:
-        """Refuses a column of another type than in the fit.
+    def as_fitted(self, name: str, column: pd.Series, category: bool) -> pd.Series:
+        """A column of new rows in the type of the fit.
+
+        A category of True and False takes 1 and 0, and one of numbers True and False: they are the same numbers, but
+        not the same levels to pandas.
 
         Args:
             name: of the column.
             column: of a new table, as :func:`readable` has read it.
+            category: whether the formula makes a category of it.
 
         Raises:
-            UserError: for it.
+            UserError: for a column of another type than in the fit, and for a number in place of True and False that
+                is neither 0 nor 1, nor a share between them where it is no category.
         """
         is_number = column.dtype.kind in "biuf"
         if name in self.numbers and not is_number:
-            first, frame_column = column.iloc[0], _df(column)
-            what = f"text such as {first!r}" if isinstance(first, str) else "a category"
-            way = f"{frame_column} = {frame_column}.astype(float)"
-            if first in ("True", "False"):
-                way = f"{frame_column} = {frame_column} == 'True'"
-            elif strange := next((level for level in column.unique().tolist() if not _is_written_number(level)), ""):
-                way = f"{frame_column} = {frame_column} == {strange!r} is 1 for {strange!r} and 0 for others"
-                if any(map(str.isdigit, strange)):
-                    way = f"{strange!r} is none that Python reads, as 1.5 is"
-            raise UserError(f"column {name!r} holds {what}, and numbers in the fit: {way}")
+            raise _no_number(name, column, name in self.truths)
         words = self.levels.get(name, ())
         if is_number and words and all(isinstance(level, str) for level in words):
             raise UserError(
                 f"column {name!r} holds numbers, and text such as {words[0]!r} in the fit: "
                 f"{_df(column)} = {_df(column)}.astype(str)"
             )
+        if name not in self.truths:
+            return column.astype("int64") if category and name in self.numbers and column.dtype.kind == "b" else column
+        between = column.isin([0, 1]) if category else column.between(0, 1)
+        if not between.all():
+            raise UserError(
+                f"column {name!r} holds {column[~between].iloc[0]:g}, and True and False in the fit: "
+                "1 is True, and 0 is False"
+            )
+        return column.astype(bool) if category else column
+
+
+def _no_number(name: str, column: pd.Series, truth: bool) -> UserError:
+    """Of a column that held numbers in the fit, or True and False."""
+    first, frame_column = column.iloc[0], _df(column)
+    what = f"text such as {first!r}" if isinstance(first, str) else "a category"
+    levels = column.unique().tolist()
+    way = f"{frame_column} = {frame_column}.astype(float)"
+    if all(level in ("True", "False") for level in levels):
+        way = f"{frame_column} = {frame_column} == 'True'"
+    elif all(isinstance(level, str) and level.lower() in ("true", "false") for level in levels):
+        way = f"{frame_column} = {frame_column}.str.lower() == 'true'"
+    elif words := [level for level in levels if isinstance(level, str) and level.strip().lower() in TRUE]:
+        way = f"{frame_column} = {frame_column} == {words[0]!r} is 1 for {words[0]!r} and 0 for others"
+    elif truth and not all(map(_is_written_number, levels)):
+        way = f"1 is True, and 0 is False, as of {frame_column} == LEVEL with the level that means True"
+    elif strange := next((level for level in levels if not _is_written_number(level)), ""):
+        way = f"{frame_column} = {frame_column} == {strange!r} is 1 for {strange!r} and 0 for others"
+        if any(map(str.isdigit, strange)):
+            way = f"{strange!r} is none that Python reads, as 1.5 is"
+    return UserError(f"column {name!r} holds {what}, and {'True and False' if truth else 'numbers'} in the fit: {way}")

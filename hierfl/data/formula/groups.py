@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +117,32 @@ class Groups:
         elif self.levels.outer:  # of a factor that crosses the clients there are no homes
             by_level[OUTER] = [self.homes.get(client, 0) for client in who]
         return {level: np.array(numbers, dtype=float) for level, numbers in by_level.items()}
+
+    def strangers(self, df: pd.DataFrame) -> Iterator[str]:
+        """A sentence for each level inside clients of which new rows of fitted clients have no group of the fit.
+
+        Groups that were not fitted are answered, with their spread in the intervals. Where no row has one that was,
+        their names may be another coding, such as 0 and 1 for False and True.
+
+        Args:
+            df: the rows.
+        """
+        if self.levels.client not in df.columns:
+            return
+        who = _names(df, self.levels.client).tolist()
+        for kind, columns in self.levels.inside.items():
+            fitted = self.within.get(kind, {})
+            if not {*columns} <= {*df.columns}:
+                continue
+            pairs = [pair for pair in zip(who, group_names(df, columns).tolist(), strict=True) if pair[0] in fitted]
+            if pairs and not any(group in fitted[client] for client, group in pairs):
+                client, group = pairs[0]
+                few = ", ".join(map(repr, sorted(fitted[client])[:3]))
+                yield (
+                    f"no row has a group of {self.levels.factor(kind)!r} that was fitted, such as {group!r} of "
+                    f"{client!r}, which has {few}{', ...' * (len(fitted[client]) > 3)}: its own effect is taken as "
+                    "unknown"
+                )
 
     def grouping(self, level: str, names: tuple[str, ...], blocks: tuple[int, ...], units: Units) -> Grouping:
         """Random effects of a level inside or above; columns of an own number's formula are no group's.

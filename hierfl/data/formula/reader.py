@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from ..column_names import as_table, no_column, one_column
 from ..far_numbers import warn_of_far
 from ..spellings import Spellings
 from . import gate
-from .column_types import ColumnTypes, typed
+from .column_types import ColumnTypes, typed, typed_columns
 from .columns import check_numbers, check_offset, effects_and_offset, random_columns, with_smooths
 from .correlation import SERIES, TIME
 from .groups import Groups
+from .literals import category_columns
 from .missing import lacks_values
 from .parsed import Formula
 from .rank import IndependentColumns
@@ -30,6 +32,8 @@ from .trials import trials_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("hierfl")
 
 
 def order_of(df: pd.DataFrame, terms: Formula) -> list[Any] | None:
@@ -85,9 +89,10 @@ class Reader:
                 raise no_column(name, df.columns, "the table lacks column")
             if missing := int(one_column(df, name).isna().sum()):
                 raise lacks_values(name, missing)
-        columns = typed(df, gate.parse(self.formula), names)
+        columns = typed_columns(df, gate.parse(self.formula), names)
+        categories = category_columns(gate.parse(self.formula))
         for name in names if len(df) else ():
-            self.types.check(name, columns[name])
+            columns[name] = self.types.as_fitted(name, columns[name], name in categories)
             if columns[name].dtype.kind in "iuf":
                 check_numbers(f"column {name!r}", columns[name].to_numpy(dtype=float))
         # Clients that are whole numbers stay so, where they are a predictor, too.
@@ -113,6 +118,8 @@ class Reader:
         # A row to predict is by itself: what other rows of its series say of it is not used.
         rows |= {SERIES: ones, TIME: ones}
         rows |= self.places.numbers(df)
+        for line in self.places.strangers(df):
+            log.warning("%s", line)
         for role in ("known_se", "precision_weights"):
             if not (name := getattr(self.more, role)):
                 continue
@@ -170,7 +177,7 @@ class Reader:
                 of_levels = with_smooths(of_levels, self.smooths, table)
                 random = [column for columns, _ in of_levels.values() for column in columns.values()]
         except Exception as fault:  # whatever formulae says
-            if strange := re.search(r"levels \((.+?)\) in '(.+?)' are not present", str(fault)):
+            if strange := re.search(r"levels \((.*?)\) in '(.+?)' are not present", str(fault)):
                 levels = self.types.levels.get(strange[2], ())
                 present = df[strange[2]].tolist() if strange[2] in df.columns else strange[1].split(", ")
                 (level, *_) = sorted({str(value) for value in present if value not in levels})

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import UserError
 from ...responses.reading import Cells, Observed
 from ...responses.registry import response_class
-from ..client_names import client_names
+from ..client_names import client_names, refuse_totals
 from ..spellings import Spellings
 from . import gate
 from .ambiguous import check_unambiguous
@@ -118,6 +118,7 @@ class FormulaTable:
         except Exception as fault:  # whatever formulae and pandas say of columns that do not fit together
             raise gate.misfit(formula, fault) from fault
         who = client_names(df[levels.client], f"column {levels.client!r}")
+        refuse_totals(who, f"column {levels.client!r}")
         for name, column in [
             *fixed.items(),
             *(item for named_columns, _ in random.values() for item in named_columns.items()),

@@ -20,6 +20,7 @@ from .safe_files import open_regular
 
 if TYPE_CHECKING:
     import pandas as pd
+    from PIL import Image
 
 
 def read_bytes(path: Path | str, what: str) -> bytes:
@@ -57,12 +58,13 @@ def read_text(path: Path | str, what: str, packed: bool = False) -> str:
         return text.decode("utf-8")
 
 
-def read_picture(path: Path | str, *, upright: bool = False) -> np.ndarray:
+def read_picture(path: Path | str, *, upright: bool = False, opaque: bool = False) -> np.ndarray:
     """A JPEG or PNG picture, (height, width, 3) uint8.
 
     Args:
         path: the file.
         upright: turn it as its EXIF orientation says, which cameras write in place of turning the pixels.
+        opaque: refuse transparent pixels and animations, which have no one colour.
 
     Raises:
         UserError: where it cannot be read, has more than 8 bits for a grey pixel, or more pixels than Pillow takes for
@@ -77,6 +79,8 @@ def read_picture(path: Path | str, *, upright: bool = False) -> np.ndarray:
             with Image.open(stream, formats=("JPEG", "PNG")) as picture:
                 if picture.mode.startswith(("I", "F")):  # Pillow would cut them off at 255
                     raise UserError(f"{shown(path)} has 16 bits a pixel, and pictures have 8: convert it first")
+                if opaque:
+                    _check_opaque(picture, path)
                 return np.asarray((ImageOps.exif_transpose(picture) if upright else picture).convert("RGB"))
         except UnidentifiedImageError as error:  # Pillow's words name an open stream, not the file
             raise UserError(
@@ -84,6 +88,21 @@ def read_picture(path: Path | str, *, upright: bool = False) -> np.ndarray:
             ) from error
         except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise UserError(f"{shown(path)} is too large a picture ({error})") from error
+
+
+def _check_opaque(picture: Image.Image, path: Path | str) -> None:
+    """Refuses a PNG whose colours depend on what is behind it, or on the time.
+
+    Raises:
+        UserError: for transparent pixels and for several frames.
+    """
+    if picture.format == "PNG" and getattr(picture, "n_frames", 1) > 1:
+        raise UserError(f"{shown(path)} is an animation: save one frame of it")
+    if not picture.has_transparency_data:
+        return
+    least = int(np.asarray(picture.convert("RGBA"))[..., 3].min())
+    if least < 255:
+        raise UserError(f"{shown(path)} has transparent pixels, whose colour is not seen: put it on a background first")
 
 
 #: of a spreadsheet: bytes unpacked, and rows

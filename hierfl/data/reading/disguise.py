@@ -36,7 +36,7 @@ _PARTS = (
 )
 #: times of a day, times and lengths in several units, fractions, and numbers with a sign that says more of them
 _NEARLY = re.compile(
-    r"\d{1,2}:\d{2}(:\d{2})?|[~\u2248]\s*\d[\d.,]*|\d[\d.,]*\s*[*\u2020'\"\u2032\u00bd]|\d+\.-|\d{1,3}(_\d{3})+(\.\d*)?"
+    r"\d{1,2}:\d{2}(:\d{2})?|[~\u2248]\s*\d[\d.,]*|\d[\d.,]*\s*[*\u2020'\"\u2032]|(\d[\d.,]*\s*)?[\u00bc-\u00be\u2150-\u215e]|\d+\.-|\d{1,3}(_\d{3})+(\.\d*)?"
     r"|[+-]?\d*\.\d*[dD][+-]?\d+|[+-]?\d[\d.,]*\s*[*x\u00d7\u00b7.]\s*10\s*\^\s*[+-]?\d+"
     r"|(\d+\s+)?\d{1,3}\s*[/\u2044]\s*\d{1,3}|\[[+-]?\d[\d.,]*\]|\d+,--?|0[xX][0-9a-fA-F]+|\d[\d.,]*-"
     rf"|\d+\s*['\u2032]\s*\d+\s*[\"\u2033]?|(\d+\s*({_PARTS})\s*){{2,}}"

@@ -59,9 +59,9 @@ def quantity_note(name: str, counts: Mapping[str, int], remedies: Remedies) -> s
     numbers = [level for level in levels if _is_amount(level)]
     if sum(counts[level] for level in numbers) >= SOME * whole and len(numbers) > 1:
         other = next((level for level in levels if level not in numbers), None)
-        beside = f" beside {other!r}" if other else ""
+        beside = f", beside {other!r}" if other else ""
         return (
-            f"column {name!r} has numbers, such as {numbers[0]!r},{beside}: it is read as {len(levels)} categories; "
+            f"column {name!r} has numbers, such as {numbers[0]!r}{beside}: it is read as {len(levels)} categories; "
             f"{category} says that this is meant"
         )
     if order := _order(levels):

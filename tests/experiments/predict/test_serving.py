@@ -15,7 +15,7 @@ from support.commands import Call
 from support.run_folders import Finished
 
 import hierfl
-from hierfl.experiments.predict.asked_rows import rows_of
+from hierfl.experiments.predict.asked_rows import parsed, rows_of
 
 pytest.importorskip("fastapi")
 testclient = pytest.importorskip("fastapi.testclient")
@@ -56,6 +56,7 @@ def test_arrays_are_answered_as_by_the_run(finished: Finished, served: Callable[
         "inputs reach from 0 to 16": {"x": (16 * X).tolist(), "client": "0"},
         "the run is of arrays": {"rows": [{"a": 1}], "client": "0"},
         "unknown key 'out'": {"x": X.tolist(), "out": "/etc/passwd"},
+        '"draws" is from 0 to 100,000, not 1,000,000,000': {"x": X.tolist(), "client": "0", "draws": 10**9},
         "draws is int in a request, not str": {"x": X.tolist(), "client": "0", "draws": "3"},
         "a request is a json object, such as": [1],
     }
@@ -123,6 +124,24 @@ def test_rows_of_a_mixed_model_are_answered(
 def test_what_is_no_row_is_one_line(held: dict[str, Any], words: str) -> None:
     with pytest.raises(hierfl.UserError, match=words):
         rows_of(held, {"x", "rows", "client"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"rows": [{"x": 0.5, "x": 5}]}', "has 'x' twice"),
+        ('{"a": ["\\ud800"]}', "surrogates not allowed"),
+        ('{"a": 1' + "0" * 400 + "}", "401 digits"),
+        ("[" * 100_000, "a request is a json object"),
+    ],
+)
+def test_json_that_may_be_two_things_is_one_line(text: str, words: str) -> None:
+    with pytest.raises(hierfl.UserError, match=words):
+        parsed(text.encode())
+
+
+def test_letters_beyond_16_bits_are_no_halves() -> None:
+    assert parsed(b'{"a": "\\ud83d\\ude00", "b": 12}') == {"a": "\U0001f600", "b": 12}
 
 
 def test_without_its_extra_it_says_what_to_install(hierfl: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,28 @@ import pandas as pd
 import pytest
 
 from hierfl import Federation
-from hierfl.data.client_names import client_names, in_words
+from hierfl.data.client_names import client_names, in_words, refuse_totals
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.npz import load_npz
 from hierfl.errors import UserError
+
+
+def test_a_last_row_of_totals_is_no_client() -> None:
+    df = pd.DataFrame({"y": np.arange(9.0) ** 2 % 7, "x": np.arange(9) % 4, "site": [*"aaaabbbb", "Total"]})
+    words = "column 'site' names 'Total' in the last row alone"
+    with pytest.raises(UserError, match=words):
+        from_formula(df, "y ~ x + (1 | site)")
+    with pytest.raises(UserError, match=words):
+        Federation.from_frame(df, client="site", y="y", x=["x"])
+    for names in ([*"aaabbb", "Total", "Total"], [*"aaa", "Total", *"bbb"], [*"aaabbb", "Totally"], ["Total"]):
+        refuse_totals(np.array(names), "client")
+
+
+def test_masked_names_are_no_names() -> None:
+    names = np.ma.masked_array([1, 1, 2], [0, 1, 0])
+    with pytest.raises(UserError, match="client has 1 masked values"):
+        client_names(names, "client")
+    assert client_names(np.ma.masked_array([1, 2], [0, 0]), "client").tolist() == ["1", "2"]
 
 
 def test_tables_of_ones_own_keep_their_types() -> None:

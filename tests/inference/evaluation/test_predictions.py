@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import pandas as pd
 import pytest
 import torch
 from pyro.distributions import Normal, Poisson, StudentT
@@ -13,6 +14,7 @@ from torch.nn.functional import softplus
 
 from hierfl import Federation, UserError
 from hierfl.inference import Method, fit
+from hierfl.inference.evaluation.inputs import raw_inputs
 from hierfl.inference.method.initial import InitialWeights
 from hierfl.models import FedPer, PFedVEM
 from hierfl.nn.architecture import Architecture
@@ -128,3 +130,17 @@ def test_clients_with_unequal_test_sets_are_scored_on_their_own(small: Federatio
     assert run.last()["pm_accuracy"] == pytest.approx(sum(accuracies) / len(accuracies))
     hits = sum(a * n for a, n in zip(accuracies, [n for n in sizes if n], strict=True))
     assert run.last()["pm_accuracy_pooled"] == pytest.approx(hits / sum(sizes))
+
+
+def test_true_and_false_of_a_table_are_1_and_0_in_new_rows() -> None:
+    df = pd.DataFrame({"y": [0.5, 1.5, 2.5, 4.0] * 3, "b": [True, False, True, False] * 3, "site": [*"aaaabbbbcccc"]})
+    federation = Federation.from_frame(df, client="site", y="y", x=["b"], test=0.0, validation=0.0)
+    inputs = raw_inputs(federation, df)
+    assert inputs.flatten().tolist()[:4] == [1, 0, 1, 0]
+    assert (raw_inputs(federation, df.assign(b=df.b.astype(int))) == inputs).all()
+    for values, words in (
+        (df.b + 1, "column 'b' holds 2, and True and False in the fit"),
+        ("yes", "such as 'yes', and"),
+    ):
+        with pytest.raises(UserError, match=words):
+            raw_inputs(federation, df.assign(b=values))

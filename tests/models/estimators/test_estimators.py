@@ -209,3 +209,30 @@ def test_dates_are_no_responses() -> None:
     for y in (days, days - days[0], pd.Series(pd.to_datetime(days)).dt.tz_localize("UTC")):
         with pytest.raises(UserError, match="y holds dates or time spans"):
             HierarchicalRegressor().fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "words"),
+    [
+        ({"z": "2,5"}, None, "column 'z' holds numbers with decimal commas as text"),
+        ({"z": "08:30"}, None, "column 'z' holds times"),
+        ({"z": pd.Timestamp("2020-01-01")}, None, "column 'z' of X holds dates or time spans"),
+        ({"z": pd.Timedelta("1D")}, None, "column 'z' of X holds dates or time spans"),
+        ({}, np.ma.masked_array(np.arange(8) % 2, np.arange(8) == 3), "y has 1 masked values"),
+        ({}, np.array([1, "a"] * 4, dtype=object), "y holds labels of several types"),
+    ],
+)
+def test_columns_that_may_be_two_things_are_one_line(X: dict[str, Any], y: Any, words: str) -> None:
+    df = pd.DataFrame({"x": np.arange(8.0)}).assign(**X)
+    with pytest.raises(UserError, match=words):
+        HierarchicalClassifier(**SMALL).fit(df, ["no", "yes"] * 4 if y is None else y, groups=["a", "b"] * 4)
+
+
+def test_a_client_that_is_spelled_like_a_fitted_one_is_not_unseen() -> None:
+    df = wards(10)
+    fitted = HierarchicalClassifier("pfedvem", network="linear", rounds=1, unseen="population").fit(
+        df[["x"]], df.died, df.ward
+    )
+    with pytest.raises(UserError, match="groups holds 'A', which differs from 'a' of the fit in blanks, capitals"):
+        fitted.predict(df[["x"]], df.ward.str.upper())
+    assert len(fitted.predict(df[["x"]], df.ward + "1")) == len(df)

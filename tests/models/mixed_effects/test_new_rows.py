@@ -68,7 +68,9 @@ REFUSED: list[tuple[dict, str]] = [
     ({"g": "drug "}, "column 'g' holds 'drug ', which differs from 'drug' of the fit in blanks"),
     ({"g": "zz"}, "column 'g' has the level 'zz', which was in no row of the fit"),
     ({"g": None}, "column 'g' has 6 missing values"),
-    ({"flag": "False"}, "text such as 'False', and numbers in the fit: df['flag'] = df['flag'] == 'True'"),
+    ({"flag": "False"}, "text such as 'False', and True and False in the fit: df['flag'] = df['flag'] == 'True'"),
+    ({"flag": "FALSE"}, "df['flag'] = df['flag'].str.lower() == 'true'"),
+    ({"flag": [1, 2, 1, 2, 1, 2]}, "column 'flag' holds 2, and True and False in the fit: 1 is True, and 0 is False"),
     ({"site": "Ward A"}, "column 'site' holds 'Ward A', which differs from 'ward a' of the fit"),
     ({"site": "ward z"}, "client 'ward z' is not among those fitted"),
     ({"patient": "p1"}, "column 'patient' holds 'p1', which differs from 'P1' of the fit"),
@@ -82,6 +84,29 @@ def test_other_rows_are_one_line(fitted: FittedMixedModel, change: dict, words: 
         fitted.predict(new)
     with pytest.raises(UserError):
         fitted.run.fitted.federation.about["reader"](new) if "site" not in change else fitted.predict(new)
+
+
+def test_categories_of_truth_values_and_of_0_and_1_are_the_same_levels() -> None:
+    df = table().assign(one=lambda df: (df.x > 9).astype(int))
+    fit = mixed_model(df, "y ~ C(flag) + C(one) + (1 | site)", draws=0)
+    means = fit.predict(df)["mean"]
+    assert means.nunique() >= 6
+    for flag, one in (("int64", "int64"), ("float32", "boolean"), ("bool", "bool")):
+        other = df.assign(flag=df.flag.astype(flag), one=df.one.astype(one))
+        pd.testing.assert_series_equal(fit.predict(other)["mean"], means)
+    with pytest.raises(UserError, match="column 'flag' holds 0.5, and True and False in the fit"):
+        fit.predict(df.assign(flag=0.5))
+
+
+def test_groups_in_another_coding_are_named(fitted: FittedMixedModel, caplog: pytest.LogCaptureFixture) -> None:
+    """One that was not fitted has an answer; where no row has one that was, their names may be coded otherwise."""
+    new = table().head(4)
+    fitted.predict(new)
+    fitted.predict(new.assign(patient=["P1", "P9", "P9", "P9"]))
+    fitted.predict(new.assign(site="ward z"), level="new")
+    assert not [line for line in caplog.messages if "has a group" in line]
+    fitted.predict(new.assign(patient="1"))
+    assert "no row has a group of 'patient' that was fitted, such as '1' of 'ward a', which has 'P1', " in caplog.text
 
 
 def test_columns_that_lack_are_named_with_the_nearest(fitted: FittedMixedModel) -> None:

@@ -42,6 +42,14 @@ def test_pictures_by_client_and_label(tmp_path: Path) -> None:
     assert Federation.from_folder(tmp_path / "photos", validation=0.0, seed=1).digest() != fed.digest()
 
 
+def test_drawings_whose_shape_is_in_their_transparency_are_refused(tmp_path: Path) -> None:
+    """As colours alone they are all black."""
+    root = pictures(tmp_path / "photos")
+    Image.fromarray(np.full((6, 8, 4), (0, 0, 0, 9), np.uint8)).save(root / "a" / "cat" / "0.png")
+    with pytest.raises(UserError, match="0.png has transparent pixels"):
+        Federation.from_folder(root)
+
+
 def test_pictures_of_several_sizes_are_resized_on_request(tmp_path: Path) -> None:
     pictures(tmp_path / "p", "a")
     pictures(tmp_path / "p", "b", shape=(12, 12, 3))

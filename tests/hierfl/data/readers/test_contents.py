@@ -92,6 +92,16 @@ def test_pictures_that_are_bombs_damaged_or_of_another_format_are_refused(
     Image.fromarray(np.arange(12, dtype=np.uint16).reshape(3, 4) * 5000).save(tmp_path / "deep.png")
     with pytest.raises(UserError, match="deep.png has 16 bits a pixel, and pictures have 8"):
         read_picture(tmp_path / "deep.png")
+    hidden = Image.fromarray(np.dstack([np.asarray(picture), np.full((4, 4), 255, np.uint8)]))
+    hidden.save(tmp_path / "opaque.png")
+    assert (read_picture(tmp_path / "opaque.png", opaque=True) == np.asarray(picture)).all()
+    hidden.putpixel((0, 0), (0, 0, 0, 200))
+    hidden.save(tmp_path / "glass.png")
+    with pytest.raises(UserError, match="glass.png has transparent pixels, whose colour is not seen"):
+        read_picture(tmp_path / "glass.png", opaque=True)
+    picture.save(tmp_path / "film.png", save_all=True, append_images=[picture.rotate(90)])
+    with pytest.raises(UserError, match="film.png is an animation"):
+        read_picture(tmp_path / "film.png", opaque=True)
     good = path.read_bytes()
     path.write_bytes(good[:-30])
     with pytest.raises(UserError, match="damaged"):

@@ -38,7 +38,7 @@ def test_the_remedy_reads_what_was_refused(written: str, kind: str, first: int) 
 @pytest.mark.parametrize(
     "written",
     ["08:{}", "{}*", "~{}", "{}'", "{}.-", "{}_000", "1.{}D+3", "1.{}x10^3", "{} \u00d7 10^-3", "{}/80", "3 1/{}",
-     "[{}]", "{},-", "0x{}", "{}-", "5'{}\"", "{}h 21m", "7 years {} months"],
+     "[{}]", "{},-", "0x{}", "{}-", "5'{}\"", "{}h 21m", "7 years {} months", "{}\u00bd", "{} \u2154"],
 )  # fmt: skip
 def test_times_and_marked_numbers_are_no_category_in_silence(written: str) -> None:
     with pytest.raises(UserError, match="write plain numbers, or say .*category"):
@@ -50,6 +50,11 @@ def test_times_and_marked_numbers_are_no_category_in_silence(written: str) -> No
 )
 def test_words_with_digits_stay_categories(levels: tuple[str, ...]) -> None:
     refuse_text(pd.DataFrame({"inc": levels * 20}), ["inc"])
+
+
+def test_halves_alone_are_numbers() -> None:
+    with pytest.raises(UserError, match="holds times, fractions or marked numbers as text, '\u00bd', '1'"):
+        refuse_text(pd.DataFrame({"dose": ["\u00bd", "1", "1\u00bd"] * 20}), ["dose"])
 
 
 def test_points_between_thousands_beside_smaller_numbers_are_asked_about() -> None:

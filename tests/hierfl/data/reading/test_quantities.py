@@ -25,6 +25,7 @@ from hierfl.data.reading.remedies import OPTIONS
         (["low", "medium", "high"], "'high' first as the reference: --order 'a=low<medium<high' has them in theirs"),
         (["Jan", "Feb", "Mar"], "--order 'a=Jan<Feb<Mar'"), (["Monday", "Friday", "Sunday"], "Monday<Friday<Sunday"),
         (["12 %", "30 %", "other"], "has numbers, such as '12 %', beside 'other'"),
+        (["12 %", "30 %"], "has numbers, such as '12 %': it is read"),
         (["$ 5", "\u20ac 7", "free"], "has numbers, such as '$ 5'"),
         (["a", "b", "c"], ""), (["I", "II", "III"], ""), (["T1", "T2-3", "T4"], ""), (["1a", "1b", "2"], ""),
         (["never", "often"], ""), (["A-1", "B-2"], ""), (["2020-01", "x", "y"], ""), (["yes", "no"], ""),
