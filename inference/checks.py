@@ -11,6 +11,8 @@ from hierfl.errors import UserError, short_repr
 
 #: the largest whole number of an option or setting: far beyond any use, and safe in every arithmetic
 MOST = 2**31 - 1
+#: the largest number of draws: more do not fit into memory
+MAX_DRAWS = 100_000
 
 
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
@@ -21,6 +23,11 @@ def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
         raise UserError(f"{name} must be at least {least}, not {value}")
     if value > most:
         raise UserError(f"{name} must be at most {most}, not {value}")
+
+
+def check_draws(value: object, least: int = 0) -> None:
+    """Raises a UserError for what is no number of draws."""
+    check_whole("draws", value, least, MAX_DRAWS)
 
 
 def check_number(name: str, value: object) -> None:

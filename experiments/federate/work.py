@@ -71,8 +71,8 @@ def answer_by_files(
         with Troubles("earlier replies in it were not looked at").tried(f"the exchange folder of {client}"):
             if name := unknown(exchange):
                 log.warning(
-                    "%s is a reply that this site has signed, and neither its home nor this account's ledger has a line "
-                    "about it: budgets count from less. Take both from a backup", shown(name),
+                    "%s is a reply that this site has signed, and neither its home nor this account's ledger has a "
+                    "line about it: budgets count from less. Take both from a backup", shown(name),
                 )  # fmt: skip
         # A server that was killed as it ended may ask once more what this site has answered.
         end = time.monotonic() + FAREWELL if site.ended else 0.0
