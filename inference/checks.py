@@ -25,6 +25,11 @@ def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
         raise UserError(f"{name} must be at most {most}, not {value}")
 
 
+def check_draws(value: object, least: int = 0) -> None:
+    """Raises a UserError for what is no number of draws."""
+    check_whole("draws", value, least, MAX_DRAWS)
+
+
 def check_number(name: str, value: object) -> None:
     """Raises a UserError for what is no number."""
     if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):

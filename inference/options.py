@@ -19,6 +19,9 @@ from .server.robust.parse import parse_rule
 
 #: the largest number of rounds: a fit of more does not end
 MAX_ROUNDS = 1_000_000
+#: the largest epsilon, of noise that hides nothing, and the ends of clip: with a smaller one nothing is learned, with a
+#: larger one the noise overflows
+MAX_EPSILON, MIN_CLIP, MAX_CLIP = 1e9, 1e-6, 1e9
 #: what predictions are calibrated by, after the last round
 Calibrate = Literal["none", "temperature"]
 #: where clients' own values lie between rounds
@@ -68,8 +71,9 @@ class Options:
         robust: how messages are combined where some may lie, see :mod:`hierfl.inference.server.robust`; "none" adds
             them up.
         dp: where noise for differential privacy is added, see :mod:`hierfl.inference.noise`.
-        epsilon, delta: of the whole fit, everything that leaves a client included; 0 without noise.
-        clip: the largest norm that one unit (a row of "site", a client of "client") adds to a message.
+        epsilon, delta: of the whole fit, everything that leaves a client included; 0 without noise, at most 1e9.
+        clip: the largest norm that one unit (a row of "site", a client of "client") adds to a message, from 1e-6 to
+            1e9.
         patient_rows: rows of one patient that count; the others are left out.
         usual_rows: of a network with dp="site": a public number of rows of a client, by which sampling rates, numbers
             of steps and step sizes are set in place of n_j; 0 for the mean over clients, in a simulation alone.
@@ -177,8 +181,11 @@ class Options:
                 "epsilon is a number above 0 of a fit with noise (dp='site' or 'client'), and 0 without: here dp is "
                 f"{self.dp!r}, and epsilon {self.epsilon:g}"
             )
-        if not 0 < self.delta < 1 or self.clip <= 0:
-            raise UserError(f"delta lies in (0, 1) and clip above 0, not {self.delta} and {self.clip}")
+        if self.epsilon > MAX_EPSILON:
+            raise UserError(f"epsilon must be at most {MAX_EPSILON:g}, not {self.epsilon:g}: that much hides nothing")
+        if not 0 < self.delta < 1 or not MIN_CLIP <= self.clip <= MAX_CLIP:
+            limits = f"delta lies in (0, 1) and clip from {MIN_CLIP:g} to {MAX_CLIP:g}"
+            raise UserError(f"{limits}, not {self.delta:g} and {self.clip:g}")
         for name, kinds in OF_NOISE.items():
             if self.dp not in kinds and getattr(self, name) != type(self).__dataclass_fields__[name].default:
                 noisy = " or ".join(map(repr, kinds))

@@ -97,7 +97,7 @@ class FedPop(Method):
             0.3, "initial standard deviation of the population", above=0, unless=UNLESS_PRIOR_IS_FLAT,
             scale_of=("hierarchical", "fixed"), at_most=1e12,
         )  # fmt: skip
-        init_scale: float = setting(0.1, "standard deviation of the initial mu, the population's mean", at_least=0)
+        init_scale: float = setting(0.1, "standard deviation of the population's initial mu", at_least=0, at_most=1e12)
         mu_scale: float = setting(
             0.0, "standard deviation of a N(0, .) prior on mu; 0 for a flat one", at_least=0,
             unless=UNLESS_PRIOR_IS_LEARNED, at_most=1e12,

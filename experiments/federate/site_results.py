@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hierfl.data.far_numbers import spread_of, warn_of_far
+from hierfl.data.federated.column_data import ColumnSite
+from hierfl.data.federated.formula_data import FormulaSite
 from hierfl.data.federated.model_data import ModelData
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
@@ -23,7 +26,7 @@ from hierfl.models.mixed_effects.report.predictions import predicted
 from ..run_folder.config_file import write_config
 from ..run_folder.results import write_results
 from .guard.home import home_of
-from .study_site import Membership
+from .study_site import Membership, read_site_data
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,6 +114,8 @@ def predictions(
         raise UserError(f"{member.study.loaded.name} has no draws to average over: --draws 0")
     federation = run.fitted.federation
     inputs = member.study.data.inputs(path, federation, reading or member.reading)
+    if isinstance(inputs, pd.DataFrame):
+        _warn_of_far_rows(member, inputs)
     calibration = run.calibration if shares in ("", "own") else None
     tempered = calibration is not None and calibration.powers is not None
     probabilities = (
@@ -130,3 +135,11 @@ def predictions(
         return table
     sets = run.prediction_sets(inputs, member.client).cpu().numpy()
     return table.assign(set=[" ".join(names[inside]) for inside in sets])
+
+
+def _warn_of_far_rows(member: Membership, inputs: pd.DataFrame) -> None:
+    """Says which columns of new rows have numbers far from those of the site's own rows, which no one else has."""
+    own = read_site_data(member.study, member.data, member.client, member.reading)
+    if isinstance(own, FormulaSite | ColumnSite):
+        numbers = {name for name in inputs if inputs[name].dtype.kind in "iuf" and name in own.file}
+        warn_of_far(inputs, spread_of(own.file, [name for name in numbers if own.file[name].dtype.kind in "iuf"]))

@@ -13,6 +13,7 @@ from hierfl.file_lock import locked
 from hierfl.files import shown
 from hierfl.inference.engines.remote.files import POLL, RequestFiles
 from hierfl.plain_folder import PlainFolder
+from hierfl.troubles import Troubles
 
 from .local_socket import answer_couriers, listening
 
@@ -42,8 +43,16 @@ class Answering(Protocol):
         ...
 
 
-def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
+def answer_by_files(
+    site: Answering, exchange: Path, client: str, unknown: Callable[[Path], str] = lambda exchange: ""
+) -> None:
     """Answers what lies in a shared folder.
+
+    Args:
+        site: what answers.
+        exchange: the exchange folder.
+        client: the site's name.
+        unknown: the name of an earlier reply in it of which this site knows nothing; empty for none.
 
     Raises:
         UserError: where another process answers there under this name.
@@ -59,6 +68,12 @@ def answer_by_files(site: Answering, exchange: Path, client: str) -> None:
     if not _is_reachable_folder(place.path):
         return
     with alone(place, LOCK, f"another process answers as {client} in {shown(place.path)}: end one of them"):
+        with Troubles("earlier replies in it were not looked at").tried(f"the exchange folder of {client}"):
+            if name := unknown(exchange):
+                log.warning(
+                    "%s is a reply that this site has signed, and neither its home nor this account's ledger has a "
+                    "line about it: budgets count from less. Take both from a backup", shown(name),
+                )  # fmt: skip
         # A server that was killed as it ended may ask once more what this site has answered.
         end = time.monotonic() + FAREWELL if site.ended else 0.0
         while not site.ended or time.monotonic() < end:

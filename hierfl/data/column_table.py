@@ -10,6 +10,7 @@ import numpy as np
 from ..errors import UserError
 from .column_design import ColumnDesign
 from .column_names import as_table, one_column
+from .far_numbers import spread_of
 from .frames import check_column
 from .reading.frames import note_quantities, refuse_text, warn_of_codes
 from .reading.read import CHECKED, is_text
@@ -74,7 +75,9 @@ def column_table(
     design = outline(df, client, names)
     wide = coded(df, design).assign(**{client: df[client].to_numpy(), NO_RESPONSE: 0.0})
     wide.attrs[CHECKED] = [*names, NO_RESPONSE]
-    return wide, {"data": name, "columns": names, "levels": dict(design.level_names), "client": client}
+    spread = spread_of(wide, [column for column in names if column not in design.level_names])
+    facts = {"data": name, "columns": names, "levels": dict(design.level_names), "client": client, "spread": spread}
+    return wide, facts
 
 
 def coded(df: pd.DataFrame, design: ColumnDesign, absent: Collection[str] = ()) -> pd.DataFrame:

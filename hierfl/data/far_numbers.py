@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger("hierfl")
 #: standard deviations from the mean of the fitted rows
 FAR = 10.0
 
 
-def warn_of_far(columns: Mapping[str, Any], spread: Mapping[str, tuple[float, float]]) -> None:
+def spread_of(df: pd.DataFrame, names: Iterable[str]) -> dict[str, list[float]]:
+    """Mean and standard deviation of columns of numbers, as json has them.
+
+    Args:
+        df: the fitted rows, all of them numbers.
+        names: of the columns.
+    """
+    return {name: [float(df[name].mean()), float(df[name].std(ddof=0))] for name in names}
+
+
+def warn_of_far(columns: Mapping[str, Any], spread: Mapping[str, Sequence[float]]) -> None:
     """Says which columns of new rows have numbers far from the fitted rows'; the rows are predicted all the same.
 
     Args:

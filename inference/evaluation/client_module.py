@@ -25,7 +25,7 @@ from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
 from hierfl.nn.head import LinearHead, orthonormal_contrasts
 
-from ..checks import MAX_DRAWS, check_whole
+from ..checks import check_draws
 from .fitted import Fitted
 from .inputs import client_row
 from .response import over_draws, predictions, response
@@ -283,7 +283,7 @@ class ClientModules:
             UserError: for a client that does not exist; for a method whose predictions are not those of one network
                 and one head; where there is no temperature.
         """
-        check_whole("draws", draws, 0, MAX_DRAWS)
+        check_draws(draws)
         federation = self.fitted.federation
         made = client_module(self.fitted, client_row(federation, client), draws)
         if federation.task == "classification":

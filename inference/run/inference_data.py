@@ -14,7 +14,7 @@ from hierfl.arviz_io import to_inference_data
 from hierfl.errors import UserError
 from hierfl.plurals import counted
 
-from ..checks import check_number, check_whole
+from ..checks import check_draws, check_number
 from ..evaluation.fitted import Fitted
 from ..evaluation.keyed_draws import has_rows
 from ..evaluation.personal import BUDGET, pieces
@@ -37,7 +37,7 @@ def inference_data(
 ) -> Any:  # fmt: skip
     """See :meth:`hierfl.inference.run.result.Run.posterior`; ``rows`` are the clients' places, ``by_row`` its rows."""
     if draws is not None:
-        check_whole("draws", draws, 2)
+        check_draws(draws, 2)
     check_number("limit", limit)
     if not 0 < limit < float("inf"):
         raise UserError(f"limit is a number of bytes, not {limit}")

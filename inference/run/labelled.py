@@ -19,7 +19,7 @@ from hierfl.errors import UserError
 from hierfl.rng import key
 
 from ..calibration.calibrate import Calibration, calibrated
-from ..checks import MAX_DRAWS, check_whole
+from ..checks import check_draws
 from ..evaluation.fitted import Fitted
 from ..evaluation.inputs import client_row
 from ..evaluation.response import over_draws, predictions
@@ -67,7 +67,7 @@ def of_clients(
 
     check_interval(interval)
     if draws is not None:
-        check_whole("draws", draws, 0, MAX_DRAWS)
+        check_draws(draws)
     if not len(df):
         raise UserError("there are no inputs to predict for")
     federation = source.fitted.federation

@@ -12,7 +12,7 @@ from hierfl.data.frames import is_table
 from hierfl.errors import UserError
 
 from ..calibration.calibrate import Calibration, calibrated
-from ..checks import MAX_DRAWS, check_whole
+from ..checks import check_draws
 from ..evaluation.fitted import Fitted
 from ..evaluation.inputs import Inputs, client_row
 from ..method.capabilities import is_tabular, prediction_draws
@@ -74,7 +74,7 @@ class Predicting:
             raise UserError("whose model? An array's rows are of one client: predict(x, client=NAME)")
         row = client_row(self.fitted.federation, client)
         draws = prediction_draws(self.fitted.method) if draws is None else draws
-        check_whole("draws", draws, 0, MAX_DRAWS)
+        check_draws(draws)
         return predicted(self.fitted, row, x, draws, shares, calibrated(self.calibration) if tempered else None)
 
     @checked_call

@@ -14,7 +14,7 @@ from hierfl.data.batch import Batch
 from hierfl.errors import UserError
 
 from ..calibration.calibrate import Calibration
-from ..checks import MAX_DRAWS, check_whole
+from ..checks import check_draws
 from ..evaluation.fitted import Fitted
 from ..evaluation.inputs import Inputs, new_examples, unlabelled
 from ..evaluation.label_shares import at_shares
@@ -75,7 +75,7 @@ def new_client_responses(
     fitted: Fitted, x: Inputs, draws: int, given: Examples | None, rounds: int
 ) -> list[Distribution]:
     """The response of a client that was never seen, piece by piece."""
-    check_whole("draws", draws, 0, MAX_DRAWS)
+    check_draws(draws)
     if not isinstance(rounds, int) or rounds < 0:
         raise UserError(f"rounds must be a whole number of at least 0, not {rounds!r}")
     if given is not None:

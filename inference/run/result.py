@@ -16,7 +16,7 @@ from hierfl.plurals import counted
 
 from ..calibration.answer import tempered_rows
 from ..calibration.calibrate import Calibration, calibrated
-from ..checks import MAX_DRAWS, check_whole
+from ..checks import check_draws
 from ..engines.chunk_size import suitable_chunk
 from ..evaluation.client_module import ClientModules
 from ..evaluation.entropy import entropies
@@ -175,7 +175,7 @@ class Run(Predicting, ClientModules):
         Raises:
             UserError: for a regression, or inputs of another shape.
         """
-        check_whole("draws", draws, 0, MAX_DRAWS)
+        check_draws(draws)
         if self.fitted.federation.task != "classification":
             raise UserError("predictive entropy is a classification's")
         return entropies(self.fitted, None if x is None else raw_inputs(self.fitted.federation, x), draws)

@@ -14,6 +14,7 @@ from torch import Tensor
 from hierfl.data.column_federation import column_federation
 from hierfl.data.column_names import as_table
 from hierfl.data.column_table import coded
+from hierfl.data.far_numbers import warn_of_far
 from hierfl.errors import UserError, unknown
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.evaluation.fitted import Fitted
@@ -79,6 +80,12 @@ class Predictor:
     def responses(self) -> frozenset[str]:
         """Columns on which no density depends: with other numbers in them those of the same data are the same."""
         return frozenset(name for name in self.method.network.columns if not self._depends(name))
+
+    @property
+    def spread(self) -> dict[str, list[float]]:
+        """Mean and standard deviation of the fitted rows' columns that are no responses; empty of earlier runs."""
+        known: dict[str, list[float]] = self.fitted.federation.about.get("spread", {})
+        return {name: units for name, units in known.items() if name not in self.responses}
 
     def _depends(self, name: str) -> bool:
         design = self.method.network
@@ -210,6 +217,7 @@ def predictive(
     given = None if given is None else as_table(given)
     fitted_clients = set(map(str, predictor.fitted.federation.ids))
     columns = predictor.rows(df)
+    warn_of_far(df, predictor.spread)
     whole: np.ndarray | None = None
     clients = [""] * len(df)
     for name, rows in predictor.groups(df, client):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hierfl.errors import UserError
+from hierfl.inference.checks import check_draws
 from hierfl.rng import key
 
 from .own_points import points
@@ -26,8 +26,7 @@ def prior_draws(joint: JointDraws, draws: int) -> tuple[dict[str, np.ndarray], .
     Raises:
         UserError: for a prior that cannot be drawn from.
     """
-    if draws < 1:
-        raise UserError(f"draws must be at least 1, not {draws}")
+    check_draws(draws, 1)
     method, federation, seed = joint.method, joint.fitted.federation, joint.fitted.seed
     simulate = Simulator(method.program, method.sites, method.network)
     names = [latent.name for latent in method.sites.globals]

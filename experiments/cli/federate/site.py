@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,7 +42,7 @@ def site(
         if exchange is None:
             answer_by_flower(gate, own, say)
         else:
-            answer_by_files(gate, exchange, gate.client)
+            answer_by_files(gate, exchange, gate.client, partial(gate.replies.unknown, gate.member.study))
         say(closing_words(gate.closed, own))
 
 

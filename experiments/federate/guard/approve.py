@@ -102,10 +102,10 @@ class Proposal:
         )  # fmt: skip
         self.home.pin(self.pins)
         self.member.keep()
+        entries = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
+        heads.append({"kind": "approval", **entries})  # no approval is without its line
         path = approval.write(self.home.folder)
         Told(self.member.folder, study.digest, study.roster).forget_refused()
-        entries = {"study": approval.study, "roster": approval.roster, "by": approval.by, "allowed": list(self.allowed)}
-        heads.append({"kind": "approval", **entries})
         return path
 
 

@@ -29,7 +29,7 @@ class Audit:
         home: the site's own folder.
 
     Attributes:
-        spent: heads of the ledger's files, as the last line with some has them; see :mod:`.heads`.
+        spent: heads of the ledger's files, each as the last line that names it has it; see :mod:`.heads`.
 
     Raises:
         UserError: for a file with a gap, or a line that was edited.
@@ -60,7 +60,8 @@ class Audit:
                 raise UserError(f"{shown(self.path)}: line {number} was edited")
             self._hashes.append(str(line["hash"]))
             if "spent" in line:  # lines of earlier versions have none
-                self.spent = {name: (int(count), str(digest)) for name, (count, digest) in line["spent"].items()}
+                now = {name: (int(count), str(digest)) for name, (count, digest) in line["spent"].items()}
+                self.spent = {**self.spent, **now}
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -78,6 +79,10 @@ class Audit:
     def head(self) -> tuple[int, str]:
         """How many lines there are, and the digest of the last."""
         return len(self._hashes), self._hashes[-1] if self._hashes else BEGINNING
+
+    def has(self, digest: str) -> bool:
+        """Whether the file has ended with this digest at any time."""
+        return digest in (BEGINNING, *self._hashes)
 
     def append(self, entries: Mapping[str, Any]) -> tuple[int, str]:
         """Adds a line; it is on the disk when this returns.

@@ -1,22 +1,37 @@
 """The account's ledger and the audit file of a home hold each other's heads: neither loses lines unnoticed.
 
-The ledger has the head of the audit file, and each line of the audit file the heads of the ledger's counts. A count
-that was cut, deleted or taken from an older backup would let studies spend points and epsilon again.
+The ledger has the head of each home's audit file and, beside it, what its own files had then. Each line of the audit
+file has the heads of the ledger's files. A count that was cut, deleted or taken from an older backup would let studies
+spend points and epsilon again. Without its record of masks a server could ask for a sum once more without this site,
+and the difference of the two sums is this site's part. A home that is new sees what the ledger says of itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import shown
 
+from .approval import APPROVALS
 from .audit import Audit
+from .claims import CLAIMS
 from .epsilon import EPSILON, EpsilonLedger
+from .home import WITHDRAWN
 from .ledger import POINTS, ROWS, Ledger
 from .lines import Lines
+from .seen import HEADS, Head, Seen
+
+#: folders of the ledger whose files are counted, and what one file is
+FOLDERS = {ROWS: "row sets", WITHDRAWN: "withdrawals"}
+#: what follows from a loss, by the folder or file that has lost something
+FOLLOWS = {
+    CLAIMS: "a sum could be asked for again without this site", WITHDRAWN: "a study that was left would be answered",
+    HEADS: "an older copy of this home would go on unnoticed",
+}  # fmt: skip
+BUDGETS = "budgets would count from less"
 
 
 class Heads:
@@ -30,38 +45,68 @@ class Heads:
 
     def __init__(self, ledger: Ledger, audit: Audit, key: str) -> None:
         self.ledger, self.audit, self.key, self._epsilon = ledger, audit, key, EpsilonLedger(ledger)
+        self.seen = Seen(ledger.folder)
+        self._masks: dict[str, Lines] = {}
         self._whole: bool | None = None  # not checked yet
 
     def check(self) -> None:
-        """Refuses an audit file or a ledger that lacks what the other has seen of it.
+        """Refuses an audit file or a ledger that lacks what the other, or the ledger itself, has seen of it.
 
         Audit files of versions before this check say nothing of the ledger, and pass.
 
         Raises:
-            UserError: for lines that are gone or others, and for row sets that are gone.
+            UserError: for lines that are gone or others, and for files that are gone.
         """
         self._whole = False
-        self.audit.check(self.ledger.last_audit_head(self.key))
-        for name, head in self.audit.spent.items():
-            try:
-                self._check_rows(head[0]) if name == ROWS else Lines(self.ledger.folder / name).check(head)
-            except UserError as error:
-                raise UserError(
-                    f"{error}, and budgets would count from less: take the account's ledger "
-                    f"({shown(self.ledger.folder)}) from a backup, or put the loss on record: hierfl federate audit "
-                    f"{shown(self.audit.path.parent)} --accept NAME"
-                ) from error
+        for loss in self.losses():
+            raise UserError(loss)
         self._whole = True
 
-    def _check_rows(self, count: int) -> None:
-        if (there := len(self.ledger.row_sets())) < count:
-            raise UserError(f"{shown(self.ledger.folder / ROWS)} has {there} row sets, and it had {count}")
+    def losses(self) -> Iterator[str]:
+        """Whatever was seen and is gone, each in one line."""
+        home = self.audit.path.parent
+        accept = f"put the loss on record: hierfl federate audit {shown(home)} --accept NAME"
+        try:
+            self.audit.check(self.seen.last_audit_head(self.key))
+        except UserError as error:
+            yield str(error)
+        if not self.audit.head[0] and any((home / APPROVALS).glob("*.toml")):
+            yield f"{shown(self.audit.path)} has no line, and studies were approved here: it was deleted: {accept}"
+        for name, heads in self._expected().items():
+            try:
+                for head in heads:
+                    self._check(name, head)
+            except UserError as error:
+                follows = FOLLOWS.get(name.partition("/")[0], BUDGETS)
+                place = f"take the account's ledger ({shown(self.ledger.folder)}) from a backup"
+                yield f"{error}, and {follows}: {place}, or {accept}"
+
+    def _expected(self) -> dict[str, set[Head]]:
+        """Heads of each file that there must be: those of the audit file, and the furthest that the ledger has."""
+        expected = {name: {head} for name, head in self.audit.spent.items()}
+        for name, head in self.seen.furthest().items():
+            expected.setdefault(name, set()).add(head)
+        return expected
+
+    def _check(self, name: str, head: Head) -> None:
+        if name == HEADS:
+            if head[0] and self.seen.last_audit_head(self.key) is None:
+                raise UserError(f"{shown(self.ledger.folder / HEADS)} has no line about {shown(self.audit.path)}")
+        elif name in FOLDERS:
+            if (there := self._files(name)) < head[0]:
+                place = shown(self.ledger.folder / name)
+                raise UserError(f"{place} has {there} {FOLDERS[name]}, and it had {head[0]}")
+        else:
+            Lines(self.ledger.folder / name).check(head)
+
+    def _files(self, name: str) -> int:
+        return len(self.ledger.row_sets()) if name == ROWS else len(list((self.ledger.folder / name).glob("*.toml")))
 
     def append(self, entries: Mapping[str, Any], *, accept: bool = False) -> None:
         """Adds a line to the audit file, with the ledger's heads; both files are on the disk when this returns.
 
-        After a loss that nobody has accepted, the line repeats the earlier heads: a withdrawal, which is always
-        possible, does not hide the loss.
+        After a loss that nobody has accepted, the line has no heads, and the earlier ones stay: a withdrawal, which is
+        always possible, does not hide the loss.
 
         Args:
             entries: as of :meth:`.audit.Audit.append`.
@@ -71,8 +116,29 @@ class Heads:
             with contextlib.suppress(UserError):  # it is reported where the site starts
                 self.check()
         self._whole = whole = self._whole or accept
-        rows = len(self.ledger.row_sets()), ""
-        now = {POINTS: self.ledger.head, EPSILON: self._epsilon.head, ROWS: rows} if whole else self.audit.spent
+        if not whole:
+            self.audit.append({**entries, "spent": {}})
+            return
+        counts, before = self._counts(accept), self.audit.spent
+        # a line of each masked study of the account in each line would make the file long
+        now = {k: v for k, v in counts.items() if not k.startswith(f"{CLAIMS}/") or before.get(k) != v}
+        now[HEADS] = int(self.seen.last_audit_head(self.key) is not None), ""
         head = self.audit.append({**entries, "spent": {name: list(head) for name, head in now.items()}})
-        if whole:
-            self.ledger.see(self.key, head)
+        self.seen.see(self.key, head, counts)
+        if accept:
+            self.seen.recount(counts)
+
+    def _counts(self, accept: bool) -> dict[str, Head]:
+        """Of the ledger as it is now."""
+        counts = {name: (self._files(name), "") for name in FOLDERS}
+        counts |= {POINTS: self.ledger.head, EPSILON: self._epsilon.head}
+        names = {f"{CLAIMS}/{path.name}" for path in (self.ledger.folder / CLAIMS).glob("*.jsonl")}
+        if accept:
+            names |= {name for name in self._expected() if name.startswith(f"{CLAIMS}/")}
+        return counts | dict(self._mask_heads(names))
+
+    def _mask_heads(self, names: Iterable[str]) -> Iterator[tuple[str, Head]]:
+        for name in names:
+            lines = self._masks.setdefault(name, Lines(self.ledger.folder / name))
+            lines.catch_up()
+            yield name, lines.head

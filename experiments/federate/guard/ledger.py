@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import save
@@ -21,7 +20,6 @@ from safetensors.numpy import save
 from hierfl.data.disclosure.shared_rows import share_rows
 from hierfl.errors import UserError
 from hierfl.files import shown, write_whole
-from hierfl.schema import read_json
 
 from ...trust import state_folder
 from ..contributions import now
@@ -29,7 +27,7 @@ from .lines import Lines, waiting_lock
 from .row_sets import RowHashes, RowSetFiles
 
 #: of the account's state folder, and of the ledger's own
-LEDGER, SECRET, ROWS, POINTS, HEADS = "ledger", "secret", "rows", "points.jsonl", "heads"
+LEDGER, SECRET, ROWS, POINTS = "ledger", "secret", "rows", "points.jsonl"
 #: whether two sets share so many rows that they have one budget
 Same = Callable[[RowHashes, RowHashes], bool]
 
@@ -249,29 +247,6 @@ class Ledger:
             self._lines.append(line)
             self._take(replace(asked, points=points))
             return points
-
-    # -- audit heads --------------------------------------------------------------------------------------------
-
-    def last_audit_head(self, key: str) -> tuple[int, str] | None:
-        """The head of an audit file that this account has last seen; None for none.
-
-        Args:
-            key: the fingerprint of the home's key.
-        """
-        path = self._head_of(key)
-        if not path.is_file():
-            return None
-        last_seen: dict[str, Any] = read_json(path, {"lines": int, "head": str})
-        return last_seen["lines"], last_seen["head"]
-
-    def see(self, key: str, head: tuple[int, str]) -> None:
-        """Remembers a head; it is on the disk when this returns."""
-        path = self._head_of(key)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        write_whole(path, json.dumps({"lines": head[0], "head": head[1]}).encode(), mode=0o600)
-
-    def _head_of(self, key: str) -> Path:
-        return self.folder / HEADS / f"{key.replace(' ', '')}.json"
 
     def lock_of(self, study: str, client: str) -> Path:
         """The lock of the one process of this account that answers for a site in a study."""

@@ -26,16 +26,15 @@ def audited(home: Home, accept: str = "", ledger: Ledger | None = None) -> Audit
         UserError: for a gap, an edit, or lines of the audit file or the ledger that were seen and are gone.
     """
     ledger, card, audit = ledger or Ledger(), home.identity.card, Audit(home.folder)
-    last_seen, heads = ledger.last_audit_head(card.fingerprint), Heads(ledger, audit, card.fingerprint)
-    try:
+    heads = Heads(ledger, audit, card.fingerprint)
+    last_seen = heads.seen.last_audit_head(card.fingerprint)
+    if not accept:
         heads.check()
-    except UserError as error:
-        if not accept:
-            raise
-        heads.append({"kind": ACCEPTED, "by": accept, "reason": str(error), "seen": list(last_seen or ())}, accept=True)
+    elif losses := list(heads.losses()):
+        entries = {"kind": ACCEPTED, "by": accept, "reason": "; ".join(losses), "seen": list(last_seen or ())}
+        heads.append(entries, accept=True)
     else:
-        if accept:
-            raise UserError(f"{home.folder} has lost no line: there is nothing to accept")
+        raise UserError(f"{home.folder} has lost no line: there is nothing to accept")
     return audit
 
 

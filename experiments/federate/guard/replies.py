@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hierfl.errors import UserError
+from hierfl.inference.engines.remote.files import LARGEST, REPLY
 from hierfl.inference.engines.remote.keys import Identity
-from hierfl.inference.engines.remote.sealed import question_digest, read_request, seal_reply
+from hierfl.inference.engines.remote.sealed import question_digest, read_request, seal_reply, signed_reply
 from hierfl.inference.engines.remote.wire import Unreadable, encode
+from hierfl.plain_folder import PlainFolder
 
 from ..roster_keys import SERVER
 from ..study import Study
@@ -18,6 +21,7 @@ from .answers import Slot
 from .audit import Audit
 from .heads import Heads
 from .ledger import Ledger
+from .slots import NAMES
 
 
 class Refused(Exception):
@@ -111,6 +115,35 @@ class Replies:
             "points": asked.points, "again": asked.again, "bytes": len(reply),
         }  # fmt: skip
         self.heads.append(entries)
+
+    def unknown(self, study: Study, exchange: Path) -> str:
+        """A reply that this site has signed, of which neither its home nor its account's ledger has a line.
+
+        Another home has given it, and the ledger was lost since, or is another account's.
+
+        Args:
+            study: that is answered.
+            exchange: the exchange folder.
+
+        Returns:
+            The name of its file; empty where there is none.
+
+        Raises:
+            OSError: where the folder cannot be read.
+        """
+        folder, own = PlainFolder(exchange, self.identity.name, "replies"), self.identity.card
+        charges = self.heads.ledger.asked(study.digest, own.name)
+        slots = {tuple(charge.slot.split()[:2]) for charge in charges}
+        for name in folder.names():
+            try:
+                head = signed_reply(folder.read(name, LARGEST), own) if name.endswith(REPLY) else {}
+            except Unreadable:  # anybody may write there
+                continue
+            slot = head.get("kind"), str(head.get("round"))
+            charged = head.get("study") == study.digest and not head["refused"] and slot[0] in NAMES
+            if charged and slot not in slots and not self.audit.has(head["audit"]):
+                return name
+        return ""
 
 
 def _digest(data: bytes) -> str:

@@ -15,6 +15,7 @@ from ...errors import UserError, unknown
 from ...nn.architecture import Architecture
 from ..column_design import ColumnDesign
 from ..column_table import NO_RESPONSE, coded
+from ..far_numbers import spread_of
 from ..federation import Federation
 from ..formula.missing import Missing, whole_rows
 from ..outline import outline_of
@@ -179,5 +180,6 @@ class ModelSite:
             wide, client=CLIENT, y=NO_RESPONSE, x=names, test=0.0, task="regression", standardise=False,
             spellings="keep",
         )  # fmt: skip
-        facts = {**made.about, **study.facts}
+        spread = spread_of(self.table, [name for name in names if name not in study.design.level_names])
+        facts = {**made.about, **study.facts, "spread": spread}
         return replace(made, about={**facts, "left_out": {self.client: self.left_out}} if self.left_out else facts)

@@ -184,6 +184,19 @@ def open_reply(
     raise Unreadable("it is encrypted to another key than this server's: the site has pinned another card of it")
 
 
+def signed_reply(data: bytes, site: PublicCard) -> dict[str, Any]:
+    """The outer header of a reply that a site has signed, whoever may read what is in it.
+
+    Raises:
+        Unreadable: for anything else.
+    """
+    head, body = _outer(data, REPLY)
+    if head["client"] != site.name:
+        raise Unreadable("another client has answered")
+    _check_signature(head, body, site, REPLY_TAG)
+    return head
+
+
 def study_of(plain: bytes) -> str:
     """Digest of the study that a plain request is of."""
     return str(header(plain)["handshake"]["study"])

@@ -12,6 +12,7 @@ from support.commands import Call
 from hierfl.errors import UserError
 from hierfl.inference.method.settings import make_settings
 from hierfl.inference.run.checkpoint import _checksum as checksum
+from hierfl.models.fedpop import FedPop
 from hierfl.models.mixed_effects.method import MixedEffects
 
 
@@ -56,6 +57,11 @@ def test_extreme_numbers_get_one_line_and_leave_nothing(
 def test_settings_of_a_mixed_model_have_limits(given: str, words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
         make_settings(MixedEffects, dict([given.split("=")]))
+
+
+def test_an_initial_scale_has_a_limit() -> None:
+    with pytest.raises(UserError, match=re.escape("init_scale must be at most 1e+12, not 1e30")):
+        make_settings(FedPop, {"init_scale": "1e30"})
 
 
 OWN = '''

@@ -50,6 +50,12 @@ def test_a_server_says_what_it_needs(own: dict[str, Path], tmp_path: Path, hierf
     lacking = hierfl(*serve, "--exchange", tmp_path / "x", "--out", out, "--resume")
     assert "is not the folder of a study's server" in refused(lacking)
     assert "is not the folder of a study's server" in refused(hierfl("federate", "status", out))
+    (shared := tmp_path / "shared").mkdir()
+    with locked(shared / ".server.lock", "another server asks there, from a folder of its own"):
+        busy = refused(hierfl(*serve, "--exchange", shared, "--out", out, "--deadline", 0.1))
+    assert f"another server asks in {shared}: a study needs its own folder" in busy
+    assert not out.exists()
+    assert [path.name for path in shared.iterdir()] == [".server.lock"]
     FileStudy(study, own, tmp_path, parties).serve()
     again = hierfl(*serve, "--exchange", tmp_path / "x", "--out", out)
     assert "exists; go on with it (--resume)" in refused(again)

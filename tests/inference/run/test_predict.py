@@ -37,6 +37,10 @@ def test_predictions_that_make_no_sense_are_refused(small: Federation, net: Arch
     for draws in (-1, 1.5):
         with pytest.raises(UserError, match="draws must be (a whole number|at least 0)"):
             run.predict(small.x[:2], 0, draws=draws)
+    x = small.x[:2]
+    for ask, given in ((run.posterior, ()), (run.client_module, (0,)), (run.predict, (x, 0)), (run.entropies, (x,))):
+        with pytest.raises(UserError, match="draws must be at most 100000, not 1000000000"):
+            ask(*given, draws=10**9)
     with pytest.raises(UserError, match="no inputs"):
         run.predict(small.x[:0], 0)
     with pytest.raises(UserError, match="NaN or infinite"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from dataclasses import replace
 
@@ -98,6 +99,21 @@ def test_a_row_is_predicted_for_an_old_client_a_new_one_and_one_with_rows_of_its
     assert learned["mean"][0] == pytest.approx(wanted[1], abs=0.1)
     assert learned["sd"][0] == pytest.approx(np.sqrt(spread[1, 1] + 0.25), rel=0.1)
     pd.testing.assert_frame_equal(old, fitted.predict(rows))  # draws are keyed by seed and client
+
+
+def test_a_number_far_from_the_fitted_rows_is_named(
+    fitted: FittedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a column that the model reads, not of a response."""
+    y, rows = frame()["y"], frame().head(2).assign(y=1e9, age=720)
+    facts = fitted.joint.fitted.federation.about
+    assert facts["spread"] == {"y": pytest.approx([y.mean(), y.std(ddof=0)])}
+    with caplog.at_level(logging.WARNING, "hierfl"):
+        fitted.predict(rows)
+        assert not caplog.records
+        monkeypatch.setitem(facts, "spread", {**facts["spread"], "age": [50.0, 10.0]})
+        fitted.predict(rows)
+    assert [record.getMessage()[:38] for record in caplog.records] == ["column 'age' is 720 in one of 2 rows, "]
 
 
 def test_log_likelihood_and_arviz_know_rows_and_clients(fitted: FittedModel) -> None:

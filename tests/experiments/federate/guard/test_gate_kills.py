@@ -16,6 +16,7 @@ from hierfl.experiments.federate.guard.answers import Answers
 from hierfl.experiments.federate.guard.audit import Audit
 from hierfl.experiments.federate.guard.broadcasts import Broadcasts
 from hierfl.experiments.federate.guard.ledger import Ledger
+from hierfl.experiments.federate.guard.seen import Seen
 from hierfl.inference.engines.remote.preparation import PreparedSite
 
 
@@ -82,7 +83,7 @@ def test_a_site_that_is_killed_at_any_moment_has_answered_once(
     data = place.home("h01").approval_of(place.place("h01")).data
     assert place.ledger("h01").used(data) == 1
     Audit(place.home("h01").folder).check(
-        place.ledger("h01").last_audit_head(place.home("h01").identity.card.fingerprint)
+        Seen(place.ledger("h01").folder).last_audit_head(place.home("h01").identity.card.fingerprint)
     )
     # what an undisturbed site of the same rows answers
     twin = FileStudy(place.study, {"h01": place.files["h01"]}, place.folder / "twin", place.parties)

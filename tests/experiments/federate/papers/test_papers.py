@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -22,7 +23,9 @@ from hierfl.experiments.federate.papers.forget import forget, when_ended
 from hierfl.experiments.federate.papers.memory import FADES, STAYS, kept_by_server
 from hierfl.experiments.federate.papers.record import as_json, as_markdown, record
 from hierfl.experiments.federate.papers.withdraw import withdraw
+from hierfl.experiments.federate.site_results import predictions, site_run
 from hierfl.experiments.federate.study import Study
+from hierfl.experiments.federate.study_site import Membership
 from hierfl.experiments.methods import load
 from hierfl.file_lock import Busy, locked
 from hierfl.inference.engines.remote.files import requests_in
@@ -201,6 +204,15 @@ def test_commands(kept: Kept, hierfl: Call, monkeypatch: pytest.MonkeyPatch, tmp
     assert "nothing is deleted" in hierfl("federate", "forget", kept.home.folder)[1]
     for command in (("report", kept.home.folder), ("predict", kept.home.folder, "--data", tmp_path / "x.csv")):
         assert "has no study: none was approved here, or it was forgotten" in hierfl(*command)[2]
+
+
+def test_a_site_names_new_rows_far_from_its_own(kept: Kept, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    member, path = Membership.read(kept.folder), tmp_path / "new.csv"
+    path.write_text("x\n0.5\n400\n")
+    with caplog.at_level(logging.WARNING, "hierfl"):
+        predictions(member, site_run(member), path, 0)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("column 'x' is 400 in 1 row, ")
 
 
 @pytest.mark.parametrize("method", METHODS)
