@@ -12,10 +12,11 @@ from scipy import stats
 from support.mixed import table as gaussian_table
 from support.mixed_families import counts
 
-from hierfl import mixed_model
+from hierfl import UserError, mixed_model
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 from hierfl.models.mixed_effects.likelihood import containment
 from hierfl.models.mixed_effects.report import compare
+from hierfl.models.mixed_effects.report.simulating import watched_until
 
 
 def clients(seed: int, sizes: list[int]) -> pd.DataFrame:
@@ -229,3 +230,45 @@ def test_a_long_bootstrap_says_so_and_nothing_of_simulated_clients(
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("the test fits both models to 2 simulated tables, for about ")
     assert not logging.getLogger("hierfl").disabled
+
+
+def test_a_bootstrap_is_refused_where_a_row_stands_for_several() -> None:
+    df = counts("poisson", 6).assign(u=lambda d: d.site.astype("category").cat.codes % 2, w=3)
+    how: dict = {"family": "poisson", "draws": 0, "nodes": 1, "weights": "w"}
+    small, large = (mixed_model(df, f"y ~ x{more} + (1 | site)", **how) for more in ("", " + u"))
+    with pytest.raises(UserError, match=r"fit\.test\('u = 0'\)"):
+        large.compare(small)
+    assert large.compare(small, test="likelihood-ratio").reference.iloc[1] == "chi-squared(1)"
+    assert large.test("u = 0").p.iloc[0] > 0
+
+
+def test_simulated_times_are_seen_as_far_as_rows_are_watched() -> None:
+    watched, event = torch.tensor([1.0, 2.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0])
+    late = torch.full((6,), 99.0)
+    ends = torch.stack([watched_until(late, watched, event, seed)[0] for seed in range(3000)])
+    assert bool((ends[:, event == 0] == watched[event == 0]).all())  # until the time that the row has
+    assert bool((ends[:, 4:] == 99.0).all())  # after the last end nothing is known
+    # Kaplan and Meier: 1 of the 4 that are watched beyond 2 or end there ends at 2, and 1 of 3 at 3
+    for row in (0, 2):
+        shares = [float((ends[:, row] == end).float().mean()) for end in (2.0, 3.0, 99.0)]
+        np.testing.assert_allclose(shares, [1 / 4, 1 / 4, 1 / 2], atol=0.03)
+    times, seen = watched_until(torch.full((6,), 0.5), watched, event, 0)
+    assert bool(seen.all())
+    assert times.tolist() == [0.5] * 6
+    assert not watched_until(late, watched, event, 0)[1][event == 0].any()
+    assert bool(watched_until(late, watched, torch.ones(6), 0)[1].all())  # nobody's watch has ended
+
+
+@pytest.mark.slow
+def test_a_bootstrap_of_times_keeps_how_long_each_client_is_watched() -> None:
+    """Had every row that has no event ended at its simulated time, clients watched for less would differ in rate."""
+    rng, u = np.random.default_rng(37), np.repeat(np.arange(12), 8) % 2
+    t, end = rng.exponential(np.exp(-0.9 * u)), np.where(u, 3.0, 0.3)
+    df = pd.DataFrame({"site": np.repeat([f"s{k:02d}" for k in range(12)], 8), "u": u, "t": np.minimum(t, end)})
+    how: dict = {"family": "exponential", "event": "seen", "draws": 0, "nodes": 1}
+    small, large = (
+        mixed_model(df.assign(seen=(t <= end).astype(int)), f"t ~ {x} + (1 | site)", **how) for x in ("1", "u")
+    )
+    ratio = large.compare(small, test="likelihood-ratio").p.iloc[1]
+    assert ratio < 0.05
+    assert large.compare(small, replicates=19).p.iloc[1] <= 0.2
