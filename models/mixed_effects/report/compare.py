@@ -84,6 +84,8 @@ def compared(first: Model, other: Model, test: Test = "auto", replicates: int = 
         )
     else:
         p, reference = _of_chi_squared(ratio, int(df), len(random[1]) - len(random[0]), fixed[0] == fixed[1])
+        if _curves(large) > _curves(small):
+            reference += ", whose p is too large: a curve is a single group"
     table = pd.DataFrame(
         [
             {"model": formula, **{name: numbers[name] for name in ("parameters", "aic", "bic", "log_likelihood")}}
@@ -216,6 +218,11 @@ def method_of(run: Run) -> MixedEffects:
     method = run.fitted.method
     assert isinstance(method, MixedEffects)
     return method
+
+
+def _curves(model: Model) -> int:
+    """Smooth terms."""
+    return sum(level.smooth for level in _method(model).above)
 
 
 def _method(model: Model) -> MixedEffects:

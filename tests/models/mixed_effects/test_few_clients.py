@@ -201,6 +201,31 @@ def test_degrees_of_freedom_are_those_of_the_groups_that_a_coefficient_is_learne
     assert np.isinf(above["x"])
 
 
+@pytest.mark.parametrize("size", [1.0, 0.1])
+def test_a_meta_analysis_of_few_studies_by_hand(size: float) -> None:
+    """Of the smaller effects the spread is zero, and then nothing that is estimated is in a standard error."""
+    df = pd.DataFrame({"study": [*"abcde"], "se": [0.3, 0.7, 0.4, 0.5, 0.25], "y": np.array([-1, 0.5, 0.2, -0.3, 1.1])})
+    df["y"] *= size
+    plain, wider = (
+        mixed_model(df, "y ~ 1 + (1 | study)", known_se="se", draws=0, kenward_roger=asked) for asked in (False, True)
+    )
+    tau = plain.summary().table.estimate[1]
+    assert bool(tau == 0) is (size < 1)
+    w = 1 / (df.se.to_numpy() ** 2 + tau**2)
+    projected = np.diag(w) - np.outer(w, w) / w.sum()
+    slope, trace = (w**2).sum() / w.sum() ** 2, float((projected @ projected).trace())  # of 1 / sum w, by tau^2
+    away = projected @ df.y
+    df_plain = 2 / w.sum() ** 2 / slope**2 * (away @ projected @ away - trace / 2) if tau else np.inf
+    df_wider = trace / (w.sum() * slope) ** 2 if tau else np.inf
+    more = 4 / trace * ((w**3).sum() - (w**2).sum() ** 2 / w.sum()) / w.sum() if tau else 0.0
+    for fit, error, degrees in ((plain, 1.0, df_plain), (wider, 1 + more, df_wider)):
+        row = fit.summary().table.iloc[0]
+        assert row.standard_error == pytest.approx(np.sqrt(error / w.sum()), rel=1e-5)
+        assert row.df == pytest.approx(degrees, rel=1e-4)
+        assert fit.test("Intercept = 0").p[0] == pytest.approx(row.p, rel=1e-6)
+        assert (fit.test("Intercept = 0").reference[0] == "chi-squared(1)") is (size < 1)
+
+
 @pytest.mark.slow
 def test_a_covariate_of_clients_is_compared_by_a_bootstrap() -> None:
     df = counts("binomial", 8).assign(u=lambda d: d.site.astype("category").cat.codes % 2)
