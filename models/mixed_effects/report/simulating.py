@@ -80,7 +80,9 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
 
 def simulated_federation(run: Run, y: Tensor, seed: int) -> Federation:
     """The fitted rows with simulated responses y (N,): times as far as their rows are watched."""
-    federation, extras = run.fitted.federation, run.fitted.method.network.extras  # type: ignore[attr-defined]
+    method, federation = run.fitted.method, run.fitted.federation
+    assert isinstance(method, MixedModel)
+    extras = method.network.extras
     if "event" not in extras:
         return replace(federation, y=y)
     place = list(extras).index("event") - len(extras)
