@@ -185,7 +185,8 @@ class FittedMixedModel(AfterFit):
                 coefficients of others that are learned from clients or groups, and else the likelihood ratio: with few
                 clients its chi-squared rejects too often. Where the larger model has one more random effect, the null
                 is on the boundary, and chi-squared distributions with r and r - 1 degrees of freedom are mixed, half
-                each, r more variances and covariances (Self and Liang, 1987; Stram and Lee, 1994).
+                each, r more variances and covariances (Self and Liang, 1987; Stram and Lee, 1994). With few groups, and
+                of a curve, p is then too large (Crainiceanu and Ruppert, 2004).
             replicates: simulated tables of a bootstrap.
 
         Raises:

@@ -127,10 +127,10 @@ def type3(reader: Reader, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 def _components(terms: list[ModelTerm], p: int) -> dict[str, np.ndarray]:
     """The components of the terms with one numeric part: each one's component as contrasts of all p columns."""
-    factors: dict[str, int] = {}
+    factors: dict[str, np.ndarray] = {}
     for term in terms:
-        factors |= {name: len(part.code) for name, part in term.categories.items() if part.code is not None}
-    cells = [dict(zip(factors, at, strict=True)) for at in product(*map(range, factors.values()))]
+        factors |= {name: part.code for name, part in term.categories.items() if part.code is not None}
+    cells = [dict(zip(factors, at, strict=True)) for at in product(*(range(len(code)) for code in factors.values()))]
     numeric = prod(part.width for part in terms[0].parts if part.code is None)
     values = np.zeros((len(cells), numeric, p))
     for k, cell in enumerate(cells):
@@ -139,7 +139,8 @@ def _components(terms: list[ModelTerm], p: int) -> dict[str, np.ndarray]:
     components = {}
     for term in terms:
         averages = [
-            _sum_to_zero(n) if name in term.categories else np.full((1, n), 1 / n) for name, n in factors.items()
+            _differences(code) if name in term.categories else np.full((1, len(code)), 1 / len(code))
+            for name, code in factors.items()
         ]
         components[term.name] = np.einsum("ec,cnp->enp", _kron(averages), values).reshape(-1, p)
     used = np.concatenate([np.arange(p)[term.columns] for term in terms])
@@ -161,6 +162,15 @@ def _kron(parts: Sequence[np.ndarray]) -> np.ndarray:
     return product
 
 
-def _sum_to_zero(levels: int) -> np.ndarray:
-    """Each level but the last less the mean of all, (levels - 1, levels)."""
-    return np.eye(levels)[:-1] - 1 / levels
+def _differences(code: np.ndarray) -> np.ndarray:
+    """Each level less the reference, (levels - 1, levels): the hypothesis of differences to the mean.
+
+    Satterthwaite's denominator depends on the contrasts that a hypothesis is written by. lmerTest takes these, whatever
+    the coding of a category.
+
+    Args:
+        code: the columns of each level, (levels, columns). The reference's are zeros; without one it is the first.
+    """
+    reference = int(np.argmin(np.abs(code).sum(1))) if bool((code == 0).all(1).any()) else 0
+    levels = np.eye(len(code))
+    return np.delete(levels, reference, 0) - levels[reference]

@@ -160,6 +160,8 @@ def _observation(run: Run, coefficients: Coefficients, mean: float, variance: fl
     method, family = coefficients.method, coefficients.method.response_family
     if method.network.own:
         raise UserError("rows have variances of their own by a formula: no R2, no ICC of them all")
+    if "precision" in method.network.extras:  # in whose unit sigma^2 is
+        raise UserError("rows have variances of their own by precision weights: no R2, no ICC of them all")
     learned = family.own(*_first(method, coefficients)).items()
     own = {"df": getattr(family, "known_df", 0.0)} | {k: float(v) for k, v in learned if v.numel() == 1}
     if family.name in CONSTANT and not method.network.known:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: least degrees of freedom. With fewer a standard error can be any number: a model with as many columns of clients as
 #: clients has none left.
 LEAST_DF = 0.01
+#: beyond these a t is a normal, and what is left of a variance that nothing depends on is rounding
+MOST_DF = 1e12
 
 
 def coefficients_covariance(method: MixedModel, estimates: State) -> Tensor | None:
@@ -112,7 +114,8 @@ def satterthwaite(method: MixedModel, estimates: State, contrast: Tensor | None 
     nothing = torch.zeros_like(estimates["slope"])
     gradient = torch.autograd.functional.jacobian(variances, nothing)  # (p, k)
     spread = ((gradient @ inverse_along_all(estimates["curvature"])) * gradient).sum(1)
-    return 2 * variances(nothing).square() / spread
+    degrees = 2 * variances(nothing).square() / spread
+    return torch.where(degrees > MOST_DF, torch.inf, degrees)
 
 
 def satterthwaite_f(method: MixedModel, estimates: State, contrast: Tensor) -> tuple[float, float, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy import stats
 from hierfl.data.formula.units import INTERCEPT
 from hierfl.errors import UserError, unknown
 from hierfl.inference.run.result import Run
+from hierfl.rng import key
 
 from ..likelihood.quadrature.nodes import by_laplace
 from ..method import MixedEffects
@@ -22,7 +22,7 @@ from .coefficients import degrees_of_freedom, satterthwaite_f
 from .fitting import fitted_quietly
 from .kenward_roger import KenwardRoger
 from .same_data import check_same_columns, check_same_data
-from .simulating import simulated
+from .simulating import simulated, simulated_federation
 from .summary import effects_table
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def compared(first: Model, other: Model, test: Test = "auto", replicates: int = 
         )
     else:
         p, reference = _of_chi_squared(ratio, int(df), len(random[1]) - len(random[0]), fixed[0] == fixed[1])
+        if _curves(large) > _curves(small):
+            reference += ", whose p is too large: a curve is a single group"
     table = pd.DataFrame(
         [
             {"model": formula, **{name: numbers[name] for name in ("parameters", "aic", "bic", "log_likelihood")}}
@@ -117,20 +119,24 @@ def _chosen(test: Test, large: Model, more: list[str], means_only: bool) -> Test
     """The test that is made.
 
     Raises:
-        UserError: for an F test of models that differ in more than coefficients, or of another response.
+        UserError: for an F test of models that differ in more than coefficients, or of another response; for a
+            bootstrap of rows with weights.
     """
     restricted = not _method(large).likelihood.searches_beta
     if test == "f" and not (means_only and restricted):
         raise UserError("an F test is of models of a gaussian response with the same random effects")
     if test == "bootstrap" and _method(large).settings.one_round:
         raise UserError("test='bootstrap' fits again and again: of one_round it is test='likelihood-ratio'")
-    if test != "auto":
-        return test
-    if means_only and restricted:
+    if test == "auto" and means_only and restricted:
         return "f"
-    if means_only and _from_groups(large, more):
-        return "bootstrap"
-    return "likelihood-ratio"
+    if test == "auto":
+        test = "bootstrap" if means_only and _from_groups(large, more) else "likelihood-ratio"
+    if test == "bootstrap" and "weight" in _method(large).network.extras:
+        raise UserError(
+            "a bootstrap would draw one response for all the rows that a row with a weight stands for: "
+            f"test='likelihood-ratio', or fit.test({' = '.join([*more, '0'])!r}) of the larger model"
+        )
+    return test
 
 
 def _from_groups(model: Model, names: list[str]) -> bool:
@@ -187,7 +193,7 @@ def _bootstrapped(small: Model, large: Model, ratio: float, replicates: int) -> 
         y = simulated(small[0], number, small[0].options.seed)
         heights = []
         for model in (small, large):
-            again = fitted_quietly(_quick(model), replace(model[0].fitted.federation, y=y))
+            again = fitted_quietly(_quick(model), simulated_federation(model[0], y, key(model[0].options.seed, number)))
             heights.append(float(again.shared["effects.height"]))
             if int(again.shared["effects.phase"]) != Phase.DONE:
                 heights[-1] = np.nan
@@ -212,6 +218,11 @@ def method_of(run: Run) -> MixedEffects:
     method = run.fitted.method
     assert isinstance(method, MixedEffects)
     return method
+
+
+def _curves(model: Model) -> int:
+    """Smooth terms."""
+    return sum(level.smooth for level in _method(model).above)
 
 
 def _method(model: Model) -> MixedEffects:

@@ -139,7 +139,10 @@ def _in_variances(method: MixedModel, numbers: Tensor, first: Tensor, second: Te
     slope, bend = _derivatives(variances, numbers)
     moved = slope.norm(dim=0)
     of_root = torch.cat([torch.full((size,), name in method.covariances) for name, size in method.sizes.items()])
-    is_known = of_root.to(moved.device) & (moved < ON_BOUND * variances(numbers).max().sqrt())
+    largest = variances(numbers).max().sqrt()
+    if method.network.known:  # beside standard errors that are no variance of these
+        largest = largest.clamp_min(method.network.scale)
+    is_known = of_root.to(moved.device) & (moved < ON_BOUND * largest)
     unit = torch.where(is_known | (moved == 0), 1.0, moved)
     back = torch.linalg.pinv(torch.where(is_known, 0.0, slope / unit), rtol=ON_BOUND) / unit[:, None]
     # L L^T bends along the bound, and A moves with it: its slope across the bound is in what moves nothing else

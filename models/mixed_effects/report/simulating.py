@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyro
 import torch
 from torch import Tensor
 
+from hierfl.data.federation import Federation
 from hierfl.data.formula.design import Columns
 from hierfl.data.formula.parsed import CLIENT
 from hierfl.inference.run.result import Run
@@ -74,6 +76,48 @@ def simulated(run: Run, number: int, seed: int, places: Places | None = None) ->
         rows_of_client, spread = columns.single_client, method.spread(effects[CLIENT])
         y[rows] = responses(method, eta, {**values, **spread}, rows_of_client, key(own, "rows")).to(y)
     return y
+
+
+def simulated_federation(run: Run, y: Tensor, seed: int) -> Federation:
+    """The fitted rows with simulated responses y (N,): times as far as their rows are watched."""
+    method, federation = run.fitted.method, run.fitted.federation
+    assert isinstance(method, MixedModel)
+    extras = method.network.extras
+    if "event" not in extras:
+        return replace(federation, y=y)
+    place = list(extras).index("event") - len(extras)
+    x, y = federation.x.clone(), y.clone()
+    for client, rows in zip(federation.ids, federation.train, strict=True):
+        watched, event = federation.y[rows], federation.x[rows, place]
+        y[rows], seen = watched_until(y[rows], watched, event, key(seed, client, "watched"))
+        x[rows, place] = seen.to(x)
+    return replace(federation, x=x, y=y)
+
+
+def watched_until(times: Tensor, watched: Tensor, event: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Simulated times of events as they would have been seen, (n,), and whether the event was, (n,).
+
+    A row without an event is watched until the time that it has. One with an event would have been watched longer:
+    until a time from the distribution of those times beyond its own, by Kaplan and Meier, or without an end (Davison
+    and Hinkley, 1997, algorithm 3.1).
+
+    Args:
+        times: simulated.
+        watched: of the fitted rows, until their event or without one.
+        event: of the fitted rows, 1 or 0.
+        seed: of the times until which rows are watched.
+    """
+    ends = watched[event == 0].unique()
+    at_risk = (watched > ends[:, None]).sum(1) + ((watched == ends[:, None]) & (event == 0)).sum(1)
+    lost = ((watched == ends[:, None]) & (event == 0)).sum(1)
+    beyond = torch.cat([watched.new_ones(1), (1 - lost / at_risk).to(watched).cumprod(0)])  # P(watched beyond ends)
+    share = torch.rand(len(watched), generator=torch.Generator().manual_seed(seed % 2**63), dtype=watched.dtype)
+    before = torch.searchsorted(ends, watched)  # ends below the row's own time
+    later = torch.arange(len(ends)) >= before[:, None]
+    reached = later & (beyond[1:] <= (beyond[before] * share)[:, None])
+    first = torch.where(reached, ends, torch.inf).amin(1) if len(ends) else torch.full_like(watched, torch.inf)
+    until = torch.where(event > 0, first, watched)
+    return times.minimum(until), times <= until
 
 
 def responses(method: MixedModel, eta: Tensor, values: State, columns: Columns, seed: int) -> Tensor:

@@ -12,10 +12,11 @@ from scipy import stats
 from support.mixed import table as gaussian_table
 from support.mixed_families import counts
 
-from hierfl import mixed_model
+from hierfl import UserError, mixed_model
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 from hierfl.models.mixed_effects.likelihood import containment
 from hierfl.models.mixed_effects.report import compare
+from hierfl.models.mixed_effects.report.simulating import watched_until
 
 
 def clients(seed: int, sizes: list[int]) -> pd.DataFrame:
@@ -200,6 +201,31 @@ def test_degrees_of_freedom_are_those_of_the_groups_that_a_coefficient_is_learne
     assert np.isinf(above["x"])
 
 
+@pytest.mark.parametrize("size", [1.0, 0.1])
+def test_a_meta_analysis_of_few_studies_by_hand(size: float) -> None:
+    """Of the smaller effects the spread is zero, and then nothing that is estimated is in a standard error."""
+    df = pd.DataFrame({"study": [*"abcde"], "se": [0.3, 0.7, 0.4, 0.5, 0.25], "y": np.array([-1, 0.5, 0.2, -0.3, 1.1])})
+    df["y"] *= size
+    plain, wider = (
+        mixed_model(df, "y ~ 1 + (1 | study)", known_se="se", draws=0, kenward_roger=asked) for asked in (False, True)
+    )
+    tau = plain.summary().table.estimate[1]
+    assert bool(tau == 0) is (size < 1)
+    w = 1 / (df.se.to_numpy() ** 2 + tau**2)
+    projected = np.diag(w) - np.outer(w, w) / w.sum()
+    slope, trace = (w**2).sum() / w.sum() ** 2, float((projected @ projected).trace())  # of 1 / sum w, by tau^2
+    away = projected @ df.y
+    df_plain = 2 / w.sum() ** 2 / slope**2 * (away @ projected @ away - trace / 2) if tau else np.inf
+    df_wider = trace / (w.sum() * slope) ** 2 if tau else np.inf
+    more = 4 / trace * ((w**3).sum() - (w**2).sum() ** 2 / w.sum()) / w.sum() if tau else 0.0
+    for fit, error, degrees in ((plain, 1.0, df_plain), (wider, 1 + more, df_wider)):
+        row = fit.summary().table.iloc[0]
+        assert row.standard_error == pytest.approx(np.sqrt(error / w.sum()), rel=1e-5)
+        assert row.df == pytest.approx(degrees, rel=1e-4)
+        assert fit.test("Intercept = 0").p[0] == pytest.approx(row.p, rel=1e-6)
+        assert (fit.test("Intercept = 0").reference[0] == "chi-squared(1)") is (size < 1)
+
+
 @pytest.mark.slow
 def test_a_covariate_of_clients_is_compared_by_a_bootstrap() -> None:
     df = counts("binomial", 8).assign(u=lambda d: d.site.astype("category").cat.codes % 2)
@@ -229,3 +255,45 @@ def test_a_long_bootstrap_says_so_and_nothing_of_simulated_clients(
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("the test fits both models to 2 simulated tables, for about ")
     assert not logging.getLogger("hierfl").disabled
+
+
+def test_a_bootstrap_is_refused_where_a_row_stands_for_several() -> None:
+    df = counts("poisson", 6).assign(u=lambda d: d.site.astype("category").cat.codes % 2, w=3)
+    how: dict = {"family": "poisson", "draws": 0, "nodes": 1, "weights": "w"}
+    small, large = (mixed_model(df, f"y ~ x{more} + (1 | site)", **how) for more in ("", " + u"))
+    with pytest.raises(UserError, match=r"fit\.test\('u = 0'\)"):
+        large.compare(small)
+    assert large.compare(small, test="likelihood-ratio").reference.iloc[1] == "chi-squared(1)"
+    assert large.test("u = 0").p.iloc[0] > 0
+
+
+def test_simulated_times_are_seen_as_far_as_rows_are_watched() -> None:
+    watched, event = torch.tensor([1.0, 2.0, 2.0, 3.0, 4.0, 5.0]), torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 1.0])
+    late = torch.full((6,), 99.0)
+    ends = torch.stack([watched_until(late, watched, event, seed)[0] for seed in range(3000)])
+    assert bool((ends[:, event == 0] == watched[event == 0]).all())  # until the time that the row has
+    assert bool((ends[:, 4:] == 99.0).all())  # after the last end nothing is known
+    # Kaplan and Meier: 1 of the 4 that are watched beyond 2 or end there ends at 2, and 1 of 3 at 3
+    for row in (0, 2):
+        shares = [float((ends[:, row] == end).float().mean()) for end in (2.0, 3.0, 99.0)]
+        np.testing.assert_allclose(shares, [1 / 4, 1 / 4, 1 / 2], atol=0.03)
+    times, seen = watched_until(torch.full((6,), 0.5), watched, event, 0)
+    assert bool(seen.all())
+    assert times.tolist() == [0.5] * 6
+    assert not watched_until(late, watched, event, 0)[1][event == 0].any()
+    assert bool(watched_until(late, watched, torch.ones(6), 0)[1].all())  # nobody's watch has ended
+
+
+@pytest.mark.slow
+def test_a_bootstrap_of_times_keeps_how_long_each_client_is_watched() -> None:
+    """Had every row that has no event ended at its simulated time, clients watched for less would differ in rate."""
+    rng, u = np.random.default_rng(37), np.repeat(np.arange(12), 8) % 2
+    t, end = rng.exponential(np.exp(-0.9 * u)), np.where(u, 3.0, 0.3)
+    df = pd.DataFrame({"site": np.repeat([f"s{k:02d}" for k in range(12)], 8), "u": u, "t": np.minimum(t, end)})
+    how: dict = {"family": "exponential", "event": "seen", "draws": 0, "nodes": 1}
+    small, large = (
+        mixed_model(df.assign(seen=(t <= end).astype(int)), f"t ~ {x} + (1 | site)", **how) for x in ("1", "u")
+    )
+    ratio = large.compare(small, test="likelihood-ratio").p.iloc[1]
+    assert ratio < 0.05
+    assert large.compare(small, replicates=19).p.iloc[1] <= 0.2

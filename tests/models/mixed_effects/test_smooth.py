@@ -136,6 +136,8 @@ def test_calls_after_a_fit_have_the_curve_or_say_what_they_are_without(tmp_path:
     )
     fewer = fitted.refit(update="~ . - arm")
     assert fewer.log_likelihood == pytest.approx(mixed_model(df, FORMULA, draws=0).log_likelihood, abs=1e-6)
+    straight = fitted.compare(mixed_model(df, "y ~ x + z + arm + (1 | site)", draws=0)).reference.iloc[1]
+    assert straight == "half chi-squared(0), half chi-squared(1), whose p is too large: a curve is a single group"
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,12 @@ def test_each_term_is_tested_as_with_sum_to_zero_contrasts_whatever_the_referenc
         contrast = eye[slices[TERMS[name]]]
         assert row.statistic == pytest.approx(explicit.f(contrast), rel=1e-6), name
         assert row.df == len(contrast)
+    # lmerTest 3.1-3, anova(lmer(y ~ arm * sex + x + arm:x + (1 | site)), type = 3), whatever the coding of arm
+    lmertest = {"arm": 282.50369, "sex": 280.97626, "x": 281.01660, "arm:sex": 281.36041, "arm:x": 281.93982}
+    summed = mixed_model(DF, "y ~ C(arm, Sum) * sex + x + C(arm, Sum):x + (1 | site)", draws=0).anova()
+    summed = summed.assign(term=summed.term.str.replace("C(arm, Sum)", "arm")).set_index("term")
+    for anova in (found, summed):
+        np.testing.assert_allclose(anova.df_residual[[*lmertest]], [*lmertest.values()], rtol=1e-6)
     other = DF.assign(arm=pd.Categorical(DF.arm, ["c", "a", "b"]), sex=pd.Categorical(DF.sex, ["m", "f"]))
     again = mixed_model(other, "y ~ sex * arm + x * arm + (1 | site)", draws=0).anova().set_index("term")
     again = again.rename(index={"sex:arm": "arm:sex", "x:arm": "arm:x"}).loc[found.index]

@@ -90,6 +90,14 @@ def test_newer_responses_by_hand(family: str) -> None:
     assert fit.r2()["marginal"] < fit.r2()["conditional"] < 1
 
 
+def test_precision_weights_leave_no_one_variance_of_a_residual() -> None:
+    """sigma^2 is that of a weight of 1: with weights a hundred times as large it is, too, and the ICC another."""
+    fit = mixed_model(DF[::3].assign(w=2.0), "y ~ x + (1 | site)", precision_weights="w", draws=0)
+    for answer in (fit.icc, fit.r2):
+        with pytest.raises(UserError, match="variances of their own by precision weights"):
+            answer()
+
+
 def test_a_students_t_without_a_variance_says_so() -> None:
     fit = mixed_model(DF[::3], "y ~ x + (1 | site)", family="student-t", degrees_of_freedom="2", draws=0)
     with pytest.raises(UserError, match="with 2 degrees of freedom has no variance"):
