@@ -31,8 +31,10 @@ from .turns import Turns
 MOST = 1000
 #: where the spreads begin, and the scale of their half-normal prior
 TAU_0, TAU_SCALE = 0.1, 10.0
-#: draws of a step of importance sampling, and of its last step: in a round, and at least in the end
-DRAWN, DRAWN_LAST = (1024, 2048), (2048, 8192)
+#: draws of a step of importance sampling, and of its last step: in a round, and in the end where a hundred are kept
+DRAWN, DRAWN_LAST, KEPT = (1024, 2048), (2048, 8192), 100
+#: where fewer are kept, a step in the end has this many draws at least, and the last step four times as many
+DRAWN_LEAST = 256
 #: Laplace's approximation stays where a client has more numbers, and where draws are worth fewer: a normal in many
 #: dimensions is no longer near enough to a posterior for weights
 DRAWN_AT_MOST, FEWEST = 20, 10.0
@@ -109,7 +111,9 @@ class Adapters:
     def step(self, final: bool = False) -> AdapterPosteriors:
         """Newton's steps on q(B_j)."""
         if final:
-            return AdapterPosteriors(self, 10, (DRAWN_LAST[0], max(DRAWN_LAST[1], 4 * self.draws)), self.draws)
+            each, last = (many * min(self.draws, KEPT) // KEPT // 8 * 8 for many in DRAWN_LAST)
+            many = max(each, DRAWN_LEAST), max(last, 4 * self.draws, 4 * DRAWN_LEAST)
+            return AdapterPosteriors(self, 10, many, self.draws)
         return AdapterPosteriors(self, 2, DRAWN, 0)
 
 

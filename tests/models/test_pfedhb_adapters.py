@@ -258,7 +258,6 @@ def test_without_spread_the_model_is_the_one_without_adapters(fed: Federation) -
 @pytest.mark.cpu(5, "two fits of twelve rounds")
 def test_it_enters_where_it_is_in_the_data_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hierfl.models.pfedhb.adapters.DRAWN", (64, 64))
-    monkeypatch.setattr("hierfl.models.pfedhb.adapters.DRAWN_LAST", (256, 512))
     for truth in ("none", "adapters"):
         numbers = entered(truth, 1, judged=4, draws=8)
         assert numbers["entered_adapters"] == float(truth == "adapters")
