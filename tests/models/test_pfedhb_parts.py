@@ -40,6 +40,7 @@ def test_a_fold_is_a_third_of_a_clients_rows_wherever_it_is(fed: Federation) -> 
     assert held_fold(fed) is fold
 
 
+@pytest.mark.cpu(5, "fits of all parts, twice")
 def test_nothing_is_trained_on_the_fold_until_parts_are_decided_and_all_of_it_after(fed: Federation) -> None:
     held = torch.cat(list(held_fold(fed).rows))
     y = fed.y.clone()

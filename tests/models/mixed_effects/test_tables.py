@@ -63,6 +63,7 @@ def test_a_csv_file(hierfl: Call, tmp_path: Path) -> None:
         assert err.count("\n") == 1
 
 
+@pytest.mark.cpu(5, "five runs by the command")
 def test_a_csv_file_of_names_in_several_spellings(hierfl: Call, tmp_path: Path) -> None:
     """Refused with both spellings; joined it is the clean file; a run of a version before did not look at them."""
     rng, k = np.random.default_rng(0), np.arange(40)
