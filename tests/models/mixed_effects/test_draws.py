@@ -137,7 +137,7 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
     """Means within 0.05 standard deviations, and these within 5 %, of importance sampling from another density, with
     the likelihood by sums over a grid; so many points that neither has a part in that.
     """
-    monkeypatch.setattr(explore, "WORTH", 6000)
+    monkeypatch.setattr(explore, "MIN_EFFECTIVE_POINTS", 6000)
     monkeypatch.setattr(explore, "MOST_POINTS", 2**15)
     df = table(case, 1, 8, 1, 8, sds=(0, 0.8, 0))
     residual, how = case.family in ("gaussian", "lognormal", "student-t"), dict(case.how)

@@ -39,7 +39,7 @@ class Killed(BaseException):
 #: the moments between what a round brings to the disk, in their order
 MOMENTS: list[tuple[Any, str]] = [
     (Ledger, "charge"), (PreparedSite, "answer"), (Broadcasts, "remember"), (Answers, "store"), (Audit, "append"),
-    (Ledger, "see"),
+    (Seen, "see"),
 ]  # fmt: skip
 
 
