@@ -66,6 +66,18 @@ def start_places(method: str, grid: Mapping[str, Sequence[str]]) -> dict[str, in
     return places
 
 
+def in_order(grid: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The grid with numbers in order, since a place's neighbours are what is looked at next; falling ones stay so."""
+    return {name: _in_order(list(values)) for name, values in grid.items()}
+
+
+def _in_order(values: list[str]) -> list[str]:
+    if not _numeric(values):
+        return values
+    rising = sorted(values, key=float)
+    return values if values == rising[::-1] else rising
+
+
 def _numeric(values: Sequence[Any]) -> bool:
     try:
         return all(float(v) == float(v) and not isinstance(v, bool) for v in values)

@@ -25,7 +25,7 @@ from ..configure import configure, usual_data
 from ..messages import to_stderr
 from ..methods import load
 from .cells import criterion, search
-from .climb import climb, start_places
+from .climb import climb, in_order, start_places
 
 Grid = dict[str, list[str]]
 
@@ -95,6 +95,7 @@ def tune(
     if all(len(values) == 1 for values in grid.values()):  # what is fixed is shown beside the published
         whole, source = published_grid(name)
         whole = {**whole, **grid}
+    whole = in_order(whole)
     out = out or Path("runs") / f"tune-{name}-{Path(data).stem}.json"
     begun, tried = time.monotonic(), 0
 
@@ -128,12 +129,14 @@ def tune(
             raise UserError(f"{name} has no {' and no '.join(by)} to be judged by")
         return criterion(cell, has)
 
-    tell(f"{name} on {data}: {min(budget, many)} of {many} settings ({source})")
+    tell(f"{name} on {data}: at most {min(budget, many)} of {many} settings ({source})")
     try:
-        climb(whole, start, budget, value)
+        looked = climb(whole, start, budget, value)
     except KeyboardInterrupt:
         tell(f"stopped; {len(cells)} of {budget} settings are in {out}: the same command goes on")
         raise
+    if looked < min(budget, many):
+        tell(f"no neighbour of the best of {looked} settings is better; hierfl search runs all {many}")
     best = min(cells, key=judged)
     if judged(best) == math.inf:
         raise UserError(f"nothing that was tried is finite; all cells are in {out}")

@@ -69,15 +69,15 @@ from .confusion import Confusion, without
 from .features import MOST, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
 from .outcome import Outcome
+from .own_norm import OwnNorm
 from .parts import DRAWS, NULLS, Judge, held_gains
 from .report import ABLATIONS, PARTS, client_numbers, gain_numbers
 from .response_gains import ResponseJudge
 from .rho_nodes import NODES, initial_nodes
-from .settings import PFedHBSettings
 from .turns import Turns
 
 
-class PFedHB(FedAvg):
+class PFedHB(OwnNorm):
     """FedAvg's network under hierarchical populations of label shares and of heads."""
 
     about = About(
@@ -93,11 +93,6 @@ class PFedHB(FedAvg):
     #: predictions at the means of these are exact: p(x, y | pi_j, B_j) is linear in both
     integrated = "pi_j", "b_j"
     ablations = ABLATIONS
-
-    class Settings(PFedHBSettings):
-        """See :class:`.settings.PFedHBSettings`."""
-
-    settings: Settings
 
     def __init__(self, network: Architecture, **settings: Any) -> None:
         super().__init__(network, **settings)
@@ -154,7 +149,7 @@ class PFedHB(FedAvg):
         return {**network, **population, **{k: v for part in own for k, v in part.items()}}
 
     def personal(self, start: InitialWeights) -> State:
-        counts = start.head.new_zeros(self.network.head.outputs)
+        norms, counts = super().personal(start), start.head.new_zeros(self.network.head.outputs)
         kept = {part: DRAWS if part in self.auto else 1 for part in PARTS}
         heads = self.heads.personal(self.settings.init_scale * start.head, kept["heads"]) if self.heads else {}
         if self.heads and self.nodes:
@@ -165,7 +160,7 @@ class PFedHB(FedAvg):
         outcome = self.outcome.personal(counts, kept["outcome"]) if self.outcome else {}
         adapters = self.adapters.personal(counts, kept["adapters"]) if self.adapters else {}
         shares = {"class_counts": counts, "log_pi_j_draws": counts.expand(1, 1, -1)} if self.labels else {}
-        return {**shares, **heads, **features, **confusion, **outcome, **adapters}
+        return {**norms, **shares, **heads, **features, **confusion, **outcome, **adapters}
 
     def model(self, batch: Batch) -> None:
         net = self.network
@@ -280,16 +275,14 @@ class PFedHB(FedAvg):
     def schedule(self) -> Schedule:
         draws = DrawShares("log_pi_j_draws", self.shares, self.settings.draws)
         steps: list[LocalStep] = [ClassCounts("class_counts"), draws] if self.labels else []
-        steps += client_steps(self, final=True)
-        return Schedule(absent="freeze", final_steps=steps, final_when="evaluation")
+        steps = [*self.statistics_of_averages(self.pooled), *steps, *client_steps(self, final=True)]
+        new = self.steps_of_newcomer(self.pooled, steps)
+        return Schedule(absent="freeze", final_steps=steps, final_when="evaluation", new_client_steps=new)
 
     @property
     def coordinates(self) -> dict[str, list[str]]:
         """See :class:`~hierfl.inference.method.capabilities.NamedCoordinates`."""
         return {"o_j_dim_0": ["shift", "log scale"]} if self.outcome else {}
-
-    def new_client_terms(self, personal: State) -> State:
-        return {}  # a client of which nothing is known has no counts, and so the pooled shares
 
     def client_summary(self, values: State) -> State:
         """Classes expected, and how far shares are from the pooled ones, in nats; of a regression its shift and sd."""

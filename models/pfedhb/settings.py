@@ -53,6 +53,14 @@ class PFedHBSettings(FedAvg.Settings):
         "on", "of a regression: whether a client's responses have a location and scale of their own; auto: where they "
         "gain", newer=True,
     )  # fmt: skip
+    local_norm: Literal["nothing", "statistics", "all"] = setting(
+        "nothing", "what of batch norm each client has for itself: nothing | running statistics | its weights, too",
+        newer=True,
+    )  # fmt: skip
+    bn_refresh_epochs: int = setting(
+        0, "passes through a client's data that update its own running statistics under the weights that predict",
+        at_least=0, unless={"local_norm": ("nothing",)}, newer=True,
+    )  # fmt: skip
     adapters: Literal["on", "auto", "off"] = setting(
         "off", "whether clients change layers below the head, by a low rank; auto: where that gains", newer=True
     )

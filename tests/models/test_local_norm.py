@@ -13,7 +13,7 @@ from hierfl import UserError
 from hierfl.inference import fit
 from hierfl.inference.evaluation.new_client import fit_new_client
 from hierfl.inference.method.base import Method
-from hierfl.models import FOLA, FedAvg, FedBN, FedV, PFedV
+from hierfl.models import FOLA, FedAvg, FedBN, FedV, PFedHB, PFedV
 from hierfl.nn.layers.batch_norm import is_statistic
 from hierfl.nn.networks.build import architecture
 
@@ -41,6 +41,36 @@ def test_own_batch_norm_stays_with_the_client() -> None:
     assert nll[1] < nll[0]  # its own batch norm, from the mean of the others'
     everyone = fit(FedAvg(network, lr=0.05), fed, rounds=2, progress=False)
     assert everyone.shared.keys() == {"w", *network.base.names}
+
+
+@pytest.mark.cpu(4, "five fits with batch norm, and steps of a new client")
+def test_pfedhb_without_parts_is_fedbn() -> None:
+    """And with them the network is the same; its own batch norm is that of the averaged weights where it is asked."""
+    fed = pictures((20, 30), contrast=True)
+    network = architecture("bncnn:3,4:8", fed)
+    common = {"local_norm": "all", "lr": 0.05, "batch": 16, "epochs": 1}
+    plain = fit(FedBN(network, **common), fed, rounds=2, progress=False)
+    for parts in ({"shares": "off", "heads": "off"}, {"features": "on"}):
+        run = fit(PFedHB(network, **common, **parts), fed, rounds=2, progress=False)
+        assert all(torch.equal(value, run.shared[name]) for name, value in plain.shared.items())
+        assert all(torch.equal(value, run.personal[name]) for name, value in plain.personal.items())
+    assert not run.shared.keys() & plain.personal.keys()
+    x, y = fed.x[fed.train[0]], fed.y[fed.train[0]]
+    with pytest.raises(UserError, match="no global model"):
+        run.predict_new_client(x)
+    with pytest.raises(UserError, match="bn_refresh_epochs=1 changes nothing with local_norm=nothing"):
+        PFedHB(network, bn_refresh_epochs=1)
+    stale, own = (
+        fit(PFedHB(network, **common, heads="off", average=3, bn_refresh_epochs=epochs), fed, rounds=2, progress=False)
+        for epochs in (0, 20)
+    )
+    assert not any(name.removeprefix("averaged.") in plain.personal for name in own.shared)
+    weight, bias = (own.shared[f"averaged.base.0.{what}"] for what in ("weight", "bias"))
+    seen = torch.conv2d(x, weight, bias, padding=network.base.module[0].padding).mean((0, 2, 3))
+    errors = [(run.personal["base.1.running_mean"][0] - seen).abs().max() for run in (stale, own)]
+    assert errors[1] < 0.2 * errors[0]
+    after = own.predict_new_client(x, given=(x, y), draws=0, rounds=10).gather(1, y[:, None].long()).log().mean()
+    assert after > own.predict_new_client(x, given=(x, y), draws=0, rounds=1).gather(1, y[:, None].long()).log().mean()
 
 
 @pytest.mark.cpu(3, "a running mean takes 200 steps to six digits")

@@ -18,6 +18,8 @@ from hierfl.experiments.papers.cells import table_cell
 from hierfl.experiments.papers.definition import Place
 from hierfl.experiments.papers.read_definition import shipped
 from hierfl.inference import Run
+from hierfl.inference.method.settings import make_settings
+from hierfl.models import PFedHB
 
 
 @pytest.fixture
@@ -90,7 +92,12 @@ def test_rows_are_what_their_names_say() -> None:
         "pfedv": ("pfedv", latent),
     }
     table, runs = shipped("pfedv-2"), []
-    assert {*wanted, "fedprox", "pfedhb"} == set(table.methods)
+    ours = {"pfedhb": {}, "pfedhb-own-norm": {"local_norm": "all"}}
+    ours |= {"pfedhb-own-norm-features": {"local_norm": "all", "features": "on"}}
+    assert {*wanted, *ours, "fedprox"} == set(table.methods)
+    for row, settings in ours.items():
+        config = table_cell(table, Place("digit-three", 3, "", row), 3).config({"rounds": 20})
+        assert (config.run.method, config.settings) == ("pfedhb", vars(make_settings(PFedHB, {**STEPS, **settings})))
     for row, (method, settings) in wanted.items():
         config = table_cell(table, Place("digit-three", 3, "", row), 3).config({"rounds": 20})
         run = config.run.as_table()

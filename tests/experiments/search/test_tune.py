@@ -11,7 +11,7 @@ from support.commands import Call
 
 from hierfl import UserError
 from hierfl.experiments.methods import load, shipped_settings
-from hierfl.experiments.search.climb import climb, start_places
+from hierfl.experiments.search.climb import climb, in_order, start_places
 from hierfl.experiments.search.tune import grids, published_grid, tune
 from hierfl.inference.method.settings import make_settings
 from hierfl.models import METHODS
@@ -61,6 +61,11 @@ def test_a_search_begins_at_the_value_nearest_to_the_default() -> None:
         start_places("fedprox", {"rho": ["1"]})
 
 
+def test_neighbours_are_the_next_numbers_in_whatever_order_they_are_given() -> None:
+    falling = {"lr": ["0.1", "1e-2", "0.001"], "scope": ["head", "all"], "rank": ["8"]}
+    assert in_order({**falling, "mu": ["0.003", "0.001", "1e-2"]}) == {**falling, "mu": ["0.001", "0.003", "1e-2"]}
+
+
 @pytest.mark.parametrize("method", grids())
 def test_published_grids_can_be_run(method: str) -> None:
     assert method in METHODS
@@ -78,7 +83,7 @@ def test_tune_searches_goes_on_and_says_what_to_ship(hierfl: Call, tmp_path: Pat
     said = ("--rounds", 1, "--clients", 4, "--network", "mlp:5", "--by", "pm_accuracy,gm_accuracy", "--out", "t.json")
     code, out, err = hierfl("tune", "fedprox", "lr=0.1,0.01", "mu=0.1,1", "--budget", 2, *said)
     assert code == 0
-    assert "fedprox on digits: 2 of 4 settings (as given on the command line)" in err
+    assert "fedprox on digits: at most 2 of 4 settings (as given on the command line)" in err
     assert "1 of 2" in err
     cells = json.loads((tmp_path / "t.json").read_text())["cells"]
     assert len(cells) == 2
@@ -92,6 +97,10 @@ def test_tune_searches_goes_on_and_says_what_to_ship(hierfl: Call, tmp_path: Pat
     more = json.loads((tmp_path / "t.json").read_text())["cells"]
     assert len(more) == 3
     assert any(cell["pm_nll"] == 0.123 for cell in more)  # not run again
+    # the best of three in a row has no better neighbour: the fourth is not run, and that is said
+    said = (*said[:-1], "line.json")
+    _, _, err = hierfl("tune", "fedprox", "mu=1,0.01,0.1,10", "epochs=0", "--budget", 9, *said)
+    assert "no neighbour of the best of 3 settings is better; hierfl search runs all 4" in err
     # a method without a global model is judged by what it has
     code, out, _ = hierfl("tune", "fedper", "lr=0.1,0.01", *said[:-1], "own.json", "--budget", 1)
     assert code == 0
