@@ -1,8 +1,8 @@
 """What a client's labels mean: for each label the classes that its examples are of, with a population.
 
-    s_j            ~ Bernoulli(lambda)                          whether the client's labels mean anything else
-    t_jy | s_j = 1 ~ Bernoulli(mu)                              whether label y does
-    B_jy           = e_y  where s_j t_jy = 0, and otherwise     Dirichlet(a at y, b at every other class)
+    g_j            ~ Bernoulli(lambda)                          whether the client's labels mean anything else
+    g_jy | g_j = 1 ~ Bernoulli(mu)                              whether label y does
+    B_jy           = e_y  where g_j g_jy = 0, and otherwise     Dirichlet(a at y, b at every other class)
     z_i | y_i      ~ Categorical(B_j[y_i])                      the class that example i looks like
     x_i | z_i      has a density in proportion to p(z_i | x_i) / m_z
 
@@ -17,7 +17,7 @@ permutation of the labels is a permutation B_j; the spike is the identity.
 
 Given the client's data each row of B_j is a mixture's weights with known densities. Its posterior is variational,
 q(B_jy) = Dirichlet(alpha_y + N_y), N_y the expected examples of each class among those of label y; from several starts
-the one of highest bound is taken for each row. The bound stands for the evidence of t_jy = 1; that of t_jy = 0 is
+the one of highest bound is taken for each row. The bound stands for the evidence of g_jy = 1; that of g_jy = 0 is
 exact.
 """
 
@@ -173,8 +173,8 @@ class Given:
     """The posterior of S clients' B_j.
 
     Attributes:
-        whether: P(s_j = 1), (S,).
-        which: P(t_jy = 1 | s_j = 1), (S, C).
+        whether: P(g_j = 1), (S,).
+        which: P(g_jy = 1 | g_j = 1), (S, C).
         alpha: alpha + N, (S, C, C).
         n: examples of each label, (S, C).
         numbers: of the population.

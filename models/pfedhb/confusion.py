@@ -151,7 +151,7 @@ class Meanings:
 class ConfusionPopulation:
     """EM on lambda, mu, a and b of :class:`~hierfl.ppl.label_confusion.LabelConfusion`.
 
-    The shared value is NAME.numbers (4,). A client sends six numbers: P(s_j = 1), the expected number of its labels
+    The shared value is NAME.numbers (4,). A client sends six numbers: P(g_j = 1), the expected number of its labels
     that mean something else, of how many that it has, and of a and b three sums whose ratios are Minka's fixed points.
     lambda has a prior of one client in all, of which a tenth is confused; mu of one label, log a and log b of standard
     deviation 2 around where they begin. Where only some clients report, what they say replaces as large a part of what

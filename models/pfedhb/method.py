@@ -7,11 +7,11 @@ A method of this project. One network for all, and for each kind of difference b
     w_j           ~ N(w, diag(rho)^2)                                  its head; rho of the weights and of the biases
     s_j, t_j      ~ N(0, tau_s^2), N(0, tau_t^2)                       v_j: scales and shifts of its features
     B_j           ~ spike at the identity, Dirichlet rows around it    b_j: what its labels mean (:mod:`.confusion`)
-    m_j, log s_j  ~ N(nu, tau^2), N(mu, omega^2)                       o_j: location and scale of its responses
+    m_j, l_j      ~ N(nu, tau^2), N(mu, omega^2)                       o_j: location, log scale of its responses
     B_jl          ~ N(0, tau_l^2)                                      a_j: layers W_l + B_jl A_l (:mod:`.adapters`)
     y_ij | x_ij   ~ Categorical(softmax(w_j^T h + w^T (s_j h + t_j) + log pi_j - log m))     h = h_theta(x_ij)
         with B_j the logit of y is log m_y sum_k B_j[y, k] p_k / m_k, pi_j apart             m: pooled shares of classes
-    y_ij | x_ij   ~ N(w_j^T h + u m_j, (sigma s_j)^2)                  of a regression, u its unit (:mod:`.outcome`)
+    y_ij | x_ij   ~ N(w_j^T h + u m_j, (sigma e^{l_j})^2)                of a regression, u its unit (:mod:`.outcome`)
 
 Where p(x | y) is the same for all clients, f says p(y | x) of the pooled data, and log pi_j - log m turns that into
 p(y | x) at client j. A label says how often its class comes, and the network what it looks like: given its counts a

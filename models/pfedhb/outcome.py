@@ -36,9 +36,9 @@ EXAMPLES_AT_ONCE = 400_000
 
 @dataclass(frozen=True)
 class Outcome:
-    """A client's o_j = (m_j, log s_j), see :mod:`hierfl.ppl.client_outcome`.
+    """A client's o_j = (m_j, l_j), see :mod:`hierfl.ppl.client_outcome`.
 
-    y_ij ~ N(f(x_ij) + u m_j, (sigma s_j)^2), where u is the noise that is given, and 1 where sigma is learned.
+    y_ij ~ N(f(x_ij) + u m_j, (sigma e^{l_j})^2), where u is the noise that is given, and 1 where sigma is learned.
 
     Args:
         unit: u.

@@ -4,10 +4,10 @@
 
 TRUTH is none, outcome, or larger. BASE is held (the network is the one that the
 data are from), trained, or undertrained (by steps that are too short). Prints each data set, how often the part has
-entered, its gain, and the share of the clients' m_j and s_j inside their 90 % intervals.
+entered, its gain, and the share of the clients' m_j and l_j inside their 90 % intervals.
 
 Twenty clients, of 5 to 250 rows (uniform in the logarithm), ten features, noise 0.5. Effects of outcome, declared
-before it was run: m_j of standard deviation 0.25 (half the noise), log s_j of standard deviation 0.3. Effects of
+before it was run: m_j of standard deviation 0.25 (half the noise), l_j of standard deviation 0.3. Effects of
 larger, declared after four data sets of these had been seen, two of which the part did not enter: 0.5 (the noise), and
 0.5.
 """
@@ -31,7 +31,7 @@ from hierfl.models import PFedHB
 from hierfl.nn.networks.build import architecture
 
 FEATURES, CLIENTS, NOISE, SIZES = 10, 20, 0.5, (5, 250)
-#: standard deviations of m_j, in parts of the noise, and of log s_j
+#: standard deviations of m_j, in parts of the noise, and of l_j
 EFFECTS = {"none": (0.0, 0.0), "outcome": (0.5, 0.3), "larger": (1.0, 0.5)}
 #: rounds: fewer than the default, so that it takes less long
 JUDGED = 12
@@ -48,7 +48,7 @@ class Held(PFedHB):
 
 
 def simulated(truth: str, seed: int) -> tuple[hierfl.Federation, torch.Tensor, np.ndarray]:
-    """A federation, its network's head (FEATURES + 1,), and m_j / noise and log s_j of each client, (CLIENTS, 2)."""
+    """A federation, its network's head (FEATURES + 1,), and m_j / noise and l_j of each client, (CLIENTS, 2)."""
     rng = np.random.default_rng(seed)
     w = rng.normal(size=FEATURES + 1)
     sizes = np.exp(rng.uniform(*np.log(SIZES), CLIENTS)).round().astype(int)
@@ -87,7 +87,7 @@ def rates(results: Sequence[Mapping[str, float]]) -> str:
     inside = [[f["inside_m"], f["inside_s"]] for f in results if f["entered_outcome"]]
     if len(inside) > 1:
         error = np.std(inside, axis=0, ddof=1) / np.sqrt(len(inside))
-        for name, share, e in zip(("m_j", "s_j"), np.mean(inside, axis=0), error, strict=True):
+        for name, share, e in zip(("m_j", "l_j"), np.mean(inside, axis=0), error, strict=True):
             lines.append(f"90 % intervals of {name} hold {100 * share:.1f} % (standard error {100 * e:.1f})")
     return "\n".join(lines)
 
