@@ -60,7 +60,7 @@ class Shard:
 
     @property
     def files(self) -> set[str]:
-        """Of its tests."""
+        """Files of its tests."""
         return {test.partition("::")[0] for test in self.tests}
 
 

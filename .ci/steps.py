@@ -52,7 +52,7 @@ def roomy() -> str:
 
 
 def environment(venv: Path) -> dict[str, str]:
-    """Of a process in a virtual environment."""
+    """Environment variables of a process in a virtual environment."""
     return {**os.environ, "PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "VIRTUAL_ENV": str(venv)}
 
 

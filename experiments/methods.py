@@ -166,7 +166,7 @@ class _Source(SourceFileLoader):
         self.source = source
 
     def get_code(self, fullname: str) -> CodeType:
-        """From the bytes."""
+        """The code compiled from the bytes."""
         return self.source_to_code(self.source, self.path)
 
 

@@ -59,7 +59,7 @@ def _rhat(values: np.ndarray) -> np.ndarray:
 
 
 def _ess(values: np.ndarray) -> np.ndarray:
-    """By Geyer's initial positive and monotone sequences of autocorrelations, the mean of all chains': (n,)."""
+    """Effective sample sizes (n,), by Geyer's initial monotone sequences of the chains' mean autocorrelations."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     (numbers, chains, n), total = values.shape, values.shape[1] * values.shape[2]

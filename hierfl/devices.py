@@ -22,7 +22,7 @@ def send(
 
 @cache
 def _stream(device: torch.device, to_device: bool) -> torch.cuda.Stream:
-    """In which a GPU copies while it computes: there from the host, or back."""
+    """The stream in which a GPU copies while it computes: from the host, or back."""
     return torch.cuda.Stream(device)
 
 

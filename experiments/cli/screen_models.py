@@ -52,7 +52,7 @@ def print_alternatives(
 
 
 def _says(differences: Sequence[Difference]) -> str:
-    """In one line whether one of the models is better."""
+    """Whether one of the models is better, in one line."""
     best, other = differences[0], differences[1]
     if any(row.large_k > 0 for row in differences):
         return f"{best.name} has the highest density, but rows with k above 0.7 are unsure: --test-fraction holds out"

@@ -132,7 +132,7 @@ def _clients(run: Path) -> pd.DataFrame:
 
 
 def _how_data_differ(first: pd.DataFrame, other: pd.DataFrame) -> str:
-    """In words, by two runs' tables of clients."""
+    """The difference of two runs' data in words, by their tables of clients."""
     sizes = [frame.set_index(frame["client"].astype(str))[["n", "n_test"]] for frame in (first, other)]
     if set(sizes[0].index) != set(sizes[1].index):
         return "it has other clients"

@@ -250,7 +250,7 @@ def _of_task(network: dict[str, Any], task: str) -> dict[str, Any]:
 
 
 def _written(table: Mapping[str, Any]) -> str:
-    """As toml, with a comment above each part."""
+    """The toml, with a comment above each part."""
     simple = {k: v for k, v in table.items() if not isinstance(v, dict)}
     parts = [_comment("head") + tomli_w.dumps(simple)]
     for name, entry in table.items():

@@ -168,7 +168,7 @@ def _nbytes(shape: tuple[int, ...], dtype: torch.dtype, masked: bool) -> int:
 
 
 def _noise_words(plan: Plan | None) -> str:
-    """With how much noise messages leave, in words; empty for a fit without."""
+    """How much noise messages have, in words; empty for a fit without."""
     if plan is None:
         return ""
     parts = [

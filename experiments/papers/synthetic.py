@@ -139,7 +139,7 @@ def exact(seed: int, reading: Any, rounds: int = EXACT_ROUNDS) -> dict[str, Any]
 
 @contextmanager
 def _errors_alone() -> Iterator[None]:
-    """Without warnings: a step size that is too large is part of a grid."""
+    """Silences warnings: a step size that is too large is part of a grid."""
     log = logging.getLogger("hierfl")
     before = log.level
     log.setLevel(logging.ERROR)

@@ -217,7 +217,7 @@ def _numbers(run: Run, x: Tensor, name: str | None, asked: Question, predict: Pr
 
 
 def _numbers_of_table(run: Run, df: pd.DataFrame, name: str | None, asked: Question, given: Any) -> pd.DataFrame:
-    """As Python answers a table, to the bit."""
+    """The answer of Python to the same table, to the bit."""
     interval = asked.interval or INTERVAL
     if asked.new:
         draws = NEW_DRAWS if asked.draws is None else asked.draws
@@ -287,7 +287,7 @@ def _check_known(df: pd.DataFrame, column: str, ids: list[str], how: Spelling) -
 
 
 def _regrouped(df: pd.DataFrame, asked: Question, column: str) -> pd.DataFrame:
-    """With the clients' column called as in the fit, or the client that was said."""
+    """The table with the clients' column named as in the fit, or with the client that was given."""
     if asked.group is not None and asked.group != column:
         if asked.group not in df.columns:
             raise UserError(f"the table has no column {asked.group!r} that says whose rows are whose")

@@ -217,7 +217,7 @@ def _under_effects(summary: Mapping[str, Any], family: str | None) -> list[str]:
 
 
 def _scale(family: str | None) -> list[str]:
-    """On what scale a response's coefficients are, where exp of one has a name."""
+    """The scale of a response's coefficients, where exp of one has a name."""
     response = RESPONSES.get(family or "")
     return [f"{ratio_line(response.ratio).capitalize()}."] if response is not None and response.ratio else []
 

@@ -89,7 +89,7 @@ def squared_gradients(
 
 
 def _formula(layer: nn.Module, own: Mapping[str, Tensor]) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
-    """From what a layer is given and the gradient of what it gives to the squares' sums, by its values' names."""
+    """The function of a layer's input and its output's gradient that gives sums of squares by name."""
     if isinstance(layer, nn.Linear):
         return _of_linear
     return _of_norm(layer, own) if isinstance(layer, NORMS) else _of_convolution(layer)

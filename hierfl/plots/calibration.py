@@ -180,7 +180,7 @@ def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = 
 
 
 def _spread_of_clients(bins: np.ndarray, ax: Any) -> None:
-    """Where four fifths of the clients are, bin by bin; of fewer than five examples a bin says nothing."""
+    """The range of four fifths of the clients, bin by bin; a bin of fewer than five examples is left out."""
     spans = []
     for count, confidence, right in np.moveaxis(bins, -1, 0).transpose(2, 0, 1):
         counted = count >= MIN_CLIENT_BIN

@@ -70,7 +70,7 @@ def words(which: Which) -> str:
 
 
 def _argmax(values: Mapping[str, Any]) -> Which:
-    """Where the largest of some arrays' numbers is; NaN is none."""
+    """The place of the largest number of some arrays; NaN does not count."""
     best: tuple[float, Which] | None = None
     for name, array in values.items():
         flat = np.asarray(array.values, float).ravel()

@@ -129,7 +129,7 @@ class _Zeros:
 
     @classmethod
     def at_predictor(cls, eta: Tensor, size: Tensor) -> _Zeros:
-        """At eta, broadcast beside size."""
+        """The zeros' terms at eta, which is broadcast with size."""
         mu = eta.clamp(LOWEST, HIGHEST).exp()
         w = mu / size
         share, t = 1 / (1 + w), size * torch.log1p(w)

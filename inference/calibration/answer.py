@@ -113,7 +113,7 @@ def _added(question: Question, rows: Sequence[Rows], sets: Rows | None, validati
 
 
 def _total(rows: Rows, name: str, width: int) -> np.ndarray:
-    """Over clients: who has no data has NaN."""
+    """Sums over clients, those without data left out: they have NaN."""
     return np.nansum(rows[name], 0) if name in rows else np.zeros(width)
 
 

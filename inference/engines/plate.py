@@ -293,7 +293,7 @@ class PlateEngine:
 
 
 def _done(chunk: ClientChunk, steps: Sequence[LocalStep], stage: str = "") -> ClientChunk:
-    """After some steps; (stage, number) keys their randomness, a round's own steps the number alone."""
+    """The rows after some steps; (stage, number) keys their randomness, and in a round the number alone."""
     for phase, step in enumerate(steps):
         chunk = step.run(chunk, (stage, phase) if stage else phase)
     return chunk

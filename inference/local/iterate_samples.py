@@ -74,7 +74,7 @@ class IterateSamples:
         return chunk.put({self.name: self.use(samples, chunk).unsqueeze(1)})
 
     def _plan(self, chunk: ClientChunk, slots: int) -> tuple[Tensor, Tensor]:
-        """Where each step's iterate of each row goes, and how much of it, (steps, S)."""
+        """The place and the weight of each step's iterate of each row, (steps, S)."""
         assert self.descent.batch is not None
         steps_of_pass = -(-torch.tensor(chunk.sizes) // self.descent.batch)  # steps of a pass
         number = torch.arange(int(steps_of_pass.max()) * self.descent.epochs)[:, None]

@@ -162,7 +162,7 @@ class _Sampled(_Replaced):
 
 @dataclass(frozen=True)
 class _Emptied:
-    """Before the guide is trained again: draws that there are are forgotten."""
+    """Forgets earlier draws before the guide is trained again."""
 
     name: str
 

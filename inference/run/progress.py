@@ -89,7 +89,7 @@ class Bar:
         return self._pace.words(self.done, self.total)
 
     def _speak(self) -> None:
-        """Where there is no terminal to draw on, a line now and then."""
+        """Prints a line now and then where there is no terminal to draw on."""
         now = time.monotonic()
         if self.show and not sys.stderr.isatty() and now - self._spoke > QUIET and self.done < self.total:
             self._spoke = now

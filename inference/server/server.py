@@ -225,7 +225,7 @@ class Server(nn.Module):
 
 
 def _skipped(state: ServerState) -> ServerState:
-    """After a round in which nothing has changed."""
+    """The state after a round in which nothing has changed."""
     return replace(
         state,
         update_norm={group: torch.zeros_like(value) for group, value in state.update_norm.items()},

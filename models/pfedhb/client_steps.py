@@ -60,6 +60,6 @@ def own_rules(method: Any) -> dict[str, AggregationRule]:
 
 
 def _kept_apart(method: Any, step: LocalStep, final: bool) -> LocalStep:
-    """At the weights that predict; while parts are judged, without the rows by which they are."""
+    """The step at the weights that predict; while parts are judged, without the rows that judge them."""
     step = AtPrediction(step)
     return WithoutFold(step, method.settings.judged) if method.auto and not final else step

@@ -129,7 +129,7 @@ class Heads:
             self.seen.recount(counts)
 
     def _counts(self, accept: bool) -> dict[str, Head]:
-        """Of the ledger as it is now."""
+        """Heads of the ledger as it is now."""
         counts = {name: (self._files(name), "") for name in FOLDERS}
         counts |= {POINTS: self.ledger.head, EPSILON: self._epsilon.head}
         names = {f"{CLAIMS}/{path.name}" for path in (self.ledger.folder / CLAIMS).glob("*.jsonl")}

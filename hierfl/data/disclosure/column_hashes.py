@@ -114,5 +114,5 @@ def _numbered(keys: np.ndarray) -> np.ndarray:
 
 
 def _unequal(first: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """In how many rows each two columns differ, (p, q)."""
+    """The number of rows in which each two columns differ, (p, q)."""
     return np.stack([(column[:, None] != other).sum(0) for column in first.T]).reshape(first.shape[1], other.shape[1])

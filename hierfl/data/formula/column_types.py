@@ -144,7 +144,7 @@ def _is_written_number(level: object) -> bool:
 
 
 def _df(column: pd.Series) -> str:
-    """As Python code writes the column."""
+    """The column as Python code."""
     return f"df[{column.name!r}]"
 
 
@@ -237,7 +237,7 @@ class ColumnTypes:
 
 
 def _no_number(name: str, column: pd.Series, truth: bool) -> UserError:
-    """Of a column that held numbers in the fit, or True and False."""
+    """The error for text in a column that had numbers in the fit, or True and False."""
     first, frame_column = column.iloc[0], _df(column)
     what = f"text such as {first!r}" if isinstance(first, str) else "a category"
     levels = column.unique().tolist()

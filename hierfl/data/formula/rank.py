@@ -197,7 +197,7 @@ def _solve(lower: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def _listed(parts: Sequence[str]) -> str:
-    """As a message lists some, not all, of them."""
+    """The list as in a message, which names a few at most."""
     if len(parts) > 4:
         return f"{', '.join(parts[:3])} and {len(parts) - 3} more columns"
     return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

@@ -127,7 +127,7 @@ def _table(terms: Formula, record: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def _levels(reader: Reader, column: pd.Series, name: str) -> list[Any]:
-    """In the order of the fit's coding where that is known, else sorted."""
+    """A column's levels, in the order of the fit's coding where that is known, else sorted."""
     for term in reader.read.common.terms.values():
         for component in getattr(term, "components", ()):
             if component.kind == "categoric" and component.name == name:

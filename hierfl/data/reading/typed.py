@@ -283,7 +283,7 @@ def _folded(level: str) -> str:
 
 
 def _sorted(levels: set[str]) -> list[str]:
-    """In the order of their numbers where all are whole ones, else of their letters."""
+    """Sorts by number where all are whole numbers, else by letters."""
     if all(is_whole(level.strip()) for level in levels):
         return sorted(levels, key=lambda level: (int(level), level))
     return sorted(levels)

@@ -203,7 +203,7 @@ def study_of(plain: bytes) -> str:
 
 
 def _canonical(value: Any) -> bytes:
-    """As one string of bytes, the same wherever it is made."""
+    """One string of bytes, the same on every machine."""
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 

@@ -166,7 +166,7 @@ class Site:
         return answer
 
     def _keep(self, state: SiteState) -> None:
-        """On the disk first: what has been answered must not be forgotten."""
+        """Saves first, since an answer that has left must not be forgotten."""
         state.save(self.folder, self.handshake.study, self.client)
         self.state = state
 

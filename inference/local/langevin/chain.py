@@ -160,7 +160,7 @@ class Chain:
     def _leapt(
         self, u: State, height: Tensor, slope: State, xi: State, gamma: Tensor, density: Density
     ) -> tuple[State, Tensor, State, Tensor]:
-        """Where some leaps lead, height and slope there, and the logarithm of the ratio that decides."""
+        """The end of some leaps, height and slope there, and the logarithm of the ratio that decides."""
         begin, p = height + _log_normal(xi), xi
         kick, cos, sin = (gamma / (2 - gamma)).sqrt(), 1 - gamma, (gamma * (2 - gamma)).sqrt()
         for _ in range(self.leaps):

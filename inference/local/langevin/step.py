@@ -153,7 +153,7 @@ class Langevin:
         return chunk.put({name: torch.cat([rows[name] for rows in parts]) for name in parts[0]})
 
     def _cut(self, chunk: ClientChunk, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """As many rows at a time as have room for their matrices."""
+        """Ranges of rows whose matrices fit into memory."""
         yield from parts(chunk, first, last) if self.precondition == "curvature" else [(first, last)]
 
     # -- one set of rows ------------------------------------------------------------------------------------------

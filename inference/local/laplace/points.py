@@ -63,6 +63,6 @@ def _made(d: int) -> int:
 
 
 def _exact(e: Tensor, sign: int) -> Tensor:
-    """From (..., d, d) numbers 2 d with covariance I, the latter half of a sign."""
+    """2 d points of covariance I from (..., d, d) numbers; the second half has the given sign."""
     half = torch.linalg.qr(e).Q * math.sqrt(e.shape[-1])
     return torch.cat([half, sign * half], -2)

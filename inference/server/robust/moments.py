@@ -71,7 +71,7 @@ def unlike(values: np.ndarray) -> list[tuple[int, int, int, float]]:
 
 
 def _of_three(values: np.ndarray) -> list[tuple[int, int, int, float]]:
-    """Of three sites the one that is far from both others, who agree: a gross difference, such as months for years."""
+    """The one of three sites that is far from both others, which agree: a gross error, such as months for years."""
     largest: tuple[int, int, int, float] | None = None
     for j in range(THREE):
         first, second = (values[:, k] for k in range(THREE) if k != j)

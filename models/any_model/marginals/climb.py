@@ -93,7 +93,7 @@ class ShapedClimb(Climb):
         return replace(made, shape=shape)._turned(curvature.step(shape), curvature.metric)
 
     def _turned(self, turn: Tensor, metric: Metric) -> Self:
-        """With a step of skews and tails, whose part that the Gaussian does as well is taken back in its own step."""
+        """The climb with a step of skews and tails, less what the Gaussian's own step does as well."""
         offset, stretch = ((matrix.view_as(turn) * turn).sum(0) for matrix in (metric.offset, metric.stretch))
         wider = (1 + stretch).clamp(0.5, 2)
         return replace(

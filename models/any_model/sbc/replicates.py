@@ -274,7 +274,7 @@ class Replicates:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Within, what a fit warns of is not said: it is counted."""
+    """Counts a fit's warnings, and shows none of them."""
     before = log.level
     log.setLevel(logging.ERROR)
     try:

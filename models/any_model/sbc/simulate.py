@@ -122,7 +122,7 @@ def _cells(column: str, values: tuple[Tensor, Tensor | None], before: Tensor, af
 
 
 def _of_clients(cells_of: dict[str, Cells]) -> dict[str, Cells]:
-    """With a client's first row standing for all of them, where no site observes another row of the column."""
+    """Cells by name, a client's first row in place of all where no site observes another row of the column."""
     columns = [cells.column for cells in cells_of.values()]
     return {
         name: Cells(cells.column) if cells.row == 0 and columns.count(cells.column) == 1 else cells
@@ -162,7 +162,7 @@ class _Held(Messenger):
 
 
 def _moved(design: ColumnDesign, columns: Tensor, column: str) -> Tensor:
-    """With another number in each row of a column, each by another difference."""
+    """The columns with another number in each row of one of them; all differences differ."""
     other = columns.clone()
     other[design.columns.index(column)] += torch.arange(1, columns.shape[-1] + 1)
     return other

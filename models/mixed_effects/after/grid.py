@@ -116,7 +116,7 @@ def check_no_truths(reader: Reader, what: str) -> None:
 def _values(
     reader: Reader, coefficients: Coefficients, levels: Mapping[str, list[Any]], name: str, at: At
 ) -> list[Any]:
-    """Where a predictor is."""
+    """The values at which a predictor is held."""
     if name in at:
         asked = at[name]
         several = isinstance(asked, list | tuple | np.ndarray | range)

@@ -123,7 +123,7 @@ def _symmetric(matrix: Tensor) -> Tensor:
 
 
 def _positive(matrices: Tensor, least: Tensor) -> Tensor:
-    """Without eigenvalues below (J,); matrices that have none keep their bits."""
+    """Raises eigenvalues to at least (J,); matrices whose eigenvalues are larger keep their bits."""
     values, vectors = torch.linalg.eigh(matrices)
     bent = (values < least[:, None]).any(-1)[:, None, None]
     return torch.where(bent, vectors @ torch.diag_embed(values.maximum(least[:, None])) @ vectors.mT, matrices)

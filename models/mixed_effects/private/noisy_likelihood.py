@@ -118,7 +118,7 @@ class NoisyGaussian(Gaussian):
         }
 
     def _packed(self, rows: NoisyMoments, points: Tensor) -> Tensor:
-        """In passes; of points at which it is no number a low likelihood."""
+        """Computes points in passes; a point whose likelihood is no number has a low one."""
         size = max(1, NUMBERS_PER_PASS // max(1, rows.latent.shared.numel()))
         packed = torch.cat([self.packed(rows, some) for some in points.split(size)])
         impossible = torch.zeros_like(packed)

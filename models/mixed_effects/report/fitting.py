@@ -52,7 +52,7 @@ def _how(method: MixedEffects, seed: int, device: str, rounds: int) -> dict[str,
 
 
 def _clients_at_a_time(method: MixedEffects) -> int:
-    """As many as messages fit into memory."""
+    """The number of clients whose messages fit into memory."""
     if not any(level.crossed for level in method.above):
         return CLIENTS
     numbers_each = sum(math.prod(shape) for shape in method.likelihood.form(most_points(method)).values())

@@ -165,7 +165,7 @@ def _above_rounding(terms: Tensor) -> Tensor:
 
 
 def _inverse(information: Tensor) -> Tensor:
-    """In units of its diagonal; of what is taken for known nothing is left."""
+    """The inverse in units of the diagonal, with zeros for what is taken as known."""
     scale = information.diagonal().clamp_min(0).sqrt()
     positive = scale > 0
     unit = torch.where(positive, scale, 1.0)

@@ -107,7 +107,7 @@ def _without(covariance: Covariance, root: Tensor, t: Tensor, least: Tensor) -> 
 
 
 def _lifted(root: Tensor, rows: list[int] | range, least: Tensor) -> Tensor:
-    """With rows that are no shorter: at zero the likelihood has no slope, whatever it is elsewhere."""
+    """The root with rows of at least this length: at zero the likelihood has no slope, whatever it is elsewhere."""
     root = root.clone()
     for i in rows:
         if root[i].norm() < least:

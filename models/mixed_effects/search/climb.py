@@ -112,7 +112,7 @@ class Climb:
 
     @staticmethod
     def _length(step: Tensor, curvature: Tensor) -> Tensor:
-        """In standard errors."""
+        """A step's length in standard errors."""
         values, vectors, scale = eigen(curvature)
         components = vectors.mT @ (step * scale)
         return (components.square() * values.abs()).sum().sqrt()

@@ -155,7 +155,7 @@ def profiled(method: MixedModel) -> list[str]:
 
 
 def _effects(method: MixedModel, coordinates: Tensor) -> tuple[list[str], Tensor]:
-    """At coordinates (k,): of a gaussian response with coefficients of zero, which no others depend on."""
+    """Effects at coordinates (k,); a gaussian response has coefficients of zero, on which no others depend."""
     parts = method.parts(Surface(method).of_coordinates(coordinates))
     zero = torch.zeros(len(method.network.fixed), dtype=torch.float64)
     parts = {"beta": zero, **parts}
@@ -171,7 +171,7 @@ def _value(method: MixedModel, effect: int, at: Tensor) -> float:
 
 
 def _end(method: MixedModel, effect: int, value: float) -> float | None:
-    """Where an effect is that is at its bound, or as good as without end; None of others."""
+    """The bound at which an effect is, perhaps an infinite one; None for others."""
     name, family = profiled(method)[effect], method.response_family
     if name.startswith("corr(") and abs(value) > 1 - ONE:
         return float(np.copysign(1.0, value))

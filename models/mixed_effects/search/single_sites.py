@@ -294,7 +294,7 @@ def _measured(method: MixedModel, sites: Quadratics, present: Tensor, left: Tens
 
 
 def _cosines(own: Tensor, others: Tensor, unit: Tensor) -> Tensor:
-    """Between sites' information and the others', (R,), in units of all sites' diagonal."""
+    """Cosines between each site's information and the others', (R,), in units of all sites' diagonal."""
     scale = torch.where(unit > 0, unit, 1).rsqrt()
     first, two = ((v * scale[:, None] * scale).flatten(1) for v in (own, others))
     return torch.nn.functional.cosine_similarity(first, two, dim=1)

@@ -67,7 +67,7 @@ def _words(tokens: Sequence[Token]) -> list[Token]:
 
 
 def _first_powers(tokens: list[Token]) -> list[Token]:
-    """Without the exponent of ``(x + z)**1``, which formulae has not."""
+    """The tokens without the exponent of ``(x + z)**1``, which formulae has not."""
     first_power = [sign(")"), sign("**"), Token("number", "1")]
     kept, k = list[Token](), 0
     while k < len(tokens):
@@ -176,7 +176,7 @@ def _is_loose(tokens: Sequence[Token]) -> bool:
 
 
 def _whole(tokens: list[Token]) -> list[Token]:
-    """In parentheses, if signs beside them could take them apart."""
+    """The tokens, in parentheses if signs beside them could take them apart."""
     return [sign("("), *tokens, sign(")")] if _is_loose(tokens) else tokens
 
 

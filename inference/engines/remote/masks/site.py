@@ -179,7 +179,7 @@ class MaskedSite:
         return self.desk.says({"round": head.get("round"), "epoch": self.ring.number}, {"packets": packets_tensor})
 
     def _dealt_among(self) -> list[str]:
-        """Among whom shares are dealt: the site's group.
+        """Those among whom shares are dealt: the site's group.
 
         Raises:
             Unreadable: where too few of it have keys.

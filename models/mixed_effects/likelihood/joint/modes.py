@@ -70,7 +70,7 @@ def joint(method: MixedModel, chunk: ClientChunk, draws: State, phase: object) -
 
 
 def _sides(layout: Layout, u: Tensor) -> tuple[Tensor, Tensor]:
-    """As right sides (..., g, q, 1) and (..., R, 1)."""
+    """Right sides (..., g, q, 1) and (..., R, 1) of the equations."""
     first, rest = layout.split(u)
     return first[..., None], rest[..., None]
 

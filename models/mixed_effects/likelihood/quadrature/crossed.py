@@ -84,7 +84,7 @@ def cells_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tensor
 
 
 def _of_levels(problem: JointProblem, columns: Tensor, start: Tensor) -> Tensor:
-    """As :func:`_cells`, of clients with levels inside."""
+    """Likewise as :func:`_cells`, of clients with levels inside."""
     layout = problem.layout
     assert layout is not None
     mode, factors = problem.mode(start)
