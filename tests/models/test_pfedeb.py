@@ -96,6 +96,7 @@ def test_gaussian_population_and_spreads_are_the_exact_ones(points):
     torch.testing.assert_close(run.personal["mu"], heads, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_scales_of_w_are_at_the_maximum_of_the_marginal_likelihood_and_their_prior():
     fed = slopes([6, 4, 9, 3, 12, 5, 8])
     exact, run = Exact(fed), after(fed, 200)
@@ -231,6 +232,7 @@ def test_a_client_that_is_not_like_the_others_has_a_spread_of_its_own_and_less_w
     assert share["own"] < 0.4 * share["shared"]
 
 
+@pytest.mark.slow
 def test_what_is_not_sent_as_a_whole_leads_to_the_same_population():
     """A diagonal or one matrix for each output: the same w, since u_j is exact whatever A_j leaves out."""
     fed = blobs([19, 26, 34, 22], features=3)
