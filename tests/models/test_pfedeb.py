@@ -116,8 +116,7 @@ def test_a_bias_that_is_near_zero_is_not_taken_for_zero():
     arrays = x.numpy(), y.numpy(), who.numpy()
     run = after(Federation.from_arrays(*arrays, test=0.0, task="regression").to(dtype=torch.float64), 40)
     assert float(run.shared["w.log_scale"][1]) > -1.5
-    sd = float(covariance_of_w(run)[1, 1].sqrt())
-    assert sd == pytest.approx(12**-0.5, rel=0.25)
+    assert float(covariance_of_w(run)[1, 1].sqrt()) == pytest.approx(12**-0.5, rel=0.25)
 
 
 def test_clients_draws_have_the_cavitys_covariance():
@@ -240,9 +239,8 @@ def test_what_is_not_sent_as_a_whole_leads_to_the_same_population():
     same = {**HELD, "prior": "hierarchical", "w_scale": 1.0, "points": 1, "spreads": "pooled"}
 
     def modes(exchange: str) -> Tensor:
-        method = PFedEB(net, exchange=exchange, sigma_0=0.5, **same)
-        start = fitted(method, fed, 60)
-        return start.shared["w"], start.shared["w.log_rho"]
+        shared = fitted(PFedEB(net, exchange=exchange, sigma_0=0.5, **same), fed, 60).shared
+        return shared["w"], shared["w.log_rho"]
 
     w, rho = modes("full")
     for exchange in ("outputs", "diagonal"):
