@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import shutil
 import sys
@@ -25,7 +27,9 @@ import numpy as np
 import pyro
 import pytest
 import torch
+import typer.main
 from support.commands import Answer, Call
+from support.drawing import one_figure, unrendered
 from support.federations import blobs, slopes
 from support.once import Once
 
@@ -35,17 +39,29 @@ from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
 
 pytest_plugins = ["support.budget"]
+#: the commands as click sees them, made of the functions' signatures at each call of a program
+typer.main.get_command = functools.cache(typer.main.get_command)
 #: files that are asked for by name below which no worker processes are started: each imports torch anew
 FEW_FILES = 3
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What is tested is this checkout."""
+    """What is tested is this checkout.
+
+    Collection makes millions of objects that all stay: a third of its time was the search for garbage among them.
+    """
+    gc.disable()
     if different := stale():
         raise pytest.UsageError(
             f"the hierfl that is installed is not this checkout: {different[0]}"
             f"{f' and {len(different) - 1} more files' if different[1:] else ''}; pip install it again, or -e"
         )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """From here on garbage is looked for, but not among what collection has made."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
@@ -83,6 +99,17 @@ def leaves_no_global_state() -> Iterator[None]:
     assert torch.get_default_dtype() == before[2]
     assert torch.distributions.Distribution._validate_args == validation
     assert torch.get_num_threads() == threads
+
+
+@pytest.fixture(autouse=True)
+def few_figures(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test of commands draws one figure of each folder; ``figures("blank")`` draws all, and renders none."""
+    marker = request.node.get_closest_marker("figures")
+    if "hierfl" not in request.fixturenames or (marker and marker.args != ("blank",)):
+        yield
+    else:
+        with unrendered() if marker else one_figure():
+            yield
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.cpu(6, "fits, means and simulations of a page")
-@pytest.mark.parametrize("page", ["mixed-tutorial.md", "mixed-after.md"])
+@pytest.mark.parametrize("page", ["mixed-tutorial.md", pytest.param("mixed-after.md", marks=pytest.mark.slow)])
 def test_a_page_says_what_it_prints(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = doctest.testfile(

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.budget import SUITE, TEST, Budget, over, too_dear
+from support.budget import SUITE, TEST, Budget, over, sum_of_all, too_dear
 from support.paths import ROOT
 
 TESTS = """
@@ -53,6 +53,16 @@ def run(folder: Path, suite: float, tests: str = TESTS, reference: float = 1e9, 
     return done.returncode, done.stdout + done.stderr
 
 
+def section(said: str) -> list[str]:
+    """Lines of the budget's section, from its head."""
+    lines = said.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.strip("-") == " CPU seconds "]
+    return lines[at:]
+
+
+EXCEEDED = ": EXCEEDED, the quick set is over its budget (tests/support/budget.py)"
+
+
 def test_a_test_that_takes_too_long_fails_and_one_that_says_why_does_not(tmp_path: Path) -> None:
     code, said = run(tmp_path, suite=1e6)
     assert code == 1
@@ -66,8 +76,30 @@ def test_a_suite_that_takes_too_long_fails_though_every_test_passes(tmp_path: Pa
     code, said = run(tmp_path, suite=0.1, tests=cheap)
     assert code == 1
     assert "53 passed" in said
-    assert "CPU seconds of 0 (1.00 times the reference machine's seconds): the quick set is over its budget" in said
-    assert run(tmp_path, suite=0.1, tests=cheap, HIERFL_TEST_BUDGET="off")[0] == 0
+    assert section(said)[1].endswith(EXCEEDED)
+    code, said = run(tmp_path, suite=0.1, tests=cheap, HIERFL_TEST_BUDGET="off")
+    assert code == 0
+    assert section(said)[1].endswith("of 0.1); not judged: HIERFL_TEST_BUDGET=off")
+
+
+def test_the_sum_is_judged_where_a_test_fails_too(tmp_path: Path) -> None:
+    """It comes first in its section, which is after the list of failed tests."""
+    code, said = run(tmp_path, suite=0.1, tests="def test_it():\n    assert False\n")
+    assert code == 1
+    assert "1 failed" in said
+    head, first, *_ = section(said)
+    assert "CPU seconds" in head
+    assert " of 0 CPU seconds (1.00 times the reference machine's seconds: " in first
+    assert first.endswith(EXCEEDED)
+    assert said.index("FAILED test_it.py::test_it") < said.index(head)
+    code, said = run(tmp_path, suite=1e6, tests="def test_it():\n    assert False\n")
+    assert code == 1
+    assert section(said)[1].endswith("of 1e+06)")
+
+
+def test_slow_tests_have_no_common_budget() -> None:
+    assert sum_of_all(9e9, 1.0, whole=False, judged=True).endswith("slow tests have no common budget")
+    assert sum_of_all(2 * SUITE, 2.0, whole=True, judged=True).endswith(f"{SUITE:g} of {SUITE:g})")
 
 
 def test_a_slow_machine_has_more(tmp_path: Path) -> None:

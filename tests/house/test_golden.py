@@ -72,6 +72,7 @@ def test_a_case_says_its_population(tmp_path: Path) -> None:
         Grid.read(tmp_path / "grid.toml")
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(4, "two fits, written twice")
 def test_what_differs_is_found(grid: Grid, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     a, b, names = tmp_path / "a", tmp_path / "b", [FITTED, REFUSED]

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "MovedHead": "inference/method/test_final_chains.py",
     **dict.fromkeys(("HeadSpreads", "RhoNodes"), "models/test_pfedhb_rho.py"),
     **dict.fromkeys(("LocationAndScale", "OutcomePopulation"), "models/test_pfedhb_outcome.py"),
+    "OwnResponseSd": "inference/method/test_learned_sd.py",
     "Waiting": "models/test_pfedeb_waiting.py",
     "CrossProducts": "models/mixed_effects/test_one_round.py",
     "JointSums": "models/mixed_effects/test_joint_levels.py",

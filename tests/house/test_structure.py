@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -69,6 +70,13 @@ def house() -> dict[str, Module]:
     return found
 
 
+@cache
+def nodes(name: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module's tree: most of these tests look at each of them."""
+    return tuple(ast.walk(house()[name].tree))
+
+
+@cache
 def floor(name: str) -> int:
     """On which floor a module is."""
     return max(level for package, level in FLOORS.values() if f"{name}.".startswith(f"{package}."))
@@ -101,16 +109,25 @@ def named(module: Module, node: ast.AST) -> Iterator[str]:
             yield first.value.rstrip(".")
 
 
-def imported(module: Module, within: ast.AST | None = None) -> set[str]:
+@cache
+def imported(module: Module, within: ast.AST | None = None) -> frozenset[str]:
     """Modules of the house that a file imports: at its top, in functions, or for types alone."""
     known, found = house(), set()
-    for node in ast.walk(within or module.tree):
+    for node in ast.walk(within) if within else nodes(module.name):
         for name in named(module, node):
             name = lent().get(name, name)
             while name and name not in known:  # a name of a module
                 name = name.rpartition(".")[0]
             found.add(name)
-    return found - {module.name, ""}
+    return frozenset(found - {module.name, ""})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgets_trees() -> Iterator[None]:
+    """Millions of nodes, among which every later search for garbage would look."""
+    yield
+    for known in (nodes, imported, house):
+        known.cache_clear()
 
 
 @pytest.mark.cpu(5, "the first of these tests parses every module of the house for all of them")
@@ -139,7 +156,7 @@ def test_relative_imports_stay_on_their_floor_and_others_name_it() -> None:
     wrong = []
     for module in house().values():
         depth = len(module.path.relative_to(ROOT / module.folder).parts)
-        for node in ast.walk(module.tree):
+        for node in nodes(module.name):
             if isinstance(node, ast.ImportFrom) and node.level > depth:
                 wrong.append(f"{module.name}:{node.lineno} leaves its floor by dots")
             if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0):
@@ -187,10 +204,9 @@ def test_tests_are_short_and_lie_where_their_subject_does() -> None:
     strange = [room for room in rooms if not room.parts or (room.parts[0] not in ours and not (ROOT / room).is_dir())]
     assert strange == []
     importers = [
-        f"{path.name}: {node.module}"
+        f"{path.name}: {module}"
         for path in files
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0].startswith(("test_", "conftest"))
+        for module in re.findall(r"^\s*from\s+((?:test_|conftest)[\w.]*)", path.read_text(), re.MULTILINE)
     ]
     assert importers == []  # what tests share is in tests/support
 
@@ -198,7 +214,7 @@ def test_tests_are_short_and_lie_where_their_subject_does() -> None:
 def words_of_functions() -> Iterator[tuple[str, str]]:
     """Names of functions and methods without their underscores, and where each is defined."""
     for module in house().values():
-        for node in ast.walk(module.tree):
+        for node in nodes(module.name):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield node.name.strip("_"), f"{module.name}:{node.lineno}"
 
@@ -210,7 +226,7 @@ def test_functions_are_named_by_what_they_return() -> None:
     arguments = [
         f"{module.name}:{node.lineno} {node.arg}"
         for module in house().values()
-        for node in ast.walk(module.tree)
+        for node in nodes(module.name)
         if isinstance(node, ast.arg) and node.arg.strip("_") in EMPTY_ARGUMENTS
     ]
     assert arguments == []
@@ -221,7 +237,7 @@ def test_libraries_that_nothing_shipped_needs(library: str) -> None:
     users = [
         module.name
         for module in house().values()
-        for node in ast.walk(module.tree)
+        for node in nodes(module.name)
         for name in named(module, node)
         if f"{name}.".startswith(f"{library}.")
     ]

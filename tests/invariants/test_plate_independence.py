@@ -21,14 +21,14 @@ from hierfl.nn.architecture import Architecture
 from hierfl.rng import ClientNoise, client_keys
 
 
-@pytest.mark.cpu(10, "three fits of two rounds, one of them client by client; PFedHB has four parts")
+@pytest.mark.cpu(8, "two fits of two rounds, one of them client by client; PFedHB has four parts")
 @over_methods(METHODS)
 def test_personal_state_does_not_depend_on_chunk_or_order(case: tuple) -> None:
-    """Chunks of 1, 4 and J = 6, one in another order of clients, after two rounds of minibatches: same to 1e-5."""
-    fed = blobs([9, 2, 14, 14, 5, 3])
+    """Chunks of 1, and of 3 and 1 in another order of clients, after two rounds of minibatches: same to 1e-5."""
+    fed = blobs([9, 2, 14, 5])
     method = case[0](network_for(case[0], fed), **case[1], **FEW_STEPS.get(case[0], {}))
-    shuffled = fed.select([3, 0, 5, 1, 4, 2])
-    variants = [(fed, 1), (fed, 6), (shuffled, 4)]
+    shuffled = fed.select([3, 0, 2, 1])
+    variants = [(fed, 1), (shuffled, 3)]
     how: dict = {"rounds": 2, "evaluate_every": 2, "participation": 0.6, "dtype": torch.float64, "progress": False}
     runs = [fit(method, who, chunk=chunk, **how) for who, chunk in variants]
     first = runs[0]

@@ -137,6 +137,7 @@ def test_the_exact_marginal_likelihoods_maximum_is_reached() -> None:
     assert effect_error(made.phi @ rotate, made.z @ rotate, made) < 1e-12
 
 
+@pytest.mark.slow
 def test_a_matrix_as_fixed_effect_is_found_up_to_rotation() -> None:
     """y = z_j^T phi^T x: the span of phi, which is what the data identify."""
     rng = generator("synthetic")

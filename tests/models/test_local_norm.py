@@ -74,7 +74,7 @@ def test_pfedhb_without_parts_is_fedbn() -> None:
 
 
 @pytest.mark.cpu(3, "a running mean takes 200 steps to six digits")
-@NORMS
+@pytest.mark.parametrize("case", of_all(CASES, [(PFedV, "statistics")], lambda case: f"{case[0].__name__}-{case[1]}"))
 def test_a_newcomers_own_batch_norm(case: tuple[type[Method], str]) -> None:
     """Its running statistics become those of its own data: as when torch's own layers are shown it again and again."""
     cls, local_norm = case

@@ -255,6 +255,7 @@ def test_without_spread_the_model_is_the_one_without_adapters(fed: Federation) -
     torch.testing.assert_close(run.client_module(name, draws=0)(x).exp(), run.predict(x, name, draws=0))
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(5, "two fits of twelve rounds")
 def test_it_enters_where_it_is_in_the_data_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hierfl.models.pfedhb.adapters.DRAWN", (64, 64))

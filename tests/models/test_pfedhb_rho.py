@@ -52,6 +52,7 @@ def test_a_spread_at_which_heads_say_less_than_none_begins_again_at_a_tenth() ->
     torch.testing.assert_close(found[3]["heads.log_rho"], old["heads.log_rho"], rtol=0, atol=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(5, "two fits of 31 rounds")
 def test_the_start_does_not_matter_while_the_network_is_trained() -> None:
     fed = blobs([30] * 8)

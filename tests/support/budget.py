@@ -2,6 +2,7 @@
 
 A test may take two CPU seconds where it is called, or what ``@pytest.mark.cpu(SECONDS, "why")`` says. What all tests of
 the quick set take, imports and collection included, is added up over the workers, and a run above :data:`SUITE` fails.
+The sum is the first line of the report's last section, with its limit, and is judged where a test has failed, too.
 Seconds are those of the process and of the children that it has waited for. A loop of fixed work, timed in the same
 run, says how much slower a machine is than the one on which the budgets were set; on a slow machine they are larger.
 
@@ -139,6 +140,26 @@ def over(total: float, slowness: float) -> bool:
     return total > SUITE * slowness
 
 
+def sum_of_all(total: float, slowness: float, *, whole: bool, judged: bool) -> str:
+    """One line on all tests together: what they took, what they may take, and whether that is too much.
+
+    Args:
+        total: CPU seconds of all processes.
+        slowness: of the machine.
+        whole: whether tests of the quick set ran; slow tests have no common budget.
+        judged: whether the budget counts.
+    """
+    machine = f"{slowness:.2f} times the reference machine's seconds"
+    if not whole:
+        return f"{total:.0f} CPU seconds ({machine}); slow tests have no common budget"
+    line = f"{total:.0f} of {SUITE * slowness:.0f} CPU seconds ({machine}: {total / slowness:.0f} of {SUITE:g})"
+    if not judged:
+        return f"{line}; not judged: HIERFL_TEST_BUDGET=off"
+    if over(total, slowness):
+        return f"{line}: EXCEEDED, the quick set is over its budget (tests/support/budget.py)"
+    return line
+
+
 class Plugin:
     """The hooks, in a worker, in a controller, or in the one process that is both.
 
@@ -190,7 +211,7 @@ class Plugin:
             return
         alone = not self.said  # a controller's children are workers, which have said what they spent
         self.said.append({**self.budget.said(), **({} if alone else {"total": time.process_time()})})
-        if self.whole and not self.off and exitstatus == 0 and over(self.total, self.slowness):
+        if self.exceeded and not exitstatus:  # of a run in which a test failed the status is not zero already
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @property
@@ -203,18 +224,21 @@ class Plugin:
         """Of the machine, over the processes."""
         return sum(one["slowness"] for one in self.said) / len(self.said)
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Both budgets, and the dearest tests."""
+    @property
+    def exceeded(self) -> bool:
+        """Whether the tests took more than the quick set may, be a test failed or not."""
+        return self.whole and not self.off and over(self.total, self.slowness)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Iterator[None]:
+        """The common budget, and the dearest tests: after the list of failed tests, where it is seen."""
+        yield
         if not self.said:
             return
-        line = f"{self.total:.0f} CPU seconds"
-        if self.whole:
-            line += f" of {SUITE * self.slowness:.0f}"
-        line += f" ({self.slowness:.2f} times the reference machine's seconds)"
-        wrong = self.whole and over(self.total, self.slowness)
-        if wrong:
-            line += ": the quick set is over its budget (tests/support/budget.py)"
-        terminalreporter.write_line(line, red=wrong)
+        terminalreporter.write_sep("-", "CPU seconds")
+        terminalreporter.write_line(
+            sum_of_all(self.total, self.slowness, whole=self.whole, judged=not self.off), red=self.exceeded
+        )
         tests = sorted((tuple(test) for one in self.said for test in one["tests"]), reverse=True)
         if len(tests) > FEW:
             terminalreporter.write_line("the dearest, in CPU seconds (allowed):")

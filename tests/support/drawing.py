@@ -13,6 +13,8 @@ import pytest
 
 from hierfl.files import write_whole
 from hierfl.plots import saving
+from hierfl.plots.legible import new_figure
+from hierfl.plots.style import styled
 
 
 def _chunk(kind: bytes, data: bytes) -> bytes:
@@ -42,11 +44,21 @@ def unrendered() -> Iterator[None]:
 
 @contextmanager
 def one_figure() -> Iterator[None]:
-    """The first figure of a folder stands for all of them, and is not rendered."""
-    every = saving.save_all
+    """The first figure of a folder stands for all of them and for their overview, and is not rendered."""
 
-    def first(folder: Path, drawn: dict[str, Callable[[Any], Any]], *rest: str) -> list[Path]:
-        return every(folder, dict([*drawn.items()][:1]), *rest)
+    def first(
+        folder: Path, drawn: dict[str, Callable[[Any], Any]], title: str, together: str = "overview"
+    ) -> list[Path]:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        with styled() as plt:
+            for name, draw in [*drawn.items()][:1]:
+                figure, ax = new_figure(plt)
+                draw(ax)
+                paths.append(_save_blank(plt, figure, folder / f"{name}.png"))
+        whole = folder / f"{together}.png"
+        write_whole(whole, blank(8, 8))
+        return [*paths, whole]
 
     with unrendered(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(saving, "save_all", first)

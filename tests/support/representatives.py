@@ -78,6 +78,22 @@ def of_messages(method: Method) -> frozenset[str]:
     return frozenset({*_walk(dict(method.exchange())), *_walk(dict(method.pipeline()))})
 
 
+def of_steps(method: Method) -> frozenset[str]:
+    """The steps of a method's clients in a round, by name."""
+    return frozenset(_walk([*method.local()]))
+
+
+def of_rules(case: Case) -> frozenset[str]:
+    """What a server makes of the messages of a method with these settings, and what they pass."""
+    cls, settings = case
+    return of_messages(cls(network_for(cls, _federation()), **settings))
+
+
+def of_new_clients(case: Case) -> frozenset[str]:
+    """What a client that was never seen does with its rows, and what predictions of it ask a method."""
+    return frozenset(one for one in used(case) if one.startswith("new client: ") or one in TRAITS)
+
+
 def mechanisms(method: Method, federation: Federation) -> frozenset[str]:
     """What a method uses, by name.
 
@@ -86,7 +102,7 @@ def mechanisms(method: Method, federation: Federation) -> frozenset[str]:
         federation: whose template its model is run on.
     """
     schedule = method.schedule()
-    found = {*_walk([*method.local()]), *of_messages(method)}
+    found = {*of_steps(method), *of_messages(method)}
     found |= {f"final: {name}" for name in _walk([*schedule.final_steps])}
     found |= {f"new client: {name}" for name in _walk([*method.new_client_steps()])}
     found |= {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}

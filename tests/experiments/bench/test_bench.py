@@ -168,6 +168,7 @@ def test_bench_measures_prints_and_writes(hierfl: Call, tmp_path: Path, monkeypa
     assert hierfl("bench", "digits", "--out", "b.json")[0] == 2  # nothing is overwritten
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(5, "memory is measured in a process of its own, which has all imports")
 def test_memory_at_the_peak_of_a_round_is_measured() -> None:
     small = replace(SETTINGS["digits"], event=(1, 4, 4), examples=60, clients=4, network="mlp:5", batch=10)

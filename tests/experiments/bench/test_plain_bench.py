@@ -26,6 +26,7 @@ def test_contestants_compute_the_same_gradients() -> None:
             torch.testing.assert_close(getattr(other, name), getattr(found, name), rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(6, "a fit")
 def test_the_benchmark_writes_what_it_measured(hierfl: Call, tmp_path: Path) -> None:
     out = tmp_path / "bench.json"

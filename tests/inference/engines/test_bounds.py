@@ -12,7 +12,7 @@ from support.bounded import Checked
 from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs
 from support.methods import network_for
-from support.representatives import over_methods
+from support.representatives import of_rules, over_methods
 from support.sites import HOW, Sites, ready
 
 from hierfl.experiments.methods import load
@@ -23,7 +23,7 @@ from hierfl.inference.engines.remote.wire import decode, put_under
 from hierfl.models import FedAvg
 
 
-@over_methods(METHODS)
+@over_methods(METHODS, of_rules)
 def test_honest_fits_are_within_bounds(case: tuple[type[Method], dict], tmp_path: Path) -> None:
     cls, settings = case
     federation = blobs([23, 7, 2, 14])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
+from support import rank_fits
 from support.engine_cases import CASES, agree, plate, quick_messages
 from support.once import Once
-from support.paths import ROOT
-from support.ranks import processes
+from support.ranks import forked
 
 from hierfl.errors import UserError
 from hierfl.inference.engines.ranks import shards
@@ -17,14 +18,13 @@ from hierfl.inference.engines.ranks import shards
 def ranks_agree(ranks: int, names: list[str], once: Once, tmp_path: Path) -> None:
     """With partial participation, a message that is rejected and a round that is skipped."""
     one = {name: once(f"plate-{name}", plate([name])) for name in names}
-    started = processes(ranks, str(ROOT / "tests" / "support" / "rank_fits.py"), str(tmp_path), *names)
-    said = [process.communicate()[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0] * ranks, said[0][-2000:]
+    importlib.import_module("hierfl.inference.engines.distributed")
+    assert forked(ranks, rank_fits.main, tmp_path, *names) == [""] * ranks
     for name in names:
         agree(one[name] / name, tmp_path / name, name)
 
 
-@pytest.mark.cpu(24, "two processes that import torch, and every aggregation rule")
+@pytest.mark.cpu(24, "two processes, and every aggregation rule")
 def test_two_ranks_agree_with_the_plate(once: Once, tmp_path: Path) -> None:
     ranks_agree(2, quick_messages(), once, tmp_path)
 

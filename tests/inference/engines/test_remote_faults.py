@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
 from support.cases import FEW_STEPS
-from support.sites import HANDSHAKE, HOW, ready, same
+from support.sites import HANDSHAKE, HOW, Sites, ready, same
 
 from hierfl.data.outline import without_data
 from hierfl.errors import UserError
-from hierfl.inference import Method, fit
+from hierfl.inference import Method, Run, fit
 from hierfl.inference.engines.remote.site import Site
 from hierfl.inference.engines.remote.site_state import SiteState
 from hierfl.inference.engines.remote.wire import Handshake, Unreadable, decode, encode
@@ -23,17 +24,35 @@ from hierfl.models import IFCA, FedPop, FedRep, PFedVEM, Scaffold
 METHODS: list[tuple[type[Method], dict]] = [
     (PFedVEM, {}), (FedPop, FEW_STEPS[FedPop]), (Scaffold, {}), (IFCA, {}), (FedRep, {}),
 ]  # fmt: skip
+#: clients' own values are kept by the first, chains by the second, and copies by the third; the others keep less
+METHODS_AND_KEPT = pytest.mark.parametrize(
+    ("cls", "settings"),
+    [case if number < 3 else pytest.param(*case, marks=pytest.mark.slow) for number, case in enumerate(METHODS)],
+)
 
 
 class Killed(BaseException):
     """A process was killed."""
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS)
-def test_every_answer_is_lost_once_and_every_site_restarted(cls: type[Method], settings: dict, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def without_faults(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Sites, Run]]:
+    """The sites of a method of which none is killed, and their fit: made once."""
+
+    @cache
+    def of_method(cls: type[Method]) -> tuple[Sites, Run]:
+        plain = ready(cls, dict(METHODS)[cls], tmp_path_factory.mktemp("plain"))
+        return plain, plain.fit()
+
+    return of_method
+
+
+@METHODS_AND_KEPT
+def test_every_answer_is_lost_once_and_every_site_restarted(
+    cls: type[Method], settings: dict, tmp_path: Path, without_faults: Callable[..., tuple[Sites, Run]]
+) -> None:
     """A repeated request is answered by the same bytes, from the disk."""
-    plain = ready(cls, settings, tmp_path / "plain")
-    expected = plain.fit()
+    plain, expected = without_faults(cls)
     sites = ready(cls, settings, tmp_path / "sites")
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -47,13 +66,16 @@ def test_every_answer_is_lost_once_and_every_site_restarted(cls: type[Method], s
     same(expected, plain, sites.fit(ask), sites)
 
 
-@pytest.mark.parametrize(("cls", "settings"), METHODS)
+@METHODS_AND_KEPT
 def test_server_and_sites_are_killed_at_random_moments(
-    cls: type[Method], settings: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cls: type[Method],
+    settings: dict,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    without_faults: Callable[..., tuple[Sites, Run]],
 ) -> None:
     """Before a site has worked, before it has written, after it has written, and before the server has: no matter."""
-    plain = ready(cls, settings, tmp_path / "plain")
-    expected = plain.fit()
+    plain, expected = without_faults(cls)
     sites, rng, kills = ready(cls, settings, tmp_path / "sites"), random.Random(cls.__name__), 0
 
     def perhaps(what: str) -> None:

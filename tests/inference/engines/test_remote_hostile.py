@@ -11,9 +11,12 @@ import pytest
 import torch
 from support.sites import Sites, ready, same
 
+from hierfl.inference import Run
 from hierfl.inference.engines.base import ClientStatus
 from hierfl.inference.engines.remote.wire import decode, encode
 from hierfl.models import FedRep, PFedVEM
+
+TWO_ROUNDS = {"rounds": 2, "participation": 1.0}
 
 
 def garbled(request: bytes, answer: bytes) -> bytes:
@@ -66,29 +69,33 @@ HOSTILE: list[Callable[[bytes, bytes], bytes]] = [
 ]  # fmt: skip
 
 
+def spoiling(sites: Sites, spoil: Callable[[bytes, bytes], bytes | None], requests: Mapping[str, bytes]) -> dict:
+    """The answers to rounds and questions of scores, one of which is another, or has not come."""
+    found = sites.ask(requests)
+    kind = decode(next(iter(requests.values())))[0]["kind"]
+    if kind in ("round", "scores"):
+        spoiled = spoil(requests["place-01"], found.pop("place-01"))
+        found |= {} if spoiled is None else {"place-01": spoiled}
+    return found
+
+
+@pytest.fixture(scope="module")
+def without(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sites, Run]:
+    """A fit in which these answers have not come."""
+    lost = ready(PFedVEM, {}, tmp_path_factory.mktemp("lost"), **TWO_ROUNDS)
+    return lost, lost.fit(partial(spoiling, lost, lambda request, answer: None))
+
+
 @pytest.mark.parametrize("wrong", HOSTILE)
 def test_what_is_no_answer_is_not_used(
-    wrong: Callable[[bytes, bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    wrong: Callable[[bytes, bytes], bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture, without: tuple[Sites, Run]
 ) -> None:
     """The run goes on without it, as if it had not come, and says so in one line."""
-    how = {"rounds": 2, "participation": 1.0}
-    kinds: list[str] = []
-
-    def ask(sites: Sites, spoil: Callable[[bytes, bytes], bytes | None], requests: Mapping[str, bytes]) -> dict:
-        found = sites.ask(requests)
-        kind = decode(next(iter(requests.values())))[0]["kind"]
-        kinds.append(kind)
-        if kind in ("round", "scores"):
-            spoiled = spoil(requests["place-01"], found.pop("place-01"))
-            found |= {} if spoiled is None else {"place-01": spoiled}
-        return found
-
-    lost = ready(PFedVEM, {}, tmp_path / "lost", **how)
-    expected = lost.fit(partial(ask, lost, lambda request, answer: None))
+    lost, expected = without
     caplog.clear()
-    sites = ready(PFedVEM, {}, tmp_path / "sites", **how)
+    sites = ready(PFedVEM, {}, tmp_path, **TWO_ROUNDS)
     with caplog.at_level(logging.WARNING, "hierfl"):
-        run = sites.fit(partial(ask, sites, wrong))
+        run = sites.fit(partial(spoiling, sites, wrong))
     same(expected, lost, run, sites, but="bytes")  # a message that is rejected for its numbers has arrived
     assert (run.participation["place-01"] == ClientStatus.REJECTED).all()
     lines = [record.getMessage() for record in caplog.records]
@@ -107,24 +114,25 @@ def scores_of(answer: bytes, **changed: float) -> bytes:
     return encode(head, tensors)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"accuracy": 1e300}, {"clients": 5.0}, {"clients": 1.0, "examples": 0.0}, {"brier": -1e6}, {"examples": 2.5}],
-)
-def test_sums_that_cannot_be_one_clients_are_left_out(changed: dict, tmp_path: Path) -> None:
+def test_sums_that_cannot_be_one_clients_are_left_out(tmp_path: Path) -> None:
     """Metrics are then of the others."""
     how = {"rounds": 1, "participation": 1.0}
 
-    def ask(sites: Sites, lost: bool, requests: Mapping[str, bytes]) -> dict[str, bytes]:
+    def ask(sites: Sites, changed: dict[str, float] | None, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         found = sites.ask(requests)
         if decode(next(iter(requests.values())))[0]["kind"] == "scores":
-            spoiled = scores_of(found.pop("place-01"), **changed)
-            found |= {} if lost else {"place-01": spoiled}
+            answer = found.pop("place-01")
+            found |= {} if changed is None else {"place-01": scores_of(answer, **changed)}
         return found
 
-    plain, sites = (ready(FedRep, {}, tmp_path / name, **how) for name in ("plain", "sites"))
-    expected, run = (one.fit(partial(ask, one, lost)) for one, lost in ((plain, True), (sites, False)))
-    same(expected, plain, run, sites)
+    plain = ready(FedRep, {}, tmp_path / "plain", **how)
+    expected = plain.fit(partial(ask, plain, None))
+    cannot_be = [
+        {"accuracy": 1e300}, {"clients": 5.0}, {"clients": 1.0, "examples": 0.0}, {"brier": -1e6}, {"examples": 2.5},
+    ]  # fmt: skip
+    for number, changed in enumerate(cannot_be):
+        sites = ready(FedRep, {}, tmp_path / str(number), **how)
+        same(expected, plain, sites.fit(partial(ask, sites, changed)), sites)
 
 
 def test_another_client_that_answers_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,13 +7,13 @@ import torch
 from support.cases import FEW_STEPS, METHODS
 from support.federations import blobs
 from support.methods import network_for
-from support.representatives import over_methods
+from support.representatives import of_new_clients, over_methods
 
 from hierfl import UserError
 from hierfl.inference import Method, fit
 
 
-@over_methods(METHODS)
+@over_methods(METHODS, of_new_clients)
 def test_a_new_client_with_examples(case: tuple[type[Method], dict]) -> None:
     cls, settings = case
     federation = blobs([23, 7, 2, 14])

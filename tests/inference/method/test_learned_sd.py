@@ -11,6 +11,7 @@ import pyro.distributions as dist
 import pytest
 import torch
 from support.federations import costs, stays
+from support.representatives import of_all
 
 from hierfl import Federation, Method, UserError
 from hierfl.data.response_units import ResponseUnits
@@ -22,6 +23,20 @@ from hierfl.models import FedAvg, FedAvgFT, FedPop, Local, PFedGP, PFedVEM
 from hierfl.nn.networks.build import architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
 
+#: methods by whose sd is learned; each method, and each of both by a method of either kind, in the quick set
+EUROS = [
+    (cls, settings, whose)
+    for cls, settings in (
+        (PFedVEM, {}), (FedAvg, {}), (Local, {}), (FedAvgFT, {}), (PFedGP, {"kernel": "linear", "normalise": False}),
+        (FedPop, {"final_steps": 0}),
+    )
+    for whose in ("shared", "clients")
+]  # fmt: skip
+QUICK = [
+    case for case in EUROS
+    if (case[0], case[2]) not in ((FedAvg, "clients"), (Local, "shared"), (FedAvgFT, "shared"), (FedPop, "shared"))
+]  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def hospitals() -> Federation:
@@ -29,16 +44,10 @@ def hospitals() -> Federation:
 
 
 @pytest.mark.cpu(8, "twenty rounds of twenty clients")
-@pytest.mark.parametrize(
-    ("cls", "settings"),
-    [(PFedVEM, {}), (FedAvg, {}), (Local, {}), (FedAvgFT, {}), (PFedGP, {"kernel": "linear", "normalise": False}),
-     (FedPop, {"final_steps": 0})],
-)  # fmt: skip
-@pytest.mark.parametrize("whose", ["shared", "clients"])
-def test_costs_in_euro_are_predicted_in_euro(
-    cls: type[Method], settings: dict[str, Any], whose: Any, hospitals: Federation
-) -> None:
+@pytest.mark.parametrize("case", of_all(EUROS, QUICK, lambda case: f"{case[0].name}-{case[2]}"))
+def test_costs_in_euro_are_predicted_in_euro(case: tuple[type[Method], dict, Any], hospitals: Federation) -> None:
     """Of a response with sd 1,094 around which is noise of sd 500, hospitals' sd being 300 (FedAvg has one model)."""
+    cls, settings, whose = case
     method = cls(architecture("linear", hospitals, whose), **settings)
     if method.conditions and whose == "clients":
         with pytest.raises(UserError, match="pfedgp has one response's sd for all clients"):

@@ -56,7 +56,7 @@ WORK: list[tuple[type[Method], dict[str, Any]]] = [
     (FedAvg, {"batch": 8}), (FedAvgFT, {"batch": 8}), (FedProx, {"batch": 8}), (FedPer, {"batch": 8}),
     (FedRep, {"batch": 8}), (LGFedAvg, {"batch": 8}), (Scaffold, {"batch": 8}), (PerFedAvg, {"batch": 8}),
     (MOON, {"batch": 8}), (Ditto, {"batch": 8}), (APFL, {"batch": 8}), (PFedVEM, {"base_batch": 8}),
-    (PFedMe, {}), (PFedBreD, {}), (PFedBayes, {}), (QLSD, {}), (L2GD, {"batch": 8}),
+    (PFedMe, {"rounds": 4}), (PFedBreD, {"rounds": 4}), (PFedBayes, {}), (QLSD, {}), (L2GD, {"batch": 8}),
 ]  # fmt: skip
 
 

@@ -35,6 +35,7 @@ def mixed(batch: ColumnBatch) -> None:
             pyro.sample("y", dist.Normal(line, sigma), obs=batch["y"])
 
 
+@pytest.mark.slow
 @pytest.mark.cpu(11, "an exploration of six globals; two fits of the mixed model")
 @pytest.mark.parametrize(("worth", "seeds"), [
     (1000, 2),

@@ -145,7 +145,7 @@ def test_fits_of_other_data_are_not_compared() -> None:
     ]
     for small, change, words in cases:
         large = {**small, "formula": small["formula"].replace("1 +", "x +"), **change}
-        models = [mixed_model(**{"df": df, "draws": 0, **how}) for how in (small, large)]
+        models = [mixed_model(**{"df": df, "draws": 0, "rounds": 2, **how}) for how in (small, large)]
         with pytest.raises(UserError, match=f"the models are of different {words}"):
             models[0].compare(models[1])
     # what is the same, said or not, is compared: every event was seen, and every weight is one

@@ -24,10 +24,10 @@ from hierfl.models import MixedEffects
 @pytest.mark.parametrize(
     ("family", "sites", "more"),
     [
-        ("gaussian", 30, {}),
+        ("gaussian", 12, {}),
         ("poisson", 8, {}),
         pytest.param("hurdle-poisson", 8, {}, marks=pytest.mark.slow),
-        ("gaussian", 30, {"one_round": True, "least_rows": 1}),
+        ("gaussian", 12, {"one_round": True, "least_rows": 1}),
     ],
 )
 def test_sites_find_what_the_table_would(family: str, sites: int, more: dict, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def finished(
     return fit(method, federation, 100, chunk=chunk, dtype=torch.float64, progress=False, evaluate_every=100)
 
 
-@pytest.mark.parametrize("family", ["gaussian", "poisson"])
+@pytest.mark.parametrize("family", ["gaussian", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_a_places_draws_do_not_depend_on_who_is_drawn_beside_it(family: str) -> None:
     run = finished(family, size=(150, 20))
     data = run.posterior(draws=20)
@@ -131,7 +131,7 @@ def test_the_gaussian_global_model_is_exact() -> None:
     ("family", "size", "random", "draws", "most"),
     [
         ("gaussian", (400, 12), "1 + x", 8, 1),
-        ("poisson", (90, 6), "1", 2, 3000),
+        pytest.param("poisson", (90, 6), "1", 2, 3000, marks=pytest.mark.slow),
         pytest.param("poisson", (90, 6), "1 + x", 2, 1, marks=pytest.mark.slow),
     ],
 )

@@ -94,7 +94,8 @@ def test_the_first_climb_has_the_bits_of_a_fit_without() -> None:
 
 
 @pytest.mark.cpu(15, "three fits, one of many points")
-@pytest.mark.parametrize("name", ["eight_schools", pytest.param("eight_schools_noncentred", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eight_schools", "eight_schools_noncentred"])
 def test_eight_schools_have_a_standard_deviation_near_zero(name: str) -> None:
     """The 5 % quantile of tau, 0.24 by NUTS, before anything is reweighted; and the posterior with transforms on."""
     page, how = load(name), {"progress": False, "draws": 4000}
