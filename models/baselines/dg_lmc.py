@@ -53,7 +53,7 @@ class DGLMC(WholeNetwork):
         )
         steps: int = setting(20, "N, Langevin steps in a round", at_least=1)
         keep: int = setting(
-            10, "draws of w_j to predict with: so many of a round's last", at_least=1, at_most=1_000_000
+            10, "draws of w_j to predict with: so many of a round's last", at_least=1, at_most=100_000
         )
         step_size: float = setting(1e-3, "gamma, of the Langevin steps; from 2 rho^2 on every chain diverges", above=0)
         batch: int = setting(0, "examples in a Langevin step; 0 for all", at_least=0)

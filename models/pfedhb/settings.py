@@ -85,7 +85,7 @@ class PFedHBSettings(FedAvg.Settings):
         unless=NO_SPREADS,
     )  # fmt: skip
     draws: int = setting(
-        100, "draws of each client's posterior that are kept at the end", at_least=2, at_most=1_000_000
+        100, "draws of each client's posterior that are kept at the end", at_least=2, at_most=100_000
     )
 
     def switches(self, regression: bool) -> dict[str, str]:
