@@ -90,7 +90,8 @@ def make_pool(
     if not images and x_train.ndim == 4 and x_train.shape[-1] in (1, 3) and x_train.shape[1] not in (1, 3):
         channels, high, wide = x_train.shape[1:]
         log.warning(
-            "%s: inputs of shape %s are %d channels of %d x %d numbers: for pictures move the channels first, or save uint8",
+            "%s: inputs of shape %s are %d channels of %d x %d numbers: for pictures move the channels first, or save "
+            "uint8",
             name, x_train.shape[1:], channels, high, wide,
         )  # fmt: skip
     mean, std = channel_constants(x_train) if images else (None, None)

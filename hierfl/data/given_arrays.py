@@ -27,8 +27,8 @@ log = logging.getLogger("hierfl")
 LEAST_CODE = 99
 #: what a user of arrays says of inputs that are used as they are
 OF_ROWS = (
-    "inputs='numbers' standardises it, inputs='ids' says that these are ids, and standardise=False (--standardise no) that "
-    "this is meant"
+    "inputs='numbers' standardises it, inputs='ids' says that these are ids, and standardise=False (--standardise no) "
+    "that this is meant"
 )
 OF_PIXELS = (
     "inputs='pixels' takes pixels from 0 to 255, standardise=True (--standardise yes) standardises other numbers, and "

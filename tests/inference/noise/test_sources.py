@@ -64,7 +64,9 @@ def test_what_is_released_lies_on_the_grid(source: NoiseSource) -> None:
 
 
 def test_noise_beyond_its_grid_is_refused() -> None:
-    with pytest.raises(UserError, match="noise of 100 times the sensitivity on each of 1000000000 numbers leaves nothing"):
+    with pytest.raises(
+        UserError, match="noise of 100 times the sensitivity on each of 1000000000 numbers leaves nothing"
+    ):
         noise_sd(10**9, 1.0, 100.0)
     for wrong in (0.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="above 0"):
