@@ -20,7 +20,10 @@ MAX_UNSCALED = 4.0
 #: pictures and series are far from it where a channel is, or the root mean square of all numbers is below this
 LEAST_SPREAD = 1 / MAX_UNSCALED**2
 #: what a user of a file says of inputs that are used as they are
-OF_A_FILE = "--standardise yes (standardise=True) standardises it, and --standardise no (standardise=False) says that this is meant"
+OF_A_FILE = (
+    "--standardise yes (standardise=True) standardises it, and --standardise no (standardise=False) says that this is "
+    "meant"
+)
 
 
 def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = False) -> PooledDataset:

@@ -35,8 +35,8 @@ _WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")
 def folded(name: str) -> str:
     """What all spellings of a name share.
 
-    That is NFKC, case folded, with the keyboard's quotes and hyphens, single blanks inside, no blanks and quotes around,
-    and nothing invisible. Of a whole number it is the number without zeros before or behind it.
+    That is NFKC, case folded, with the keyboard's quotes and hyphens, single blanks inside, no blanks and quotes
+    around, and nothing invisible. Of a whole number it is the number without zeros before or behind it.
     """
     # NFKC makes a blank and an accent of an acute accent that stands alone.
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name.translate(_TYPED)).casefold())

@@ -113,8 +113,8 @@ def noise_sd(entries: int, sensitivity: float, multiplier: float) -> float:
     share = math.sqrt(entries) * multiplier / STEPS
     if share >= 0.5:
         raise UserError(
-            f"noise of {multiplier:.3g} times the sensitivity on each of {entries} numbers leaves nothing of them: say a "
-            "larger epsilon, fewer rounds or steps, or a smaller model"
+            f"noise of {multiplier:.3g} times the sensitivity on each of {entries} numbers leaves nothing of them: "
+            "say a larger epsilon, fewer rounds or steps, or a smaller model"
         )
     return multiplier * sensitivity / (1 - share)
 

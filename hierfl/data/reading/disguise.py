@@ -131,8 +131,8 @@ def refuse_disguise(
     elif len(text) > 1 and sum(k for cell, k in text.items() if _PARTLY_DATE.fullmatch(cell.strip())) > MOST * whole:
         shown = ", ".join(map(repr, [cell for cell in text if _PARTLY_DATE.fullmatch(cell.strip())][:3]))
         raise UserError(
-            f"column {name!r} holds months with a day or a year, {shown}: write whole dates, such as 2020-01-31, or say "
-            f"{category} for levels"
+            f"column {name!r} holds months with a day or a year, {shown}: write whole dates, such as 2020-01-31, or "
+            f"say {category} for levels"
         )
     elif units := _several_units(text):
         raise UserError(

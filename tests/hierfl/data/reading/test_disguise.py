@@ -164,5 +164,6 @@ def test_a_quote_without_its_other_half_is_one_line(
     read_file(path, Reading(), used=["y", "k"], text=["who"])
     lines = [line for line in caplog.messages if "unpaired quote" in line]
     assert [line.partition(" and ")[0] for line in lines] == [
-        f"column 'who' holds {cell!r} (line 2)", f"column 'k' holds {cell!r} (line 4): the unpaired quote is read as part of the name"
+        f"column 'who' holds {cell!r} (line 2)", f"column 'k' holds {cell!r} (line 4): the unpaired "
+        "quote is read as part of the name"
     ][: 2 * odd]  # fmt: skip
