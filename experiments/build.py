@@ -20,7 +20,7 @@ from hierfl.data.formula.own_numbers import joined
 from hierfl.data.formula.parsed import OWN
 from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.formula.rowless import written
-from hierfl.data.input_scales import standardised
+from hierfl.data.input_scales import OF_A_FILE, standardised, warn_of_unscaled
 from hierfl.data.patients import beyond_words, within_cap
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
@@ -94,6 +94,8 @@ def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
         return federation, network_of(run, federation, latent)
     pool = registry.load(run.data, Path(run.data_root), run.seed)
     pool = standardised(pool, {"yes": True, "no": False}.get(run.standardise, "auto"))
+    if run.standardise == "auto":
+        warn_of_unscaled(pool, OF_A_FILE)
     clients = run.clients
     if not clients and not run.split.startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")

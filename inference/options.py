@@ -19,9 +19,10 @@ from .server.robust.parse import parse_rule
 
 #: the largest number of rounds: a fit of more does not end
 MAX_ROUNDS = 1_000_000
-#: the largest epsilon, of noise that hides nothing, and the ends of clip: with a smaller one nothing is learned, with a
-#: larger one the noise overflows
-MAX_EPSILON, MIN_CLIP, MAX_CLIP = 1e9, 1e-6, 1e9
+#: the ends of epsilon: with a smaller one nothing is learned, and the noise of a larger one hides nothing
+MIN_EPSILON, MAX_EPSILON = 1e-3, 1e9
+#: the ends of clip: with a smaller one nothing is learned, and with a larger one the noise overflows
+MIN_CLIP, MAX_CLIP = 1e-6, 1e9
 #: what predictions are calibrated by, after the last round
 Calibrate = Literal["none", "temperature"]
 #: where clients' own values lie between rounds
@@ -71,7 +72,8 @@ class Options:
         robust: how messages are combined where some may lie, see :mod:`hierfl.inference.server.robust`; "none" adds
             them up.
         dp: where noise for differential privacy is added, see :mod:`hierfl.inference.noise`.
-        epsilon, delta: of the whole fit, everything that leaves a client included; 0 without noise, at most 1e9.
+        epsilon, delta: of the whole fit, everything that leaves a client included; from 0.001 to 1e9, 0 without
+            noise.
         clip: the largest norm that one unit (a row of "site", a client of "client") adds to a message, from 1e-6 to
             1e9.
         patient_rows: rows of one patient that count; the others are left out.
@@ -181,8 +183,11 @@ class Options:
                 "epsilon is a number above 0 of a fit with noise (dp='site' or 'client'), and 0 without: here dp is "
                 f"{self.dp!r}, and epsilon {self.epsilon:g}"
             )
-        if self.epsilon > MAX_EPSILON:
-            raise UserError(f"epsilon must be at most {MAX_EPSILON:g}, not {self.epsilon:g}: that much hides nothing")
+        if self.epsilon and not MIN_EPSILON <= self.epsilon <= MAX_EPSILON:
+            least = self.epsilon < MIN_EPSILON
+            limit = f"at least {MIN_EPSILON:g}" if least else f"at most {MAX_EPSILON:g}"
+            why = "so much noise leaves nothing to learn" if least else "that much hides nothing"
+            raise UserError(f"epsilon must be {limit}, not {self.epsilon:g}: {why}")
         if not 0 < self.delta < 1 or not MIN_CLIP <= self.clip <= MAX_CLIP:
             limits = f"delta lies in (0, 1) and clip from {MIN_CLIP:g} to {MAX_CLIP:g}"
             raise UserError(f"{limits}, not {self.delta:g} and {self.clip:g}")

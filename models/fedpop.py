@@ -154,7 +154,7 @@ class FedPop(Method):
         final_steps: int = setting(
             200, "steps of each of those chains, a quarter burn-in (unadjusted: half); 0 for none", at_least=0
         )
-        final_keep: int = setting(150, "draws of each chain to keep of the others", at_least=1, at_most=1_000_000)
+        final_keep: int = setting(150, "draws of each chain to keep of the others", at_least=1, at_most=100_000)
 
         def __post_init__(self) -> None:
             if self.steps <= self.burn:

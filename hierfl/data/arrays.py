@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,8 @@ from .client_names import client_names, rows_of
 from .federation_checks import check_fraction, check_seed
 from .input_scales import Standardise, standardised
 from .pool import PooledDataset, Task
+
+log = logging.getLogger("hierfl")
 
 
 def channel_constants(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,6 +87,13 @@ def make_pool(
         x_train, x_test = x_train[:, None], x_test[:, None]
     if images and x_train.ndim == 4 and x_train.shape[-1] in (1, 3) and x_train.shape[1] not in (1, 3):
         x_train, x_test = (np.ascontiguousarray(np.moveaxis(x, -1, 1)) for x in (x_train, x_test))
+    if not images and x_train.ndim == 4 and x_train.shape[-1] in (1, 3) and x_train.shape[1] not in (1, 3):
+        channels, high, wide = x_train.shape[1:]
+        log.warning(
+            "%s: inputs of shape %s are %d channels of %d x %d numbers: for pictures move the channels first, or save "
+            "uint8",
+            name, x_train.shape[1:], channels, high, wide,
+        )  # fmt: skip
     mean, std = channel_constants(x_train) if images else (None, None)
     return PooledDataset(
         name, x_train, y_train, x_test, y_test, task, classes, mean, std, fine_train, fine_test,

@@ -16,7 +16,7 @@ from .folders.load import folder_pool
 from .frame_arrays import frame_arrays
 from .given_arrays import given_pool
 from .input_kinds import Inputs
-from .input_scales import Standardise, standardised
+from .input_scales import OF_A_FILE, Standardise, standardised, warn_of_unscaled
 from .npz import load_npz
 from .pool import PooledDataset, Task
 
@@ -145,6 +145,8 @@ class FederationMakers:
     ) -> Self:  # fmt: skip
         """A federation from an ``.npz`` file; see :func:`hierfl.data.npz.load_npz` for the arrays it must hold."""
         pool = standardised(load_npz(Path(path)), standardise)
+        if standardise == "auto":
+            warn_of_unscaled(pool, OF_A_FILE)
         return cls.from_pool(pool, clients, split, validation=validation, seed=seed, validation_of=validation_of)
 
     @classmethod

@@ -14,7 +14,7 @@ from ..errors import UserError
 from .arrays import natural_pool
 from .frames import is_table, numeric_columns
 from .input_kinds import PICTURE, Inputs, as_pixels, check_scale, inputs_of_kind
-from .input_scales import Standardise, far_constants
+from .input_scales import Standardise, warn_of_unscaled
 from .labels import are_numbers, known_labels, one_column, targets_and_labels
 from .names_alike import names_of_arrays, words_of_arrays
 from .pool import PooledDataset, Task
@@ -25,6 +25,15 @@ from .row_weights import row_weights
 log = logging.getLogger("hierfl")
 #: arrays have no declarations, and numbers such as 9 are mostly numbers
 LEAST_CODE = 99
+#: what a user of arrays says of inputs that are used as they are
+OF_ROWS = (
+    "inputs='numbers' standardises it, inputs='ids' says that these are ids, and standardise=False (--standardise no) "
+    "that this is meant"
+)
+OF_PIXELS = (
+    "inputs='pixels' takes pixels from 0 to 255, standardise=True (--standardise yes) standardises other numbers, and "
+    "standardise=False (--standardise no) says that this is meant"
+)
 #: of fewer clients a label at one alone is nothing to remark on
 MIN_CLIENTS = 3
 
@@ -71,7 +80,7 @@ def given_pool(
     if labels:
         _warn_of_lone_labels(pool, labels, name)
     if inputs is None and standardise == "auto":
-        _warn_of_whole(pool, name)
+        warn_of_unscaled(pool, OF_PIXELS if read.ndim > 2 else OF_ROWS)
     if ids:
         pool = replace(
             pool, x_train=pool.x_train.astype(np.int64), x_test=pool.x_test.astype(np.int64), mean=None, std=None
@@ -101,20 +110,6 @@ def _warn_of_lone_labels(pool: PooledDataset, labels: Sequence[str], name: str) 
     shown = [f"label {labels[label]!r} occurs at client {client!r} alone" for label, client in alone.items()]
     if shown:
         log.warning("%s: %s", name, "; ".join(shown[:3]) + (f"; and {len(shown) - 3} more" if len(shown) > 3 else ""))
-
-
-def _warn_of_whole(pool: PooledDataset, name: str) -> None:
-    """Says which columns stay as they are although they are far from unit scale: they may be numbers or ids."""
-    if (constants := far_constants(pool.x_train, numbers=True)) is None or pool.x_train.dtype == np.uint8:
-        return
-    stay = constants[1] != (np.ones(1) if pool.std is None else pool.std)
-    if stay.any():
-        column = int(np.flatnonzero(stay)[0])
-        log.warning(
-            "%s: column %d of x holds whole numbers up to %g, used as they are: inputs='numbers' standardises them, "
-            "inputs='ids' says that they are ids",
-            name, column, pool.x_train[:, column].max(),
-        )  # fmt: skip
 
 
 def _inputs(x: Any, columns: list[Any] | None, what: str) -> np.ndarray:

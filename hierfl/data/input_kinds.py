@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Literal, get_args
 
 import numpy as np
@@ -11,13 +10,10 @@ from torch import Tensor
 
 from ..errors import UserError, unknown
 
-log = logging.getLogger("hierfl")
 #: what inputs are: pixels are divided by 255 and standardised by channel, ids reach the network as whole numbers
 Inputs = Literal["pixels", "numbers", "ids"]
 #: an input of so many features is taken for a picture, as is one with two dimensions or more
 PICTURE = 64
-#: pictures whose brightest pixel is no more than this may be something else
-DARK = 32
 #: pictures that reach so many times beyond those of the training are on another scale
 BEYOND = 8.0
 #: by how much a pixel that was divided by 255 may miss a whole number, beside the rounding of its type
@@ -38,10 +34,6 @@ def inputs_of_kind(x: np.ndarray, kind: Inputs | None, what: str) -> np.ndarray:
         UserError: for uint8 of which nothing says what they are, and values that are not of the kind.
     """
     if kind is None:
-        if _like_pixels(x):
-            log.warning(
-                "%s holds %s pictures, which are used as they are; inputs='pixels' standardises them", what, x.dtype
-            )
         if x.dtype == np.uint8 and x.ndim == 2:
             raise UserError(
                 f"{what} holds uint8 of shape {x.shape}: pixels, numbers or ids? inputs='pixels', inputs='numbers' or "
@@ -58,13 +50,6 @@ def inputs_of_kind(x: np.ndarray, kind: Inputs | None, what: str) -> np.ndarray:
     if pixels.dtype != torch.uint8:
         raise UserError(f"{what} holds pixels that are no whole numbers from 0 to 255: round them, or inputs='numbers'")
     return pixels.numpy()
-
-
-def _like_pixels(x: np.ndarray) -> bool:
-    """Whether these are whole numbers up to 255, of pictures, in another type than uint8."""
-    if x.dtype == np.uint8 or x.ndim < 3 or not x.size:
-        return False
-    return bool(x.min() >= 0 and DARK < x.max() <= 255) and bool((x == np.round(x)).all())
 
 
 def as_ids(x: Tensor, what: str) -> Tensor:

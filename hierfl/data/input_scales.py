@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Literal, get_args
 
@@ -11,10 +12,18 @@ from ..errors import UserError, unknown
 from .pool import PooledDataset
 from .weighted_moments import weighted_moments
 
+log = logging.getLogger("hierfl")
 #: "auto" standardises where a column's scale is far from one
 Standardise = bool | Literal["auto"]
 #: a column is far from unit scale where its mean or standard deviation is beyond this, or the latter below its inverse
 MAX_UNSCALED = 4.0
+#: pictures and series are far from it where a channel is, or the root mean square of all numbers is below this
+LEAST_SPREAD = 1 / MAX_UNSCALED**2
+#: what a user of a file says of inputs that are used as they are
+OF_A_FILE = (
+    "--standardise yes (standardise=True) standardises it, and --standardise no (standardise=False) says that this is "
+    "meant"
+)
 
 
 def standardised(pool: PooledDataset, wanted: Standardise, *, numbers: bool = False) -> PooledDataset:
@@ -71,10 +80,51 @@ def far_constants(
     several = np.array([_more_than_two(column) for column in x.T])
     if not numbers:
         several &= (x != np.round(x)).any(0)
-    if not (several & ((np.abs(mean) > MAX_UNSCALED) | (std > MAX_UNSCALED) | (std < 1 / MAX_UNSCALED))).any():
+    if not (several & _beyond(mean, std)).any():
         return None
     return np.where(several, mean, 0.0).astype(x.dtype), np.where(several & (std > 0), std, 1.0).astype(x.dtype)
 
 
+def _beyond(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """Which columns are far from unit scale."""
+    return (np.abs(mean) > MAX_UNSCALED) | (std > MAX_UNSCALED) | (std < 1 / MAX_UNSCALED)
+
+
 def _more_than_two(column: np.ndarray) -> bool:
     return bool(((column != column.min()) & (column != column.max())).any())
+
+
+def warn_of_unscaled(pool: PooledDataset, remedy: str) -> None:
+    """Says which inputs are used as they are although they are far from unit scale: pictures and series, and columns
+    of whole numbers, which may be ids.
+
+    Args:
+        pool: the data, after :func:`standardised`.
+        remedy: what changes it, or says that it is meant.
+    """
+    if what := unscaled(pool):
+        log.warning("%s: %s, far from unit scale, and is used as it is: %s", pool.name, what, remedy)
+
+
+def unscaled(pool: PooledDataset) -> str:
+    """Which inputs nothing standardises although they are far from unit scale, in words; empty for none."""
+    x = pool.x_train
+    if x.dtype == np.uint8 or not x.size:
+        return ""
+    if x.ndim > 2:
+        return f"x reaches from {x.min():g} to {x.max():g}" if pool.mean is None and _far(x) else ""
+    stay = np.ones(x.shape[1], dtype=bool) if pool.std is None else np.broadcast_to(pool.std == 1, x.shape[1:])
+    far = np.flatnonzero(stay & _beyond(*weighted_moments(x, pool.train_weights)))
+    column = next((int(k) for k in far if _more_than_two(x[:, k])), None)
+    if column is None:
+        return ""
+    kind = "whole numbers" if bool((x[:, column] == np.round(x[:, column])).all()) else "numbers"
+    return f"column {column} of x holds {kind} from {x[:, column].min():g} to {x[:, column].max():g}"
+
+
+def _far(x: np.ndarray) -> bool:
+    """Whether pictures or series (N, C, ...) are far from unit scale, by the moments of each channel."""
+    axes = (0, *range(2, x.ndim))
+    mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
+    size = float(np.sqrt(np.square(mean).mean() + np.square(std).mean()))
+    return bool(((np.abs(mean) > MAX_UNSCALED) | (std > MAX_UNSCALED)).any()) or 0 < size < LEAST_SPREAD

@@ -35,16 +35,23 @@ _WHOLE = re.compile(r"(-?)0*([0-9]+)(?:\.0*)?")
 def folded(name: str) -> str:
     """What all spellings of a name share.
 
-    That is NFKC, case folded, with the keyboard's quotes and hyphens, single blanks inside, none around, and nothing
-    invisible. Of a whole number it is the number without zeros before or behind it.
+    That is NFKC, case folded, with the keyboard's quotes and hyphens, single blanks inside, no blanks and quotes
+    around, and nothing invisible. Of a whole number it is the number without zeros before or behind it.
     """
     # NFKC makes a blank and an accent of an acute accent that stands alone.
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name.translate(_TYPED)).casefold())
     kinds = [(letter, unicodedata.category(letter)) for letter in text]
     typed = "".join("-" if kind == "Pd" or letter == "\u2212" else letter for letter, kind in kinds if kind != "Cf")
     plain = " ".join(typed.split())
+    plain = plain.strip("\"' ") or plain
     number = _WHOLE.fullmatch(plain)
     return number[1] + number[2] if number else plain
+
+
+def has_stray_quote(name: str) -> bool:
+    """Whether a name has a quote without its other half; behind a digit it may be inches."""
+    text = re.sub(r"\d\s*\"", "", name.translate(_TYPED).strip())
+    return text.count('"') % 2 == 1 or (text.startswith("'") and not text.endswith("'"))
 
 
 def alike(names: Iterable[str]) -> list[list[str]]:

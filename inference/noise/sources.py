@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hierfl.errors import UserError
 from hierfl.rng import normals
 
 from .discrete_gaussian import discrete_gaussian
@@ -103,11 +104,18 @@ def noisy(value: Tensor, sensitivity: float, multiplier: float, source: NoiseSou
 
 
 def noise_sd(entries: int, sensitivity: float, multiplier: float) -> float:
-    """Standard deviation of the noise of :func:`noisy`: rounding to the grid adds to the sensitivity."""
+    """Standard deviation of the noise of :func:`noisy`: rounding to the grid adds to the sensitivity.
+
+    Raises:
+        UserError: for noise so large, of so many numbers, that rounding to its grid would hide them.
+    """
     # Two neighbours' entries move apart by a step at most; a step is at most sd / STEPS.
     share = math.sqrt(entries) * multiplier / STEPS
     if share >= 0.5:
-        raise ValueError(f"{entries} entries with a multiplier of {multiplier:g}: the grid is too coarse")
+        raise UserError(
+            f"noise of {multiplier:.3g} times the sensitivity on each of {entries} numbers leaves nothing of them: "
+            "say a larger epsilon, fewer rounds or steps, or a smaller model"
+        )
     return multiplier * sensitivity / (1 - share)
 
 

@@ -99,7 +99,7 @@ class AnyModel(Method):
         explored_rounds: int = setting(16, "rounds of the exploration, at most", at_least=1, at_most=10_000)
         worth: float = setting(1000, "independent draws that the explored points shall be worth", above=0, at_most=1e12)
         inner: int = setting(8, "draws of a client's latents at each point, at least", at_least=2, at_most=100_000)
-        draws: int = setting(1000, "draws of the posterior that are kept", at_least=2, at_most=1_000_000)
+        draws: int = setting(1000, "draws of the posterior that are kept", at_least=2, at_most=100_000)
 
     settings: Settings
 

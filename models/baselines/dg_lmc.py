@@ -52,9 +52,7 @@ class DGLMC(WholeNetwork):
             0.1, "standard deviation of the clients' weights around the shared ones; not learned", above=0
         )
         steps: int = setting(20, "N, Langevin steps in a round", at_least=1)
-        keep: int = setting(
-            10, "draws of w_j to predict with: so many of a round's last", at_least=1, at_most=1_000_000
-        )
+        keep: int = setting(10, "draws of w_j to predict with: so many of a round's last", at_least=1, at_most=100_000)
         step_size: float = setting(1e-3, "gamma, of the Langevin steps; from 2 rho^2 on every chain diverges", above=0)
         batch: int = setting(0, "examples in a Langevin step; 0 for all", at_least=0)
         burn: int = setting(10, "rounds, the first, whose draws of w do not enter the mean that predicts", at_least=0)

@@ -112,7 +112,7 @@ class PFedGP(Method):
         normalise: bool = setting(True, "features have length 1")
         gibbs: int = setting(5, "Gibbs steps of each draw", at_least=0, at_most=1_000_000)
         draws: int = setting(
-            20, "Gibbs draws that a step or a prediction is averaged over", at_least=1, at_most=1_000_000
+            20, "Gibbs draws that a step or a prediction is averaged over", at_least=1, at_most=100_000
         )
         unseen: float = setting(1.0, "alpha, how many examples of each class a client is taken to have had", above=0)
         most: int = setting(2000, "examples of a client: memory grows with the square, time with the cube", at_least=1)

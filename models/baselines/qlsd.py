@@ -76,7 +76,7 @@ class QLSD(GlobalPosterior):
         )
         burn: int = setting(10, "rounds, the first, that leave no draw; skipped ones are not counted", at_least=0)
         thin: int = setting(1, "rounds from one draw to the next", at_least=1)
-        keep: int = setting(20, "draws to predict with: so many, the last", at_least=1, at_most=1_000_000)
+        keep: int = setting(20, "draws to predict with: so many, the last", at_least=1, at_most=100_000)
         init_scale: float = setting(0.1, "standard deviation of the head's initial weights", at_least=0, at_most=1e12)
         ft_momentum: float = setting(0.9, "momentum of the fit in the end", at_least=0, unless=UNFITTED)
 

@@ -99,7 +99,7 @@ class PFedEBSettings:
         "draws of each client's posterior that are kept at the end",
         at_least=2,
         unless=UNLESS_PRIOR_IS_FLAT,
-        at_most=1_000_000,
+        at_most=100_000,
     )
 
     def __post_init__(self) -> None:

@@ -92,9 +92,7 @@ class PFedHBSettings(FedAvg.Settings):
         "auto", "draws integrate over rho at nine nodes; auto: for heads of at most 50 numbers", newer=True,
         unless=NO_SPREADS,
     )  # fmt: skip
-    draws: int = setting(
-        100, "draws of each client's posterior that are kept at the end", at_least=2, at_most=1_000_000
-    )
+    draws: int = setting(100, "draws of each client's posterior that are kept at the end", at_least=2, at_most=100_000)
 
     def switches(self, regression: bool) -> dict[str, str]:
         """Each part's switch; parts that a task has not are off.

@@ -38,6 +38,7 @@ from hierfl.nn.architecture import Architecture
         ({"dp": "site", "epsilon": float("nan")}, "epsilon must be a finite number, not nan"),
         ({"dp": "site", "epsilon": 4.0, "clip": float("nan")}, "clip must be a finite number, not nan"),
         ({"dp": "site", "epsilon": 1e30}, r"epsilon must be at most 1e\+09, not 1e\+30: that much hides nothing"),
+        ({"dp": "site", "epsilon": 1e-30}, "epsilon must be at least 0.001, not 1e-30: so much noise leaves nothing"),
         ({"dp": "site", "epsilon": 4.0, "clip": 1e30}, r"clip from 1e-06 to 1e\+09, not 1e-05 and 1e\+30"),
         ({"dp": "site", "epsilon": 4.0, "clip": 1e-30}, r"clip from 1e-06 to 1e\+09, not 1e-05 and 1e-30"),
         ({"clip": 7.0}, "clip is of a fit with noise"),

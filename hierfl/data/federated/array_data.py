@@ -17,7 +17,7 @@ from ...nn.architecture import Architecture
 from ...nn.networks.build import architecture
 from ...nn.networks.weights import Weights
 from ..federation import Federation
-from ..input_scales import far_constants
+from ..input_scales import unscaled
 from ..npz import load_npz
 from ..outline import outline_of
 from ..pool import PooledDataset, Task
@@ -124,10 +124,10 @@ class ArrayData:
             raise UserError(f"{path} holds {kind} of shape {shape}, and the study is of {wanted}")
         if pool.task != self.task:
             raise UserError(f"{path} holds targets of a {pool.task}, and the study is a {self.task}")
-        if not self.images and far_constants(pool.x_train, numbers=False) is not None:
+        if what := unscaled(pool):
             log.warning(
-                "%s: inputs are far from unit scale, and a study of arrays uses them as they are, unlike a pooled fit: "
-                "standardise them alike at all sites", path.name,
+                "%s: %s, far from unit scale, and a study of arrays uses it as it is: save pictures as uint8, and "
+                "standardise other inputs alike at all sites", path.name, what,
             )  # fmt: skip
         train, test = (np.full(len(y), client) for y in (pool.y_train, pool.y_test))
         return ArraySite(self, replace(pool, name=self.name, mean=None, std=None, client_train=train, client_test=test))

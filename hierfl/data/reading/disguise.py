@@ -30,6 +30,16 @@ FORMATS = tuple(
 POINTS = NumberFormat()
 
 
+#: a month and a number without the other part of a date: Jan-20, 20-Jan, Jan 20th
+_MONTH = (
+    "(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
+    "|nov(?:ember)?|dec(?:ember)?)"
+)
+_PARTLY_DATE = re.compile(
+    rf"{_MONTH}[.\s/,'-]+\d{{1,2}}(?:st|nd|rd|th)?|\d{{1,2}}(?:st|nd|rd|th)?[.\s/'-]+(?:of\s+)?{_MONTH}\.?",
+    re.IGNORECASE,
+)
+
 #: units of which a time or a length may have several: 7 years 9 months, 1h 30m
 _PARTS = (
     "(?i:y|yrs?|years?|mo|months?|w|weeks?|d|days?|h|hrs?|hours?|m|mins?|minutes?|s|secs?|seconds?|ft|in|lbs?|oz)[.,]?"
@@ -118,6 +128,12 @@ def refuse_disguise(
             ways = [f"{remedies.say(**declared)} for missing values"] if declared else []
     elif unsure and words:
         holds, ways = f"{where(unsure)} beside other text", [f"{remedies.say(**missing(unsure))} for missing values"]
+    elif len(text) > 1 and sum(k for cell, k in text.items() if _PARTLY_DATE.fullmatch(cell.strip())) > MOST * whole:
+        shown = ", ".join(map(repr, [cell for cell in text if _PARTLY_DATE.fullmatch(cell.strip())][:3]))
+        raise UserError(
+            f"column {name!r} holds months with a day or a year, {shown}: write whole dates, such as 2020-01-31, or "
+            f"say {category} for levels"
+        )
     elif units := _several_units(text):
         raise UserError(
             f"column {name!r} holds numbers with several units, {', '.join(map(repr, units[:4]))}: write them in one, "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...errors import UserError
+from ..spellings import has_stray_quote
 from .compact_dates import refuse_compact_dates
 from .dates import DATES, days, kinds_of
 from .disguise import MOST_MISSING, POINTS, refuse_disguise, rows_shown, usual
@@ -57,7 +58,14 @@ class Typing:
                 f"{self.remedies.say(na=(*self.reading.na, *map(str.strip, signs)))} if these are missing values, or "
                 f"{self.remedies.say(types={name: 'category'})} if they are names"
             )
+        self._note_quotes(name, cells, rows)
         return pd.Series([None if self._is_declared_missing(cell) else cell for cell in cells], dtype="str")
+
+    def _note_quotes(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> None:
+        """Says which names have a quote without its other half; a study's sites show no names."""
+        if not self.remedies.study and self.notes and (strays := [*filter(has_stray_quote, set(cells))]):
+            shown = rows_shown(strays, cells, rows, self.remedies)
+            log.warning("column %r holds %s: the unpaired quote is read as part of the name", name, shown)
 
     def column(
         self, name: str, cells: Sequence[str], rows: Sequence[int], *, strict: bool, split: bool = False
@@ -150,6 +158,7 @@ class Typing:
             else:
                 shown, places = [cells[k] for k in kept], [rows[k] for k in kept]
                 refuse_disguise(name, shown, places, self.reading, self.remedies)
+            self._note_quotes(name, cells, rows)
             self._note_quantities(name, cells, missing)
         return pd.Series([None if cell in missing else cell for cell in cells], dtype="str")
 

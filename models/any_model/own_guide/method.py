@@ -85,7 +85,7 @@ class OwnGuide(Method):
         most_globals: int = setting(30, "globals beyond which draws are not weighed", at_least=0)
         points: int = setting(512, "draws of the globals that are weighed", at_least=16, at_most=1_000_000)
         inner: int = setting(32, "draws of a client's latents at each of those", at_least=2, at_most=100_000)
-        draws: int = setting(1000, "draws of the posterior that are kept", at_least=2, at_most=1_000_000)
+        draws: int = setting(1000, "draws of the posterior that are kept", at_least=2, at_most=100_000)
 
     settings: Settings
 

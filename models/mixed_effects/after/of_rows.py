@@ -84,6 +84,9 @@ class OfRows:
     ) -> pd.DataFrame:
         """Responses drawn at the estimates: a column for each of n replicates.
 
+        Times to an event are drawn without censoring: each is the time of the row's event, also of rows that were
+        censored.
+
         Args:
             df: a table with the predictors; None for the rows that were fitted, where they are here.
             n: replicates.

@@ -50,7 +50,7 @@ class Settings:
     )
     draws: int = setting(
         1000, "draws of the joint posterior of population and clients to keep; 0 for none, and no uncertainty of "
-        "the population in the clients'", at_least=0, at_most=1_000_000
+        "the population in the clients'", at_least=0, at_most=100_000
     )  # fmt: skip
     one_round: bool = setting(
         False,

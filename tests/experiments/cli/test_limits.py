@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from support.commands import Call
 
 from hierfl.errors import UserError
+from hierfl.experiments.methods import load
+from hierfl.inference.checks import MAX_DRAWS
 from hierfl.inference.method.settings import make_settings
 from hierfl.inference.run.checkpoint import _checksum as checksum
+from hierfl.models import METHODS
+from hierfl.models.any_model.method import AnyModel
+from hierfl.models.any_model.own_guide.method import OwnGuide
 from hierfl.models.fedpop import FedPop
 from hierfl.models.mixed_effects.method import MixedEffects
 
@@ -50,13 +56,26 @@ def test_extreme_numbers_get_one_line_and_leave_nothing(
     ("given", "words"),
     [
         ("tol=1e30", "tol must be at most 0.1, not 1e30"), ("sd_0=1e30", "sd_0 must be at most 1000, not 1e30"),
-        ("noise_0=1e30", "noise_0 must be at most 10000,"), ("draws=2000000000", "draws must be at most 1000000"),
+        ("noise_0=1e30", "noise_0 must be at most 10000,"), ("draws=2000000000", "draws must be at most 100000,"),
         ("nodes=2000", "nodes must be at most 1000"), ("lkj=1e30", "lkj must be at most"),
     ],
 )  # fmt: skip
 def test_settings_of_a_mixed_model_have_limits(given: str, words: str) -> None:
     with pytest.raises(UserError, match=re.escape(words)):
         make_settings(MixedEffects, dict([given.split("=")]))
+
+
+def test_draws_that_are_kept_have_one_limit_in_all_methods() -> None:
+    kept = {"draws", "keep", "final_keep"}
+    classes = {load(name).cls for name in METHODS} | {OwnGuide, AnyModel}
+    limits = {
+        (cls.__name__, f.name): f.metadata["at_most"]
+        for cls in classes
+        for f in fields(cls.Settings)
+        if f.name in kept and isinstance(f.default, int)
+    }
+    assert len(limits) >= 8
+    assert set(limits.values()) == {MAX_DRAWS}
 
 
 def test_an_initial_scale_has_a_limit() -> None:

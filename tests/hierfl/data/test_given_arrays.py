@@ -20,6 +20,7 @@ RNG = np.random.default_rng(0)
 X, WHO = RNG.normal(size=(60, 3)), np.repeat(list("abc"), 20)
 LABELS = (X[:, 0] > 0).astype(int)
 WORDS = np.where(LABELS, "yes", "no")
+PICTURES = RNG.uniform(size=(60, 1, 3, 3))
 
 
 def made(**change: Any) -> Federation:
@@ -82,8 +83,12 @@ def test_codes_for_missing_values_are_one_warning(caplog: pytest.LogCaptureFixtu
 def test_whole_numbers_far_from_unit_scale_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     whole = np.round(1000 * X).astype(int)
     assert made(x=whole).mean is None
-    assert "column 0 of x holds whole numbers up to" in caplog.text
+    assert "arrays: column 0 of x holds whole numbers from -" in caplog.text
+    assert "far from unit scale, and is used as it is: inputs='numbers'" in caplog.text
     caplog.clear()
+    count, ages = RNG.integers(0, 4, 60), 60 + 12 * X[:, 0]
+    assert made(x=np.stack([ages, count], 1), weights=np.arange(60) % 3 + 1.0).mean is not None
+    assert not caplog.messages  # the count is near unit scale
     assert made(x=whole, inputs="numbers").mean is not None
     assert made(x=pd.DataFrame(whole, columns=list("pqr"))).mean is not None
     assert not caplog.messages
@@ -109,12 +114,33 @@ def test_names_in_an_npz_that_are_spelled_alike_are_one_warning(
 def test_a_study_of_arrays_says_that_inputs_are_not_standardised(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    study = ArrayData((3,), False, 2, "s", "linear")
-    for name, x in (("near", X), ("far", 1000 * X + 0.5)):
+    for name, x in (("near", X), ("far", 1000 * X + 0.5), ("whole", np.round(1000 * X)), ("pictures", 99 * PICTURES)):
         np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=LABELS, x_test=x, y_test=LABELS)
-        study.site(tmp_path / f"{name}.npz", "a")
+        ArrayData(x.shape[1:], False, 2, "s", "linear").site(tmp_path / f"{name}.npz", "a")
+    assert [line.partition(": ")[0] for line in caplog.messages] == ["far.npz", "whole.npz", "pictures.npz"]
+    assert all("far from unit scale, and a study of arrays uses it as it is" in line for line in caplog.messages)
+
+
+@pytest.mark.parametrize("x", [1000 * PICTURES, np.round(1000 * X)])
+def test_an_npz_that_is_far_from_unit_scale_has_a_line(
+    x: np.ndarray, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    np.savez(tmp_path / "n.npz", x_train=x, y_train=LABELS, x_test=x, y_test=LABELS, client_train=WHO, client_test=WHO)
+    for how in (True, False):
+        Federation.from_npz(tmp_path / "n.npz", standardise=how)
+    assert not caplog.messages
+    Federation.from_npz(tmp_path / "n.npz")
     (line,) = caplog.messages
-    assert line.startswith("far.npz: inputs are far from unit scale")
+    assert line.endswith("--standardise no (standardise=False) says that this is meant")
+
+
+def test_numbers_in_the_shape_of_colour_pictures_have_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    x = RNG.normal(size=(60, 5, 4, 3))
+    for name, form in (("last", x), ("first", np.moveaxis(x, 3, 1)), ("bytes", (9 * x).astype(np.uint8))):
+        np.savez(tmp_path / f"{name}.npz", x_train=form, y_train=LABELS, x_test=form, y_test=LABELS)
+        Federation.from_npz(tmp_path / f"{name}.npz", clients=2, split="iid")
+    (line,) = caplog.messages
+    assert line.startswith("last: inputs of shape (5, 4, 3) are 5 channels of 4 x 3 numbers")
 
 
 def test_sums_that_do_not_say_a_standard_deviation_are_refused() -> None:

@@ -161,10 +161,17 @@ def test_inputs_that_are_not_what_is_said(x: Any, given: dict[str, Any], words: 
 
 def test_pictures_that_are_not_standardised_have_a_line(caplog: pytest.LogCaptureFixture) -> None:
     made(K, PIXELS)
-    assert "x holds int64 pictures, which are used as they are; inputs='pixels' standardises them" in caplog.text
+    assert "arrays: x reaches from 0 to 255, far from unit scale, and is used as it is: inputs='pixels'" in caplog.text
+    for x in (PIXELS + 0.5, PIXELS * 257, PIXELS / 255e3):
+        caplog.clear()
+        made(K, x)
+        assert "far from unit scale" in caplog.text
     caplog.clear()
-    for x, inputs in ((PIXELS, "numbers"), (PIXELS, "pixels"), (X[:, :, None], None)):
-        made(K, x, inputs=inputs)
+    for x, how in (
+        (PIXELS, {"inputs": "numbers"}), (PIXELS, {"inputs": "pixels"}), (X[:, :, None], {}), (PIXELS / 255, {}),
+        (PIXELS, {"standardise": True}), (PIXELS, {"standardise": False}),
+    ):  # fmt: skip
+        made(K, x, **how)
     assert not caplog.text
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.stats import chi2, kstest, norm
 
+from hierfl.errors import UserError
 from hierfl.inference.noise import KeyedNoise, Mechanism, NoiseSource, Plan, Privacy, SystemNoise, noisy
 from hierfl.inference.noise.discrete_gaussian import MOST_SD, discrete_gaussian
 from hierfl.inference.noise.sources import STEPS, grid, noise_sd, system_words
@@ -62,8 +63,10 @@ def test_what_is_released_lies_on_the_grid(source: NoiseSource) -> None:
     assert noisy(value.float(), 0.3, 2.5, source).dtype == torch.float32
 
 
-def test_a_grid_that_is_too_coarse_is_refused() -> None:
-    with pytest.raises(ValueError, match="too coarse"):
+def test_noise_beyond_its_grid_is_refused() -> None:
+    with pytest.raises(
+        UserError, match="noise of 100 times the sensitivity on each of 1000000000 numbers leaves nothing"
+    ):
         noise_sd(10**9, 1.0, 100.0)
     for wrong in (0.0, math.inf, math.nan):
         with pytest.raises(ValueError, match="above 0"):

@@ -136,3 +136,34 @@ def test_declared_categories_are_categories() -> None:
         assert len(design.fixed) == 4
     assert parse("y ~ C(x) + log(z) + (1 + C(`a b`, Sum) | site)").split == {"x", "a b"}
     assert parse("y ~ C(x) + x + (1 | site)").split == frozenset()
+
+
+@pytest.mark.parametrize("cells", [["Jan-20", "Feb-20", "Mar-21"], ["3-Feb", "20-Jan"], ["January 20th", "may 5"]])
+def test_months_with_a_day_or_a_year_are_refused(cells: list[str], tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", cells)
+    with pytest.raises(
+        UserError, match="'x' holds months with a day or a year, .*write whole dates.*--type x=category"
+    ):
+        read_file(path, Reading(), used=["x"])
+    assert read_file(path, Reading(types={"x": "category"}), used=["x"])["x"].nunique() == len(cells)
+
+
+def test_names_of_months_and_genes_are_no_dates(tmp_path: Path) -> None:
+    for cells in (["Jan", "Feb"], ["SEPT2", "MARCH1"], ["may be", "dec"]):
+        assert read_file(written(tmp_path / "t.csv", cells), Reading(), used=["x"])["x"].nunique() == 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "odd"), [('z"', True), ("'z", True), ("o'brien", False), ('5" pipe', False), ("the boys'", False)]
+)
+def test_a_quote_without_its_other_half_is_one_line(
+    cell: str, odd: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"y,who,k\n1,{cell},u\n2,{cell},v\n3,b,{cell}\n")
+    read_file(path, Reading(), used=["y", "k"], text=["who"])
+    lines = [line for line in caplog.messages if "unpaired quote" in line]
+    assert [line.partition(" and ")[0] for line in lines] == [
+        f"column 'who' holds {cell!r} (line 2)", f"column 'k' holds {cell!r} (line 4): the unpaired "
+        "quote is read as part of the name"
+    ][: 2 * odd]  # fmt: skip
