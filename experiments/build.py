@@ -21,6 +21,7 @@ from hierfl.data.formula.parsed import OWN
 from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.formula.rowless import written
 from hierfl.data.input_scales import OF_A_FILE, standardised, warn_of_unscaled
+from hierfl.data.partition.spec import parse as parse_split
 from hierfl.data.patients import beyond_words, within_cap
 from hierfl.data.reading.options import Reading
 from hierfl.errors import UserError
@@ -74,6 +75,7 @@ def build(
 
 
 def _data(run: RunConfig, loaded: methods.Loaded) -> tuple[Federation, Architecture]:
+    _check_kind(run, loaded)
     if not tables.is_table(run.data):
         return _from_pool(run, loaded.cls.latent)
     if run.y is not None:
@@ -88,6 +90,18 @@ def _data(run: RunConfig, loaded: methods.Loaded) -> tuple[Federation, Architect
         raise UserError(f"{loaded.source} does not run: {methods.blame(loaded.source, error)}") from error
 
 
+def _check_kind(run: RunConfig, loaded: methods.Loaded) -> None:
+    """Refuses data of another kind than the configuration's: its ``data`` was changed, and its other entries were not.
+
+    Raises:
+        UserError: for a table that nothing describes, and for arrays with a table's entries.
+    """
+    of_table = run.formula is not None or run.y is not None or reads_columns(loaded.cls)
+    if tables.is_table(run.data) != of_table:
+        kinds = ("a table", "arrays")[:: 1 if of_table else -1]
+        raise UserError(f"this configuration is of {kinds[0]}, and {run.data} is {kinds[1]}: start a new run of them")
+
+
 def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
     if is_own_folder(run.data):
         federation = from_own_folder(run)
@@ -97,6 +111,7 @@ def _from_pool(run: RunConfig, latent: bool) -> tuple[Federation, Architecture]:
     if run.standardise == "auto":
         warn_of_unscaled(pool, OF_A_FILE)
     clients = run.clients
+    parse_split(run.split)
     if not clients and not run.split.startswith("natural"):
         raise UserError(f"say how many clients share {pool.name}: --clients J")
     federation = Federation.from_pool(

@@ -125,7 +125,7 @@ def read_json(path: Path, kind: Kind = None) -> dict[str, Any]:
 def read_toml(path: Path, kind: Kind) -> dict[str, Any]:
     """A table from a toml file of ours; see :func:`read_json`."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
     check(table, kind, path)

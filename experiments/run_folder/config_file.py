@@ -58,10 +58,13 @@ def read_config_file(path: Path) -> Configuration:
     if other := what_file(read_toml(path, {})):
         raise UserError(f"{path} is not the config.toml of a run: it {other}")
     entries = read_toml(path, CONFIG)
+    if strange := [name for name in entries if name not in CONFIG]:
+        raise UserError(f"{path} has an entry that is none of a run's: {strange[0]} (a run's tables: run, settings)")
     if unknown := [name for name in entries["run"] if name not in options()]:
         words = ", ".join(f"run.{name}" for name in unknown)
         raise UserError(
-            f"{path.parent} was written by an earlier version of hierfl (its config.toml has {words}); run it again"
+            f"{path} has entries that this version of hierfl does not have: {words}. Is one misspelt? Of an older "
+            "version's run: run it again"
         )
     check(entries["run"], run_schema(entries["run"].get("network") == "design"), path, "run")
     return Configuration(RunConfig(**entries["run"]), entries["settings"])

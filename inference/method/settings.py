@@ -138,6 +138,8 @@ def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
     if kind is str:
         return str(value)
     try:
+        if isinstance(value, bool):
+            raise TypeError
         number = float(value)
         if kind is int and number != int(number):
             raise ValueError

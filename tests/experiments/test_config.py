@@ -53,7 +53,29 @@ def test_a_folder_of_an_earlier_version_is_told_in_one_line(
     path.write_text(path.read_text().replace("response_sd", "noise").replace("validation_fraction", "validation"))
     code, _, err = hierfl(*command)
     assert (code, err.count("\n")) == (2, 1)
-    assert "o was written by an earlier version of hierfl (its config.toml has run.validation, run.noise)" in err
+    assert "config.toml has entries that this version of hierfl does not have: run.validation, run.noise. Is one " in err
+
+
+def test_an_edited_configuration_is_one_line(hierfl: Call, tmp_path: Path) -> None:
+    """Or what it says, where an editor has put a byte-order mark before it."""
+    assert hierfl("run", "fedavg", *SMALL, "--out", "o")[0] == 0
+    (tmp_path / "t.csv").write_text("site,y\na,1\nb,2\n")
+    before, edited = (tmp_path / "o/config.toml").read_text(), tmp_path / "c.toml"
+    changes = {
+        ("[settings]", "[other]\na = 1\n\n[settings]"): "has an entry that is none of a run's: other (a run's",
+        ('data = "digits"', 'data = "t.csv"'): "this configuration is of arrays, and t.csv is a table: start a new",
+        ("lr = 0.1", "lr = true"): "lr must be a number, not True",
+        ('split = "iid"', 'split = "natura"'): "unknown split 'natura'",
+        ("[settings]", "roundz = 3\n\n[settings]"): "c.toml has entries that this version of hierfl does not have: run.r",
+    }
+    for (old, new), line in changes.items():
+        assert before.count(old) == 1
+        edited.write_text(before.replace(old, new))
+        code, _, err = hierfl("run", "--config", "c.toml", "--out", "again")
+        assert (code, err.count("\n")) == (2, 1), err
+        assert line in err
+    edited.write_text(before, encoding="utf-8-sig")
+    assert hierfl("run", "--config", "c.toml", "--out", "again")[0] == 0
 
 
 def test_a_way_of_absent_clients_that_there_is_not(hierfl: Call) -> None:
