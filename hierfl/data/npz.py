@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..files import shown
 from .arrays import make_pool
 from .client_names import client_names
 from .pool import PooledDataset
@@ -35,7 +36,12 @@ def load_npz(path: Path, classes: int = 0) -> PooledDataset:
             ``.npz``, a missing or object array, shapes that do not fit, inputs that are not finite, labels that are
             no 0..K-1.
     """
-    arrays = read_npz(path, ARRAYS, OPTIONAL)
+    others: list[str] = []
+    arrays = read_npz(path, ARRAYS, OPTIONAL, others)
+    if others:
+        listed = ", ".join(others[:PAIRS_SHOWN]) + " and more" * (len(others) > PAIRS_SHOWN)
+        known = ", ".join(ARRAYS + OPTIONAL)
+        log.warning("%s: arrays that are not used: %s; known: %s", path.name, shown(listed), known)
     if arrays["x_train"].dtype == np.uint8 and arrays["x_train"].ndim == 2:
         log.warning("%s: uint8 rows are read as pixels from 0 to 255; save other numbers, or ids, as int64", path.name)
     required = (arrays.pop(k) for k in ARRAYS)
@@ -51,6 +57,6 @@ def load_npz(path: Path, classes: int = 0) -> PooledDataset:
     columns = [a for a in (pool.client_train, pool.client_test) if a is not None]
     names = {name for column in columns for name in client_names(column, path.name).tolist()}
     if groups := alike(names):
-        shown = "; ".join(" and ".join(map(repr, group)) for group in groups[:PAIRS_SHOWN])
-        log.warning("%s: clients %s differ %s, and are kept apart", path.name, shown, DIFFERENCE)
+        pairs = "; ".join(" and ".join(map(repr, group)) for group in groups[:PAIRS_SHOWN])
+        log.warning("%s: clients %s differ %s, and are kept apart", path.name, pairs, DIFFERENCE)
     return pool

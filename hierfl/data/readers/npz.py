@@ -23,13 +23,16 @@ from .safe_files import open_regular
 BYTES_AT_A_TIME = 2**18
 
 
-def read_npz(path: Path | str, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, np.ndarray]:
+def read_npz(
+    path: Path | str, required: Sequence[str], optional: Sequence[str] = (), unread: list[str] | None = None
+) -> dict[str, np.ndarray]:
     """Arrays of an .npz file, in the machine's byte order.
 
     Args:
         path: the file.
         required: names of arrays that it must hold.
         optional: names of arrays that it may hold. Others are not read.
+        unread: gets the names of those others.
 
     Raises:
         UserError: for what is no .npz, or damaged, encrypted, larger than
@@ -54,6 +57,8 @@ def read_npz(path: Path | str, required: Sequence[str], optional: Sequence[str] 
                 raise UserError(f"{shown(path)} lacks {', '.join(missing)}; it has {has}")
             wanted = {name: members[name] for name in (*required, *optional) if name in members}
             check_size(path, sum(member.file_size for member in wanted.values()))
+            if unread is not None:
+                unread += [name for name in members if name not in wanted]
             return {name: _member(path, packed, name, member) for name, member in wanted.items()}
 
 

@@ -124,3 +124,12 @@ def test_rows_of_bytes_have_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixt
         caplog.clear()
         load_npz(tmp_path / "rows.npz")
         assert caplog.text.count("uint8 rows are read as pixels from 0 to 255; save other numbers, or ids, as") == lines
+
+
+def test_arrays_that_are_not_used_have_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    np.savez(tmp_path / "w.npz", **arrays(), weights_train=np.ones(12))
+    load_npz(tmp_path / "w.npz")
+    assert caplog.messages == [
+        "w.npz: arrays that are not used: weights_train; known: x_train, y_train, x_test, y_test, fine_train, "
+        "fine_test, client_train, client_test"
+    ]
