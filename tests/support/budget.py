@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 #: CPU seconds of a test, of a slow one, of the quick set
-TEST, SLOW, SUITE = 2.0, 180.0, 1800.0
+TEST, SLOW, SUITE = 2.0, 180.0, 1500.0
 #: how far a single test may be over: the same work has taken three times as many CPU seconds in one run as in another,
 #: beside a neighbour on the same core and with cold caches; what creeps in below that is in the sum of all tests
 NOISE = 3.0
