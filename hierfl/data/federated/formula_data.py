@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ from .sums import Moments, NamedSums
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("hierfl")
 
 #: of a study's data: sums of the first round, and the reader that was made of them last
 MADE = "_reader"
@@ -130,6 +133,11 @@ class FormulaData:
         kept = df[whole_rows(df, names)] if self.na == "drop" else df
         if not len(kept):
             raise UserError(f"{path} has no row without missing values")
+        factor = self.formula.levels.client
+        if factor in df.columns and (several := df[factor].nunique()) > 1:
+            log.warning(
+                "%s: column %r holds %d names, and all rows count as those of one site, %s", path, factor, several, client
+            )
         whole, left_out = kept, len(df) - len(kept)
         if self.patient:
             kept = kept[within_cap(kept, [self.patient], self.patient_rows)]

@@ -12,6 +12,7 @@ import pytest
 
 from hierfl.data.federated.design import StudyFormula
 from hierfl.data.federated.dictionary import Column, Dictionary
+from hierfl.data.federated.formula_data import FormulaData
 from hierfl.data.federated.study_reader import study_reader
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.spellings import Spellings
@@ -98,3 +99,12 @@ def test_a_formula_compares_with_levels_of_the_dictionary() -> None:
         UserError, match="column 'arm' has no level 'Drug', which the formula names; .*did you mean 'drug'"
     ):
         StudyFormula("y ~ I(arm == 'Drug') + (1 | site)", dictionary)
+
+
+def test_a_file_of_several_sites_has_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = FormulaData(StudyFormula("y ~ arm + (1 | site)", Dictionary(COLUMNS)), "trial")
+    for names, lines in ((["north"] * 20, 0), (["north", "south"] * 10, 1)):
+        caplog.clear()
+        site("a").assign(site=names).to_csv(tmp_path / "own.csv", index=False)
+        assert data.site(tmp_path / "own.csv", "north").rows == 20
+        assert caplog.text.count("column 'site' holds 2 names, and all rows count as those of one site, north") == lines
