@@ -135,9 +135,8 @@ class FormulaData:
             raise UserError(f"{path} has no row without missing values")
         factor = self.formula.levels.client
         if factor in df.columns and (several := df[factor].nunique()) > 1:
-            log.warning(
-                "%s: column %r holds %d names, and all rows count as those of one site, %s", path, factor, several, client
-            )
+            text = "%s: column %r holds %d names, and all rows count as those of one site, %s"
+            log.warning(text, path, factor, several, client)
         whole, left_out = kept, len(df) - len(kept)
         if self.patient:
             kept = kept[within_cap(kept, [self.patient], self.patient_rows)]
