@@ -112,7 +112,10 @@ def refuse_disguise(
                 f"column {name!r} holds {result.what}, {where(looks[:1])}, and others, {where(other[:1])}: write them "
                 f"alike, or say {category} for levels"
             )
-        ways = [f"{remedies.say(**{**way, **missing(rest)})} {what}" for way, what in result.ways]
+        ends: dict[str, list[str]] = {}
+        for way, what in result.ways:
+            ends.setdefault(remedies.say(**{**way, **missing(rest)}), []).append(what)
+        ways = [f"{said} {' or '.join(whats)}" for said, whats in ends.items()]
         if numbers < MOST * whole:
             also = f", and also {where(rest)}" if rest else ""
             holds = f"{result.what} as text, {', '.join(map(repr, looks[:3]))}{also}"
