@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyro
 import torch
 from torch import Tensor
@@ -134,8 +133,6 @@ class Fit:
         check_robust(options, exchange, clients)
         #: whose messages of the last round were used, (J,); None before the first
         self.used: Tensor | None = None
-        #: round and clients' metrics of the last evaluation on test data
-        self._tested: tuple[int, list[dict[str, np.ndarray]]] | None = None
         begun = self.engine.fitted(Broadcast(0, shared))
         self.random = begun.trace.random
         #: the clients' data that are here
@@ -206,10 +203,9 @@ class Fit:
             bar.end(has_converged(self.method, self.state.shared))
         calibration = calibrate(self.engine, self._broadcast(), options, random=self.random)
         fitted = self.engine.result(self._broadcast(), calibration.tensors if calibration else None)
-        tested = self._tested[1] if self._tested is not None and self._tested[0] == journal.round else None
         coverage = interval_coverage(self.engine, fitted, self._broadcast(), options, journal, random=self.random)
         return Run(
-            fitted, self.engine.ids, options, journal.evaluations, journal.seconds, self.random, tested,
+            fitted, self.engine.ids, options, journal.evaluations, journal.seconds, self.random, journal.tested_now,
             journal.summaries, journal.statuses, calibration, journal.held_out, coverage,
             watching(self.watch, self.engine.ids),
         )  # fmt: skip
@@ -253,8 +249,6 @@ class Fit:
     def _evaluated(self, split: str) -> Row:
         scores = self.engine.scores(self._broadcast(), split, (0, self.options.draws) if self.random else (0,))
         self.journal.note(split, scores)
-        if split == "test" and scores.clients is not None:
-            self._tested = self.journal.round, scores.clients
         row: Row = {"round": self.journal.round, "split": split, **metrics_row(scores, self.engine.task)}
         row |= {
             "rejected": self.journal.rejected,

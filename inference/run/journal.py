@@ -27,6 +27,7 @@ RECORD: Schema = {
     "seconds": Number(float, 0), "diverged": Number(int, 0), "refused?": Number(int, 0), "federation": str,
     "dtype": str,
     "metrics": [EVALUATION],
+    "tested?": {"round": Number(int, 0), "metrics": [[str]]},
     "fit": {"method": str, "settings": {"*": str}, "*": AnyOf(Number(), str, bool)},
 }  # fmt: skip
 
@@ -44,6 +45,8 @@ class Journal:
         summaries: what the method has of each client, by evaluated round: {name: (J,)}.
         held_out: what validation data say of each evaluated round: (J, 2), see :mod:`.rounds`; empty where what single
             clients have is not known.
+        tested: round and clients' metrics of the last evaluation on test data: at the posterior mean, and averaged over
+            draws if there are any.
         status: what every client did, by round: (J,), :class:`~hierfl.inference.engines.base.ClientStatus`.
     """
 
@@ -55,6 +58,12 @@ class Journal:
     status: list[Tensor] = field(default_factory=list)
     held_out: list[tuple[int, Tensor]] = field(default_factory=list)
     refused: int = 0
+    tested: tuple[int, list[dict[str, np.ndarray]]] | None = None
+
+    @property
+    def tested_now(self) -> list[dict[str, np.ndarray]] | None:
+        """Clients' metrics on test data after the last round; None where it was not evaluated."""
+        return self.tested[1] if self.tested is not None and self.tested[0] == self.round else None
 
     @property
     def statuses(self) -> np.ndarray | None:
@@ -62,9 +71,11 @@ class Journal:
         return torch.stack(self.status).cpu().numpy() if self.status else None
 
     def note(self, split: str, scores: Scores) -> None:
-        """Keeps what later rounds are compared by."""
+        """Keeps what later rounds are compared by, and what the last one has reached."""
         if split == "validation" and scores.clients is not None and not scores.masked:
             self.held_out.append((self.round, held_out_sums(scores.clients[0])))
+        if split == "test" and scores.clients is not None:
+            self.tested = self.round, scores.clients
 
     def add(self, reports: Reports) -> None:
         """Keeps what became of a round's messages."""
@@ -86,11 +97,25 @@ class Journal:
             **({"status": torch.stack(self.status)} if self.status else {}),
             **{f"summaries/{t}/{k}": v for t, values in self.summaries for k, v in values.items()},
             **{f"held_out/{t}": values for t, values in self.held_out},
+            **self._tested(),
+        }
+
+    def _tested(self) -> State:
+        clients = self.tested[1] if self.tested else []
+        return {
+            f"tested/{k}/{name}": torch.as_tensor(v) for k, metrics in enumerate(clients) for name, v in metrics.items()
         }
 
     def record(self) -> dict[str, Any]:
         """Its part of a checkpoint's json."""
-        record = {"round": self.round, "seconds": self.seconds, "diverged": self.diverged, "metrics": self.evaluations}
+        record: dict[str, Any] = {
+            "round": self.round,
+            "seconds": self.seconds,
+            "diverged": self.diverged,
+            "metrics": self.evaluations,
+        }
+        if self.tested:
+            record["tested"] = {"round": self.tested[0], "metrics": [list(metrics) for metrics in self.tested[1]]}
         return {**record, "refused": self.refused} if self.refused else record
 
     @classmethod
@@ -103,9 +128,15 @@ class Journal:
             if place == "summaries":
                 number, _, name = rest.partition("/")
                 validation.setdefault(int(number), {})[name] = value.cpu()
+        tested = record.get("tested")
+        clients = [
+            {name: tensors[f"tested/{k}/{name}"].cpu().numpy() for name in names}
+            for k, names in enumerate(tested["metrics"] if tested else [])
+        ]
         status = list(tensors["status"].to(device)) if "status" in tensors else []
         return cls(
             record["round"], record["seconds"], record["diverged"], record["metrics"], sorted(validation.items()),
             status,
             sorted(held_out.items(), key=lambda pair: pair[0]), record.get("refused", 0),
+            (tested["round"], clients) if tested else None,
         )  # fmt: skip

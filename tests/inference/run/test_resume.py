@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.commands import Call
@@ -65,9 +66,10 @@ def without_clock(folder: Path) -> dict[str, object]:
     files["metrics.csv"] = [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
     summary = json.loads((folder / "summary.json").read_text())
     files["summary.json"] = {k: v for k, v in summary.items() if k != "seconds_per_round"}
-    record = json.loads((folder / "checkpoint/checkpoint.json").read_text())
-    record["metrics"] = [{k: v for k, v in row.items() if k != "seconds"} for row in record["metrics"]]
-    files["checkpoint/checkpoint.json"] = {k: v for k, v in record.items() if k not in ("seconds", "checksum")}
+    for name, rows_of in (("checkpoint/checkpoint.json", "metrics"), ("model/checkpoint.json", "evaluations")):
+        record = json.loads((folder / name).read_text())
+        record[rows_of] = [{k: v for k, v in row.items() if k != "seconds"} for row in record[rows_of]]
+        files[name] = {k: v for k, v in record.items() if k not in ("seconds", "checksum")}
     return files
 
 
@@ -137,6 +139,20 @@ def test_resume_from_every_round_gives_the_same_state(tmp_path: Path) -> None:
         resumed = fit(method, fed, rounds=4, participation=0.7, folder=folder, resume=True, progress=False)
         for name, value in {**whole.shared, **whole.personal, **whole.fitted.copies}.items():
             assert torch.equal(value, {**resumed.shared, **resumed.personal, **resumed.fitted.copies}[name])
+
+
+def test_a_finished_fit_resumed_has_its_test_metrics(tmp_path: Path) -> None:
+    """They are in the checkpoint: nothing is evaluated again, and a saved run would lose them otherwise."""
+    fed = blobs([12, 9, 5])
+    method = PFedVEM(architecture("mlp:4", fed))
+    first, again = (fit(method, fed, rounds=2, folder=tmp_path, resume=r, progress=False) for r in (False, True))
+    assert first.tested is not None
+    assert again.tested is not None
+    for before, after in zip(first.tested, again.tested, strict=True):
+        assert list(before) == list(after)
+        for name in before:
+            np.testing.assert_array_equal(before[name], after[name])
+    assert first.clients.equals(again.clients)
 
 
 def test_a_checkpoint_beyond_the_last_round_is_refused(tmp_path: Path) -> None:
