@@ -12,7 +12,7 @@ import torch
 from hierfl.errors import UserError, unknown
 from hierfl.nn.precision import Precision
 
-from .checks import MAX_DRAWS, MOST, check_device, check_number, check_whole
+from .checks import MAX_DRAWS, MAX_WHOLE_NUMBER, check_device, check_number, check_whole
 from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
 from .method.schedule import ABSENT, Absent
 from .server.robust.parse import parse_rule
@@ -138,13 +138,13 @@ class Options:
                 object.__setattr__(self, f.name, value.item() if isinstance(value, np.generic) else str(value))
         for name, least, largest in (
             ("rounds", 0, MAX_ROUNDS),
-            ("quorum", 1, MOST),
-            ("evaluate_every", 1, MOST),
+            ("quorum", 1, MAX_WHOLE_NUMBER),
+            ("evaluate_every", 1, MAX_WHOLE_NUMBER),
             ("draws", 1, MAX_DRAWS),
-            ("chunk", 0, MOST),
-            ("mask_groups", 0, MOST),
-            ("patient_rows", 1, MOST),
-            ("usual_rows", 0, MOST),
+            ("chunk", 0, MAX_WHOLE_NUMBER),
+            ("mask_groups", 0, MAX_WHOLE_NUMBER),
+            ("patient_rows", 1, MAX_WHOLE_NUMBER),
+            ("usual_rows", 0, MAX_WHOLE_NUMBER),
             ("seed", 0, 2**63 - 1),
         ):
             check_whole(name, getattr(self, name), least, largest)

@@ -16,7 +16,7 @@ from hierfl.data.datasets import registry
 from hierfl.data.federated.dictionary import Dictionary
 from hierfl.data.formula import gate
 from hierfl.data.formula.own_numbers import joined
-from hierfl.data.formula.parsed import OWN
+from hierfl.data.formula.parsed import OWN_FORMULAS
 from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.npz import load_npz
 from hierfl.data.reading.options import Reading
@@ -204,7 +204,7 @@ def _data(
         text = options.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
-        text = joined(text, {name: options.pop(name, None) or None for name in OWN})
+        text = joined(text, {name: options.pop(name, None) or None for name in OWN_FORMULAS})
         terms = gate.parse(text, header)
         roles = ("known_se", "event", "weights", "precision_weights", "correlation")
         more = {name: options.pop(name, "") or "" for name in roles}

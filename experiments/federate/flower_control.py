@@ -33,9 +33,15 @@ PATIENCE = 120.0
 #: seconds in which a SuperLink that was just started has to answer, and between two looks at it
 BEGINNING, PAUSE = 30.0, 1.0
 #: what flwr says where nothing answers
-AWAY = ("is unavailable", "connection refused", "failed to connect", "statuscode.unavailable", "connecterror")
+UNREACHABLE_MESSAGES = (
+    "is unavailable",
+    "connection refused",
+    "failed to connect",
+    "statuscode.unavailable",
+    "connecterror",
+)
 #: what flwr says of a node that it does not know
-GONE = "Node ID not found"
+UNKNOWN_NODE_MESSAGE = "Node ID not found"
 #: the app that Flower runs: three files that name what is in hierfl
 BUNDLE = {
     "pyproject.toml": """\
@@ -185,7 +191,7 @@ class Control:
         try:
             self._flwr("supernode", "unregister", str(registered.pop(client)), "hierfl")
         except UserError as error:
-            if GONE not in str(error):  # a SuperLink that was started again knows no node
+            if UNKNOWN_NODE_MESSAGE not in str(error):  # a SuperLink that was started again knows no node
                 raise
         write_nodes(self.study, registered)
 
@@ -269,7 +275,7 @@ def _listens(superlink: str) -> bool:
 
 
 def _failed(command: str, words: str) -> UserError:
-    kind = NotThere if any(sign in words.lower() for sign in AWAY) else UserError
+    kind = NotThere if any(sign in words.lower() for sign in UNREACHABLE_MESSAGES) else UserError
     return kind(f"flwr {command} has failed: {words}")
 
 

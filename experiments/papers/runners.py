@@ -23,7 +23,7 @@ from ..run_folder.files import versions, write_text
 from .alone import run_alone
 from .cells import table_cell
 from .choose import run_searches
-from .client_sizes import SHOWN, draw_sizes, run_sizes
+from .client_sizes import QUANTILES_SHOWN, draw_sizes, run_sizes
 from .collect import row_of
 from .definition import Place, Table
 from .published import numbers_of
@@ -209,7 +209,7 @@ def _sizes(
     for data in wanted:
         own = [cell for cell in cells if cell["data"] == data and cell["split"] == (split or defaults(data).split)]
         for cell in own:
-            for name in SHOWN:
+            for name in QUANTILES_SHOWN:
                 rows.append(row_of(table, Place(data, cell["clients"], "", name), "size", [cell[name]], None, {}, ""))
         if own:
             draw_sizes(own, splits, out / f"sizes-{data}.png")

@@ -17,7 +17,7 @@ from .published import numbers_of
 from .read_definition import names, shipped
 
 #: points of percent within which a number agrees
-NEAR, WITHIN = 1.0, 1.5
+NEAR_POINTS, AGREEMENT_POINTS = 1.0, 1.5
 Ours = dict[tuple[Place, str], dict[str, Any]]
 
 
@@ -70,12 +70,12 @@ def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
             "gap": gap,
         }
         for (place, model), gap in gaps.items()
-        if abs(gap) > WITHIN + 1e-9
+        if abs(gap) > AGREEMENT_POINTS + 1e-9
     ]
     return {
         "table": table.name, "published": len(theirs), "run": len(gaps),
-        "near": sum(abs(gap) <= NEAR + 1e-9 for gap in gaps.values()),
-        "within": sum(abs(gap) <= WITHIN + 1e-9 for gap in gaps.values()), "reasons": reasons, "far": far,
+        "near": sum(abs(gap) <= NEAR_POINTS + 1e-9 for gap in gaps.values()),
+        "within": sum(abs(gap) <= AGREEMENT_POINTS + 1e-9 for gap in gaps.values()), "reasons": reasons, "far": far,
     }  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def markdown(counted_tables: Iterable[dict[str, Any]]) -> str:
     """A line for each table, all of them, and every number that is further than 1.5 points from ours."""
     every = list(counted_tables)
     lines = [
-        f"| table | published | run | within {NEAR:g} | within {WITHIN:g} | not counted, and why |",
+        f"| table | published | run | within {NEAR_POINTS:g} | within {AGREEMENT_POINTS:g} | not counted, and why |",
         "|---|---:|---:|---:|---:|---|",
     ]
     for entry in every:
@@ -141,10 +141,10 @@ def markdown(counted_tables: Iterable[dict[str, Any]]) -> str:
     published, run, near, within = (
         sum(entry[key] for entry in every) for key in ("published", "run", "near", "within")
     )
-    lines += ["", f"{run} of {published} published numbers have been run: {near} within {NEAR:g} point of ours, "
-              f"{within} within {WITHIN:g}."]  # fmt: skip
+    lines += ["", f"{run} of {published} published numbers have been run: {near} within {NEAR_POINTS:g} point of ours, "
+              f"{within} within {AGREEMENT_POINTS:g}."]  # fmt: skip
     if far := [(entry["table"], gap) for entry in every for gap in entry["far"]]:
-        lines += ["", f"Further than {WITHIN:g} points:", ""]
+        lines += ["", f"Further than {AGREEMENT_POINTS:g} points:", ""]
         lines += ["| table | data | J | condition | method | | ours | published | difference | |"]
         lines += ["|---|---|---:|---|---|---|---:|---:|---:|---|"]
     for name, gap in far:

@@ -44,7 +44,7 @@ NAMES = (
     "fedavg", "fedbn", "fedbn-statistics", "fedv", "fedv-gaussian-prior", "pfedv-flat", "pfedv-own-norm",
     "pfedv-gaussian-prior", "pfedv", "pfedhb",
 )  # fmt: skip
-GIVEN = (20, 100, 500)
+NUM_GIVEN_ROWS = (20, 100, 500)
 STEPS = 300
 
 
@@ -146,7 +146,7 @@ def markdown(cells: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
 
 def run_table(
     data: str, data_root: Path, leave: str, options: Mapping[str, Any], settings: Mapping[str, Any], out: Path,
-    rows: Sequence[str] | None = None, seeds: int = 3, given: Sequence[int] = GIVEN, steps: int = STEPS,
+    rows: Sequence[str] | None = None, seeds: int = 3, given: Sequence[int] = NUM_GIVEN_ROWS, steps: int = STEPS,
 ) -> str:  # fmt: skip
     """Runs what is missing of the table, and writes it.
 

@@ -21,7 +21,7 @@ from .base import Response
 from .exponential import ExponentialResponse
 
 #: half octaves from 2^-20 to 2^20; earlier and later times count in the outermost ones
-LEAST, BINS = -40, 80
+FIRST_BIN, BINS = -40, 80
 #: intervals of the baseline hazard where nothing is said, and about the fewest events of one
 INTERVALS, EVENTS = 20, 5
 #: events of a client that are counted alone
@@ -49,7 +49,7 @@ class CoxResponse(ExponentialResponse):
     def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray], who: np.ndarray) -> np.ndarray:
         """Events in each half octave, (bins,); no client's are from 1 to 4, unless it has no more."""
         event = rows.get("event", np.ones_like(y)) > 0
-        place = np.floor(2 * np.log2(y[event])).astype(int) - LEAST
+        place = np.floor(2 * np.log2(y[event])).astype(int) - FIRST_BIN
         client = np.unique(who[event], return_inverse=True)[1].reshape(-1)
         cells = client * BINS + place.clip(0, BINS - 1)
         counts = np.bincount(cells, minlength=BINS * (client.max(initial=0) + 1)).reshape(-1, BINS)
@@ -110,7 +110,7 @@ def quantile_cuts(histogram: Sequence[float], number: int) -> tuple[float, ...]:
     wanted = events * np.arange(1, number) / number
     place = np.searchsorted(before, wanted, side="left") - 1
     inside = (wanted - before[place]) / counts[place]
-    return tuple((2.0 ** ((LEAST + place + inside) / 2)).tolist())
+    return tuple((2.0 ** ((FIRST_BIN + place + inside) / 2)).tolist())
 
 
 def read_intervals(text: str) -> int:

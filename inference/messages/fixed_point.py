@@ -20,7 +20,7 @@ _BASE = 1 << DIGIT
 #: a number that is as good as infinite: a height where a model is impossible
 BOUNDLESS = 1e99
 #: what the sum of one such number, and others that are none, is given as
-BEYOND = 2e100
+OVERFLOW_VALUE = 2e100
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class FixedPoint:
         size = _rounded(digits) * 2.0**-self.fraction
         bound = self._boundless(sites)
         if self.dtype == torch.float64:
-            size = np.where(size > 0.5 * bound, np.maximum(np.rint(size / bound), 1.0) * BEYOND, size)
+            size = np.where(size > 0.5 * bound, np.maximum(np.rint(size / bound), 1.0) * OVERFLOW_VALUE, size)
         return torch.from_numpy(np.where(negative, -size, size)).to(self.dtype)
 
 

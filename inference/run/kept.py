@@ -37,7 +37,7 @@ from .watched import Watched
 #: what a fit has of its clients and its server
 STATES = ("shared", "personal", "copies", "initial")
 #: tensors of :class:`.watched.Watched`
-WATCHED = ("measured", "beside", "without", "errors")
+WATCHED_TENSORS = ("measured", "beside", "without", "errors")
 #: what the json holds beside a checkpoint's
 RECORD: Schema = {
     "federation": without_rows.FEDERATION, "options": dict, "tensors": {"*": Number(int, 0)}, "seed": Number(int, 0),
@@ -71,7 +71,7 @@ def write(folder: Path, run: Run, more: Mapping[str, Any], tensors: Mapping[str,
     if run.calibration is not None:
         state |= {f"calibration/{k}": torch.as_tensor(v) for k, v in run.calibration.clients.items()}
     if run.watched is not None:
-        arrays = {name: getattr(run.watched, name) for name in WATCHED}
+        arrays = {name: getattr(run.watched, name) for name in WATCHED_TENSORS}
         state |= {f"watched/{name}": torch.as_tensor(array) for name, array in arrays.items() if array is not None}
     record = {
         **more, "round": run.rounds, "federation": federation, "options": _plain_options(run.options),
@@ -97,7 +97,7 @@ def _fields(instance: Any, apart: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _watched_record(watched: Watched) -> dict[str, Any]:
-    rest = {name: list(value) for name, value in _fields(watched, WATCHED).items()}
+    rest = {name: list(value) for name, value in _fields(watched, WATCHED_TENSORS).items()}
     return {**rest, "named": [asdict(row) for row in watched.named]}
 
 

@@ -22,7 +22,7 @@ from .exchange import Exchange
 
 log = logging.getLogger("hierfl")
 #: of a row: how far a number of rows may be off, which are whole numbers
-HALF = 0.5
+ROW_TOLERANCE = 0.5
 
 
 class Receiver:
@@ -205,7 +205,7 @@ class Receiver:
             if field.rows is not None and self.rows is not None:
                 least, most = self.rows[:, send(index, self.device, torch.long)]
                 declared = field.rows(value).to(most)
-                valid = valid & (declared > least - HALF) & (declared < most + HALF)
+                valid = valid & (declared > least - ROW_TOLERANCE) & (declared < most + ROW_TOLERANCE)
         return valid
 
     def _fits(self, key: str, value: Tensor, field: Field, message: State) -> Tensor:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 #: rounds after which a fit is evaluated: it has nothing held out, and a fit that goes on has the same settings
-NEVER = 10**6
+EVALUATION_INTERVAL = 10**6
 #: guides that a fit may have
 GUIDES = ("auto", "full", "low-rank", "diagonal", "point")
 
@@ -111,6 +111,6 @@ def fit_model(
     rounds = method.usual_rounds if rounds is None else rounds
     run = fit(
         method, federation, rounds, seed=seed, device=device, engine=engine, folder=folder, resume=resume,
-        progress=progress, dtype=torch.float64, splits=(), evaluate_every=NEVER, chunk=1000,
+        progress=progress, dtype=torch.float64, splits=(), evaluate_every=EVALUATION_INTERVAL, chunk=1000,
     )  # fmt: skip
     return FittedModel(run)

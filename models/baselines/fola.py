@@ -41,7 +41,7 @@ from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
-from hierfl.inference.server.rules.online_laplace import BESIDE, OnlineLaplace, beginning, posterior_scale
+from hierfl.inference.server.rules.online_laplace import EXTRA_VALUES, OnlineLaplace, beginning, posterior_scale
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import flat, param
@@ -122,7 +122,7 @@ class FOLA(GlobalPosterior):
 
     def spread(self, value: Callable[[str], Tensor]) -> Tensor:
         """P^-1/2, (d,), where ``value`` gives the server's value of a name."""
-        precision, rounds, examples = (value(f"w.{k}") for k in BESIDE)
+        precision, rounds, examples = (value(f"w.{k}") for k in EXTRA_VALUES)
         return posterior_scale(precision, rounds, examples, self.settings.scale, self.settings.sigma**-2)
 
     def known(self, w: Tensor) -> Any:

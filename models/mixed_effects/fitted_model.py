@@ -18,7 +18,7 @@ from .after.histogram import numbers_of
 from .after.new_clients import predicted_after
 from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
-from .report.elsewhere import ELSEWHERE
+from .report.elsewhere import NAMES_ELSEWHERE
 from .report.fit_notes import fit_notes
 from .report.own_spreads import residual_sds
 from .report.predictions import Level, predicted
@@ -81,7 +81,7 @@ class FittedMixedModel(AfterFit):
         return str(self.summary())
 
     def __getattr__(self, name: str) -> Any:
-        way = ELSEWHERE.get(name)
+        way = NAMES_ELSEWHERE.get(name)
         if way is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise NoAttribute(f"a fitted mixed model has no {name!r}: {way}")

@@ -14,7 +14,7 @@ from ..federated.sums import Moments, NamedSums
 from ..formula import gate
 from ..formula.column_types import typed
 from ..formula.groups import group_names
-from ..formula.parsed import OUTER, OWN, Formula
+from ..formula.parsed import OUTER, OWN_FORMULAS, Formula
 from .own_rows import OwnRows, codes, few_values
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _interactions(
     """Categories that are in one term, fixed or random; and those that calls make of numbers."""
     model = reader.reader.read.model
     terms = [*model.common_terms, *(term.expr for term in model.group_terms)]
-    formulas = [group for name in OWN for group in reader.reader.groups.get(name, ())]
+    formulas = [group for name in OWN_FORMULAS for group in reader.reader.groups.get(name, ())]
     terms += [term.expr for group in formulas for term in group.terms.values()]
     together, made = dict[tuple[str, ...], None](), dict[str, np.ndarray]()
     for term in terms:

@@ -20,7 +20,7 @@ from ..federated.formula_data import FormulaSite
 from ..federated.model_data import ModelSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
-from .check import TWO, own_rows
+from .check import MIN_DESIGN_ROWS, own_rows
 from .column_hashes import COLUMN, column_hashes, least_column_difference
 from .own_rows import OwnRows
 
@@ -70,7 +70,7 @@ def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) 
         columns_hashed = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
         own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
-        if isinstance(site, FormulaSite) and n >= TWO:
+        if isinstance(site, FormulaSite) and n >= MIN_DESIGN_ROWS:
             selections, columns = _made(site, secret, totals)
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:

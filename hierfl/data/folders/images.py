@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hierfl")
 #: of a list of files, so many are named
-SHOWN = 5
+MAX_FILES_NAMED = 5
 #: height and width
 Size = tuple[int, int]
 
@@ -112,7 +112,7 @@ def _all(paths: list[Path]) -> Iterator[np.ndarray]:
         return
     if len(damaged) == 1:
         raise why
-    others = ", ".join(shown(path) for path in damaged[1:SHOWN]) + ", ..." * (len(damaged) > SHOWN)
+    others = ", ".join(shown(path) for path in damaged[1:MAX_FILES_NAMED]) + ", ..." * (len(damaged) > MAX_FILES_NAMED)
     raise UserError(f"{len(damaged)} of {len(paths)} pictures cannot be read: {why}; likewise {others}") from why
 
 
@@ -123,13 +123,17 @@ def _note_empty(root: Path, paths: list[Path]) -> None:
     outer = {root, *filled}  # of an empty client its labels need no words
     empty = [path for path in folders if path not in filled and path.parent in outer and path.name[0] != "."]
     if empty:
-        names = ", ".join(shown(path.relative_to(root)) for path in empty[:SHOWN]) + ", ..." * (len(empty) > SHOWN)
+        names = ", ".join(shown(path.relative_to(root)) for path in empty[:MAX_FILES_NAMED]) + ", ..." * (
+            len(empty) > MAX_FILES_NAMED
+        )
         log.warning("%s: without pictures, and left out: %s", root.name, names)
     stray = sorted(
         path for pattern in ("*", "*/*") for path in root.glob(pattern) if path.is_file() and is_picture(path)
     )
     if stray:
-        names = ", ".join(shown(path.relative_to(root)) for path in stray[:SHOWN]) + ", ..." * (len(stray) > SHOWN)
+        names = ", ".join(shown(path.relative_to(root)) for path in stray[:MAX_FILES_NAMED]) + ", ..." * (
+            len(stray) > MAX_FILES_NAMED
+        )
         log.warning("%s: pictures outside of client/label, and left out: %s", root.name, names)
 
 

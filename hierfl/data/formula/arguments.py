@@ -17,7 +17,7 @@ from .calls import (
     SELECTIONS,
     TRANSFORMS,
     VALUE,
-    WHOLE,
+    WHOLE_NUMBER_RANGES,
     Arguments,
 )
 from .cursor import Cursor
@@ -125,7 +125,11 @@ class ArgumentParser(Cursor):
         whole = token.kind == "number" and token.text.isdigit()
         if token.kind == "number" and kind in (NUMBER, LEVEL):
             return
-        if whole and kind in WHOLE and WHOLE[kind][0] <= int(token.text) <= WHOLE[kind][1]:
+        if (
+            whole
+            and kind in WHOLE_NUMBER_RANGES
+            and WHOLE_NUMBER_RANGES[kind][0] <= int(token.text) <= WHOLE_NUMBER_RANGES[kind][1]
+        ):
             return
         if not negative and token.text in ("True", "False") and kind in (FLAG, LEVEL):
             return
@@ -139,7 +143,7 @@ class ArgumentParser(Cursor):
             return
         wanted = {
             CONTRAST: f"a contrast ({' or '.join(CONTRASTS)})",
-            **{argument: f"a whole number from {least} to {most}" for argument, (least, most) in WHOLE.items()},
+            **{kind: f"a whole number from {low} to {high}" for kind, (low, high) in WHOLE_NUMBER_RANGES.items()},
             LEVEL: "a level ('text' or a number)", NUMBER: "a number", FLAG: FLAG,
         }  # fmt: skip
         raise Refused(f"{what} is {wanted[kind]}, not {token.shown}")

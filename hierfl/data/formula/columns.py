@@ -14,7 +14,7 @@ from .column_types import typed_columns
 from .curves import check_curves
 from .hints import backquoted
 from .literals import check_levels_named, in_listed_order
-from .parsed import CLIENT, KINDS, OWN
+from .parsed import CLIENT, KINDS, OWN_FORMULAS
 from .smooth import SmoothBasis
 from .units import INTERCEPT
 
@@ -185,7 +185,7 @@ def random_terms(terms: Formula, levels: Levels, read: Any, df: pd.DataFrame) ->
     by_level: dict[str, tuple[Any, ...]] = {CLIENT: (read.group,)}
     if len(terms.random) > 1:
         for name, of_level in levels.terms.items():
-            if name in OWN:
+            if name in OWN_FORMULAS:
                 continue
             by_level[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in of_level)
     for name in terms.own:
@@ -234,4 +234,4 @@ def with_smooths(random: Mapping[str, Random], bases: Mapping[str, SmoothBasis],
     for kind, basis in bases.items():
         columns = basis.columns(df[basis.smooth.column].to_numpy(dtype=float))
         by_level[kind] = dict(zip(basis.smooth.names, columns.T, strict=True)), (1,) * columns.shape[1]
-    return {kind: by_level[kind] for kind in (*KINDS, *OWN) if kind in by_level}
+    return {kind: by_level[kind] for kind in (*KINDS, *OWN_FORMULAS) if kind in by_level}

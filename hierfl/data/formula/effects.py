@@ -6,7 +6,7 @@ from math import comb
 
 from .arguments import ArgumentParser
 from .parsed import Formula, RandomTerm
-from .smooth import LEAST, MOST, MOST_EFFECTS, MOST_SMOOTHS, USUAL, Smooth
+from .smooth import DEFAULT_SPLINES, MAX_SPLINES, MIN_SPLINES, MOST_EFFECTS, MOST_SMOOTHS, Smooth
 from .tokens import MAX_EFFECTS, MAX_EXPONENT, MAX_OPERATORS, Refused, Token
 
 
@@ -158,9 +158,9 @@ class FormulaParser(ArgumentParser):
             raise Refused(f"s({column}) is a term by itself, joined by +")
         if any(earlier.column == column for earlier in self.smooths):
             raise Refused(f"s({column}) is there twice")
-        size, limits = numbers.pop("k", USUAL), (numbers.get("lower"), numbers.get("upper"))
-        if size != int(size) or not LEAST <= size <= MOST:
-            raise Refused(f"s({column}) has k={size:g}, which is a whole number from {LEAST} to {MOST}")
+        size, limits = numbers.pop("k", DEFAULT_SPLINES), (numbers.get("lower"), numbers.get("upper"))
+        if size != int(size) or not MIN_SPLINES <= size <= MAX_SPLINES:
+            raise Refused(f"s({column}) has k={size:g}, which is a whole number from {MIN_SPLINES} to {MAX_SPLINES}")
         if numbers and (None in limits or not numbers["lower"] < numbers["upper"]):
             raise Refused(f"the knots of s({column}) have two limits: lower=0, upper=1")
         self.smooths.append(Smooth(column, int(size), (numbers["lower"], numbers["upper"]) if numbers else None))

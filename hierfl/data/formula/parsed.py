@@ -12,7 +12,7 @@ from .smooth import Smooth
 #: of the levels of grouping: the clients', groups of a client's rows, and groups of clients
 CLIENT, INNER, OUTER = "client", "inner", "outer"
 #: numbers of a response that have formulas of their own: the logarithm of its spread or size, the logit of p(zero)
-OWN = DISPERSION, ZERO_INFLATION = "dispersion", "zero_inflation"
+OWN_FORMULAS = DISPERSION, ZERO_INFLATION = "dispersion", "zero_inflation"
 #: the effect of each client on the logarithm of its residual's standard deviation, of ``dispersion ~ (1 | site)``
 SPREAD = f"{DISPERSION}:Intercept"
 #: levels inside a client, in the formula's order
@@ -24,7 +24,7 @@ ABOVE = (OUTER, *(f"{OUTER}_{k}" for k in range(2, 9)))
 #: all, in the order of the design's columns
 KINDS = (CLIENT, *INSIDE, *ABOVE)
 #: between names of a group that several columns say
-BETWEEN = ":"
+GROUP_SEPARATOR = ":"
 #: a category's, as a formula names it
 Level = str | int | float | bool
 
@@ -69,7 +69,7 @@ class Levels:
 
     def factor(self, kind: str) -> str:
         """What a level inside a client is called, such as school:class; empty where there is none."""
-        return BETWEEN.join(self.inside.get(kind, ()))
+        return GROUP_SEPARATOR.join(self.inside.get(kind, ()))
 
     @property
     def inner(self) -> str:
@@ -107,7 +107,7 @@ class Formula:
         orders: of categories whose levels it lists, as in ``C(g, levels=['b', 'a'])``, the levels by column.
         share: of a response that is written ``k / n``, the column n, which has to be the weights.
         smooths: its smooth terms.
-        own: right sides of the formulas of :data:`OWN`, tokens that were understood.
+        own: right sides of the formulas of :data:`OWN_FORMULAS`, tokens that were understood.
         spread: whose effects the formula of dispersion has, as in ``dispersion ~ (1 | site)``; empty for no client's.
     """
 

@@ -10,7 +10,7 @@ from .cells import fifth_held_out
 from .registry import Index, Parts, split
 
 #: of a capped draw: examples that every client has at least, and how often it is drawn before it is given up
-LEAST, MAX_DRAWS = 10, 1000
+MIN_EXAMPLES, MAX_DRAWS = 10, 1000
 
 
 @split(
@@ -31,11 +31,11 @@ def dirichlet(
         return fifth_held_out(_dealt(y, clients, beta, rng, len(y) + 1.0), rng)
     for _ in range(MAX_DRAWS):
         mine = _dealt(y, clients, beta, rng, len(y) / clients)
-        if min(map(len, mine)) >= LEAST:
+        if min(map(len, mine)) >= MIN_EXAMPLES:
             return fifth_held_out(mine, rng)
     raise UserError(
         f"split dirichlet:{beta:g},capped: after {MAX_DRAWS} draws some client of {clients} still has fewer than "
-        f"{LEAST} examples; fewer clients, or a larger number after dirichlet"
+        f"{MIN_EXAMPLES} examples; fewer clients, or a larger number after dirichlet"
     )
 
 

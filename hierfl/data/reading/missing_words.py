@@ -10,7 +10,7 @@ MISSING = frozenset(
      "NULL", "NaN", "None", "n/a", "nan", "null")
 )  # fmt: skip
 #: entries that may be a missing value or the level of a category: NA is Namibia's code
-UNSURE = frozenset(("NA", "None", "NULL", "null"))
+AMBIGUOUS_WORDS = frozenset(("NA", "None", "NULL", "null"))
 #: others that are written for missing values, in any case of letters
 SIGNS = frozenset((".", "..", "-", "--", "---", "*", "?", "??", "missing", "n.a.", "n.a", "na", "not available"))
 #: numbers that are written for missing values
@@ -21,7 +21,7 @@ MOST_FEW = 3
 
 def is_unsure(word: str) -> bool:
     """Whether a word among the levels of a category may be a missing value."""
-    return word in UNSURE or word.lower() in SIGNS
+    return word in AMBIGUOUS_WORDS or word.lower() in SIGNS
 
 
 def unsure_among(cells: Collection[str]) -> list[str]:

@@ -18,7 +18,7 @@ from ...state import form_of_state
 from ..base import Broadcast, ClientStatus, Reports
 from ..fixed import marked, refused_error, say_left_out, unmarked
 from ..groups import group_singles
-from ..masking import LEAST
+from ..masking import MIN_CLIENTS
 from .expected import Expected
 from .masks.parts import Total
 from .masks.server import MaskedSums
@@ -62,9 +62,11 @@ class HiddenSums:
             UserError: for sums that count with all clients' numbers alone, where some do not fit.
         """
         kind, clients = question.about["kind"], len(self.ids)
-        if len(question.clients) < LEAST:
+        if len(question.clients) < MIN_CLIENTS:
             if question.clients:
-                log.warning("%s: %d sites have something to add, and masks need %d", kind, len(question.clients), LEAST)
+                log.warning(
+                    "%s: %d sites have something to add, and masks need %d", kind, len(question.clients), MIN_CLIENTS
+                )
             return Total(question.nothing, [], 0)
         nothing = question.nothing if question.finite else marked(question.nothing, clients)
         entries = self._header(question.about, adding=question.clients)

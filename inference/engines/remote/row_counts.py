@@ -18,9 +18,9 @@ log = logging.getLogger("hierfl")
 #: of a header: rows by site
 ROWS = "rows"
 #: likewise: lines about sites that stand out
-UNLIKE = "unlike"
+UNLIKE_KEY = "unlike"
 #: a whole number that was divided and multiplied is off by less
-WHOLE = 1e-6
+WHOLE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RowBounds:
         rows = self.declared(step, sums)
         if rows is None:
             return
-        if abs(rows - round(rows)) > WHOLE * max(1.0, abs(rows)):
+        if abs(rows - round(rows)) > WHOLE_TOLERANCE * max(1.0, abs(rows)):
             raise Unreadable("the rows that it declares are no whole number")
         if round(rows) < self.least or (self.most and round(rows) > self.most):
             bounds = f"{self.least} to {self.most}" if self.most else f"at least {self.least}"

@@ -65,7 +65,7 @@ class FromNoise(TorchFunctionMode):
                 f"the guide's site {self.site!r} has a distribution whose draws are no function of normal numbers, "
                 "such as Gamma, Beta or Dirichlet: take LogNormal, or a TransformedDistribution"
             )
-        made = INSTEAD.get(func)
+        made = REPLACEMENTS.get(func)
         if made is not None and (self.stream is not None or self.outside is not None):
             return made(self, *args, **{k: v for k, v in kwargs.items() if k in ("low", "high", "mean", "std")})
         if self.modules and func not in OF_THE_MODULE:
@@ -93,7 +93,7 @@ def _normal_of(mode: FromNoise, mean: Tensor, std: Tensor) -> Tensor:
 
 
 #: what fills a tensor or makes one, and what takes its numbers from the vector
-INSTEAD: Mapping[Any, Callable[..., Tensor]] = {
+REPLACEMENTS: Mapping[Any, Callable[..., Tensor]] = {
     Tensor.normal_: _normal,
     Tensor.uniform_: _uniform,
     Tensor.exponential_: lambda mode, like, rate=1.0: -mode._unit(like.shape).log() / rate,

@@ -32,7 +32,7 @@ from .simulate import Simulated, responses, simulate
 from .table import Rows
 
 #: most draws x clients x rows in the log joints of a block's climb, and most replicates of a block
-CELLS, MOST = 800_000, 50
+MAX_CELLS, MAX_REPLICATES = 800_000, 50
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Blocks:
     def size(self) -> int:
         """Replicates of a block."""
         rows = self.base.clients * max(self.base.sizes())
-        return max(1, min(MOST, CELLS // (self.method.draws_of_round(fine=True) * rows)))
+        return max(1, min(MAX_REPLICATES, MAX_CELLS // (self.method.draws_of_round(fine=True) * rows)))
 
     @cached_property
     def quantities(self) -> tuple[list[str], list[str]]:

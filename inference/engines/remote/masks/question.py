@@ -46,7 +46,7 @@ _ENTRIES: dict[str, set[str]] = {
     "sums": {"final", "summary", "new"}, "calibration": {"final", "question", "adding"},
 }  # fmt: skip
 #: the entries of a header that may differ between clients
-_OWN = {"counted"}
+_PER_CLIENT_ENTRIES = {"counted"}
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def own_of(own: object, members: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     if not isinstance(own, Mapping) or not all(isinstance(entries, Mapping) for entries in own.values()):
         raise Unreadable("it does not say what each site is asked")
-    if not all(entries.keys() <= _OWN for entries in own.values()):
+    if not all(entries.keys() <= _PER_CLIENT_ENTRIES for entries in own.values()):
         raise Unreadable("it asks single sites for something else than all")
     if set(own) == {""}:
         return {name: dict(own[""]) for name in members}
