@@ -211,7 +211,7 @@ def _data(
         beside = RowColumns(**more)
         used = beside.columns | (terms.response or frozenset()) | terms.predictors
         df = tables.read(str(sample), used, split=terms.split, reading=reading)
-        sites = [place for term in terms.random for place in term.path if place not in df.columns]
+        sites = [group for term in terms.random for group in term.path if group not in df.columns]
         levels = terms.levels(options.pop("group", None) or (sites[0] if sites else None))
         names = sorted({*(terms.response or ()), *terms.predictors, *(beside.columns - beside.groups)} - {""})
         names += [name for name in (levels.outer,) if name]

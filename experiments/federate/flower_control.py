@@ -161,11 +161,10 @@ class Control:
         if ca is not None and not ca.is_file():
             raise UserError(f"no file {ca}")
         make_folder(self.home)
-        place: dict[str, Any] = {"address": superlink}
-        place |= {"insecure": True} if ca is None else {"root-certificates": str(ca.resolve())}
-        write_whole(
-            self.home / "config.toml", tomli_w.dumps({"superlink": {"default": "hierfl", "hierfl": place}}).encode()
-        )
+        connection: dict[str, Any] = {"address": superlink}
+        connection |= {"insecure": True} if ca is None else {"root-certificates": str(ca.resolve())}
+        superlinks = {"superlink": {"default": "hierfl", "hierfl": connection}}
+        write_whole(self.home / "config.toml", tomli_w.dumps(superlinks).encode())
         for name, text in BUNDLE.items():
             make_folder((self.home / "app" / name).parent)
             write_whole(self.home / "app" / name, text.encode())

@@ -35,7 +35,7 @@ from ..messages import to_stderr
 from ..methods import load
 from ..run_folder.files import write_text
 from .cells import table_cell
-from .definition import Place
+from .definition import EntryKey
 from .means import mean_and_error, percent
 from .read_definition import shipped
 
@@ -57,7 +57,7 @@ def row_cell(name: str, data: str, seed: int, selection: Mapping[str, Any]) -> C
     table = shipped("pfedv-2")
     if data not in table.data:
         raise unknown("data set of domains", data, table.data)
-    return table_cell(table, Place(data, 0, "", name), seed, selection)
+    return table_cell(table, EntryKey(data, 0, "", name), seed, selection)
 
 
 def without(pool: PooledDataset, domain: str) -> tuple[PooledDataset, dict[str, np.ndarray]]:

@@ -34,18 +34,18 @@ def read(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: for a folder that holds none.
     """
-    place = folder / "comparison" if (folder / "comparison").is_dir() else folder
-    if not (place / "comparison.json").is_file():
+    pictures = folder / "comparison" if (folder / "comparison").is_dir() else folder
+    if not (pictures / "comparison.json").is_file():
         raise UserError(f"{folder} holds no ablation (comparison/comparison.json)")
-    record = read_json(place / "comparison.json")
+    record = read_json(pictures / "comparison.json")
     names = list(record["settings"])
     first = record["settings"][names[0]]
     return {
         "method": Path(first["run"]["method"]).stem,
         "data": Path(first["run"]["data"]).stem,
         "priors": {name: record["settings"][name]["settings"]["prior"] for name in names},
-        "table": read_frame(place / "table.csv", ("over", "kind", "metric")),
-        "sizes": read_frame(place / "sizes.csv", ("over", "kind", "metric")),
+        "table": read_frame(pictures / "table.csv", ("over", "kind", "metric")),
+        "sizes": read_frame(pictures / "sizes.csv", ("over", "kind", "metric")),
     }
 
 

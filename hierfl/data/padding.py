@@ -45,8 +45,8 @@ def padded_places(
         device: of what is returned.
     """
     width = max(1, *sizes) if sizes else 1
-    first, place = send(firsts, device)[:, None], torch.arange(width, device=device)
+    first, position = send(firsts, device)[:, None], torch.arange(width, device=device)
     if min(sizes, default=0) == width:
-        return first + place, None
-    mask = place < send(sizes, device)[:, None]
-    return first + place * mask, mask
+        return first + position, None
+    mask = position < send(sizes, device)[:, None]
+    return first + position * mask, mask

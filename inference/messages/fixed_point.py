@@ -135,10 +135,10 @@ def carried(limbs: np.ndarray) -> np.ndarray:
     """Digits of 0 to 2^40 - 1 with the same value, and one more above them with the sign."""
     out = np.empty((len(limbs) + 1, *limbs.shape[1:]), np.int64)
     carry = np.zeros(limbs.shape[1:], np.int64)
-    for place, limb in enumerate(limbs):
+    for power, limb in enumerate(limbs):
         # A limb may be close to 2^63: its digit and its carry are taken before the sum.
         low = (limb & (_BASE - 1)) + (carry & (_BASE - 1))
-        out[place] = low & (_BASE - 1)
+        out[power] = low & (_BASE - 1)
         carry = (limb >> DIGIT) + (carry >> DIGIT) + (low >> DIGIT)
     out[-1] = carry
     return out

@@ -125,7 +125,7 @@ def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dty
     together = 1000 if _separable(fitted) else 1
     cost = max(1, BUDGET // MAX_NUMBERS_AT_ONCE) * draws * max(1, federation.classes)
     for places in pieces(sizes.tolist(), together, cost):
-        part = client_draws(fitted, [rows[place] for place in places], draws, dtype)
+        part = client_draws(fitted, [rows[position] for position in places], draws, dtype)
         for group, arrays in part.items():
             if group in BY_ROW_GROUPS and not by_row:
                 continue
@@ -136,8 +136,8 @@ def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dty
                 if group not in BY_ROW_GROUPS:
                     groups[group][name][:, :, places] = value
                     continue
-                for row, place in enumerate(places):
-                    first, n = firsts[place], sizes[place]
+                for row, position in enumerate(places):
+                    first, n = firsts[position], sizes[position]
                     groups[group][name][:, :, first : first + n] = value[:, :, row, :n]
     return groups
 

@@ -61,11 +61,11 @@ def write(folder: Path, run: Run, more: Mapping[str, Any], tensors: Mapping[str,
     state: State = {f"{part}/{k}": v for part in STATES for k, v in getattr(run.fitted, part).items()}
     state |= {f"scale/{k}": v for k, v in scales.items()} | {f"method/{k}": v for k, v in tensors.items()}
     for name in ("summaries", "held_out"):
-        for place, (_, values) in enumerate(getattr(run, name)):
+        for index, (_, values) in enumerate(getattr(run, name)):
             parts = values.items() if isinstance(values, Mapping) else [("", values)]
-            state |= {f"{name}/{place}/{k}": v for k, v in parts}
-    for place, metrics in enumerate(run.tested or ()):
-        state |= {f"tested/{place}/{k}": torch.as_tensor(v) for k, v in metrics.items()}
+            state |= {f"{name}/{index}/{k}": v for k, v in parts}
+    for index, metrics in enumerate(run.tested or ()):
+        state |= {f"tested/{index}/{k}": torch.as_tensor(v) for k, v in metrics.items()}
     if run.status is not None:
         state["status"] = torch.as_tensor(run.status)
     if run.calibration is not None:
@@ -75,7 +75,7 @@ def write(folder: Path, run: Run, more: Mapping[str, Any], tensors: Mapping[str,
         state |= {f"watched/{name}": torch.as_tensor(array) for name, array in arrays.items() if array is not None}
     record = {
         **more, "round": run.rounds, "federation": federation, "options": _plain_options(run.options),
-        "tensors": {name: place for place, name in enumerate(state)},
+        "tensors": {name: index for index, name in enumerate(state)},
         "seed": run.fitted.seed, "seconds": float(run.seconds), "random": bool(run.random),
         "evaluations": run.evaluations, "summaries": [number for number, _ in run.summaries],
         "held_out": [number for number, _ in run.held_out],

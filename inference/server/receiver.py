@@ -135,10 +135,10 @@ class Receiver:
         """Collects messages of clients that exist."""
         if not all(exist):
             at = [row for row, exists in enumerate(exist) if exists]
-            place = send(at, self.device, torch.long)
-            received = {name: {k: v[place] for k, v in message.items()} for name, message in received.items()}
-            clients, valid = [clients[row] for row in at], valid[place]
-            healthy = None if healthy is None else healthy[place]
+            position = send(at, self.device, torch.long)
+            received = {name: {k: v[position] for k, v in message.items()} for name, message in received.items()}
+            clients, valid = [clients[row] for row in at], valid[position]
+            healthy = None if healthy is None else healthy[position]
         singles = Singles.of_clients(clients, valid, received, healthy)
         self.singles = singles if self.singles is None else self.singles + singles
 

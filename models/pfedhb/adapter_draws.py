@@ -116,18 +116,18 @@ class Draws:
         Where weights at t are too uneven, their logarithms are multiplied by a factor below one.
         """
 
-        def weights(place: Tensor) -> tuple[Tensor, Tensor]:
+        def weights(flattening: Tensor) -> tuple[Tensor, Tensor]:
             # From 0 to 1 the factor rises, from 1 to 2 the temperature does.
-            factor, more = place.clamp_max(1), (place - 1).clamp_min(0)
+            factor, more = flattening.clamp_max(1), (flattening - 1).clamp_min(0)
             at = torch.lerp(t, torch.ones_like(t), more)
             return (factor * (at * self.log_likelihood + self.log_ratio)).softmax(0), at
 
         low, high = torch.zeros_like(t), torch.full_like(t, 2.0)
-        place = high
+        flattening = high
         for _ in range(HALVINGS):
-            enough = 1 / weights(place)[0].square().sum(0) >= EFFECTIVE * len(self.z)
-            low, high = torch.where(enough, place, low), torch.where(enough, high, place)
-            place = (low + high) / 2
+            enough = 1 / weights(flattening)[0].square().sum(0) >= EFFECTIVE * len(self.z)
+            low, high = torch.where(enough, flattening, low), torch.where(enough, high, flattening)
+            flattening = (low + high) / 2
         return weights(low)
 
     def weights(self) -> Tensor:

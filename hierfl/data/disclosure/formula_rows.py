@@ -182,7 +182,7 @@ def _held_out(site: FormulaSite, first: NamedSums) -> dict[str, np.ndarray]:
     if not study.test and not study.validation:
         return {}
     out = test_rows(np.full(n, site.client), study.test, study.seed)
-    place = np.concatenate([np.flatnonzero(~out), np.flatnonzero(out)])  # of the federation's pool
+    pool_rows = np.concatenate([np.flatnonzero(~out), np.flatnonzero(out)])  # of the federation's pool
     in_validation = np.zeros(n, dtype=bool)
-    in_validation[place[site.federation([first]).validation[0].numpy()]] = True
+    in_validation[pool_rows[site.federation([first]).validation[0].numpy()]] = True
     return {name: rows for name, rows in (("test", out), ("validation", in_validation)) if rows.any()}

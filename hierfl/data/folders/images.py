@@ -46,7 +46,7 @@ def read_pictures(root: Path, size: Size | None) -> ClientArrays:
         raise UserError(f"{shown(strange[0])} is no picture: {shown(root)}/client/label holds .png and .jpg alone")
     shape: tuple[int, ...] = ()
     x = np.empty(0, np.uint8)
-    for place, picture in enumerate(_all(paths)):
+    for position, picture in enumerate(_all(paths)):
         picture = resized(picture, size)
         if not shape:
             shape = picture.shape
@@ -56,9 +56,9 @@ def read_pictures(root: Path, size: Size | None) -> ClientArrays:
             side = min(shape[:2])
             raise UserError(
                 f"{shown(root)} has pictures of several sizes, {_words(shape)} and {_words(picture.shape)} "
-                f"({paths[place].name}): say --image-size {side} (size=({side}, {side}))"
+                f"({paths[position].name}): say --image-size {side} (size=({side}, {side}))"
             )
-        x[place] = picture
+        x[position] = picture
     _note_empty(root, paths)
     grey = bool((x[..., :1] == x).all())
     labels = np.array([path.parent.name for path in paths])
@@ -80,16 +80,16 @@ def read_as(paths: list[Path], shape: tuple[int, ...], *, resize: bool) -> np.nd
     if shape[0] not in (1, 3):
         raise UserError(f"pictures in files have 1 or 3 channels, and the run's have {shape[0]}: give an .npz with x")
     x = np.empty((len(paths), *shape), np.uint8)
-    for place, picture in enumerate(_all(paths)):
+    for position, picture in enumerate(_all(paths)):
         if not resize and picture.shape[:2] != shape[1:]:
             raise UserError(
-                f"{shown(paths[place])} is {_words(picture.shape)} pixels high and wide, "
+                f"{shown(paths[position])} is {_words(picture.shape)} pixels high and wide, "
                 f"and the run's pictures are {_words(shape[1:])}"
             )
         picture = resized(picture, (shape[1], shape[2]))
         if shape[0] == 1 and bool((picture[..., :1] != picture).any()):
-            raise UserError(f"the run's pictures are grey, and {shown(paths[place])} is in colour")
-        x[place] = np.moveaxis(picture[..., : shape[0]], -1, 0)
+            raise UserError(f"the run's pictures are grey, and {shown(paths[position])} is in colour")
+        x[position] = np.moveaxis(picture[..., : shape[0]], -1, 0)
     return x
 
 

@@ -95,9 +95,9 @@ class SmoothBasis:
     def columns(self, x: np.ndarray) -> np.ndarray:
         """z (n, k - 2) of values (n,)."""
         x = np.asarray(x, dtype=float)
-        place, weight = np.polynomial.legendre.leggauss(_DEGREE)  # exact: a cubic times a line
+        node, weight = np.polynomial.legendre.leggauss(_DEGREE)  # exact: a cubic times a line
         inside = self.smooth.k - _DEGREE
-        middle = (np.arange(inside)[:, None] + 0.5 + 0.5 * place).ravel() / inside  # of the limits' 0 to 1
+        middle = (np.arange(inside)[:, None] + 0.5 + 0.5 * node).ravel() / inside  # of the limits' 0 to 1
         root = np.sqrt(np.tile(weight, inside))[:, None]
         line = np.column_stack([np.ones(len(middle)), middle])
         span = self.upper - self.lower

@@ -38,8 +38,8 @@ def few_images(
     for hand, size in zip(assigned, sizes.tolist(), strict=True):
         order = rng.permutation(hand).tolist()
         parts = []
-        for place, k in enumerate(order):
-            many = size // len(order) + (place < size % len(order))
+        for position, k in enumerate(order):
+            many = size // len(order) + (position < size % len(order))
             if many > len(left[k]):
                 raise UserError(
                     f"{counted(clients, 'client')} with {counted(size, 'example')} are more than {pool.name} has of "

@@ -115,7 +115,7 @@ def refuse_disguise(
         ends: dict[str, list[str]] = {}
         for way, what in result.ways:
             ends.setdefault(remedies.say(**{**way, **missing(rest)}), []).append(what)
-        ways = [f"{said} {' or '.join(whats)}" for said, whats in ends.items()]
+        ways = [f"{option} {' or '.join(whats)}" for option, whats in ends.items()]
         if numbers < NUMERIC_MAJORITY * whole:
             also = f", and also {where(rest)}" if rest else ""
             holds = f"{result.what} as text, {', '.join(map(repr, looks[:3]))}{also}"

@@ -263,9 +263,9 @@ class RequestFiles:
 
     def answered(self) -> int:
         """Answers the requests that wait, as far as that is possible now; how many there were."""
-        place, names = f"the exchange folder of {self.client}", list[str]()
-        if self.troubles.due(place):
-            with self.troubles.tried(place):
+        folder_label, names = f"the exchange folder of {self.client}", list[str]()
+        if self.troubles.due(folder_label):
+            with self.troubles.tried(folder_label):
                 names = _waiting(self.requests, _replied(self.folder, self.client))
         return sum(self._answered(name) for name in names if self.troubles.due(f"request {name}"))
 

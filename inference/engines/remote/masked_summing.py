@@ -97,7 +97,7 @@ class HiddenSums:
         if len(opened) < len(totals):
             of_groups = f" of {len(totals) - len(opened)} groups" if len(totals) > 1 else ""
             log.warning("round %d: the sum%s has not opened, since answers are missing", number, of_groups)
-        if not opened and not self.questions.heard:
+        if not opened and not self.questions.answered:
             raise self.questions.missing(range(clients), f"no site has answered in round {number}")
         status, refused = torch.zeros(clients, dtype=torch.uint8, device=device), 0
         status[list(plan.reporting)] = ClientStatus.REJECTED
