@@ -1,6 +1,6 @@
 """The slow tests in shards: which there are, what they touch, and which of them a run takes.
 
-    python .ci/shards.py measure          runs all slow tests, and writes .ci/slow.json anew
+    python .ci/shards.py measure          runs all slow tests, and writes .ci/slow.json again
     python .ci/shards.py measure FILE     takes the seconds from a file that HIERFL_TEST_SECONDS=FILE has written
     python .ci/shards.py run NAME ...     runs these shards, and records HEAD as the commit at which they passed
     python .ci/shards.py run --oldest N   the N shards that passed the most commits ago
@@ -134,7 +134,7 @@ def read() -> list[Shard]:
 
 
 def write(shards: Iterable[Shard]) -> None:
-    """Records them. Shards that are cut anew keep the commit at which the same tests passed."""
+    """Records them. Shards that are cut again keep the commit at which the same tests passed."""
     before = {frozenset(shard.tests): shard.passed for shard in read()} if RECORD.exists() else {}
     record = {
         shard.name: {

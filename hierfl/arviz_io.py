@@ -158,7 +158,7 @@ def without_rows(data: Any) -> Any:
 
 
 def draws_of(data: Any) -> str | None:
-    """What the draws are of, as :func:`to_inference_data` was told; None of what was written before it was kept."""
+    """What the draws are of, as :func:`to_inference_data` was given; None of what was written before it was kept."""
     density = getattr(data, "log_likelihood", None)
     kind = data.attrs.get("draws_of") if density is None else density.attrs.get("draws_of")
     return None if kind is None else str(kind)

@@ -2,7 +2,7 @@
 
 What client j draws must not depend on the chunk it is computed in, on the order of the clients, on the engine or on the
 device (plate independence). So nothing here has a state: a number is a function (:mod:`hierfl.philox`) of the client's
-key, of the stream (seed, round, phase, site) and of its place there, and a plate's numbers are made together.
+key, of the stream (seed, round, phase, site) and of its position there, and a plate's numbers are made together.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Options:
             1e9.
         patient_rows: rows of one patient that count; the others are left out.
         usual_rows: of a network with dp="site": a public number of rows of a client, by which sampling rates, numbers
-            of steps and step sizes are set in place of n_j; 0 for the mean over clients, in a simulation alone.
+            of steps and step sizes are set instead of n_j; 0 for the mean over clients, in a simulation alone.
         splits: on what it is evaluated; anyone who chooses settings leaves "test" out.
     """
 

@@ -18,7 +18,7 @@ from hierfl.troubles import Troubles
 from .local_socket import answer_couriers, listening
 
 log = logging.getLogger("hierfl")
-#: of a site's place in the exchange folder: one process at a time answers there
+#: of a site's position in the exchange folder: one process at a time answers there
 LOCK = ".answering.lock"
 #: seconds for which a site that is begun again after its study has ended still answers
 FAREWELL = 3.0

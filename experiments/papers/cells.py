@@ -36,7 +36,7 @@ def table_cell(table: Table, entry: EntryKey, seed: int, chosen: Mapping[str, An
         table: whose.
         entry: which cell of it.
         seed: of the run.
-        chosen: settings of all methods that have them, in place of the table's.
+        chosen: settings of all methods that have them, instead of the table's.
 
     Raises:
         UserError: for settings that cannot be.

@@ -48,10 +48,10 @@ def table(
         out: folder of its runs; None for ``runs/table-NAME``.
         data, clients, methods, conditions, seeds: the part that is wanted; None for all.
         budget: hours after which no more cells are begun; None for all cells.
-        settings: of all methods that have them, in place of the table's.
+        settings: of all methods that have them, instead of the table's.
         collect: only collect what has finished.
         progress: whether to say what is going on.
-        run: run options, in place of the table's (data_root, device, rounds, network, split, ...).
+        run: run options, instead of the table's (data_root, device, rounds, network, split, ...).
 
     Returns:
         Rows of the part: data, clients, condition, method, model (PM or GM), ours, ours_sem, seeds, published,

@@ -159,7 +159,7 @@ def markdown(counted_tables: Iterable[dict[str, Any]]) -> str:
 
 
 def plain(counted_tables: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for a program: cells in place of rows."""
+    """The same for a program: cells instead of rows."""
     kept = ("ours", "ours_sem", "seeds", "rounds")
     return [
         {**entry, "far": [

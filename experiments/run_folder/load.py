@@ -63,7 +63,7 @@ def load_run(
             methods that predict given a client's training rows, and for splines of a formula.
         network: the architecture, of a run whose base network is a module that is no chain of torch's own layers.
         method: where the method's file is now, or its class where that is in no file (a notebook).
-        federation: the data that were fitted, in place of ``rows=True``.
+        federation: the data that were fitted, instead of ``rows=True``.
         trust_code: whether to run a method's file that this user has neither named nor run before.
 
     Returns:

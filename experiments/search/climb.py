@@ -52,7 +52,7 @@ def climb(
 
 
 def start_places(method: str, grid: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The start of a search: each setting's place in its list that is nearest to the method's default."""
+    """The start of a search: each setting's position in its list that is nearest to the method's default."""
     defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(load(method).cls.Settings)}
     cells = {}
     for name, values in grid.items():

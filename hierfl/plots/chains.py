@@ -29,7 +29,7 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     Args:
         data: an InferenceData.
         which: the number; by default the one that mixed worst.
-        ax: gives its place to the two.
+        ax: replaced by the two.
     """
     mixing(data)
     ax, (name, coordinates) = axis_for(ax), which or worst_mixed(data)

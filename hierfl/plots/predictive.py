@@ -204,7 +204,7 @@ def residuals(data: Any, ax: Any = None, most: int = MAX_ROWS) -> Any:
 
 
 def quantile_residuals(y: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Normal quantiles of the places of y (n,) among draws (n, D); equal ones are placed at random, always the same."""
+    """Normal quantiles of the positions of y (n,) among draws (n, D); equal ones in a random, fixed order."""
     below, equal = (draws < y[:, None]).sum(1), (draws == y[:, None]).sum(1)
     chance = np.random.default_rng(0).random(len(y))
     return ndtri((below + chance * (equal + 1)) / (draws.shape[1] + 1))

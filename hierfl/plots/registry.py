@@ -32,13 +32,13 @@ class Figure:
         name: of its file, without ``.png``; of a group what the names begin with, before a hyphen.
         draw: the drawing function; takes ``ax`` by name.
         section: the heading under which the page shows it, one of :data:`SECTIONS`.
-        position: its place there; figures whose names have the same first word are together, by name.
+        position: its position there; figures whose names have the same first word are together, by name.
         caption: the text below; empty where its title says it all.
         page: of a run, or of a comparison.
         source: what it is drawn from: a run's tables (:class:`hierfl.plots.run.RunTables`), or its InferenceData
             (:class:`hierfl.plots.posterior.Posterior`); None where a command draws it by itself.
         needs: of the source; gives a :data:`Drawing` for each figure that it allows, none where it allows none.
-        order: its place among the figures of its source, as they are drawn and shown in the overview.
+        order: its position among the figures of its source, as they are drawn and shown in the overview.
     """
 
     name: str

@@ -95,7 +95,7 @@ class Minibatches:
 
     Args:
         chunk: the rows.
-        plan: their places.
+        plan: their positions.
         frozen: gets what is shown.
     """
 

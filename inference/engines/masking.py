@@ -62,7 +62,7 @@ def _check_groups(options: Options, clients: int) -> None:
 
 
 def client_groups(ids: Sequence[str], options: Options) -> list[set[int]]:
-    """Places of the clients whose messages are added up together: all of them without ``mask_groups``.
+    """Positions of the clients whose messages are added up together: all of them without ``mask_groups``.
 
     Args:
         ids: all clients' names.

@@ -57,7 +57,7 @@ class IterateSamples:
         return self.descent.trains
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """Descends, and puts what the samples say in the value's place."""
+        """Descends, and replaces the value by what the samples say."""
         chunk = chunk.own([self.name])
         rows, shape = len(chunk.clients), chunk.values[self.name].shape[2:]
         slots = self.descent.epochs - self.burn + 1  # the first for what is burnt

@@ -114,7 +114,7 @@ class FixedPoint:
 
         Args:
             sums: (limbs, *shape), int64: sums of what :meth:`encode` gave.
-            sites: as it was told.
+            sites: as it was given.
 
         Returns:
             (*shape), of the dtype; booleans as int64.

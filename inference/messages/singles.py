@@ -19,7 +19,7 @@ class Singles:
     """Messages of a round, a row for each client, or for each group of clients of which only the sum is known.
 
     Attributes:
-        members: whose messages each of the R rows is the sum of, by place.
+        members: whose messages each of the R rows is the sum of, by position.
         counts: how many messages are in each row, (R,), int64; 0 of a row that does not count, whose numbers are zero.
         has_message: (R,), False where nothing has come at all.
         messages: {group of shared values: {key: (R, *shape)}}, as they were received.

@@ -143,7 +143,7 @@ class Receiver:
         self.singles = singles if self.singles is None else self.singles + singles
 
     def _total(self, field: Field, value: Tensor, valid: Tensor, index: Sequence[int]) -> Tensor:
-        """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their places.
+        """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their positions.
 
         Those of clients that do not exist, which are not valid, have any place.
         """

@@ -54,6 +54,6 @@ class Fresh(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """New numbers in place of filled ones; all else as it is."""
+        """New numbers instead of filled ones; all else as it is."""
         made = REPLACEMENTS.get(func)
         return (made or func)(*args, **(kwargs or {}))

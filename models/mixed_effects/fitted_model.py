@@ -112,7 +112,7 @@ class FittedMixedModel(AfterFit):
             The index of ``df``; for level "client" a column client; mean (of the response); with intervals lower and
             upper (of that mean), response_lower and response_upper (of a response); of an ordinal response
             ``p(LEVEL)``, the probability of each level as the table calls it. Where its levels are numbers the mean is
-            theirs; where they are text it is that of their places, from 1. Of ``p(successes, trials)`` the mean is of
+            theirs; where they are text it is that of positions, from 1. Of ``p(successes, trials)`` the mean is of
             as many trials as the table says, and of one trial where it has no such column. For levels
             "population" and "new" the mean is at the estimates, over the population for a new client; of a posterior it
             is over draws. A fit without draws has a client's mean over its posterior given the estimates.

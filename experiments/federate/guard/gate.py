@@ -222,7 +222,7 @@ class Gate:
         return self.site.data
 
     def _check_totals(self, tensors: State) -> None:
-        """Sums over all sites: those that were told first, and such that no rule of the policy fails with them.
+        """Sums over all sites: those that were sent first, and such that no rule of the policy fails with them.
 
         Raises:
             Refused: for others.

@@ -105,7 +105,7 @@ class Heads:
     def append(self, entries: Mapping[str, Any], *, accept: bool = False) -> None:
         """Adds a line to the audit file, with the ledger's heads; both files are on the disk when this returns.
 
-        After a loss that nobody has accepted, the line has no heads, and the earlier ones stay: a withdrawal, which is
+        After a loss that no one has accepted, the line has no heads, and the earlier ones stay: a withdrawal, which is
         always possible, does not hide the loss.
 
         Args:

@@ -85,7 +85,7 @@ def alone(folder: Path, study: str, client: str, ledger: Ledger) -> Iterator[Non
 
 
 def digests_of(folder: Path, keep: tuple[str, ...] = (".lock",)) -> dict[str, str]:
-    """Digests of a folder's files, 64 hexadecimal digits, by their places in it.
+    """Digests of a folder's files, 64 hexadecimal digits, by their positions in it.
 
     Args:
         folder: of a study.

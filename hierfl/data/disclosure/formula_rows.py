@@ -163,7 +163,7 @@ def _interactions(
 def _crossed(
     reader: StudyReader, design: dict[str, np.ndarray], rows: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Columns of each group of a factor that crosses the sites, in place of those of all: sums of them leave."""
+    """Columns of each group of a factor that crosses the sites, instead of those of all: sums of them leave."""
     levels = reader.formula.levels
     if not levels.crossed:
         return {}

@@ -97,7 +97,7 @@ def _all(paths: list[Path]) -> Iterator[np.ndarray]:
     """Pictures one after the other, turned as their cameras say.
 
     Raises:
-        UserError: in the end, for all files that cannot be read; whoever mends them reads one line, not one for each.
+        UserError: in the end, for all files that cannot be read; the message is one line, not one for each.
     """
     damaged: list[Path] = []
     why: UserError | None = None

@@ -21,9 +21,9 @@ class Arguments:
     """What a function takes.
 
     Attributes:
-        places: arguments by place, {name: kind}; they may be named, too, where ``named``.
+        places: arguments by position, {name: kind}; they may be named, too, where ``named``.
         others: arguments that have to be named.
-        least: how many by place there must be.
+        least: how many by position there must be.
         named: whether arguments may be named.
     """
 

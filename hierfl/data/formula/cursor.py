@@ -22,7 +22,7 @@ class Cursor:
         self.position = self.depth = self.operators = self.arithmetic = 0
         self.columns: set[str] = set()  # columns of the side that is read
         self.random: list[RandomTerm] = []
-        self.cut: set[int] = set()  # places of tokens that formulae does not get
+        self.cut: set[int] = set()  # positions of tokens that formulae does not get
         self.selections: list[str] = []  # conditions on rows, as formulae reads them
         self.smooths: list[Smooth] = []
         self.orders: dict[str, tuple[Level, ...]] = {}  # of categories whose levels are listed

@@ -45,7 +45,7 @@ class Columns(NamedTuple):
             group; None of a curve.
         dispersion, zero_inflation: of the formulas of own numbers, in the design's units, (S, n, m).
         series: which series of its client a row is of, from 1, where residuals correlate within series.
-        time: its place there.
+        time: its position there.
     """
 
     x: Tensor

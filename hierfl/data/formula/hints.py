@@ -56,7 +56,7 @@ _SUMS = re.compile(
 
 
 def hint(text: str, columns: Collection[str], reads: Callable[[str], bool]) -> tuple[str, str]:
-    """What to write in place of a formula that cannot be read, and a note; empty where there is none.
+    """What to write instead of a formula that cannot be read, and a note; empty where there is none.
 
     Args:
         text: of the formula.

@@ -30,7 +30,7 @@ class IndependentColumns:
 
     Attributes:
         names: of all columns, p.
-        kept: places of the independent ones, ascending.
+        kept: positions of the independent ones, ascending.
         centre, scale: of all columns, (p,).
         combination: a row for each dropped column, (p - len(kept), len(kept)).
         correlation: of the kept columns, (len(kept), len(kept)): of centred ones where there is an intercept, with

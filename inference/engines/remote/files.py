@@ -274,7 +274,7 @@ class RequestFiles:
             if name not in self._unwritten:
                 request = self.requests.read(f"{name}{REQUEST}", LARGEST)
                 if not request or _problem(name, request):
-                    return False  # it has vanished, or another has taken its place
+                    return False  # it has vanished, or another has replaced it
                 self._unwritten = {name: self.answer(request)}
             self.replies.write(f"{name}{REPLY}", self._unwritten[name])
             del self._unwritten[name]

@@ -33,7 +33,7 @@ class HiddenSums:
     """Everyone on the roster answers every question: who has nothing to add sends zeros.
 
     The header says who adds (``adding``) and who trains (``training``), by name, where that is not everyone: all sites
-    must be told the same.
+    must be sent the same.
 
     Args:
         masks: opens sums.
@@ -117,7 +117,7 @@ class HiddenSums:
 
     @property
     def members(self) -> list[list[int]]:
-        """Places of each group's clients, as the masks have them."""
+        """Positions of each group's clients, as the masks have them."""
         return [sorted(map(self.ids.index, group)) for group in self.masks.groups]
 
     def _sums(self, total: Total, expected: Expected) -> Sums:

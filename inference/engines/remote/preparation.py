@@ -77,7 +77,7 @@ def prepare(
         data: what they are asked for.
         folder: the server's.
         masks: opens sums of masked answers; None where each answer is read.
-        rows: what sites may declare, which is told what they have; None where nothing is known of it.
+        rows: what sites may declare, which is given what they have; None where nothing is known of it.
 
     Raises:
         UserError: where a site is missing: columns made without it would be others.

@@ -31,7 +31,7 @@ class RowBounds:
         declared: from a step's number and a site's sums to the rows that they are of; None where they do not say it.
         least, most: rows of a site; 0 for no such bound.
         columns: which columns a step has moments of; see :func:`~hierfl.inference.server.robust.moments.lines`.
-        found: {site's place: rows}, as far as they were declared.
+        found: {site's position: rows}, as far as they were declared.
         unlike: a line for each site whose moments stand out.
     """
 

@@ -56,7 +56,7 @@ class StandsOut:
     """A client that stands out.
 
     Attributes:
-        client: its place.
+        client: its position.
         round: in which it did most, from 1.
         what: place in :data:`WORDS`.
         distance: in spreads; not a number where there is none.

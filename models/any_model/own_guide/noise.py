@@ -27,7 +27,7 @@ class FromNoise(TorchFunctionMode):
 
     Args:
         noise: standard normals by stream, (n,) each; None where they are only counted, and all are 0.
-        modules: tensors in place of parameters, by the parameters' ids.
+        modules: tensors instead of parameters, by the parameters' ids.
         outside: value of every standard normal outside of sites, where only first values of parameters are random; None
             draws them.
     """
@@ -58,7 +58,7 @@ class FromNoise(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Numbers of the vector in place of random ones."""
+        """Numbers of the vector instead of random ones."""
         kwargs = dict(kwargs or {})
         if func in REFUSED:
             raise UserError(

@@ -193,7 +193,7 @@ class Blocks:
         return clients.latents(x, v).detach()
 
     def _places(self, truth: Tensor, draws: Tensor, number: int) -> list[int]:
-        """Ranks of numbers (m,) among draws (L, m); where some are equal, any of their places is as good."""
+        """Ranks of numbers (m,) among draws (L, m); where some are equal, any of their positions is as good."""
         below, same = (draws < truth).sum(0), (draws == truth).sum(0)
         u = torch.rand(len(truth), generator=generator(self.seed, "ties", number))
         return (below + (u * (same + 1)).floor().long().clamp(max=same)).tolist()

@@ -32,7 +32,7 @@ class Placing:
         values.update(self.search.likelihood.questions(self.search.memory, values["at"], values["points"]))
 
     def tell(self, phase: SearchPhase, sums: State) -> bool:
-        """Tells a phase the sums, unless its point has to be asked about again: whether it was told."""
+        """Tells a phase the sums, unless its point has to be asked about again: whether it was sent."""
         again = phase.request is EXPANSION and self.search.likelihood.moved(
             self.search.values, sums, self.search.memory
         )

@@ -6,7 +6,7 @@ The entry ``masks`` of a masked question's header:
   them;
 - ``mode``: "whole" or "shares"; with shares ``slot``, of the keys, and ``members``, the names whose masks cancel;
 - ``group``: number of the client's group, where the sum is one of a group;
-- ``basis`` and ``past``: what sites were told before; see :mod:`.past`;
+- ``basis`` and ``past``: what sites were sent before; see :mod:`.past`;
 - ``own``: what the header says to each client alone: {name: entries}, or {"": entries} where all are equal. That is
   ``counted`` alone: who adds, who trains and what is asked is said to all alike.
 

@@ -49,7 +49,7 @@ class MaskedSums:
         quorum: the fewest survivors, and the fewest that are to report, of which a sum is opened.
         groups: into how many groups the roster is divided; 0 for none.
         slots: how many questions keys and shares are dealt for at once.
-        greet: tells clients what all have agreed on, and returns those that have heard; None where no one needs it.
+        greet: tells clients what all have agreed on, and returns those that have answered; None where no one needs it.
 
     Attributes:
         basis: digest of the sums over all sites with which these begin; empty where there are none.
