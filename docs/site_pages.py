@@ -66,7 +66,7 @@ def write_api_pages() -> None:
 
 
 def linked(text: str) -> str:
-    """The reference with a link and a line for each module in the place of its entry."""
+    """The reference with a link and a line for each module instead of its entry."""
 
     def lines(block: re.Match[str]) -> str:
         rows = [

@@ -59,7 +59,7 @@ def check(value: Any, kind: Kind, path: Path, name: str = "") -> None:
         name: where in it the value is.
 
     Raises:
-        UserError: naming the first place that is damaged.
+        UserError: naming the first position that is damaged.
     """
     if not _is(value, kind):
         what = "is missing" if value is _MISSING else f"is {_truncated(value)}"

@@ -53,7 +53,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Rule:
-    """What is special of some cells; an empty tuple stands for all."""
+    """What is special of some cells; an empty tuple represents all."""
 
     data: tuple[str, ...] = ()
     clients: tuple[int, ...] = ()

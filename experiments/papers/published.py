@@ -37,5 +37,5 @@ def published_numbers(paper: str, number: str) -> dict[tuple[EntryKey, str], Pub
 
 
 def numbers_of(table: Table) -> dict[tuple[EntryKey, str], Published]:
-    """Those that stand beside a table's own; none beside a user's."""
+    """Those that are beside a table's own; none beside a user's."""
     return published_numbers(table.paper, table.number) if table.paper else {}

@@ -92,7 +92,7 @@ def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = Fal
 
 
 def in_json(message: str) -> str:
-    """A message that names options of a command, with the fields of a request in their place."""
+    """A message that names options of a command, with the fields of a request instead."""
     for option, field in IN_JSON:
         message = re.sub(option, field, message)
     return message

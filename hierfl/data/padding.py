@@ -40,7 +40,7 @@ def padded_places(
     """Stretches of places as one tensor (S, n), and its mask (None where nothing is padded); n is at least 1.
 
     Args:
-        firsts: where each row's begins; it is padded with this place.
+        firsts: where each row's begins; it is padded with this position.
         sizes: how many places each row has.
         device: of what is returned.
     """

@@ -74,7 +74,7 @@ def legend_below(ax: Any, *others: Any, letters: int = LEGEND_LETTERS) -> None:
 
     Args:
         ax: whose lines and points have labels.
-        others: axes in the same place (of another scale), or single handles.
+        others: axes at the same position, of another scale, or single handles.
         letters: that fit below it.
     """
     from matplotlib.transforms import ScaledTranslation

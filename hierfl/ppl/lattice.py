@@ -1,4 +1,4 @@
-"""A few points that stand for a standard normal."""
+"""A few points that represent a standard normal."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     shifted    the label counts of another client's test rows: a client whose shares have changed
 
 The rows come from the client's own test rows where every client has every class among them, elsewhere from all clients'
-together, which then stand for what the client would see. No row is taken twice where there are enough.
+together, a sample of what the client would see. No row is taken twice where there are enough.
 """
 
 from __future__ import annotations

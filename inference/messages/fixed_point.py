@@ -57,7 +57,7 @@ class FixedPoint:
         return self._boundless(sites) / (4.0 * sites)
 
     def _boundless(self, sites: int) -> float:
-        """What stands for a number that is as good as infinite: more than twice what all sites together may add."""
+        """The substitute for a number that is as good as infinite: more than twice what all sites together may add."""
         top = 61 - max(sites - 1, 1).bit_length()  # J such numbers stay below 2^61 in the highest limb
         return 2.0 ** (top + DIGIT * (self.limbs - 1) - self.fraction)
 

@@ -90,7 +90,7 @@ def applicable(
     Args:
         method: whose.
         given: the settings.
-        rest: settings that stand beside them, and before them where both name one.
+        rest: settings that are beside them, and before them where both name one.
 
     Raises:
         UserError: as :func:`make_settings`.

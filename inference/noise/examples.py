@@ -36,7 +36,7 @@ class ExampleRows(Mapping[str, Tensor]):
         values: {name: (*shape) or (S, 1, *shape)}.
         rows: names of those of the second kind.
         owner: the client's row of each example, (R,).
-        leaves: in the place of values, {name: (R, 1, *shape)}.
+        leaves: instead of values, {name: (R, 1, *shape)}.
     """
 
     def __init__(self, values: Mapping[str, Tensor], rows: frozenset[str], owner: Tensor, leaves: State) -> None:

@@ -145,7 +145,7 @@ class Receiver:
     def _total(self, field: Field, value: Tensor, valid: Tensor, index: Sequence[int]) -> Tensor:
         """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their positions.
 
-        Those of clients that do not exist, which are not valid, have any place.
+        Those of clients that do not exist, which are not valid, have any position.
         """
         kept = valid_rows(value, valid)
         if self.fixed:

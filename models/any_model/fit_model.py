@@ -73,7 +73,7 @@ def fit_model(
             all of them. Or a Pyro guide of one's own, a function of a batch: of its parameters those with a dimension
             of clients are clients' own.
         client_guide: of a client's latents given the globals: "auto", Gaussian by Newton steps; "normal",
-            "multivariate", "low-rank" or "iaf", by stochastic gradients; Pyro's AutoGuide classes stand for these.
+            "multivariate", "low-rank" or "iaf", by stochastic gradients; Pyro's AutoGuide classes represent these.
         rounds: of the fit, at most: it ends where it is done. None for 200, and for 2,000 with a guide of one's own.
         seed: of the draws.
         spellings: of a table, as for :meth:`~hierfl.data.federation.Federation.from_columns`.

@@ -37,7 +37,7 @@ SHORTEST, DAMPED = 1 / 64, 1 / 8
 UNSURE_STEP = 0.5
 #: so many rounds in which the bound has not risen are the end of the climb
 PATIENCE = 12
-#: stands for the bound before the first one has been computed
+#: the value of the bound before the first one has been computed
 NO_BOUND = -1e300
 
 

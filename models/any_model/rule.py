@@ -180,7 +180,7 @@ class NaturalGradient:
         return Phase.DONE
 
     def _prior(self, values: State, seed: int, *, fine: bool) -> Any:
-        """Derivatives of log p(x), expected under the guide: :class:`.moments.Moments`, or what stands for them."""
+        """Derivatives of log p(x), expected under the guide: :class:`.moments.Moments`, or a substitute."""
         method, mean = self.method, values[MEAN]
         noise = self._lattice(mean, seed, method.draws_of_round(fine=fine), fine=fine)
         moved = method.family.moved(noise, values[PRECISION])

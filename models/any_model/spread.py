@@ -4,7 +4,7 @@
     log q(z) = -e^2 / 2 - log(2 pi) / 2 - t e^2 / 2 - log(1 + t e^2) - log s                                         (2)
 
 (1) is Tukey's h distribution: a normal whose tails fall like the power 1 / t, of which draws and density are explicit.
-A lattice is shifted by a number of the client's own (Cranley and Patterson, 1976), and stands beside its mirror image:
+A lattice is shifted by a number of the client's own (Cranley and Patterson, 1976), and is beside its mirror image:
 each draw has exactly the density (2), so that means over the draws are unbiased, and with an even spread their variance
 is far below that of independent draws.
 """
@@ -33,7 +33,7 @@ class Spread:
     Attributes:
         draws: I, a multiple of the sets, and of twice the sets where they are mirrored.
         sets: which of them are independent of each other.
-        mirrored: whether each draw stands beside its mirror image.
+        mirrored: whether each draw is beside its mirror image.
     """
 
     draws: int

@@ -112,7 +112,7 @@ class FOLA(GlobalPosterior):
         s = self.settings
         if not s.bn_refresh_epochs:
             return super().schedule()
-        # Copies of w, which a step of length 0 leaves where they are: the server's own w stands for draws.
+        # Copies of w, which a step of length 0 leaves where they are: the server's own w is used for draws.
         refresh = SVI(["w.mean", *sorted(self.kept)], s.bn_refresh_epochs, sgd(0.0), s.batch)
         return Schedule(final_steps=[refresh], new_client_steps=[refresh])
 

@@ -96,7 +96,7 @@ class HeadSpreads:
         return left
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
-        """A step. Sums of the clients that have reported stand for those of all."""
+        """A step. Sums of the clients that have reported are used for those of all."""
         if not self.turns(context.round, context.shared):
             return dict(old)
         kept, log_rho = context.rule_state, old[f"{self.name}.log_rho"].double()

@@ -21,7 +21,7 @@ from ..pfedeb.head_nodes import LOG_WEIGHT_FLOOR, design
 from .heads import MAX_GAIN_NATS
 from .turns import Turns
 
-#: the shared values of the nodes, and of the spread that they stand for
+#: the shared values of the nodes, and of the spread that they represent
 NODES, POPULATION = "at_nodes", "heads"
 #: where node 0 begins, whatever sigma_0
 BEGIN = 0.3

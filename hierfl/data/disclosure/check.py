@@ -29,7 +29,7 @@ KEPT = "_own_rows"
 def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ()) -> list[Rule]:
     """Whether what a study asks of a site's rows would show single ones.
 
-    Columns that are centred or scaled depend on sums over all sites. Before these are known the site's own stand for
+    Columns that are centred or scaled depend on sums over all sites. Before these are known the site's own represent
     them; the rules are tried again once they are.
 
     Args:

@@ -26,7 +26,7 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
 
     Args:
         site: its rows, checked against the dictionary.
-        totals: sums over all sites; before these are known, the site's own stand for them.
+        totals: sums over all sites; before these are known, the site's own represent them.
 
     Raises:
         UserError: where no design can be made of these rows.

@@ -14,7 +14,7 @@ _LITERALS = ("True", "False", "None")
 
 
 class Cursor:
-    """The tokens of a formula, the place in them, and what was counted and found on the way."""
+    """The tokens of a formula, the position in them, and what was counted and found on the way."""
 
     def __init__(self, text: str) -> None:
         self.text = text

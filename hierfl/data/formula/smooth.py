@@ -125,7 +125,7 @@ def smooth_bases(
         smooths: the terms.
         fixed: names of the fixed columns: the straight lines are among them.
         numbers: of columns that are numbers, mean and standard deviation of all rows (dividing by n).
-        ordered: whether thresholds stand for the intercept.
+        ordered: whether thresholds represent the intercept.
 
     Raises:
         UserError: for fixed columns without a straight line or an intercept.

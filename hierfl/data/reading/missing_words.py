@@ -15,7 +15,7 @@ AMBIGUOUS_WORDS = frozenset(("NA", "None", "NULL", "null"))
 SIGNS = frozenset((".", "..", "-", "--", "---", "*", "?", "??", "missing", "n.a.", "n.a", "na", "not available"))
 #: numbers that are written for missing values
 SENTINELS = tuple(sign * code for code in (9.0, 99.0, 999.0, 9999.0, 99999.0) for sign in (-1, 1))
-#: a code of one digit stands beside so many other values at most: counts may be 9
+#: a code of one digit is beside so many other values at most: counts may be 9
 MOST_FEW = 3
 
 

@@ -213,7 +213,7 @@ class GaussianHead:
         return posterior
 
     def _moved(self, target: Target, posterior: Posterior, begun: Tensor | None) -> tuple[Expansion, Curvature, Scaled]:
-        """The expansion where the mean stands after Newton's steps, and the curvature there.
+        """The expansion where the mean is after Newton's steps, and the curvature there.
 
         Directions are exact. A form that is not is a preconditioner alone, for which the last turn's curvature will do.
         """

@@ -110,7 +110,7 @@ class Sketched:
 
 
 def along(diagonal: Tensor, sketch: Tensor, w: Tensor, mean: Tensor) -> Tensor:
-    """What stands for A m in sums of differences: linear in A, and A m itself where r is p.
+    """What represents A m in sums of differences: linear in A, and A m itself where r is p.
 
         Y W^T m + a * (m - W W^T m)
 

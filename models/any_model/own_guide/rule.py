@@ -103,7 +103,7 @@ class StochasticAscent:
     # -- climb --------------------------------------------------------------------------------------------------------
 
     def _climbed(self, values: State, total: State, context: AggregationContext, stage: Phase) -> State:
-        """One step; every part of a sum stands for those that are missing."""
+        """One step; every part of a sum is scaled up for those that are missing."""
         method, memory = self.method, context.rule_state
         params = values[PARAMS].detach().requires_grad_()
         noise = shared_noise(method, method.fit_draws, context.seed, context.round, "message")

@@ -6,7 +6,7 @@ import re
 
 from hierfl.errors import UserError
 
-#: what stands for all that was on a side
+#: the sign for all that was on a side
 SAME_SIDE = "."
 _HAS_SAME = re.compile(r"(?<![\w.)`])\.(?![\w.])")
 _QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")

@@ -35,7 +35,7 @@ def check_same_data(first: Run, other: Run) -> None:
 
 
 def check_same_columns(this: Run, other: Run) -> None:
-    """Refuses two fits in which one name stands for different columns: then equal names do not make models nested.
+    """Refuses two fits in which one name represents different columns: then equal names do not make models nested.
 
     Args:
         one, other: fits of the same data.

@@ -33,7 +33,7 @@ MAX_POINTS_PER_BOUND, HEIGHT_TOLERANCE, STEP_TOLERANCE = 40, 1e-5, 1e-3
 TOO_LOW = 3.0
 #: a standard deviation below this share of the one that the search began at is zero
 ZERO_SD_SHARE = 1e-3
-#: what stands for a bound that was not found, and for one without end: shared values are numbers
+#: the value of a bound that was not found, and for one without end: shared values are numbers
 UNKNOWN, INFINITE = -1e300, 1e300
 #: how much lower, in log sd, a search may begin whose first point is too low
 DEEP = 8.0

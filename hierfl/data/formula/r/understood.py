@@ -82,7 +82,7 @@ def _is_call(tokens: Sequence[Token], position: int, *names: str) -> bool:
 
 
 def _categories(tokens: list[Token]) -> list[Token]:
-    """``factor(g, c(...))`` has levels at its second place."""
+    """``factor(g, c(...))`` has levels at its second position."""
     rewritten = list[Token]()
     for k, token in enumerate(tokens):
         if k < len(tokens) - 1 and _is_call(tokens, k, *CATEGORIES):
