@@ -29,7 +29,7 @@ Calibrate = Literal["none", "temperature"]
 Home = Literal["device", "host"]
 #: what clients do after the last round
 Final = Literal["method", "chains"]
-#: where noise is added that hides a person: nowhere, inside each client (it hides one row), or to the sum over clients
+#: where noise hides a person: nowhere, inside each client where it hides a row, or to the sum over clients
 #: It hides a whole client.
 Dp = Literal["none", "site", "client"]
 

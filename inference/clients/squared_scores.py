@@ -22,9 +22,9 @@ from hierfl.ppl.restrict import Restrict
 from ..state import State
 from .chunk import ClientChunk
 
-#: labels at which scores are taken: those of the data (the empirical Fisher), or the model's own, all of them
+#: labels at which scores are taken: those of the data, as in the empirical Fisher, or the model's own, all of them
 Labels = Literal["data", "model"]
-#: gradients (examples x weights) that are held at a time
+#: numbers of gradients, examples times weights, that are held at a time
 MAX_NUMBERS_AT_ONCE = 4_000_000
 #: examples whose layers' inputs and outputs are held at a time
 EXAMPLES_PER_PASS = 256

@@ -31,7 +31,7 @@ WORDS = (
 )  # fmt: skip
 DIRECTION = 1
 ESTIMATE, INFORMATION, AGAIN, REJECTED, SPREAD, EFFECTS, MOVES = range(3, 10)
-#: no spread counts as less: logarithms of sizes and influences, and the angle (Fisher's z)
+#: no spread counts as less: logarithms of sizes and influences, and Fisher's z of the angle
 LEAST_SPREAD = (0.3, 0.15, 0.3)
 #: standardised measures are no less: small messages and influences are no lies
 LEAST_MEASURE = -3.0

@@ -38,7 +38,7 @@ UNKNOWN, INFINITE = -1e300, 1e300
 #: how much lower, in log sd, a search may begin whose first point is too low
 DEEP = 8.0
 #: a correlation so near to one is one
-ONE = 1e-6
+CORRELATION_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _value(method: MixedModel, effect: int, at: Tensor) -> float:
 def _end(method: MixedModel, effect: int, value: float) -> float | None:
     """The bound at which an effect is, perhaps an infinite one; None for others."""
     name, family = profiled(method)[effect], method.response_family
-    if name.startswith("corr(") and abs(value) > 1 - ONE:
+    if name.startswith("corr(") and abs(value) > 1 - CORRELATION_TOLERANCE:
         return float(np.copysign(1.0, value))
     if name.startswith(("sd(", "corr(")) or not family.at_bound(name, value):
         return None
