@@ -22,9 +22,9 @@ def dirichlet(
 ) -> Parts:
     """Each class over the clients by Dir(beta), training and test files merged, 80/20 inside each client (pFedVMP).
 
-    Capped as in the public code that is cited for this split (Lin et al., NeurIPS 2020, and those after them): classes
-    are dealt one after the other, a client that has N / J examples gets none of the later ones, the proportions of the
-    others are scaled to one, and all is drawn again until every client has at least ten examples.
+    Capped as in the public code that is cited for this split (Lin et al., NeurIPS 2020, and those after them). Classes
+    are dealt in turn. A client that has N / J examples gets none of the later classes, and the proportions of the
+    others are scaled to one. All is drawn again until every client has at least ten examples.
     """
     y = np.concatenate([pool.y_train, pool.y_test])
     if not capped:
