@@ -50,7 +50,7 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
     Returns:
         A row for each coefficient, standard deviation, correlation and number of the family: effect, estimate,
         standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and standard_error are
-        its mean and standard deviation. The second table has numbers of the fit:
+        its mean and standard deviation. And by name, numbers of the fit:
 
         - log_likelihood: of REML its criterion; aic, bic, parameters;
         - groups, rows; inner_groups, inner_2_groups, ...: groups inside clients; outer_groups: groups of clients;
