@@ -1,6 +1,6 @@
 """The slow tests in shards: which there are, what they touch, and which of them a run takes.
 
-    python .ci/shards.py measure          runs all slow tests, and writes .ci/slow.json anew
+    python .ci/shards.py measure          runs all slow tests, and writes .ci/slow.json again
     python .ci/shards.py measure FILE     takes the seconds from a file that HIERFL_TEST_SECONDS=FILE has written
     python .ci/shards.py run NAME ...     runs these shards, and records HEAD as the commit at which they passed
     python .ci/shards.py run --oldest N   the N shards that passed the most commits ago
@@ -72,7 +72,7 @@ def package_of(path: str) -> str:
 @cache
 def imported(path: Path) -> frozenset[str]:
     """Packages of the house that a test file imports, itself or by what it shares with others."""
-    found: set[str] = set()
+    known: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -80,13 +80,13 @@ def imported(path: Path) -> frozenset[str]:
         for name in names:
             parts = name.split(".")
             if parts[0] == "support" and (shared := ROOT / "tests" / "support" / f"{parts[1]}.py").is_file():
-                found |= imported(shared)
+                known |= imported(shared)
             elif parts[0] == "hierfl":
-                found |= {place(parts[1:])}
-    return frozenset(found - {""})
+                known |= {folder_of(parts[1:])}
+    return frozenset(known - {""})
 
 
-def place(parts: list[str]) -> str:
+def folder_of(parts: list[str]) -> str:
     """The package in which a name of ``hierfl`` is: its folder in the checkout."""
     folder = Path(parts[0]) if parts and parts[0] in FLOORS[1:] else Path("hierfl")
     for part in parts if folder == Path("hierfl") else parts[1:]:
@@ -98,11 +98,11 @@ def place(parts: list[str]) -> str:
 
 def touched_by(files: Iterable[str]) -> tuple[str, ...]:
     """Packages that test files are the tests of, or import."""
-    found: set[str] = set()
+    known: set[str] = set()
     for name in files:
         own = str(Path(name).relative_to("tests").parent)
-        found |= imported(ROOT / name) | ({own} if (ROOT / own).is_dir() and own != "." else set())
-    return tuple(sorted(found))
+        known |= imported(ROOT / name) | ({own} if (ROOT / own).is_dir() and own != "." else set())
+    return tuple(sorted(known))
 
 
 def cut(seconds: Mapping[str, float], estimated: Iterable[str] = ()) -> list[Shard]:
@@ -128,13 +128,13 @@ def read() -> list[Shard]:
     """The shards as they are recorded."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
     return [
-        Shard(name, one["tests"], tuple(one["touches"]), tuple(one.get("estimated", ())), one.get("passed", ""))
-        for name, one in record.items()
+        Shard(name, entry["tests"], tuple(entry["touches"]), tuple(entry.get("estimated", ())), entry.get("passed", ""))
+        for name, entry in record.items()
     ]
 
 
 def write(shards: Iterable[Shard]) -> None:
-    """Records them. Shards that are cut anew keep the commit at which the same tests passed."""
+    """Records them. Shards that are cut again keep the commit at which the same tests passed."""
     before = {frozenset(shard.tests): shard.passed for shard in read()} if RECORD.exists() else {}
     record = {
         shard.name: {
@@ -156,8 +156,8 @@ def git(*arguments: str) -> str:
 @cache
 def is_commit(name: str) -> bool:
     """Whether the history at hand has such a commit."""
-    found = subprocess.run(["git", "cat-file", "-e", f"{name}^{{commit}}"], cwd=ROOT, capture_output=True)
-    return bool(name) and not found.returncode
+    known = subprocess.run(["git", "cat-file", "-e", f"{name}^{{commit}}"], cwd=ROOT, capture_output=True)
+    return bool(name) and not known.returncode
 
 
 @cache
@@ -196,7 +196,7 @@ def choose(
     for shard in sorted((shard for shard in shards if any(near(shard))), key=rank)[:TOUCHED]:
         both = [name for names in near(shard) for name in names]
         chosen.append((shard, f"touches {', '.join(both[:4])}{' and more' if len(both) > 4 else ''}"))
-    left = sorted((shard for shard in shards if shard not in [one for one, _ in chosen]), key=turn)
+    left = sorted((shard for shard in shards if shard not in [taken for taken, _ in chosen]), key=turn)
     return [*chosen, *((shard, f"the turn of commit {head[:8]}") for shard in left[:1])]
 
 

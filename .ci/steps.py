@@ -43,10 +43,10 @@ def roomy() -> str:
     An installation of several GB has failed on a disk that was nearly full beside one that was empty.
     """
     places = [tempfile.gettempdir(), "/var/tmp", str(ROOT.parent), str(Path.home()), "/dev/shm"]
-    writable = [place for place in places if os.access(place, os.W_OK | os.X_OK)]
-    free = {place: shutil.disk_usage(place).free / 2**30 for place in writable}
+    writable = [folder for folder in places if os.access(folder, os.W_OK | os.X_OK)]
+    free = {folder: shutil.disk_usage(folder).free / 2**30 for folder in writable}
     usual = places[0]
-    best = usual if free.get(usual, 0.0) >= ROOM else max(free, key=lambda place: free[place])
+    best = usual if free.get(usual, 0.0) >= ROOM else max(free, key=lambda folder: free[folder])
     print(f"room: {free[best]:.1f} GiB in {best}; {free.get(usual, 0.0):.1f} in {usual}")
     return best
 
@@ -62,7 +62,7 @@ def step(name: str, command: str, venv: Path, cwd: Path = ROOT, log: Path | None
     Raises:
         Failed: if it does not end well.
     """
-    start, said = time.monotonic(), deque[str](maxlen=200)
+    start, lines = time.monotonic(), deque[str](maxlen=200)
     if log is None:
         print(f"== {name}", flush=True)
     with subprocess.Popen(
@@ -71,14 +71,14 @@ def step(name: str, command: str, venv: Path, cwd: Path = ROOT, log: Path | None
     ) as done, open(log or os.devnull, "w", encoding="utf-8") as kept:  # fmt: skip
         assert done.stdout is not None
         for line in done.stdout:
-            said.append(line.rstrip("\n"))
+            lines.append(line.rstrip("\n"))
             kept.write(line)
             if log is None:
                 print(line, end="", flush=True)
     took = time.monotonic() - start
     if done.returncode:
-        print(f"== {name}: FAILED after {took:.0f} s", *(said if log else []), sep="\n", flush=True)
-        raise Failed(name, list(said)[-LAST_LINES:])
+        print(f"== {name}: FAILED after {took:.0f} s", *(lines if log else []), sep="\n", flush=True)
+        raise Failed(name, list(lines)[-LAST_LINES:])
     print(f"== {name}: {took:.0f} s", flush=True)
 
 

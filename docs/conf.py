@@ -30,7 +30,7 @@ autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100
 napoleon_use_ivar = True
-# (addresses of other projects' objects are in inventories.toml: a build needs no network)
+# Addresses of other projects' objects are in inventories.toml: a build needs no network.
 intersphinx_mapping = site_pages.write_inventories()
 suppress_warnings = ["ref.python"]  # two dataclasses may both have a field n
 

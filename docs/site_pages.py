@@ -37,8 +37,8 @@ def first_line(module: str) -> str:
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         return ""
-    said = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
-    return " ".join(said.partition("\n\n")[0].split())
+    docstring = ast.get_docstring(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
 
 
 def escaped(text: str) -> str:
@@ -66,7 +66,7 @@ def write_api_pages() -> None:
 
 
 def linked(text: str) -> str:
-    """The reference with a link and a line for each module in the place of its entry."""
+    """The reference with a link and a line for each module instead of its entry."""
 
     def lines(block: re.Match[str]) -> str:
         rows = [

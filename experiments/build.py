@@ -17,7 +17,7 @@ from hierfl.data.formula import gate
 from hierfl.data.formula.federate import from_formula
 from hierfl.data.formula.missing import whole_rows
 from hierfl.data.formula.own_numbers import joined
-from hierfl.data.formula.parsed import OWN
+from hierfl.data.formula.parsed import OWN_FORMULAS
 from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.formula.rowless import written
 from hierfl.data.input_scales import OF_A_FILE, standardised, warn_of_unscaled
@@ -153,7 +153,7 @@ def _from_table(run: RunConfig) -> tuple[Federation, Architecture]:
     assert run.formula is not None  # as of every run on a table
     assert run.test_fraction is not None
     reading = Reading.from_table(run.reading)
-    formula = joined(run.formula, {name: getattr(run, name) or None for name in OWN})
+    formula = joined(run.formula, {name: getattr(run, name) or None for name in OWN_FORMULAS})
     terms = _parsed(formula, run.data, reading)
     roles = ("known_se", "event", "weights", "precision_weights", "correlation")
     more = {name: getattr(run, name) or "" for name in roles}

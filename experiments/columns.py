@@ -29,7 +29,7 @@ log = logging.getLogger("hierfl")
 #: what a configuration calls the network of such a model
 NETWORK = "columns"
 #: options that say nothing of such a model, and where to say it instead
-ELSEWHERE = {
+INAPPLICABLE_OPTIONS = {
     "formula": "the model is the file's",
     "family": "the model says how what is observed is distributed",
     "known_se": "the model reads columns itself, as in batch['se']",
@@ -54,7 +54,7 @@ def check_options(name: str, given: Mapping[str, Any]) -> None:
     Raises:
         UserError: for such an option.
     """
-    for option, why in ELSEWHERE.items():
+    for option, why in INAPPLICABLE_OPTIONS.items():
         if option in given:
             raise UserError(f"{flag(option)} is not for a model such as {name}: {why}")
 

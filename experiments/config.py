@@ -1,9 +1,8 @@
 """The configuration of a run: one declaration for each of its options.
 
-From the declarations come the options of `hierfl run`, `ablate`, `tune` and `search`
-(:mod:`hierfl.experiments.cli.options`), what is usual where nothing is said (:mod:`hierfl.experiments.configure`), the
-checks of config.toml (:mod:`hierfl.experiments.run_folder.config_file`), what must be the same in runs that are called
-runs of one setting, and what may be said of a run that goes on. Nothing heavy is imported here.
+Four things follow from the declarations: the options of the commands (:mod:`hierfl.experiments.cli.options`), defaults
+(:mod:`hierfl.experiments.configure`), the checks of config.toml (:mod:`hierfl.experiments.run_folder.config_file`), and
+which options must agree between runs of one setting, or may change when a run is resumed. Nothing heavy is imported.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def compare(
 @typed_call
 def report(
     folder: str | Path, *, features: bool = True, rhat: bool = False, rows: bool = True, study: str = "",
-    trust_code: bool = False, progress: bool = False, **place: Any,
+    trust_code: bool = False, progress: bool = False, **location: Any,
 ) -> list[Path]:  # fmt: skip
     """Writes the page of a run, a comparison or a site's part of a study, as ``hierfl report`` does.
 
@@ -65,7 +65,7 @@ def report(
         study: which one of a site's, by name; empty for the only one.
         trust_code: whether to run a method's file that this user has neither named nor run before.
         progress: whether to show what takes time.
-        place: ``data`` and ``data_root``, for data that were moved.
+        location: ``data`` and ``data_root``, for data that were moved.
 
     Returns:
         Paths of the page and of its figures.
@@ -75,9 +75,9 @@ def report(
     """
     from .report.write import write_report
 
-    if strange := sorted(place.keys() - {"data", "data_root"}):
+    if strange := sorted(location.keys() - {"data", "data_root"}):
         raise UserError(f"report() takes no {strange[0]}; known: data, data_root")
-    return write_report(user_path(folder), place, progress, features, rhat, trust_code, study, by_row=rows)
+    return write_report(user_path(folder), location, progress, features, rhat, trust_code, study, by_row=rows)
 
 
 @typed_call

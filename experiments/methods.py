@@ -220,9 +220,9 @@ def blame(path: Path, error: BaseException) -> str:
     """What went wrong in somebody's own file, and in which of its lines."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
-    place = f" (line {line}{f', in {frames[-1].name}' if frames else ''})" if line else ""
+    location = f" (line {line}{f', in {frames[-1].name}' if frames else ''})" if line else ""
     message = error.msg if isinstance(error, SyntaxError) else str(error)  # str adds the line to a SyntaxError's
-    return f"{type(error).__name__}: {message.splitlines()[0] if message else ''}{place}"
+    return f"{type(error).__name__}: {message.splitlines()[0] if message else ''}{location}"
 
 
 def all_shipped(name: str) -> dict[str, dict[str, Any]]:

@@ -27,7 +27,7 @@ log = logging.getLogger("hierfl")
 #: options of tables that a network's table has, too
 OF_TABLES = frozenset(("group", "spellings", "na", "reading", "test_fraction", "weights"))
 #: options of arrays that it has not, and why
-ELSEWHERE = {
+INAPPLICABLE_OPTIONS = {
     "clients": "--group names the clients",
     "split": "--group names the clients",
     "ood": "strange inputs are those of a data set",
@@ -46,8 +46,8 @@ def check_network_table(name: str, data: str, given: Mapping[str, Any]) -> None:
         UserError: for such an option, or a table without --group and --y.
     """
     for option in given:
-        if option in ELSEWHERE:
-            raise UserError(f"{flag(option)} is not for {data}: {ELSEWHERE[option]}")
+        if option in INAPPLICABLE_OPTIONS:
+            raise UserError(f"{flag(option)} is not for {data}: {INAPPLICABLE_OPTIONS[option]}")
         if options()[option].data == "tables" and option not in OF_TABLES:
             raise UserError(f"{flag(option)} is a mixed model's, and {name} is a network's method")
     for option, what in (("group", "names the clients"), ("y", "is predicted")):

@@ -100,7 +100,7 @@ NO_ROWS = "none"
 
 
 #: groups whose variables have no chains and draws
-GIVEN = ("observed_data", "constant_data")
+GROUPS_WITHOUT_DRAWS = ("observed_data", "constant_data")
 
 
 def with_rows(
@@ -116,7 +116,7 @@ def with_rows(
     """Groups of arrays, with the client of each row beside what has an entry for each row.
 
     Args:
-        groups: arrays by group and name, (chain, draw, ...) but in :data:`GIVEN`.
+        groups: arrays by group and name, (chain, draw, ...) but in :data:`GROUPS_WITHOUT_DRAWS`.
         dims: names of the other dimensions, by variable.
         coords: labels along dimensions.
         obs_client: the client of each of the N rows, which are the dimension "obs".
@@ -126,7 +126,7 @@ def with_rows(
     """
     made = {}
     for group, arrays in groups.items():
-        group_data = dataset_of(arrays, dims, coords, sampled=group not in GIVEN)
+        group_data = dataset_of(arrays, dims, coords, sampled=group not in GROUPS_WITHOUT_DRAWS)
         if group == "log_likelihood":
             group_data.attrs |= density
         made[group] = (
@@ -158,7 +158,7 @@ def without_rows(data: Any) -> Any:
 
 
 def draws_of(data: Any) -> str | None:
-    """What the draws are of, as :func:`to_inference_data` was told; None of what was written before it was kept."""
+    """What the draws are of, as :func:`to_inference_data` was given; None of what was written before it was kept."""
     density = getattr(data, "log_likelihood", None)
     kind = data.attrs.get("draws_of") if density is None else density.attrs.get("draws_of")
     return None if kind is None else str(kind)

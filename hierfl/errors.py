@@ -27,7 +27,7 @@ class NoAttribute(UserError, AttributeError):
 
 
 #: characters of a value that a line of an error has at most
-SHORT = 80
+MAX_VALUE_CHARACTERS = 80
 
 
 def short_repr(value: object) -> str:
@@ -38,7 +38,11 @@ def short_repr(value: object) -> str:
     if isinstance(value, str):
         return repr(value)
     text = repr(value)
-    return text if len(text) <= SHORT and "\n" not in text and " at 0x" not in text else f"a {type(value).__name__}"
+    return (
+        text
+        if len(text) <= MAX_VALUE_CHARACTERS and "\n" not in text and " at 0x" not in text
+        else f"a {type(value).__name__}"
+    )
 
 
 def unknown(kind: str, name: object, names: Iterable[str]) -> UserError:

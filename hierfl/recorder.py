@@ -1,4 +1,4 @@
-"""What a device has been told to do, recorded: CUDA graphs.
+"""What a device has been asked to do, recorded: CUDA graphs.
 
 A step of training is some two hundred operations, each of which the host has to issue; where a plate is small that
 takes longer than to compute them. A CUDA graph issues all of them at once, on the same memory.

@@ -2,7 +2,7 @@
 
 What client j draws must not depend on the chunk it is computed in, on the order of the clients, on the engine or on the
 device (plate independence). So nothing here has a state: a number is a function (:mod:`hierfl.philox`) of the client's
-key, of the stream (seed, round, phase, site) and of its place there, and a plate's numbers are made together.
+key, of the stream (seed, round, phase, site) and of its position there, and a plate's numbers are made together.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ def permutations(keys: Tensor, sizes: Sequence[int], passes: Sequence[int], *str
     four = philox.words((*philox.halves(group), *upper), philox.halves(owner))
     # A client's last counter may have more words than it needs.
     word = torch.stack(four, 1).flatten()[_ranges(groups * 4) < torch.repeat_interleave(wanted, groups * 4)]
-    place = _ranges(torch.repeat_interleave(n, times))
+    position = _ranges(torch.repeat_interleave(n, times))
     segment = torch.repeat_interleave(torch.arange(int(times.sum())), torch.repeat_interleave(n, times))
     # sorted as one number each, the order first, the place last: places whose words coincide keep their order
-    for_place = int(place.max()).bit_length() if len(place) else 0
-    number, most = ((word << for_place) | place).numpy(), 1 << (31 - for_place)
+    for_place = int(position.max()).bit_length() if len(position) else 0
+    number, most = ((word << for_place) | position).numpy(), 1 << (31 - for_place)
     cuts = [int(c) for c in torch.searchsorted(segment, torch.arange(0, int(times.sum()), most))] + [len(number)]
     for first, last in itertools.pairwise(cuts):
         within = (segment[first:last] - segment[first]).numpy() << (32 + for_place)

@@ -59,7 +59,7 @@ def check(value: Any, kind: Kind, path: Path, name: str = "") -> None:
         name: where in it the value is.
 
     Raises:
-        UserError: naming the first place that is damaged.
+        UserError: naming the first position that is damaged.
     """
     if not _is(value, kind):
         what = "is missing" if value is _MISSING else f"is {_truncated(value)}"
@@ -76,8 +76,8 @@ def check(value: Any, kind: Kind, path: Path, name: str = "") -> None:
             for other in value.keys() - named:
                 check(value[other], kind["*"], path, f"{name}.{other}".lstrip("."))
     elif isinstance(kind, list):
-        for place, member in enumerate(value):
-            check(member, kind[0], path, f"{name}[{place}]")
+        for position, member in enumerate(value):
+            check(member, kind[0], path, f"{name}[{position}]")
 
 
 _MISSING = object()

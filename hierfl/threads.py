@@ -11,7 +11,7 @@ TURNS_BUSY = 1_000
 #: the same on a machine with cores to spare, where sleeping costs more than it gives
 TURNS = 60_000
 #: variables by which the environment says how threads wait
-SAID = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+WAIT_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 
 
 def turns(load: float, cores: int) -> int:
@@ -35,7 +35,7 @@ def wait_briefly() -> bool:
     runtime reads its environment once, when torch is loaded: nothing happens after that, nor where the environment says
     how threads wait.
     """
-    if "torch" in sys.modules or any(name in os.environ for name in SAID):
+    if "torch" in sys.modules or any(name in os.environ for name in WAIT_VARIABLES):
         return False
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Windows has none
     os.environ["GOMP_SPINCOUNT"] = str(turns(load, os.cpu_count() or 1))

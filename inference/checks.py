@@ -10,12 +10,12 @@ import torch
 from hierfl.errors import UserError, short_repr
 
 #: the largest whole number of an option or setting: far beyond any use, and safe in every arithmetic
-MOST = 2**31 - 1
+MAX_WHOLE_NUMBER = 2**31 - 1
 #: the largest number of draws: more do not fit into memory
 MAX_DRAWS = 100_000
 
 
-def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
+def check_whole(name: str, value: object, least: int, most: int = MAX_WHOLE_NUMBER) -> None:
     """Raises a UserError for what is no whole number from ``least`` to ``most``."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
         raise UserError(f"{name} must be a whole number of at least {least}, not {short_repr(value)}")

@@ -12,7 +12,7 @@ import torch
 from hierfl.errors import UserError, unknown
 from hierfl.nn.precision import Precision
 
-from .checks import MAX_DRAWS, MOST, check_device, check_number, check_whole
+from .checks import MAX_DRAWS, MAX_WHOLE_NUMBER, check_device, check_number, check_whole
 from .messages.limits import LARGEST_RATIO, MAX_MESSAGE_RATIO
 from .method.schedule import ABSENT, Absent
 from .server.robust.parse import parse_rule
@@ -29,7 +29,7 @@ Calibrate = Literal["none", "temperature"]
 Home = Literal["device", "host"]
 #: what clients do after the last round
 Final = Literal["method", "chains"]
-#: where noise is added that hides a person: nowhere, inside each client (it hides one row), or to the sum over clients
+#: where noise hides a person: nowhere, inside each client where it hides a row, or to the sum over clients
 #: It hides a whole client.
 Dp = Literal["none", "site", "client"]
 
@@ -78,7 +78,7 @@ class Options:
             1e9.
         patient_rows: rows of one patient that count; the others are left out.
         usual_rows: of a network with dp="site": a public number of rows of a client, by which sampling rates, numbers
-            of steps and step sizes are set in place of n_j; 0 for the mean over clients, in a simulation alone.
+            of steps and step sizes are set instead of n_j; 0 for the mean over clients, in a simulation alone.
         splits: on what it is evaluated; anyone who chooses settings leaves "test" out.
     """
 
@@ -138,13 +138,13 @@ class Options:
                 object.__setattr__(self, f.name, value.item() if isinstance(value, np.generic) else str(value))
         for name, least, largest in (
             ("rounds", 0, MAX_ROUNDS),
-            ("quorum", 1, MOST),
-            ("evaluate_every", 1, MOST),
+            ("quorum", 1, MAX_WHOLE_NUMBER),
+            ("evaluate_every", 1, MAX_WHOLE_NUMBER),
             ("draws", 1, MAX_DRAWS),
-            ("chunk", 0, MOST),
-            ("mask_groups", 0, MOST),
-            ("patient_rows", 1, MOST),
-            ("usual_rows", 0, MOST),
+            ("chunk", 0, MAX_WHOLE_NUMBER),
+            ("mask_groups", 0, MAX_WHOLE_NUMBER),
+            ("patient_rows", 1, MAX_WHOLE_NUMBER),
+            ("usual_rows", 0, MAX_WHOLE_NUMBER),
             ("seed", 0, 2**63 - 1),
         ):
             check_whole(name, getattr(self, name), least, largest)

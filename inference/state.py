@@ -14,7 +14,7 @@ State = dict[str, Tensor]
 StateForm = dict[str, tuple[tuple[int, ...], torch.dtype]]
 
 #: numbers of a tensor that costs more to ask by itself than to copy
-SMALL = 4096
+MAX_COPIED_NUMBERS = 4096
 
 
 def form_of_state(state: Mapping[str, Tensor]) -> StateForm:
@@ -27,7 +27,7 @@ def all_finite(values: Iterable[Tensor], device: torch.device) -> Tensor:
     asked: dict[torch.device, list[Tensor]] = {}
     finite = torch.ones((), dtype=torch.bool, device=device)
     for value in values:
-        if value.numel() > SMALL:
+        if value.numel() > MAX_COPIED_NUMBERS:
             finite = finite & value.isfinite().all().to(device)
         else:
             asked.setdefault(value.device, []).append(value.flatten())

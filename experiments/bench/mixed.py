@@ -57,9 +57,9 @@ def run_mixed_benchmark(repeats: int, references: bool, out: Path | None, overwr
     }  # fmt: skip
     if references and r is None and not quiet:
         print("there is no Rscript: lme4's figures of another machine are in docs/speed.md", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as folder:
         for name, case in CASES.items():
-            table = Path(place) / "table.csv"
+            table = Path(folder) / "table.csv"
             case.table().to_csv(table, index=False)
             times = 0 if case.slow else repeats
             ours = {"hierfl": _ours(table, case.formula, case.how, times)}

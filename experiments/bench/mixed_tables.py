@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 #: of the fixed effects' table; standard deviations of a client's intercept and slope
-FLAT, SLOPES = "y ~ x + z + (1 | site)", "y ~ x + z + (1 + x | site)"
+INTERCEPTS, SLOPES = "y ~ x + z + (1 | site)", "y ~ x + z + (1 + x | site)"
 BETWEEN = (0.7, 0.4)
 SIX = "y ~ x1 + x2 + x3 + x4 + x5 + (1 + x1 + x2 + x3 + x4 + x5 | site)"
 NESTED = "y ~ year + (1 + year | school) + (1 + year | school:child)"
@@ -77,22 +77,22 @@ def binary(nodes: int, **more: Any) -> dict[str, Any]:
 
 #: by name; those whose name ends in "draws" are beside the same fit without
 CASES = {
-    "gaussian, 2,000 x 5": Case(lambda: sites(5, 2000, 2), FLAT),
+    "gaussian, 2,000 x 5": Case(lambda: sites(5, 2000, 2), INTERCEPTS),
     "gaussian slopes, 2,000 x 5": Case(lambda: sites(5, 2000, 2), SLOPES),
     "nested slopes, 7,230 rows": Case(schools, NESTED, most=3.0),
     "six random effects, 800 x 8": Case(six, SIX, slow=True),
-    "binomial, 1 node, 2,000 x 5": Case(lambda: sites(5, 2000, 4, binary=True), FLAT, **binary(1)),
-    "binomial, 15 nodes, 2,000 x 5": Case(lambda: sites(5, 2000, 4, binary=True), FLAT, **binary(15)),
+    "binomial, 1 node, 2,000 x 5": Case(lambda: sites(5, 2000, 4, binary=True), INTERCEPTS, **binary(1)),
+    "binomial, 15 nodes, 2,000 x 5": Case(lambda: sites(5, 2000, 4, binary=True), INTERCEPTS, **binary(15)),
     "binomial with restricted errors, 2,000 x 5": Case(
-        lambda: sites(5, 2000, 4, binary=True), FLAT, **binary(15, population="auto")
+        lambda: sites(5, 2000, 4, binary=True), INTERCEPTS, **binary(15, population="auto")
     ),
-    "gaussian, 100,000 x 1,000": Case(lambda: sites(1000, 100_000, 1), FLAT),
+    "gaussian, 100,000 x 1,000": Case(lambda: sites(1000, 100_000, 1), INTERCEPTS),
     "gaussian slopes, 100,000 x 1,000": Case(lambda: sites(1000, 100_000, 1), SLOPES),
     "binomial, 1 node, 100,000 x 1,000": Case(
-        lambda: sites(1000, 100_000, 3, binary=True), FLAT, **binary(1), slow=True
+        lambda: sites(1000, 100_000, 3, binary=True), INTERCEPTS, **binary(1), slow=True
     ),
     "binomial, 15 nodes, 100,000 x 1,000": Case(
-        lambda: sites(1000, 100_000, 3, binary=True), FLAT, **binary(15), slow=True
+        lambda: sites(1000, 100_000, 3, binary=True), INTERCEPTS, **binary(15), slow=True
     ),
 }
 #: what draws cost: a fit with them beside one without

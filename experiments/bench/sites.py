@@ -45,7 +45,7 @@ from .clock import seconds
 from .machine import Machine
 
 #: rounds of the short and the long run of processes
-FEW, MANY = 4, 24
+FEW_ROUNDS, MANY_ROUNDS = 4, 24
 EXAMPLES, EVENT, CLASSES, NETWORK = 1_400, (1, 8, 8), 10, "mlp:64"
 
 
@@ -134,9 +134,11 @@ def measure_sites(
         say(f"{sites} sites: two ranks")
         measured["seconds_a_round"] |= _ranks(study, files, folder)
         say(f"{sites} sites: server and sites, a process each, by files")
-        short, long = (_by_files(study, files, folder / f"by-files-{rounds}", rounds) for rounds in (FEW, MANY))
+        short, long = (
+            _by_files(study, files, folder / f"by-files-{rounds}", rounds) for rounds in (FEW_ROUNDS, MANY_ROUNDS)
+        )
         measured["seconds_a_round"]["files"] = long["seconds"]
-        measured["cpu_seconds_a_message"]["files"] = (long["cpu"] - short["cpu"]) / (MANY - FEW) / sites
+        measured["cpu_seconds_a_message"]["files"] = (long["cpu"] - short["cpu"]) / (MANY_ROUNDS - FEW_ROUNDS) / sites
     return measured
 
 
@@ -161,7 +163,7 @@ def _study(sites: int, folder: Path) -> tuple[Study, dict[str, Path]]:
         files[f"site-{j:03d}"] = path = folder / f"site-{j:03d}.npz"
         np.savez(path, x_train=x[:n], y_train=y[:n], x_test=x[n:], y_test=y[n:])
     out, sample = folder / "study.toml", next(iter(files.values()))
-    options = {"rounds": MANY, "evaluate_every": MANY, "network": NETWORK, "validation_fraction": 0.0}
+    options = {"rounds": MANY_ROUNDS, "evaluate_every": MANY_ROUNDS, "network": NETWORK, "validation_fraction": 0.0}
     write_text(
         out, draft("pfedvem", sample, list(files), "bench", options, {"head_lr": 1e-3, "base_lr": 1e-3}, out=out)
     )
@@ -220,7 +222,8 @@ def _ranks(study: Study, files: Mapping[str, Path], folder: Path) -> dict[str, f
         out = folder / name.replace(" ", "-")
         command = [
             sys.executable, "-P", "-m", "hierfl", "run", "pfedvem", "--data", str(data), "--split", "natural",
-            "--network", NETWORK, "--validation-fraction", "0", "--rounds", str(MANY), "--evaluate-every", str(MANY),
+            "--network", NETWORK, "--validation-fraction", "0", "--rounds", str(MANY_ROUNDS),
+            "--evaluate-every", str(MANY_ROUNDS),
             "--quiet", "--out", str(out), "--set", "head_lr=0.001", "--set", "base_lr=0.001", *more,
         ]  # fmt: skip
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, capture_output=True)
@@ -232,7 +235,7 @@ def _by_files(study: Study, files: Mapping[str, Path], folder: Path, rounds: int
     """A round's seconds, and the CPU seconds of all, of a server and its sites, each a process with one thread."""
     folder.mkdir()
     path = folder / "study.toml"
-    path.write_text(study.path.read_text().replace(f"rounds = {MANY}", f"rounds = {rounds}", 1))
+    path.write_text(study.path.read_text().replace(f"rounds = {MANY_ROUNDS}", f"rounds = {rounds}", 1))
     state, begin = folder / "state", [sys.executable, "-P", "-m", "hierfl", "federate"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HIERFL_STATE": str(state)}
     add_cards(path, folder, files)

@@ -38,7 +38,7 @@ def methods(
         )
         return
     if not name:
-        wide = screen.width >= WIDE
+        wide = screen.width >= WIDE_SCREEN
         table = text_table("method", "family", "stays", "is sent", "size", *(["what it is"] if wide else []))
         for key, entry in METHODS.items():
             size = "" if entry.message_size is None else f"{entry.message_size:g}"
@@ -86,7 +86,7 @@ OF_A_MODEL = (
     "the exploration one number for each point that is asked"
 )
 #: columns of a screen on which methods are said in words, too
-WIDE = 140
+WIDE_SCREEN = 140
 
 
 def datasets(as_json: AsJson = False) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from .screen import console, number_table
 
 KINDS = {"pm": "personal", "pm_draws": "personal, averaged draws", "gm": "global"}
-SHOWN = ("accuracy", "nll", "ece")
+SHOWN_METRICS = ("accuracy", "nll", "ece")
 
 
 def print_protocols(rows: Sequence[dict[str, Any]], folder: Path) -> None:
@@ -19,9 +19,11 @@ def print_protocols(rows: Sequence[dict[str, Any]], folder: Path) -> None:
         own = [row for row in rows if row["transductive"] == transductive]
         if not own:
             continue
-        table = number_table("test labels", "predictions", "shares", *SHOWN)
+        table = number_table("test labels", "predictions", "shares", *SHOWN_METRICS)
         for row in own:
-            numbers = (f"{100 * row[name]:.2f} %" if name == "accuracy" else f"{row[name]:.4f}" for name in SHOWN)
+            numbers = (
+                f"{100 * row[name]:.2f} %" if name == "accuracy" else f"{row[name]:.4f}" for name in SHOWN_METRICS
+            )
             table.add_row(row["protocol"], KINDS[row["predictions"]], row["shares"], *numbers)
         first = own[0]
         what = "label shares from all test inputs together" if transductive else "one input at a time"

@@ -95,8 +95,8 @@ def gather_variants(runs: Sequence[Path], labels: Mapping[Path, str] | None = No
         if members is None:
             groups.append((setting, known_class(config.run.as_table()), members := {}))
         if seed in members:
-            one, two = (read_summary(folder).get("federation") for folder in (members[seed], run))
-            if one and two and one != two:
+            earlier, later = (read_summary(folder).get("federation") for folder in (members[seed], run))
+            if earlier and later and earlier != later:
                 how = _how_data_differ(*map(_clients, (members[seed], run)))
                 raise UserError(f"{run} is of other data than {members[seed]}, though their files have one name: {how}")
             raise UserError(f"{members[seed]} and {run} are the same run: same method, settings and seed")

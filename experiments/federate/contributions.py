@@ -54,7 +54,7 @@ class Recorded:
             roster), ``refusals`` by client, and ``round_seconds`` of the last rounds. ``again`` is how many rounds were
             asked once more after declared restarts, at least one for each; ``reached`` the last one under the restart
             record ``restart``, and ``furthest`` the last one of all.
-        finished: who has heard the end of the study.
+        finished: who knows of the end of the study.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Recorded:
 
     @property
     def without_end(self) -> list[str]:
-        """Who has not heard the end, and is not waited for: those who refuse, and those who are off the roster."""
+        """Who does not know of the end, and is not waited for: those who refuse, and those who are off the roster."""
         refusals = self.status["refusals"]
         lasting = {name for name, refusal in refusals.items() if refusal["refused"] in LASTING}
         left = set(self.status["known"]) - set(self.status["clients"])

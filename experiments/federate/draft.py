@@ -16,7 +16,7 @@ from hierfl.data.datasets import registry
 from hierfl.data.federated.dictionary import Dictionary
 from hierfl.data.formula import gate
 from hierfl.data.formula.own_numbers import joined
-from hierfl.data.formula.parsed import OWN
+from hierfl.data.formula.parsed import OWN_FORMULAS
 from hierfl.data.formula.row_numbers import RowColumns
 from hierfl.data.npz import load_npz
 from hierfl.data.reading.options import Reading
@@ -204,14 +204,14 @@ def _data(
         text = options.pop("formula", "")
         if not text:
             raise UserError("say what to fit: --formula 'y ~ 1 + x + (1 + x | site)'")
-        text = joined(text, {name: options.pop(name, None) or None for name in OWN})
+        text = joined(text, {name: options.pop(name, None) or None for name in OWN_FORMULAS})
         terms = gate.parse(text, header)
         roles = ("known_se", "event", "weights", "precision_weights", "correlation")
         more = {name: options.pop(name, "") or "" for name in roles}
         beside = RowColumns(**more)
         used = beside.columns | (terms.response or frozenset()) | terms.predictors
         df = tables.read(str(sample), used, split=terms.split, reading=reading)
-        sites = [place for term in terms.random for place in term.path if place not in df.columns]
+        sites = [group for term in terms.random for group in term.path if group not in df.columns]
         levels = terms.levels(options.pop("group", None) or (sites[0] if sites else None))
         names = sorted({*(terms.response or ()), *terms.predictors, *(beside.columns - beside.groups)} - {""})
         names += [name for name in (levels.outer,) if name]

@@ -16,7 +16,7 @@ from hierfl.data.reading.options import Reading
 from hierfl.data.spellings import Spellings
 from hierfl.errors import UserError
 
-from ..columns import ELSEWHERE
+from ..columns import INAPPLICABLE_OPTIONS
 from ..config import flag
 from ..methods import blame
 from .study_data import MODEL, has_latents_of_rows
@@ -53,7 +53,7 @@ def check_options(name: str, options: dict[str, Any], inputs: Sequence[str]) -> 
     """
     if any(inputs):
         raise UserError(f"--x and --y are not for a model such as {name}: it reads columns itself, as in batch['y']")
-    for option, why in {**ELSEWHERE, **OF_OTHERS}.items():
+    for option, why in {**INAPPLICABLE_OPTIONS, **OF_OTHERS}.items():
         if option in options:
             raise UserError(f"{flag(option)} is not for a model such as {name}: {why}")
 

@@ -82,7 +82,7 @@ def dry_run(study: Study, rows: int = 0, say: Callable[[str], None] = lambda lin
     Args:
         study: what was agreed on.
         rows: of each site; 0 for as many as the study asks of a site, and at least 40 where it allows so many.
-        say: is told what happens.
+        say: receives a line for each step.
     """
     most = most_rows(study.table["privacy"])
     rows_each = rows or max(min(ROWS, most or ROWS), study.least_rows)
@@ -91,8 +91,8 @@ def dry_run(study: Study, rows: int = 0, say: Callable[[str], None] = lambda lin
         study = with_keys(study, identities)
     outcome = DryRun(len(study.clients), rows_each, int(study.table["run"]["rounds"]))
     begun = time.monotonic()
-    with TemporaryDirectory(prefix="hierfl-dry-run-") as place:
-        folder = Path(place)
+    with TemporaryDirectory(prefix="hierfl-dry-run-") as scratch:
+        folder = Path(scratch)
         recorded = Recorded(folder, study.name, outcome.most_rounds, study.clients)
         try:
             say("making up the sites' files")

@@ -26,11 +26,11 @@ log = logging.getLogger("hierfl")
 #: seconds between two looks at what has come
 POLL = 0.1
 #: seconds after which a site is asked again whose node or process was away
-AGAIN = 2.0
+RETRY_SECONDS = 2.0
 #: seconds after which a request is sent once more whose node says nothing, and the longest such pause
 RESEND, LONGEST_PAUSE = 60.0, 3600.0
 #: seconds that a message is kept for a node, where there is no deadline
-LONG = 30 * 24 * 3600.0
+MAX_KEPT_SECONDS = 30 * 24 * 3600.0
 #: seconds in which nodes hear that the server ends
 LINGER = 10.0
 #: seconds in which a node has to say which site it is, where nodes have no keys
@@ -180,7 +180,7 @@ class FlowerAsk:
                         reason = shown(" ".join((reply.error.reason or "").split())[:200])
                         log.warning("%s is asked again: error %s of Flower: %s", name, reply.error.code, reason)
                     warned.add(name)
-                    due[name] = time.monotonic() + AGAIN
+                    due[name] = time.monotonic() + RETRY_SECONDS
                     continue
                 try:
                     answers[name] = unpacked(reply.content)
@@ -227,7 +227,7 @@ class FlowerAsk:
     ) -> dict[str, str]:
         """Sends messages; {number of the message: whose it is}."""
         names = {node: name for name, node in present.items()}
-        keep = LONG if end == float("inf") else max(1.0, end - time.monotonic())
+        keep = MAX_KEPT_SECONDS if end == float("inf") else max(1.0, end - time.monotonic())
         messages = [Message(c, dst_node_id=node, message_type=kind, ttl=keep) for node, c in content.items()]
         if not messages:
             return {}

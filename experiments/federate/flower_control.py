@@ -33,9 +33,15 @@ PATIENCE = 120.0
 #: seconds in which a SuperLink that was just started has to answer, and between two looks at it
 BEGINNING, PAUSE = 30.0, 1.0
 #: what flwr says where nothing answers
-AWAY = ("is unavailable", "connection refused", "failed to connect", "statuscode.unavailable", "connecterror")
+UNREACHABLE_MESSAGES = (
+    "is unavailable",
+    "connection refused",
+    "failed to connect",
+    "statuscode.unavailable",
+    "connecterror",
+)
 #: what flwr says of a node that it does not know
-GONE = "Node ID not found"
+UNKNOWN_NODE_MESSAGE = "Node ID not found"
 #: the app that Flower runs: three files that name what is in hierfl
 BUNDLE = {
     "pyproject.toml": """\
@@ -155,11 +161,10 @@ class Control:
         if ca is not None and not ca.is_file():
             raise UserError(f"no file {ca}")
         make_folder(self.home)
-        place: dict[str, Any] = {"address": superlink}
-        place |= {"insecure": True} if ca is None else {"root-certificates": str(ca.resolve())}
-        write_whole(
-            self.home / "config.toml", tomli_w.dumps({"superlink": {"default": "hierfl", "hierfl": place}}).encode()
-        )
+        connection: dict[str, Any] = {"address": superlink}
+        connection |= {"insecure": True} if ca is None else {"root-certificates": str(ca.resolve())}
+        superlinks = {"superlink": {"default": "hierfl", "hierfl": connection}}
+        write_whole(self.home / "config.toml", tomli_w.dumps(superlinks).encode())
         for name, text in BUNDLE.items():
             make_folder((self.home / "app" / name).parent)
             write_whole(self.home / "app" / name, text.encode())
@@ -185,7 +190,7 @@ class Control:
         try:
             self._flwr("supernode", "unregister", str(registered.pop(client)), "hierfl")
         except UserError as error:
-            if GONE not in str(error):  # a SuperLink that was started again knows no node
+            if UNKNOWN_NODE_MESSAGE not in str(error):  # a SuperLink that was started again knows no node
                 raise
         write_nodes(self.study, registered)
 
@@ -269,7 +274,7 @@ def _listens(superlink: str) -> bool:
 
 
 def _failed(command: str, words: str) -> UserError:
-    kind = NotThere if any(sign in words.lower() for sign in AWAY) else UserError
+    kind = NotThere if any(sign in words.lower() for sign in UNREACHABLE_MESSAGES) else UserError
     return kind(f"flwr {command} has failed: {words}")
 
 

@@ -42,7 +42,7 @@ def serve_in_superlink(
         home: folder of the server's keys.
         resume, restart, deadline: as for :func:`~hierfl.experiments.federate.server.serve`.
         trust_code: whether the method's own file is run.
-        say: is told what happens.
+        say: receives a line for each step.
 
     Raises:
         UserError: where it cannot begin, or has failed.

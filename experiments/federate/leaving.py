@@ -189,6 +189,6 @@ def _listed(request: str, form: StateForm, words: dict[str, str], masked: bool) 
 
 
 def _first_line(described: object) -> str:
-    """The first sentence of what a rule or method says of itself, names without their place."""
+    """The first sentence of what a rule or method says of itself, names without their position."""
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", inspect.getdoc(described) or "")
     return " ".join(text.split("\n\n")[0].split()).rstrip(".")

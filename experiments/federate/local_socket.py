@@ -36,10 +36,10 @@ def listening(folder: Path) -> Iterator[Listener]:
     """A socket, whose address and key are in the site's folder while it is there."""
     key = secrets.token_bytes(32)
     # The path of a socket may have some hundred characters: a folder's own may be longer.
-    place = Path(tempfile.mkdtemp(prefix="hierfl-"))
+    scratch = Path(tempfile.mkdtemp(prefix="hierfl-"))
     unix = hasattr(socket, "AF_UNIX")
     listener = (
-        Listener(str(place / "site"), "AF_UNIX", authkey=key) if unix else Listener(("127.0.0.1", 0), authkey=key)
+        Listener(str(scratch / "site"), "AF_UNIX", authkey=key) if unix else Listener(("127.0.0.1", 0), authkey=key)
     )
     try:
         make_folder(folder)
@@ -49,7 +49,7 @@ def listening(folder: Path) -> Iterator[Listener]:
     finally:
         (folder / ADDRESS).unlink(missing_ok=True)
         listener.close()
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def answer_couriers(listener: Listener, answer: Callable[[bytes], bytes], ended: Callable[[], bool]) -> None:

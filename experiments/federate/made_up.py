@@ -40,18 +40,18 @@ def make_up_files(study: Study, folder: Path, rows: int, seed: int = 0) -> dict[
     return {client: make_up_file(study, folder, client, j, rows, seed) for j, client in enumerate(study.clients)}
 
 
-def make_up_file(study: Study, folder: Path, client: str, place: int, rows: int, seed: int = 0) -> Path:
+def make_up_file(study: Study, folder: Path, client: str, position: int, rows: int, seed: int = 0) -> Path:
     """One site's file, see :func:`make_up_files`; its path.
 
     Args:
         study: what was agreed on.
         folder: where it is written.
         client: the site's name.
-        place: its number, by which its group of sites and its random numbers go.
+        position: its number, by which its group of sites and its random numbers go.
         rows: of it.
         seed: of all files.
     """
-    rng = np.random.default_rng((seed, place))
+    rng = np.random.default_rng((seed, position))
     if isinstance(study.data, ArrayData):
         path = folder / f"{client}.npz"
         np.savez(path, **_arrays(study.data, rows, rng))
@@ -61,7 +61,7 @@ def make_up_file(study: Study, folder: Path, client: str, place: int, rows: int,
         return folder / f"{client}.csv"
     if not isinstance(study.data, FormulaData | ColumnData):
         raise UserError(f"nothing is made up for data of {type(study.data).__name__}")
-    table, patient = _table(study.data, place, rows, rng), study.data.patient
+    table, patient = _table(study.data, position, rows, rng), study.data.patient
     if patient and patient not in table:
         table[patient] = [f"p{k}" for k in range(rows)]
     table.to_csv(folder / f"{client}.csv", index=False)

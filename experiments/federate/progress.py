@@ -21,7 +21,7 @@ from .server import DONE, LOCK
 #: a site is slow from so many times what is usual on, and so many seconds more than that
 SLOW, AT_LEAST = 3.0, 1.0
 #: how many of the last times say what is usual
-LAST = 20
+NUM_RECENT_TIMES = 20
 
 
 def progress(folder: Path, clock: datetime | None = None) -> list[str]:
@@ -117,7 +117,7 @@ def usual_seconds(frame: pd.DataFrame, kind: str) -> dict[str, float]:
         kind: of request.
     """
     rows = frame[frame["kind"] == kind]
-    return {str(name): float(own["seconds"].tail(LAST).median()) for name, own in rows.groupby("client")}
+    return {str(name): float(own["seconds"].tail(NUM_RECENT_TIMES).median()) for name, own in rows.groupby("client")}
 
 
 def _eta(status: Mapping[str, Any]) -> list[str]:

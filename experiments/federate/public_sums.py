@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: made-up sites and rows of each: as many as a mean is to have two digits
 SITES, ROWS = 10, 200
 #: relative distance up to which numbers of two machines are the same
-CLOSE = 1e-9
+RELATIVE_TOLERANCE = 1e-9
 #: of a server's folder
 PUBLIC_FILE = "public.safetensors"
 
@@ -123,7 +123,10 @@ def same_sums(first: Sequence[State], other: Sequence[State]) -> bool:
     """Whether two machines' public sums are the same, up to the order of additions."""
     return len(first) == len(other) and all(
         a.keys() == b.keys()
-        and all(a[k].shape == b[k].shape and torch.allclose(a[k].cpu(), b[k].cpu(), CLOSE, CLOSE) for k in a)
+        and all(
+            a[k].shape == b[k].shape and torch.allclose(a[k].cpu(), b[k].cpu(), RELATIVE_TOLERANCE, RELATIVE_TOLERANCE)
+            for k in a
+        )
         for a, b in zip(first, other, strict=True)
     )
 

@@ -37,9 +37,9 @@ def write_replies(answer: Callable[[bytes], bytes], requests: Sequence[Path], ou
         except Unreadable as error:
             raise UserError(f"{shown(path)} is no request: {error}") from error
     single = out.suffix == REPLY
-    place = out.parent if single else out
-    if place.is_symlink():
-        raise UserError(f"{shown(place)} is a link: say the folder that it leads to")
+    target = out.parent if single else out
+    if target.is_symlink():
+        raise UserError(f"{shown(target)} is a link: say the folder that it leads to")
     if single and len(named) > 1:
         raise UserError(f"{len(named)} replies do not go into one file: --out DIR")
     for name, data in sorted(named):

@@ -29,7 +29,7 @@ def change_roster(folder: Path, before: Sequence[str], after: Sequence[str]) -> 
         before, after: the rosters.
     """
     tensors, record = load(folder)
-    # Killed before the new study.toml was in its place, this has been done already.
+    # Killed before the new study.toml was written, this has been done already.
     before = record.get("roster", before)
     for what, names in (("left", set(before) - set(after)), ("joined", set(after) - set(before))):
         if names:

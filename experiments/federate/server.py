@@ -51,7 +51,7 @@ RESTARTS = "restarts.json"
 LOCK = ".lock"
 #: what is said of a study that has come to its end
 DONE = "all rounds are done"
-#: makes what carries requests, given what is to be told who has yet to answer
+#: makes what carries requests, given what is to be sent who has yet to answer
 AskMaker = Callable[[Recorded], Ask]
 
 
@@ -135,7 +135,7 @@ def check_folder(folder: Path, resume: bool) -> None:
 
 
 def has_ended(folder: Path, clients: Sequence[str]) -> bool:
-    """Whether a server's study has its results, and all of a roster have heard it: no one would answer any more."""
+    """Whether a server's study has its results, and all of a roster know it: no one would answer any more."""
     if not (folder / "summary.json").is_file() or not (folder / CONTRIBUTIONS).is_file():
         return False
     return set(clients) <= set(who_finished(folder))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 #: the kind of data of a plain Pyro model
 MODEL = "model"
 #: rows by which latents of rows show
-TWO = 2
+PROBE_ROWS = 2
 
 
 def check_kind(loaded: Loaded, kind: str, path: Path) -> None:
@@ -120,7 +120,7 @@ def has_latents_of_rows(cls: type[Method], design: ColumnDesign) -> bool:
     """Whether the number of a plain model's latents depends on how many rows a site has."""
     from hierfl.models.any_model.sites import read_model
 
-    return bool(read_model(cast("type[ModelMethod]", cls).model_function, replace(design, rows=TWO)).rows)
+    return bool(read_model(cast("type[ModelMethod]", cls).model_function, replace(design, rows=PROBE_ROWS)).rows)
 
 
 def _with_rows(cls: type[Method], design: ColumnDesign, most: int) -> ColumnDesign:

@@ -131,16 +131,16 @@ def load_study(folder: str | Path) -> FittedMixedModel:
     Raises:
         UserError: for another folder, a study of another model, or one that has not ended.
     """
-    place = user_path(folder)
-    if (place / SITE).is_file():
-        return _at_site(Membership.read(place))
-    if not (place / STUDY_COPY).is_file():
-        raise UserError(f"{place} is no folder of a study: it has no {STUDY_COPY}")
-    study = Study.from_table(read_toml(place / STUDY_COPY, STUDY), place / STUDY_COPY, finished=True)
+    study_folder = user_path(folder)
+    if (study_folder / SITE).is_file():
+        return _at_site(Membership.read(study_folder))
+    if not (study_folder / STUDY_COPY).is_file():
+        raise UserError(f"{study_folder} is no folder of a study: it has no {STUDY_COPY}")
+    study = Study.from_table(read_toml(study_folder / STUDY_COPY, STUDY), study_folder / STUDY_COPY, finished=True)
     _check(study)
-    if not (place / "summary.json").is_file():
-        raise UserError(f"{place}: the study has not ended")
-    fitted, options = _restored(study, place)
+    if not (study_folder / "summary.json").is_file():
+        raise UserError(f"{study_folder}: the study has not ended")
+    fitted, options = _restored(study, study_folder)
     run = Run(fitted, study.clients, options, [], 0.0, bool(len(fitted.shared["effects.draws"])))
     return StudyMixedModel(run, study.table["data"]["formula"])
 

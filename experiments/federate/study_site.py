@@ -113,7 +113,7 @@ class Membership:
                     "with noise the first sums are the dictionary's, and those that are told are not", "bounds"
                 )
             named = as_numbers(totals)
-            federation = data.held.federation(named)
+            federation = data.site_data.federation(named)
             network = study.data.model(named, study.loaded.cls.latent)[1]
             method = study.method(study.data.own_network(network, federation))
             options = study.options(device)
@@ -159,7 +159,7 @@ def as_numbers(totals: Sequence[State]) -> list[NamedSums]:
 class SiteRows:
     """See :class:`~hierfl.inference.engines.remote.preparation.SiteSums`."""
 
-    held: SiteData
+    site_data: SiteData
     study: Study
 
     @cached_property
@@ -172,12 +172,12 @@ class SiteRows:
             raise Refused("sums of its rows are asked for, which have no share of epsilon", "policy")
         self.support.check(before)
         first = len(before) < self.support.steps
-        sums: dict[str, Any] = self.support.sums(self.held) if first else self.held.sums(as_numbers(before))
+        sums: dict[str, Any] = self.support.sums(self.site_data) if first else self.site_data.sums(as_numbers(before))
         return {name: torch.as_tensor(value, dtype=torch.float64) for name, value in sums.items()}
 
     def digest(self) -> str:
         # The rows themselves: constants of the preparation are not known yet.
-        return self.held.digest()
+        return self.site_data.digest()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from hierfl.troubles import Troubles
 from .local_socket import answer_couriers, listening
 
 log = logging.getLogger("hierfl")
-#: of a site's place in the exchange folder: one process at a time answers there
+#: of a site's position in the exchange folder: one process at a time answers there
 LOCK = ".answering.lock"
 #: seconds for which a site that is begun again after its study has ended still answers
 FAREWELL = 3.0
@@ -57,17 +57,18 @@ def answer_by_files(
     Raises:
         UserError: where another process answers there under this name.
     """
-    place = PlainFolder(exchange, client)
+    site_folder = PlainFolder(exchange, client)
     requests, waits = RequestFiles(exchange, client, site.answer), False
-    while not site.ended and not _is_reachable_folder(place.path):  # a mount that is away, a server that has not begun
+    # A mount may be away, and a server may not have begun.
+    while not site.ended and not _is_reachable_folder(site_folder.path):
         if not waits:
-            lacking = place.path if _is_reachable_folder(exchange) else exchange
+            lacking = site_folder.path if _is_reachable_folder(exchange) else exchange
             log.warning("there is no folder %s yet: waiting for the server, or for the mount", shown(lacking))
         waits = True
         time.sleep(POLL)
-    if not _is_reachable_folder(place.path):
+    if not _is_reachable_folder(site_folder.path):
         return
-    with alone(place, LOCK, f"another process answers as {client} in {shown(place.path)}: end one of them"):
+    with alone(site_folder, LOCK, f"another process answers as {client} in {shown(site_folder.path)}: end one of them"):
         with Troubles("earlier replies in it were not looked at").tried(f"the exchange folder of {client}"):
             if name := unknown(exchange):
                 log.warning(
@@ -89,11 +90,11 @@ def _is_reachable_folder(path: Path) -> bool:
 
 
 @contextmanager
-def alone(place: PlainFolder, lock: str, words: str) -> Iterator[None]:
+def alone(folder: PlainFolder, lock: str, words: str) -> Iterator[None]:
     """Excludes a second process from a part of the exchange folder.
 
     Args:
-        place: that part.
+        folder: that part.
         lock: name of the lock file in it.
         words: what is said where another process is there.
 
@@ -102,11 +103,11 @@ def alone(place: PlainFolder, lock: str, words: str) -> Iterator[None]:
     """
     with ExitStack() as stack:
         try:
-            with place.opened():  # no link
+            with folder.opened():  # no link
                 pass
-            stack.enter_context(locked(place.path / lock, words))
+            stack.enter_context(locked(folder.path / lock, words))
         except (OSError, NotImplementedError) as error:
-            log.warning("no lock can be had in %s (%s): see that one process works there", shown(place.path), error)
+            log.warning("no lock can be had in %s (%s): see that one process works there", shown(folder.path), error)
         yield
 
 
@@ -124,10 +125,10 @@ def node_command(folder: Path) -> str:
 
     key = folder / "node.key"
     options = f" --auth-supernode-private-key {shlex.quote(str(key.resolve()))}" if key.is_file() else ""
-    place = shlex.quote(f'folder="{folder.resolve()}"')
+    node_config = shlex.quote(f'folder="{folder.resolve()}"')
     return (
         f"flower-supernode --superlink HOST:9092 --root-certificates ca.crt{options} --host 127.0.0.1 "
-        f"--port {free_port()} --node-config {place}"
+        f"--port {free_port()} --node-config {node_config}"
     )
 
 

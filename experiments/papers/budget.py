@@ -12,24 +12,26 @@ from hierfl.errors import UserError
 from ..grid import Cell, is_finished
 from .cells import why_not
 from .costs import measured, seconds_per_round
-from .definition import Place, Table
+from .definition import EntryKey, Table
 from .published import numbers_of
 
-Cells = Sequence[tuple[Place, Cell]]
+Cells = Sequence[tuple[EntryKey, Cell]]
 
 
-def in_order(table: Table, cells: Cells, out: Path, extra: Mapping[str, Any], root: Path) -> list[tuple[Place, Cell]]:
+def in_order(
+    table: Table, cells: Cells, out: Path, extra: Mapping[str, Any], root: Path
+) -> list[tuple[EntryKey, Cell]]:
     """Cells with most to say first: of the first seed, of headline methods, of published numbers, the cheapest.
 
     Cells that cannot be run here come last.
     """
     costs = estimates(cells, out, extra)
-    published = {place for place, _ in numbers_of(table)}
+    published = {entry for entry, _ in numbers_of(table)}
 
-    def key(pair: tuple[Place, Cell]) -> tuple[Any, ...]:
-        place, cell = pair
-        minor = bool(table.headline) and place.method not in table.headline
-        return bool(why_not(table, place, root)), cell.seed, minor, place not in published, costs[cell.name][0]
+    def key(pair: tuple[EntryKey, Cell]) -> tuple[Any, ...]:
+        entry, cell = pair
+        minor = bool(table.headline) and entry.method not in table.headline
+        return bool(why_not(table, entry, root)), cell.seed, minor, entry not in published, costs[cell.name][0]
 
     return sorted(cells, key=key)
 
@@ -37,8 +39,8 @@ def in_order(table: Table, cells: Cells, out: Path, extra: Mapping[str, Any], ro
 def estimates(cells: Cells, out: Path, extra: Mapping[str, Any]) -> dict[str, tuple[float, str]]:
     """Seconds that each cell would take, by its name, and how that is known; 0 for those that have finished."""
     measured_seconds, costs = measured(cells, out), {}
-    for place, cell in cells:
-        seconds_each, how = seconds_per_round(place, measured_seconds)
+    for entry, cell in cells:
+        seconds_each, how = seconds_per_round(entry, measured_seconds)
         try:
             rounds = 0 if is_finished(out / cell.name) else cell.config(extra).run.rounds
         except UserError:  # it cannot be run, and says so when it is begun

@@ -13,7 +13,7 @@ from hierfl.inference.method.settings import applicable
 
 from ..grid import Cell
 from ..methods import load
-from .definition import Place, Table
+from .definition import EntryKey, Table
 
 
 def slug(text: str) -> str:
@@ -23,26 +23,26 @@ def slug(text: str) -> str:
     return "-".join(filter(None, plain.split("-")))
 
 
-def cell_name(place: Place, seed: int) -> str:
+def cell_name(entry: EntryKey, seed: int) -> str:
     """The name of a cell's folder."""
-    parts = [slug(place.data), str(place.clients or ""), slug(place.condition), slug(place.method), str(seed)]
+    parts = [slug(entry.data), str(entry.clients or ""), slug(entry.condition), slug(entry.method), str(seed)]
     return "-".join(filter(None, parts))
 
 
-def table_cell(table: Table, place: Place, seed: int, chosen: Mapping[str, Any] | None = None) -> Cell:
+def table_cell(table: Table, entry: EntryKey, seed: int, chosen: Mapping[str, Any] | None = None) -> Cell:
     """One run of a table.
 
     Args:
         table: whose.
-        place: which cell of it.
+        entry: which cell of it.
         seed: of the run.
-        chosen: settings of all methods that have them, in place of the table's.
+        chosen: settings of all methods that have them, instead of the table's.
 
     Raises:
         UserError: for settings that cannot be.
     """
-    condition, rules = table.condition(place), table.rules_of(place)
-    runs, row = table.variants.get(place.method, (place.method, {}))
+    condition, rules = table.condition(entry), table.rules_of(entry)
+    runs, row = table.variants.get(entry.method, (entry.method, {}))
     cls = load(runs).cls
 
     def its(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,17 +60,17 @@ def table_cell(table: Table, place: Place, seed: int, chosen: Mapping[str, Any] 
     wanted = applicable(cls, wanted, {**special, **row})
     own = {**special, **wanted, **row}
     settings = {**applicable(cls, its(table.settings), own), **own}
-    if place.clients:
-        given["clients"] = place.clients
-    many = f", {place.clients} clients" if place.clients else ""
-    words = f"{place.data}{many}{place.condition and f', {place.condition}'}, {place.method}, seed {seed}"
-    return Cell(cell_name(place, seed), words, place.method, runs, place.data, given, settings, seed)
+    if entry.clients:
+        given["clients"] = entry.clients
+    many = f", {entry.clients} clients" if entry.clients else ""
+    words = f"{entry.data}{many}{entry.condition and f', {entry.condition}'}, {entry.method}, seed {seed}"
+    return Cell(cell_name(entry, seed), words, entry.method, runs, entry.data, given, settings, seed)
 
 
-def why_not(table: Table, place: Place, root: Path) -> str:
+def why_not(table: Table, entry: EntryKey, root: Path) -> str:
     """Why a cell cannot be run here, in a line; empty where nothing is known that hinders it."""
-    if text := table.remark(place, "unreachable"):
+    if text := table.remark(entry, "unreachable"):
         return text
-    if not is_table(place.data) and (lacking := missing_sets(place.data, root)):
+    if not is_table(entry.data) and (lacking := missing_sets(entry.data, root)):
         return f"not on this disk: {', '.join(lacking)}"
     return ""

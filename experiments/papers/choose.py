@@ -22,11 +22,11 @@ from ..methods import load
 from ..run_folder.files import write_text
 from ..search.cells import criterion
 from ..search.tune import tune
-from .definition import Place, Table
+from .definition import EntryKey, Table
 
 
 def run_searches(
-    table: Table, asked: list[Place], budget: int, seeds: int, given: Mapping[str, Any], out: Path, collect: bool
+    table: Table, asked: list[EntryKey], budget: int, seeds: int, given: Mapping[str, Any], out: Path, collect: bool
 ) -> list[dict[str, Any]]:
     """Searches what is missing; for each method and data set what is best of what has been tried, by earlier calls too.
 
@@ -44,33 +44,33 @@ def run_searches(
     """
     if budget < 1:
         raise UserError(f"a budget is a number of settings, not {budget}")
-    for place in asked:
-        if place.method not in table.grid:
-            raise UserError(f"{table.name} has no grid of {place.method}: [grid.{place.method}]")
+    for entry in asked:
+        if entry.method not in table.grid:
+            raise UserError(f"{table.name} has no grid of {entry.method}: [grid.{entry.method}]")
     chosen = []
-    for place in table.places():
-        if place.method not in table.grid:
+    for entry in table.places():
+        if entry.method not in table.grid:
             continue
-        kind, row = table.variants.get(place.method, (place.method, {}))
-        condition = table.condition(place)
-        options = {**table.run, **condition.run, **given, **({"clients": place.clients} if place.clients else {})}
+        kind, row = table.variants.get(entry.method, (entry.method, {}))
+        condition = table.condition(entry)
+        options = {**table.run, **condition.run, **given, **({"clients": entry.clients} if entry.clients else {})}
         fixed = {k: [str(v)] for k, v in {**table.settings, **condition.settings, **row}.items()
                  if k in load(kind).cls.Settings.__dataclass_fields__}  # fmt: skip
-        grid = {**table.grid[place.method], **fixed}
+        grid = {**table.grid[entry.method], **fixed}
         name = "-".join(
-            filter(None, ("tune", Path(place.method).stem, Path(place.data).stem, str(place.clients or "")))
+            filter(None, ("tune", Path(entry.method).stem, Path(entry.data).stem, str(entry.clients or "")))
         )
         path = out / f"{name}.json"
-        if place in asked and not collect:
-            to_stderr()(f"{place.method} on {place.data}: {min(budget, math.prod(map(len, grid.values())))} settings")
-            tune(kind, place.data, options, grid, budget, path, seeds=seeds, by=["pm_nll"], progress=False)
+        if entry in asked and not collect:
+            to_stderr()(f"{entry.method} on {entry.data}: {min(budget, math.prod(map(len, grid.values())))} settings")
+            tune(kind, entry.data, options, grid, budget, path, seeds=seeds, by=["pm_nll"], progress=False)
         cells = json.loads(path.read_text())["cells"] if path.is_file() else []
         best = min(cells, key=lambda cell: criterion(cell, ["pm_nll"]), default=None)
         if best is not None and best.get("pm_nll") is not None:
-            whole = configure(kind, place.data, options, best["settings"]).settings
-            searched = {k: whole[k] for k in table.grid[place.method]}
+            whole = configure(kind, entry.data, options, best["settings"]).settings
+            searched = {k: whole[k] for k in table.grid[entry.method]}
             chosen.append({
-                "place": place, "settings": searched, "tried": len(cells), "of": math.prod(map(len, grid.values())),
+                "entry": entry, "settings": searched, "tried": len(cells), "of": math.prod(map(len, grid.values())),
                 "nll": best["pm_nll"],
             })  # fmt: skip
     if chosen:
@@ -83,12 +83,12 @@ def as_toml(chosen: list[dict[str, Any]], seeds: int) -> str:
     from tomli_w import dumps
 
     entries = [
-        "[[where]]\n" + dumps({"data": choice["place"].data, "method": choice["place"].method})
+        "[[where]]\n" + dumps({"data": choice["entry"].data, "method": choice["entry"].method})
         + "\n[where.settings]\n" + dumps(choice["settings"])
         for choice in chosen
     ]  # fmt: skip
     comments = [
-        f"# {choice['place'].method}: best of {choice['tried']} settings ({choice['of']} in the grid) by "
+        f"# {choice['entry'].method}: best of {choice['tried']} settings ({choice['of']} in the grid) by "
         f"validation NLL {choice['nll']:.4f}, {seeds} seed{'s' * (seeds != 1)}"
         for choice in chosen
     ]

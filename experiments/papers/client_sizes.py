@@ -25,7 +25,7 @@ from ..messages import to_stderr
 from ..run_folder.files import write_text
 
 #: of a split's J sizes, each the mean over splits
-SHOWN = {"smallest": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "largest": 1.0}
+QUANTILES_SHOWN = {"smallest": 0.0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "largest": 1.0}
 #: ends of the classes of size that are counted for the figure
 EDGES = np.unique(np.geomspace(1, 1e6, 61).round().astype(int))
 
@@ -33,7 +33,7 @@ EDGES = np.unique(np.geomspace(1, 1e6, 61).round().astype(int))
 def sizes_of(pool: PooledDataset, clients: int, split: str, splits: int) -> dict[str, Any]:
     """Sizes of training sets under seeds 0, 1, ...: quantiles of each split, and counts of all by classes of size."""
     sizes = np.array([[len(i) for i in split_pool(pool, clients, split, seed).train] for seed in range(splits)])
-    quantiles = {name: np.quantile(sizes, q, axis=1).mean() for name, q in SHOWN.items()}
+    quantiles = {name: np.quantile(sizes, q, axis=1).mean() for name, q in QUANTILES_SHOWN.items()}
     return {**quantiles, "counts": np.histogram(sizes, EDGES)[0].tolist()}
 
 

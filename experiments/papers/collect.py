@@ -18,7 +18,7 @@ from ..run_folder.csv_files import read_frame
 from ..run_folder.summary import read_summary
 from .cells import why_not
 from .cost import bytes_per_message
-from .definition import Place, Table
+from .definition import EntryKey, Table
 from .labels import shown_name
 from .means import mean_and_error
 from .published import numbers_of
@@ -28,13 +28,13 @@ SMALLEST = "pm_accuracy_smallest_tenth"
 
 
 def checked(
-    cells: Mapping[Place, Sequence[Cell]], out: Path, extra: Mapping[str, Any]
-) -> tuple[dict[Place, dict[int, Path]], list[str]]:
+    cells: Mapping[EntryKey, Sequence[Cell]], out: Path, extra: Mapping[str, Any]
+) -> tuple[dict[EntryKey, dict[int, Path]], list[str]]:
     """Folders of the finished runs by cell and seed; and which runs are left out, since they are not this table's."""
-    runs: dict[Place, dict[int, Path]] = {place: {} for place in cells}
+    runs: dict[EntryKey, dict[int, Path]] = {entry: {} for entry in cells}
     strange = []
-    for place, cell in ((place, cell) for place, own in cells.items() for cell in own):
-        mine = runs[place]
+    for entry, cell in ((entry, cell) for entry, own in cells.items() for cell in own):
+        mine = runs[entry]
         if is_finished(out / cell.name):
             try:
                 check_cell(cell, out / cell.name, extra)
@@ -67,7 +67,7 @@ def values(folder: Path, metric: str, by: str) -> dict[str, float]:
     return {} if value is None else {"": float(value)}
 
 
-def rows_of(table: Table, runs: Mapping[Place, Mapping[int, Path]], root: Path) -> list[dict[str, Any]]:
+def rows_of(table: Table, runs: Mapping[EntryKey, Mapping[int, Path]], root: Path) -> list[dict[str, Any]]:
     """A row for each cell (or each domain of it) and model: ours, published, their difference, or why there is none.
 
     Args:
@@ -77,21 +77,21 @@ def rows_of(table: Table, runs: Mapping[Place, Mapping[int, Path]], root: Path) 
     """
     theirs = numbers_of(table)
     rows: list[dict[str, Any]] = []
-    for place, by_seed in runs.items():
+    for entry, by_seed in runs.items():
         common, before = _common(by_seed), len(rows)
-        why = "" if by_seed else why_not(table, place, root) or "not run"
+        why = "" if by_seed else why_not(table, entry, root) or "not run"
         for model, metric in table.metrics.items():
             mine: dict[str, list[float]] = {}
             for folder in by_seed.values():
                 for label, value in values(folder, metric, table.by).items():
                     mine.setdefault(label, []).append(scale(metric) * value)
-            published = [p.data for p, m in theirs if m == model and replace(p, data=place.data) == place and table.by]
-            published += [""] if (place, model) in theirs and not table.by else []
+            published = [p.data for p, m in theirs if m == model and replace(p, data=entry.data) == entry and table.by]
+            published += [""] if (entry, model) in theirs and not table.by else []
             for label in dict.fromkeys([*mine, *published]):
-                shown = replace(place, data=label or place.data)
+                shown = replace(entry, data=label or entry.data)
                 rows.append(row_of(table, shown, model, mine.get(label), theirs.get((shown, model)), common, why))
         if len(rows) == before:
-            rows.append(row_of(table, place, next(iter(table.metrics)), None, None, {}, why or "it has no such number"))
+            rows.append(row_of(table, entry, next(iter(table.metrics)), None, None, {}, why or "it has no such number"))
     return rows
 
 
@@ -110,7 +110,7 @@ def _common(by_seed: Mapping[int, Path]) -> dict[str, Any]:
 
 def row_of(
     table: Table,
-    place: Place,
+    entry: EntryKey,
     model: str,
     mine: Sequence[float] | None,
     number: Any,
@@ -118,8 +118,8 @@ def row_of(
     why: str,
 ) -> dict[str, Any]:
     """One row: of values by seed, or of why there are none."""
-    row: dict[str, Any] = {"data": place.data, "clients": place.clients, "condition": place.condition}
-    row |= {"method": place.method, "model": model}
+    row: dict[str, Any] = {"data": entry.data, "clients": entry.clients, "condition": entry.condition}
+    row |= {"method": entry.method, "model": model}
     if table.paper:
         row |= {"published": number and number.value, "published_sem": number and number.sem}
     if mine is None:
@@ -128,7 +128,7 @@ def row_of(
     row |= {"ours": mean, "ours_sem": error, "seeds": len(mine)}
     if number is not None:
         row["difference"] = mean - number.value
-        if text := table.remark(place, "explained"):
+        if text := table.remark(entry, "explained"):
             row["explained"] = text
     prefix = model.lower()
     row |= {"nll": common.get(f"{prefix}_nll"), "ece": common.get(f"{prefix}_ece")}
@@ -137,16 +137,16 @@ def row_of(
     return row
 
 
-def curves_of(runs: Mapping[Place, Mapping[int, Path]], column: str) -> dict[tuple[str, int, str], list[Any]]:
+def curves_of(runs: Mapping[EntryKey, Mapping[int, Path]], column: str) -> dict[tuple[str, int, str], list[Any]]:
     """(method, rounds, values) of each run on test data, by data, clients and condition."""
     lines: dict[tuple[str, int, str], list[Any]] = {}
-    for place, by_seed in runs.items():
+    for entry, by_seed in runs.items():
         for folder in by_seed.values():
             metrics: pd.DataFrame = read_frame(folder / "metrics.csv", ("split",))
             metrics = metrics[metrics["split"] == "test"]
             if column in metrics and metrics[column].notna().all():
-                key = (place.data, place.clients, place.condition)
+                key = (entry.data, entry.clients, entry.condition)
                 lines.setdefault(key, []).append(
-                    (shown_name(place.method), metrics["round"].tolist(), metrics[column].tolist())
+                    (shown_name(entry.method), metrics["round"].tolist(), metrics[column].tolist())
                 )
     return lines

@@ -30,7 +30,7 @@ from hierfl.data.datasets.registry import defaults
 
 
 @dataclass(frozen=True)
-class Place:
+class EntryKey:
     """One cell of a table, but for the seed; ``clients`` is 0 where the data have their own."""
 
     data: str
@@ -53,7 +53,7 @@ class Condition:
 
 @dataclass(frozen=True)
 class Rule:
-    """What is special of some cells; an empty tuple stands for all."""
+    """What is special of some cells; an empty tuple represents all."""
 
     data: tuple[str, ...] = ()
     clients: tuple[int, ...] = ()
@@ -64,13 +64,13 @@ class Rule:
     unreachable: str = ""
     explained: str = ""
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, entry: EntryKey) -> bool:
         """Whether it is of this cell."""
         return all(
             not wanted or value in wanted
             for wanted, value in (
-                (self.data, place.data), (self.clients, place.clients), (self.condition, place.condition),
-                (self.method, place.method),
+                (self.data, entry.data), (self.clients, entry.clients), (self.condition, entry.condition),
+                (self.method, entry.method),
             )
         )  # fmt: skip
 
@@ -106,13 +106,13 @@ class Table:
         """All data sets, in order."""
         return tuple(dict.fromkeys(name for condition in self.conditions for name in condition.data))
 
-    def rules_of(self, place: Place) -> list[Rule]:
+    def rules_of(self, entry: EntryKey) -> list[Rule]:
         """What is special of a cell, in order."""
-        return [rule for rule in self.rules if rule.holds(place)]
+        return [rule for rule in self.rules if rule.holds(entry)]
 
-    def remark(self, place: Place, what: str) -> str:
+    def remark(self, entry: EntryKey, what: str) -> str:
         """``unreachable`` or ``explained`` of a cell; empty where nothing is said."""
-        return next((text for rule in self.rules_of(place) if (text := getattr(rule, what))), "")
+        return next((text for rule in self.rules_of(entry) if (text := getattr(rule, what))), "")
 
     def places(
         self,
@@ -120,11 +120,11 @@ class Table:
         clients: Sequence[int] | None = None,
         methods: Sequence[str] | None = None,
         conditions: Sequence[str] | None = None,
-    ) -> list[Place]:
+    ) -> list[EntryKey]:
         """The cells, or a part of them, a condition after the other; numbers of clients may be others than its own."""
         return list(
             dict.fromkeys(
-                Place(d, j, c.name, m)
+                EntryKey(d, j, c.name, m)
                 for c in self.conditions
                 if conditions is None or c.name in conditions
                 for d in dict.fromkeys(data or c.data)
@@ -135,7 +135,7 @@ class Table:
             )
         )
 
-    def condition(self, place: Place) -> Condition:
+    def condition(self, entry: EntryKey) -> Condition:
         """The condition of a cell: of several of one name that which has its data, and its number of clients."""
-        fit = [c for c in self.conditions if c.name == place.condition and place.data in c.data]
-        return next((c for c in fit if place.clients in c.clients), fit[0])
+        fit = [c for c in self.conditions if c.name == entry.condition and entry.data in c.data]
+        return next((c for c in fit if entry.clients in c.clients), fit[0])

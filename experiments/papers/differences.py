@@ -12,7 +12,7 @@ from hierfl.metrics.paired import student
 
 from ..run_folder.summary import read_summary
 from .collect import scale, values
-from .definition import Place, Table
+from .definition import EntryKey, Table
 from .means import mean_and_error
 
 #: of the personal models, beside the table's own metrics: columns of summary.json, the first that a method has
@@ -24,7 +24,7 @@ SCORES = {
 }
 #: seeds below which a difference is not tested
 TESTED = 5
-Runs = Mapping[Place, Mapping[int, Path]]
+Runs = Mapping[EntryKey, Mapping[int, Path]]
 
 
 def differences(table: Table, runs: Runs) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def differences(table: Table, runs: Runs) -> list[dict[str, Any]]:
     gaps = []
     for data, clients, condition in dict.fromkeys((p.data, p.clients, p.condition) for p in runs):
         for first, second in table.claims:
-            runs_of_first, two = (runs.get(Place(data, clients, condition, name), {}) for name in (first, second))
+            runs_of_first, two = (runs.get(EntryKey(data, clients, condition, name), {}) for name in (first, second))
             both = sorted(runs_of_first.keys() & two.keys())
             if both:
                 gap = {"data": data, "clients": clients, "condition": condition, "better": first, "worse": second}

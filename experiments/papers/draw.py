@@ -26,17 +26,17 @@ from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
 from .cells import slug, table_cell, why_not
 from .collect import curves_of, scale, values
-from .definition import Place, Table
+from .definition import EntryKey, Table
 from .labels import shown_name
 
-Runs = Mapping[Place, Mapping[int, Path]]
+Runs = Mapping[EntryKey, Mapping[int, Path]]
 #: letters of conditions that fit beside each other below an axis
 MAX_LETTERS_BESIDE = 45
 #: of a figure's kind
 KINDS = ("curves", "densities", "sizes", "conditions", "of-runs", "bubbles")
 
 
-def draw(table: Table, runs: Runs, places: Sequence[Place], out: Path, root: Path) -> list[Path]:
+def draw(table: Table, runs: Runs, places: Sequence[EntryKey], out: Path, root: Path) -> list[Path]:
     """Draws a table's figure of what has finished, into its folder.
 
     Args:
@@ -64,9 +64,9 @@ def draw(table: Table, runs: Runs, places: Sequence[Place], out: Path, root: Pat
     if kind == "conditions":
         return _conditions(table, runs, out)
     made = []
-    for place, by_seed in runs.items():
+    for entry, by_seed in runs.items():
         for seed, folder in by_seed.items():
-            label = f"{slug(place.data)}-{place.clients}-{slug(place.condition)}-{slug(place.method)}-{seed}"
+            label = f"{slug(entry.data)}-{entry.clients}-{slug(entry.condition)}-{slug(entry.method)}-{seed}"
             made += _of_run(table, kind, folder, label.replace("--", "-"), out, root)
     return made
 
@@ -153,18 +153,18 @@ def _history(folder: Path) -> Any:
     return read_frame(path, ("client",)) if path.is_file() else None
 
 
-def _bubbles(table: Table, places: Sequence[Place], out: Path, root: Path) -> list[Path]:
+def _bubbles(table: Table, places: Sequence[EntryKey], out: Path, root: Path) -> list[Path]:
     """Draws the split alone: how many examples of each class the clients have."""
     made = []
-    for place in places:
-        if why_not(table, place, root):
+    for entry in places:
+        if why_not(table, entry, root):
             continue
-        run = table_cell(table, place, 0).config({"data_root": str(root)}).run
+        run = table_cell(table, entry, 0).config({"data_root": str(root)}).run
         pool = registry.load(run.data, root)
         federation = Federation.from_pool(pool, run.clients, run.split, validation=run.validation_fraction, seed=0)
         with styled() as plt:
             figure, ax = plt.subplots(figsize=(8.0, 3.4), layout="constrained")
             share_bubbles(federation.by_class.counts, ax)
-            ax.set_title(f"{shown_name(place.data)}, {place.condition or run.split}")
-            made.append(save(plt, figure, out / f"bubbles-{slug(place.data)}-{slug(place.condition or run.split)}.png"))
+            ax.set_title(f"{shown_name(entry.data)}, {entry.condition or run.split}")
+            made.append(save(plt, figure, out / f"bubbles-{slug(entry.data)}-{slug(entry.condition or run.split)}.png"))
     return made

@@ -20,7 +20,7 @@ from ..messages import to_stderr
 from .budget import in_order, plan, within
 from .cells import cell_name, table_cell
 from .collect import checked, rows_of
-from .definition import Place, Table
+from .definition import EntryKey, Table
 from .differences import differences
 from .draw import draw
 from .labels import labelled, labels
@@ -48,10 +48,10 @@ def table(
         out: folder of its runs; None for ``runs/table-NAME``.
         data, clients, methods, conditions, seeds: the part that is wanted; None for all.
         budget: hours after which no more cells are begun; None for all cells.
-        settings: of all methods that have them, in place of the table's.
+        settings: of all methods that have them, instead of the table's.
         collect: only collect what has finished.
         progress: whether to say what is going on.
-        run: run options, in place of the table's (data_root, device, rounds, network, split, ...).
+        run: run options, instead of the table's (data_root, device, rounds, network, split, ...).
 
     Returns:
         Rows of the part: data, clients, condition, method, model (PM or GM), ours, ours_sem, seeds, published,
@@ -122,7 +122,7 @@ def make_table(
     # all that there is, whatever part was asked for
     write(made, called(rows), called(claims), out, called(lines(runs)))
     asked = {_key(made, p) for p in places}
-    shown = [r for r in rows if _key(made, Place(r["data"], r["clients"], r["condition"], r["method"])) in asked]
+    shown = [r for r in rows if _key(made, EntryKey(r["data"], r["clients"], r["condition"], r["method"])) in asked]
     draw(made, runs, places, out, root)
     if progress:
         spots = {(p.data, p.clients, p.condition) for p in places}
@@ -146,31 +146,35 @@ def definition(name: str | Path | Table) -> Table:
     return read(Path(name)) if str(name).endswith(".toml") else shipped(str(name))
 
 
-def _key(table: Table, place: Place) -> Place:
+def _key(table: Table, entry: EntryKey) -> EntryKey:
     """What a row and a cell have in common: rows of domains are called as the domain, not as the data set."""
-    return replace(place, data="") if table.by else place
+    return replace(entry, data="") if table.by else entry
 
 
 def _finished(
-    table: Table, out: Path, places: Sequence[Place], clients: Sequence[int] | None, settings: Mapping[str, Any] | None
-) -> dict[Place, list[Cell]]:
+    table: Table,
+    out: Path,
+    places: Sequence[EntryKey],
+    clients: Sequence[int] | None,
+    settings: Mapping[str, Any] | None,
+) -> dict[EntryKey, list[Cell]]:
     """Cells that may be in a folder, of any seed: the table's, and those that were asked for beside them."""
     every = dict.fromkeys([*table.places(), *(table.places(clients=clients) if clients else ()), *places])
     folders = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    whole: dict[Place, list[Cell]] = {}
-    for place in every:
-        start = cell_name(place, 0).removesuffix("0")
+    whole: dict[EntryKey, list[Cell]] = {}
+    for entry in every:
+        start = cell_name(entry, 0).removesuffix("0")
         seeds = sorted(int(rest) for name in folders if (rest := name.removeprefix(start)).isdigit() and rest != name)
-        whole[place] = [table_cell(table, place, seed, settings) for seed in seeds]
+        whole[entry] = [table_cell(table, entry, seed, settings) for seed in seeds]
     return whole
 
 
 def _run(
-    table: Table, cells: Sequence[tuple[Place, Cell]], out: Path, extra: Mapping[str, Any], budget: float | None,
+    table: Table, cells: Sequence[tuple[EntryKey, Cell]], out: Path, extra: Mapping[str, Any], budget: float | None,
     progress: bool,
 ) -> list[str]:  # fmt: skip
     """Runs what is missing; what could not be run, and why."""
-    reachable = [cell for place, cell in cells if not table.remark(place, "unreachable")]
+    reachable = [cell for entry, cell in cells if not table.remark(entry, "unreachable")]
     left, late = within(budget), []
 
     def may_start(cell: Cell) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from .definition import Place, Table
+from .definition import EntryKey, Table
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ def _rows() -> tuple[dict[str, str], ...]:
     return tuple(csv.DictReader(io.StringIO(text)))
 
 
-def published_numbers(paper: str, number: str) -> dict[tuple[Place, str], Published]:
+def published_numbers(paper: str, number: str) -> dict[tuple[EntryKey, str], Published]:
     """{(cell, PM or GM): number} of one table from published.csv."""
     return {
-        (Place(row["data"], int(row["clients"]), row["condition"], row["method"]), row["model"]): Published(
+        (EntryKey(row["data"], int(row["clients"]), row["condition"], row["method"]), row["model"]): Published(
             float(row["value"]), float(row["sem"]) if row["sem"] else None
         )
         for row in _rows()
@@ -36,6 +36,6 @@ def published_numbers(paper: str, number: str) -> dict[tuple[Place, str], Publis
     }
 
 
-def numbers_of(table: Table) -> dict[tuple[Place, str], Published]:
-    """Those that stand beside a table's own; none beside a user's."""
+def numbers_of(table: Table) -> dict[tuple[EntryKey, str], Published]:
+    """Those that are beside a table's own; none beside a user's."""
     return published_numbers(table.paper, table.number) if table.paper else {}

@@ -177,7 +177,7 @@ def _grid(entry: Any, where: str) -> Mapping[str, list[str]]:
 
 
 def _claims(pair: Any, methods: Sequence[str], where: str, beside: Path | None) -> Iterator[tuple[str, str]]:
-    """One claim; with "*" in the second place one of every other method."""
+    """One claim; with "*" in the second position one of every other method."""
     if not isinstance(pair, list) or len(pair) != 2:
         raise UserError(f"{where}: a claim is a list of two methods, not {pair!r}")
     first, second = (_beside(value, beside) for value in pair)

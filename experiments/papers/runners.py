@@ -23,9 +23,9 @@ from ..run_folder.files import versions, write_text
 from .alone import run_alone
 from .cells import table_cell
 from .choose import run_searches
-from .client_sizes import SHOWN, draw_sizes, run_sizes
+from .client_sizes import QUANTILES_SHOWN, draw_sizes, run_sizes
 from .collect import row_of
-from .definition import Place, Table
+from .definition import EntryKey, Table
 from .published import numbers_of
 from .round_cost import cost_table, time_rounds, with_width
 from .synthetic import run_experiment
@@ -100,8 +100,8 @@ def _synthetic(
     rows = []
     for metric in ("principal_angle", "z_error", "test_rmse"):
         for method, own in frame.groupby("method", sort=False):
-            place = Place("fedpop-synthetic", 100, metric.replace("_", " "), str(method))
-            rows.append(row_of(table, place, "PM", own[metric].tolist(), None, {}, ""))
+            entry = EntryKey("fedpop-synthetic", 100, metric.replace("_", " "), str(method))
+            rows.append(row_of(table, entry, "PM", own[metric].tolist(), None, {}, ""))
     return rows
 
 
@@ -126,9 +126,9 @@ def _unseen(
         for name in NAMES:
             own = [cell["accuracy"] for cell in cells if cell["method"] == name]
             for number in dict.fromkeys(key for accuracy in own for key in accuracy):
-                place = Place(leave, 0, f"{number} examples", name)
+                entry = EntryKey(leave, 0, f"{number} examples", name)
                 values = [100 * accuracy[number] for accuracy in own if number in accuracy]
-                rows.append(row_of(table, place, "PM", values, None, {}, ""))
+                rows.append(row_of(table, entry, "PM", values, None, {}, ""))
     return rows
 
 
@@ -149,16 +149,16 @@ def _alone(
         own = [cell["accuracy"] for cell in cells if cell["data"] == data]
         for trained in own[0] if own else ():
             for tested in own[0][trained]:
-                place = Place(tested, 1, f"trained on {trained}", "local")
+                entry = EntryKey(tested, 1, f"trained on {trained}", "local")
                 values = [100 * accuracy[trained][tested] for accuracy in own]
-                number = theirs.get((place, "PM")) if data == "digit-five" else None
-                collected |= {(place, "PM")} if number else set()
-                shown = place if data == "digit-five" else Place(tested, 1, f"{place.condition}, {data}", "local")
+                number = theirs.get((entry, "PM")) if data == "digit-five" else None
+                collected |= {(entry, "PM")} if number else set()
+                shown = entry if data == "digit-five" else EntryKey(tested, 1, f"{entry.condition}, {data}", "local")
                 rows.append(row_of(table, shown, "PM", values, number, {}, ""))
     lacking = missing_sets("digit-five", root)
     why = f"not on this disk: {', '.join(lacking)}" if lacking else "not run"
     rest = [key for key in theirs if key not in collected]
-    return rows + [row_of(table, place, model, None, theirs[place, model], {}, why) for place, model in rest]
+    return rows + [row_of(table, entry, model, None, theirs[entry, model], {}, why) for entry, model in rest]
 
 
 def _cost(
@@ -174,12 +174,12 @@ def _cost(
     path = out / "cost.json"
     if not collect:
         cells, other = {}, extra.pop("network", None)
-        for place in table.places(selection["data"], None, selection["methods"], selection["conditions"]):
-            cell = table_cell(table, place, 0, selection["settings"])
+        for entry in table.places(selection["data"], None, selection["methods"], selection["conditions"]):
+            cell = table_cell(table, entry, 0, selection["settings"])
             network = str(other or cell.given["network"])
             for width in widths:
                 given = {**cell.given, "network": with_width(network, width)}
-                cells[place.method, width] = type(cell)(**{**vars(cell), "given": given})
+                cells[entry.method, width] = type(cell)(**{**vars(cell), "given": given})
         timed = time_rounds(cells, extra, turns)
         machine = asdict(Machine.this_machine(extra.get("device", "cpu")))
         write_text(path, json.dumps({"machine": machine, "versions": versions(), "rows": timed}, indent=1) + "\n")
@@ -187,9 +187,9 @@ def _cost(
     timed = json.loads(path.read_text())["rows"] if path.is_file() else []
     rows = []
     for timing in timed:
-        place = Place(table.data[0], 50, f"{timing['width']} features", timing["variant"])
+        entry = EntryKey(table.data[0], 50, f"{timing['width']} features", timing["variant"])
         common = {"bytes_per_message": timing["bytes_per_message"], "seconds_per_round": timing["median_seconds"]}
-        rows.append(row_of(table, place, "PM", timing["seconds"], None, common, ""))
+        rows.append(row_of(table, entry, "PM", timing["seconds"], None, common, ""))
     return rows
 
 
@@ -209,14 +209,16 @@ def _sizes(
     for data in wanted:
         own = [cell for cell in cells if cell["data"] == data and cell["split"] == (split or defaults(data).split)]
         for cell in own:
-            for name in SHOWN:
-                rows.append(row_of(table, Place(data, cell["clients"], "", name), "size", [cell[name]], None, {}, ""))
+            for name in QUANTILES_SHOWN:
+                rows.append(
+                    row_of(table, EntryKey(data, cell["clients"], "", name), "size", [cell[name]], None, {}, "")
+                )
         if own:
             draw_sizes(own, splits, out / f"sizes-{data}.png")
         else:
             lacking = missing_sets(data, root)
             why = f"not on this disk: {', '.join(lacking)}" if lacking else "not run"
-            rows += [row_of(table, Place(data, j, "", "median"), "size", None, None, {}, why) for j in clients]
+            rows += [row_of(table, EntryKey(data, j, "", "median"), "size", None, None, {}, why) for j in clients]
     return rows
 
 
@@ -227,14 +229,14 @@ def _search(
     _none_of(selection, "conditions", "settings")
     asked = table.places(selection["data"], None, selection["methods"])
     searches = run_searches(table, asked, arguments["budget"], selection["seeds"], extra, out, collect)
-    made = {searched["place"]: searched for searched in searches}
+    made = {searched["entry"]: searched for searched in searches}
     rows = []
-    for place in table.places():
-        if (searched := made.get(place)) is None:
-            rows.append(row_of(table, place, "validation NLL", None, None, {}, "not run"))
+    for entry in table.places():
+        if (searched := made.get(entry)) is None:
+            rows.append(row_of(table, entry, "validation NLL", None, None, {}, "not run"))
             continue
         chosen = ", ".join(f"{k}={v}" for k, v in searched["settings"].items())
-        row = row_of(table, place, "validation NLL", [searched["nll"]], None, {}, "")
+        row = row_of(table, entry, "validation NLL", [searched["nll"]], None, {}, "")
         rows.append(
             {
                 **row,

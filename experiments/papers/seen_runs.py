@@ -9,7 +9,7 @@ from typing import Any
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import write_rows
 from ..run_folder.summary import read_summary
-from .definition import Place
+from .definition import EntryKey
 
 SCORES = ("accuracy", "nll", "ece")
 COLUMNS = (
@@ -19,16 +19,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def lines(runs: Mapping[Place, Mapping[int, Path]]) -> list[dict[str, Any]]:
+def lines(runs: Mapping[EntryKey, Mapping[int, Path]]) -> list[dict[str, Any]]:
     """A row for each finished run, by cell and seed."""
     rows = []
-    for place, by_seed in runs.items():
+    for entry, by_seed in runs.items():
         for seed, folder in sorted(by_seed.items()):
             summary, run = read_summary(folder), read_config(folder).run
             scores = {k: summary[k] for k in COLUMNS if k in summary}
             # A row of the table may be another method with settings: its own name tells them apart.
-            facts = {"clients": place.clients or summary.get("clients"), "rounds": run.rounds, "split": run.split}
-            rows.append({**scores, **vars(place), "seed": seed, **facts})
+            facts = {"clients": entry.clients or summary.get("clients"), "rounds": run.rounds, "split": run.split}
+            rows.append({**scores, **vars(entry), "seed": seed, **facts})
     return [{k: row.get(k) for k in COLUMNS} for row in rows]
 
 

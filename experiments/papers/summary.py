@@ -12,13 +12,13 @@ from hierfl.errors import UserError
 from hierfl.schema import read_json
 
 from .cells import table_cell, why_not
-from .definition import Place, Table
+from .definition import EntryKey, Table
 from .published import numbers_of
 from .read_definition import names, shipped
 
 #: points of percent within which a number agrees
-NEAR, WITHIN = 1.0, 1.5
-Ours = dict[tuple[Place, str], dict[str, Any]]
+NEAR_POINTS, AGREEMENT_POINTS = 1.0, 1.5
+Ours = dict[tuple[EntryKey, str], dict[str, Any]]
 
 
 def ours_in(folder: Path, tables: Sequence[str]) -> dict[str, Ours]:
@@ -36,7 +36,7 @@ def ours_in(folder: Path, tables: Sequence[str]) -> dict[str, Ours]:
         for row in record["rows"]:
             if row.get("ours") is None:
                 continue
-            key = Place(row["data"], row["clients"], _condition(shipped(name), row), row["method"]), row["model"]
+            key = EntryKey(row["data"], row["clients"], _condition(shipped(name), row), row["method"]), row["model"]
             old = rows_of_tables[name].get(key)
             if old is None or row.get("seeds", 1) > old.get("seeds", 1):
                 rows_of_tables[name][key] = row
@@ -58,24 +58,24 @@ def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
     strange = {key: why for key in run_keys if (why := _otherwise(table, key[0], ours[key]))}
     gaps = {key: ours[key]["ours"] - theirs[key].value for key in theirs if key in run_keys - strange.keys()}
     reasons = dict(Counter(strange.values()))
-    for place, _ in theirs.keys() - run_keys:
-        if why := _why(table, place, root):
+    for entry, _ in theirs.keys() - run_keys:
+        if why := _why(table, entry, root):
             reasons[why] = reasons.get(why, 0) + 1
     far = [
         {
-            "place": place,
+            "place": entry,
             "model": model,
-            "ours": ours[place, model],
-            "published": theirs[place, model].value,
+            "ours": ours[entry, model],
+            "published": theirs[entry, model].value,
             "gap": gap,
         }
-        for (place, model), gap in gaps.items()
-        if abs(gap) > WITHIN + 1e-9
+        for (entry, model), gap in gaps.items()
+        if abs(gap) > AGREEMENT_POINTS + 1e-9
     ]
     return {
         "table": table.name, "published": len(theirs), "run": len(gaps),
-        "near": sum(abs(gap) <= NEAR + 1e-9 for gap in gaps.values()),
-        "within": sum(abs(gap) <= WITHIN + 1e-9 for gap in gaps.values()), "reasons": reasons, "far": far,
+        "near": sum(abs(gap) <= NEAR_POINTS + 1e-9 for gap in gaps.values()),
+        "within": sum(abs(gap) <= AGREEMENT_POINTS + 1e-9 for gap in gaps.values()), "reasons": reasons, "far": far,
     }  # fmt: skip
 
 
@@ -83,13 +83,13 @@ def counts(table: Table, ours: Ours, root: Path) -> dict[str, Any]:
 OPTIONS = ("split", "network", "participation", "validation_fraction")
 
 
-def _otherwise(table: Table, place: Place, row: Mapping[str, Any]) -> str:
+def _otherwise(table: Table, entry: EntryKey, row: Mapping[str, Any]) -> str:
     """How a run differs from the table's cell, in words: it is no number of the table then; empty where it does not."""
     setting = row.get("setting", {})
     rounds = row.get("rounds") or setting.get("run", {}).get("rounds")
     if table.runner:
         return ""
-    cell = table_cell(table, replace(place, data=table.data[0]) if table.by else place, 0)
+    cell = table_cell(table, replace(entry, data=table.data[0]) if table.by else entry, 0)
     config = cell.config({})
     if rounds is not None and int(rounds) < config.run.rounds:
         return "run with fewer rounds than the table's"
@@ -100,11 +100,11 @@ def _otherwise(table: Table, place: Place, row: Mapping[str, Any]) -> str:
     return f"run with another {other[0]} than the table's" if other else ""
 
 
-def _why(table: Table, place: Place, root: Path) -> str:
+def _why(table: Table, entry: EntryKey, root: Path) -> str:
     """Why a published number cannot be run here; numbers of a domain need the whole data set."""
     if table.by or table.runner:
-        return why_not(table, Place(table.data[0], place.clients, place.condition, place.method), root)
-    return why_not(table, place, root)
+        return why_not(table, EntryKey(table.data[0], entry.clients, entry.condition, entry.method), root)
+    return why_not(table, entry, root)
 
 
 def summary(folder: Path, root: Path, name: str = "") -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def markdown(counted_tables: Iterable[dict[str, Any]]) -> str:
     """A line for each table, all of them, and every number that is further than 1.5 points from ours."""
     every = list(counted_tables)
     lines = [
-        f"| table | published | run | within {NEAR:g} | within {WITHIN:g} | not counted, and why |",
+        f"| table | published | run | within {NEAR_POINTS:g} | within {AGREEMENT_POINTS:g} | not counted, and why |",
         "|---|---:|---:|---:|---:|---|",
     ]
     for entry in every:
@@ -141,25 +141,25 @@ def markdown(counted_tables: Iterable[dict[str, Any]]) -> str:
     published, run, near, within = (
         sum(entry[key] for entry in every) for key in ("published", "run", "near", "within")
     )
-    lines += ["", f"{run} of {published} published numbers have been run: {near} within {NEAR:g} point of ours, "
-              f"{within} within {WITHIN:g}."]  # fmt: skip
+    lines += ["", f"{run} of {published} published numbers have been run: {near} within {NEAR_POINTS:g} point of ours, "
+              f"{within} within {AGREEMENT_POINTS:g}."]  # fmt: skip
     if far := [(entry["table"], gap) for entry in every for gap in entry["far"]]:
-        lines += ["", f"Further than {WITHIN:g} points:", ""]
+        lines += ["", f"Further than {AGREEMENT_POINTS:g} points:", ""]
         lines += ["| table | data | J | condition | method | | ours | published | difference | |"]
         lines += ["|---|---|---:|---|---|---|---:|---:|---:|---|"]
     for name, gap in far:
-        place, row = gap["place"], gap["ours"]
-        why = shipped(name).remark(place, "explained") or "unexplained"
+        entry, row = gap["place"], gap["ours"]
+        why = shipped(name).remark(entry, "explained") or "unexplained"
         rounds = f", {row['rounds']} rounds" if row.get("rounds") else ""
         lines.append(
-            f"| {name} | {place.data} | {place.clients} | {place.condition} | {place.method} | {gap['model']} | "
+            f"| {name} | {entry.data} | {entry.clients} | {entry.condition} | {entry.method} | {gap['model']} | "
             f"{row['ours']:.1f} ({row.get('seeds', 1)}{rounds}) | {gap['published']:.1f} | {gap['gap']:+.1f} | {why} |"
         )
     return "\n".join([*lines, ""])
 
 
 def plain(counted_tables: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for a program: cells in place of rows."""
+    """The same for a program: cells instead of rows."""
     kept = ("ours", "ours_sem", "seeds", "rounds")
     return [
         {**entry, "far": [

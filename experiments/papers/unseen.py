@@ -35,7 +35,7 @@ from ..messages import to_stderr
 from ..methods import load
 from ..run_folder.files import write_text
 from .cells import table_cell
-from .definition import Place
+from .definition import EntryKey
 from .means import mean_and_error, percent
 from .read_definition import shipped
 
@@ -44,7 +44,7 @@ NAMES = (
     "fedavg", "fedbn", "fedbn-statistics", "fedv", "fedv-gaussian-prior", "pfedv-flat", "pfedv-own-norm",
     "pfedv-gaussian-prior", "pfedv", "pfedhb",
 )  # fmt: skip
-GIVEN = (20, 100, 500)
+NUM_GIVEN_ROWS = (20, 100, 500)
 STEPS = 300
 
 
@@ -57,7 +57,7 @@ def row_cell(name: str, data: str, seed: int, selection: Mapping[str, Any]) -> C
     table = shipped("pfedv-2")
     if data not in table.data:
         raise unknown("data set of domains", data, table.data)
-    return table_cell(table, Place(data, 0, "", name), seed, selection)
+    return table_cell(table, EntryKey(data, 0, "", name), seed, selection)
 
 
 def without(pool: PooledDataset, domain: str) -> tuple[PooledDataset, dict[str, np.ndarray]]:
@@ -146,7 +146,7 @@ def markdown(cells: Sequence[dict[str, Any]], given: Sequence[int]) -> str:
 
 def run_table(
     data: str, data_root: Path, leave: str, options: Mapping[str, Any], settings: Mapping[str, Any], out: Path,
-    rows: Sequence[str] | None = None, seeds: int = 3, given: Sequence[int] = GIVEN, steps: int = STEPS,
+    rows: Sequence[str] | None = None, seeds: int = 3, given: Sequence[int] = NUM_GIVEN_ROWS, steps: int = STEPS,
 ) -> str:  # fmt: skip
     """Runs what is missing of the table, and writes it.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: probability of an interval where nothing is said
 INTERVAL = 0.9
 #: words for a client's own label shares
-OWN = ("", "own")
+OWN_SHARES_WORDS = ("", "own")
 #: draws of a new client's latents where nothing is said
 NEW_DRAWS = 100
 
@@ -166,7 +166,7 @@ Predict = Callable[[Tensor, int | None], Tensor]
 
 def _predictor(run: Run, config: RunConfig, asked: Question, name: str | None) -> Predict:
     """A client's own model, or what there is for a new one."""
-    calibration = run.calibration if asked.shares in OWN else None
+    calibration = run.calibration if asked.shares in OWN_SHARES_WORDS else None
     warm = calibration is not None and calibration.powers is not None
     if not asked.new:
         client = str(name)
@@ -200,7 +200,7 @@ def _classes(run: Run, x: Tensor, name: str | None, asked: Question, predict: Pr
     values = predict(x, asked.draws).cpu().numpy()
     columns = {f"p({label})": column for label, column in zip(names, values.T, strict=True)}
     table = pd.DataFrame({"label": np.array(names)[values.argmax(1)], **columns})
-    if asked.new or calibration is None or calibration.threshold is None or asked.shares not in OWN:
+    if asked.new or calibration is None or calibration.threshold is None or asked.shares not in OWN_SHARES_WORDS:
         return table
     sets = run.prediction_sets(x, str(name)).cpu().numpy()
     return table.assign(set=["|".join(np.array(names)[inside]) for inside in sets])

@@ -31,7 +31,7 @@ LARGEST = 64 * 2**20
 #: names by which a server of this machine alone is asked
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 #: what a request may say, beside its rows
-SAID = {"client": str, "new": bool, "interval": float, "draws": int, "shares": str}
+REQUEST_OPTIONS = {"client": str, "new": bool, "interval": float, "draws": int, "shares": str}
 #: options of ``hierfl predict`` in messages, and what a request says instead
 IN_JSON = (
     (r", --new, or of a table --group COLUMN", ', or "new": true'), (r"FILE\.npz with x and y", "x and y"),
@@ -43,7 +43,8 @@ IN_JSON = (
     (r"(?<=, which no formula reads): df.*", ": a column has values of one type"),
     (r"; encode it first \(for example with pandas\.get_dummies\)", ": write numbers without quotes"),
     (r"(?<=in the fit): df\[.*", ": write text in quotes"),
-    (rf"--({'|'.join(SAID)}|given) (?=[A-Z0-9])", r'"\1": '), (rf"--({'|'.join(SAID)}|given)(?![\w-])", r'"\1"'),
+    (rf"--({'|'.join(REQUEST_OPTIONS)}|given) (?=[A-Z0-9])", r'"\1": '),
+    (rf"--({'|'.join(REQUEST_OPTIONS)}|given)(?![\w-])", r'"\1"'),
 )  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def application(folder: Path, *, host: str = LOOPBACK[0], trust_code: bool = Fal
 
 
 def in_json(message: str) -> str:
-    """A message that names options of a command, with the fields of a request in their place."""
+    """A message that names options of a command, with the fields of a request instead."""
     for option, field in IN_JSON:
         message = re.sub(option, field, message)
     return message
@@ -126,15 +127,17 @@ def question(entries: Mapping[str, Any]) -> Question:
         UserError: for another key, or a value of another type.
     """
     given_options = {
-        name: entries[name] for name in SAID if entries.get(name) is not None and not isinstance(entries[name], list)
+        name: entries[name]
+        for name in REQUEST_OPTIONS
+        if entries.get(name) is not None and not isinstance(entries[name], list)
     }
     for name, value in given_options.items():
-        if type(value) not in ({int, float} if SAID[name] is float else {SAID[name]}):
-            raise UserError(f"{name} is {SAID[name].__name__} in a request, not {type(value).__name__}")
+        if type(value) not in ({int, float} if REQUEST_OPTIONS[name] is float else {REQUEST_OPTIONS[name]}):
+            raise UserError(f"{name} is {REQUEST_OPTIONS[name].__name__} in a request, not {type(value).__name__}")
     given = entries.get("given")
     if given is not None and not isinstance(given, dict):
         raise UserError("given is an object with rows, or with x and y")
-    rows = rows_of(entries, {"x", "rows", "client", "given", *SAID})
+    rows = rows_of(entries, {"x", "rows", "client", "given", *REQUEST_OPTIONS})
     return Question(
         rows, given=None if given is None else rows_of(given, {"x", "y", "rows", "client"}), **given_options
     )

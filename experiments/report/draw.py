@@ -50,7 +50,7 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "", *,
 
 
 def draw_features(
-    folder: Path, config: Configuration, place: Mapping[str, Any], progress: bool, trust_code: bool
+    folder: Path, config: Configuration, location: Mapping[str, Any], progress: bool, trust_code: bool
 ) -> list[Path]:
     """Features of test data in the plane, by class and by client; the pictures.
 
@@ -61,7 +61,7 @@ def draw_features(
     from hierfl.plots.features import embedding, feature_map
     from hierfl.plots.saving import save_all
 
-    config = relocate(config, place)
+    config = relocate(config, location)
     check_data_exist(config.run.data)
     ready, name = restore(folder, config, progress, trust_code)
     with working("reading the checkpoint", progress):

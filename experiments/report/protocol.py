@@ -24,7 +24,7 @@ DISTINGUISH = ("prior", "shares", "heads")
 
 
 def run_under_protocols(
-    folder: Path, protocols: Sequence[str], place: Mapping[str, Any], progress: bool, *, seed: int = 0,
+    folder: Path, protocols: Sequence[str], location: Mapping[str, Any], progress: bool, *, seed: int = 0,
     offset: bool = False, trust_code: bool = False,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The rows of a run's table, which is written into its folder.
@@ -32,7 +32,7 @@ def run_under_protocols(
     Args:
         folder: of a finished run.
         protocols: see :mod:`hierfl.inference.evaluation.test_rows`.
-        place: where the data are, if elsewhere: data, data_root.
+        location: where the data are, if elsewhere: data, data_root.
         progress: whether to show what takes its time.
         seed: of the test rows.
         offset: adds rows of the global model with an offset for label shares.
@@ -42,7 +42,7 @@ def run_under_protocols(
         UserError: for a folder that is no finished run with a network on labels, and as
             :func:`~hierfl.inference.evaluation.protocols.evaluate_protocols`.
     """
-    config = relocate(read_config(folder), place)
+    config = relocate(read_config(folder), location)
     summary = read_summary(folder)
     if summary["pm_accuracy"] is None:
         raise UserError(f"{folder}: protocols are of test labels, and the run has none")

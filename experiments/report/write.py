@@ -25,7 +25,7 @@ from .run_page import write_run_page
 
 
 def write_report(
-    folder: Path, place: Mapping[str, Any], progress: bool, features: bool = True, rhat: bool = False,
+    folder: Path, location: Mapping[str, Any], progress: bool, features: bool = True, rhat: bool = False,
     trust_code: bool = False, study: str = "", *, by_row: bool = True,
 ) -> list[Path]:  # fmt: skip
     """One page of a finished run, a comparison or a site's part of a study, ``report.html``.
@@ -34,7 +34,7 @@ def write_report(
 
     Args:
         folder: the run's, comparison's or site's.
-        place: where the data are, if elsewhere: data, data_root.
+        location: where the data are, if elsewhere: data, data_root.
         progress: whether to show what takes its time.
         features: whether to draw them, which needs the data.
         rhat: insists on several chains.
@@ -54,7 +54,7 @@ def write_report(
     if (folder / "comparison.json").is_file():
         if rhat:
             raise UserError(f"{folder} is a comparison: R-hat is a run's")
-        if place or trust_code:
+        if location or trust_code:
             raise UserError(f"{folder} is a comparison: where data are, and whom to trust, are a run's")
         record = read_json(folder / "comparison.json", {"runs": {"*": {"*": str}}})
         runs = [folder / run for runs in record["runs"].values() for run in runs.values()]
@@ -63,7 +63,7 @@ def write_report(
     home = Home(folder)
     if home.is_site_home:
         member = Membership.read(home.study_folder(study), trust_code=trust_code)
-        if place:
+        if location:
             raise UserError(f"{folder} is a site's: where its data are is said to hierfl federate approve")
         with working("drawing from the posterior, writing results", progress):
             results = write_site_results(member, site_run(member), by_row=by_row)
@@ -76,8 +76,8 @@ def write_report(
     by_row &= config.run.rows
     wanted = features and by_row and config.run.network not in ("design", NETWORK)
     wanted &= not config.run.data.startswith(PYTHON)  # whose data were the program's
-    if (place or trust_code) and not wanted:
+    if (location or trust_code) and not wanted:
         raise UserError("data and method are needed for features, which are not drawn here")
     drawn = draw_posterior(folder, progress, rhat, by_row=by_row)
-    drawn += draw_features(folder, config, place, progress, trust_code) if wanted else []
+    drawn += draw_features(folder, config, location, progress, trust_code) if wanted else []
     return [write_run_page(folder, by_row=by_row), *drawn]

@@ -28,7 +28,7 @@ def write_metrics(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 #: notes of effects, where there is little room
-SHORT = {
+SHORT_NOTES = {
     "at its lower bound": "at bound", "at its bound": "at bound", "not identified": "none",
     "at its lower bound, covariates at their means": "at bound",
     "no finite estimate: separated": "separated",
@@ -52,7 +52,7 @@ def read_effects(folder: Path) -> tuple[tuple[str, ...], list[list[str]]]:
         estimate = f"{row.estimate:.4g}" if row.estimate == row.estimate else ""
         tested = row.statistic == row.statistic
         rows.append([
-            row.effect, estimate, SHORT.get(row.note, row.note) or f"{row.standard_error:.3g}", *interval,
+            row.effect, estimate, SHORT_NOTES.get(row.note, row.note) or f"{row.standard_error:.3g}", *interval,
             f"{row.statistic:.2f}" if tested else "", f"{row.df:.1f}" if tested and row.df < NORMAL_DF else "",
             p_value(row.p) if tested else "",
         ])  # fmt: skip

@@ -71,11 +71,11 @@ def fit(
     Raises:
         UserError: for options out of range, a folder that exists, or a checkpoint that cannot be used.
     """
-    place = folder_of(folder)
+    target = folder_of(folder)
     check_fitted(method, federation)
     # Checkpoints of earlier versions, and of hierfl.inference.fit, lie in the folder itself.
-    plain = place is not None and resume and not (place / "config.toml").is_file()
-    if place is None or plain or engine is not PlateEngine or federation.outline or is_tabular(method):
+    plain = target is not None and resume and not (target / "config.toml").is_file()
+    if target is None or plain or engine is not PlateEngine or federation.outline or is_tabular(method):
         return fit_alone(
             method, federation, rounds, folder=folder, resume=resume, progress=progress, observe=observe, engine=engine,
             **options,
@@ -83,16 +83,16 @@ def fit(
     federation = replace(federation, about={"data": "data", "split": "natural", "redraws": 0, **federation.about})
     ready = Fit(method, federation, Options.for_method(method, rounds=rounds, **options), engine)
     if resume:
-        config = read_config(place)
+        config = read_config(target)
         if not config.run.data.startswith(PYTHON):
-            raise UserError(f"{place} was begun by a command: go on with hierfl run --resume {place}")
-        with lock_run_folder(place):
-            return _fitted(ready, place, progress, observe, resume=True)
-    fresh = place.is_dir() and all(map(is_leftover, place.iterdir()))
-    if place.exists() and not (overwrite or fresh):
-        raise UserError(f"{place} exists: another folder=, overwrite=True, or resume=True goes on there")
-    check_out(place, overwrite or fresh)
-    with create_run_folder(place, overwrite or fresh, "", _configuration(method, federation, ready.options)) as made:
+            raise UserError(f"{target} was begun by a command: go on with hierfl run --resume {target}")
+        with lock_run_folder(target):
+            return _fitted(ready, target, progress, observe, resume=True)
+    fresh = target.is_dir() and all(map(is_leftover, target.iterdir()))
+    if target.exists() and not (overwrite or fresh):
+        raise UserError(f"{target} exists: another folder=, overwrite=True, or resume=True goes on there")
+    check_out(target, overwrite or fresh)
+    with create_run_folder(target, overwrite or fresh, "", _configuration(method, federation, ready.options)) as made:
         return _fitted(ready, made, progress, observe, resume=False)
 
 

@@ -63,7 +63,7 @@ def load_run(
             methods that predict given a client's training rows, and for splines of a formula.
         network: the architecture, of a run whose base network is a module that is no chain of torch's own layers.
         method: where the method's file is now, or its class where that is in no file (a notebook).
-        federation: the data that were fitted, in place of ``rows=True``.
+        federation: the data that were fitted, instead of ``rows=True``.
         trust_code: whether to run a method's file that this user has neither named nor run before.
 
     Returns:
@@ -74,38 +74,38 @@ def load_run(
         UserError: for a folder that holds no finished run, or one from before runs kept their models; for a method's
             file that has changed, or is not known to be this user's; for other data.
     """
-    place = user_path(folder)
-    config = read_config(place)
-    read_summary(place)
-    if not (place / MODEL / "checkpoint.json").is_file():
+    path = user_path(folder)
+    config = read_config(path)
+    read_summary(path)
+    if not (path / MODEL / "checkpoint.json").is_file():
         raise UserError(
-            f"{place} has no {MODEL}/: it was not copied, or was written before runs kept their models: hierfl run "
-            f"--resume {place} writes it again, from its checkpoint and the data"
+            f"{path} has no {MODEL}/: it was not copied, or was written before runs kept their models: hierfl run "
+            f"--resume {path} writes it again, from its checkpoint and the data"
         )
-    state, record = kept.read(place / MODEL)
-    _check_one_run(place, config, record)
+    state, record = kept.read(path / MODEL)
+    _check_one_run(path, config, record)
     if rows:
-        return _with_rows(place, config, state, record, trust_code=trust_code or method is not None)
-    cls = _class_of(place, config, method, trust_code=trust_code)
+        return _with_rows(path, config, state, record, trust_code=trust_code or method is not None)
+    cls = _class_of(path, config, method, trust_code=trust_code)
     if is_tabular(cls) is not (record["network"] is None):
         kinds = ("of a table", "of a network")
         raise UserError(
-            f"{place}: {cls.__name__} is a method {kinds[not is_tabular(cls)]}, and the model in {MODEL}/ is "
+            f"{path}: {cls.__name__} is a method {kinds[not is_tabular(cls)]}, and the model in {MODEL}/ is "
             f"{kinds[record['network'] is not None]}: config.toml or {MODEL}/ is of another run, or was changed"
         )
     if is_tabular(cls):
         if network is not None or federation is not None:
-            raise UserError(f"network= and federation= are of runs of networks, and {place} is of a table: rows=True")
+            raise UserError(f"network= and federation= are of runs of networks, and {path} is of a table: rows=True")
         made = _of_columns if reads_columns(cls) else _mixed
-        return made(place, cls, config, state, record)
+        return made(path, cls, config, state, record)
     tensors = kept.under(state, "method/")
     plain = _made(cls, written.read(record["network"], tensors, network), config)
     federation_kept = kept.federation_of(state, record)
     if federation is None:
-        return kept.run_of(plain, state, record, federation_kept, place)
+        return kept.run_of(plain, state, record, federation_kept, path)
     data = federation.to("cpu", federation_kept.dtype)
     if data.digest() != federation_kept.digest():
-        raise UserError(f"federation= holds other data than {place} was run on, or splits them otherwise")
+        raise UserError(f"federation= holds other data than {path} was run on, or splits them otherwise")
     scales = {name: getattr(federation_kept, name) for name in ("mean", "std", "response_units", "standard_response")}
     return kept.run_of(plain, state, record, replace(data, **scales))
 

@@ -27,7 +27,7 @@ from .start import fit_and_write, start
 def resume(
     folder: Path,
     progress: bool,
-    place: Mapping[str, Any] | None = None,
+    location: Mapping[str, Any] | None = None,
     *,
     method: str = "",
     trust_code: bool = False,
@@ -38,7 +38,7 @@ def resume(
     Args:
         folder: the run's.
         progress: whether to show it.
-        place: where it goes on, if elsewhere: the options that are declared to move.
+        location: where it goes on, if elsewhere: the options that are declared to move.
         method: where the method's file is, if elsewhere.
         trust_code: whether to run a method's file that this user has neither named nor run before.
         engine: where the clients are.
@@ -52,26 +52,26 @@ def resume(
     # killed before its first checkpoint was written, a run has done nothing yet: it begins again
     begun = (folder / "checkpoint" / "checkpoint.json").is_file() or (folder / "metrics.csv").is_file()
     if follows():
-        ready, _ = restore(folder, relocate(config, place, method), progress, trust_code or bool(method), engine)
+        ready, _ = restore(folder, relocate(config, location, method), progress, trust_code or bool(method), engine)
         ready.run(folder / "checkpoint", resume=begun)
         return None
     with lock_run_folder(folder):
-        config = relocate(read_config(folder), place, method)
+        config = relocate(read_config(folder), location, method)
         ready, name = restore(folder, config, progress, trust_code or bool(method), engine)
-        if place or method:
+        if location or method:
             write_config(folder, config)
         return fit_and_write(ready, folder, name, progress, config.run, resume=begun)
 
 
 def repeat(
-    path: Path, place: Mapping[str, Any], out: Path | None, overwrite: bool, progress: bool, *, trust_code: bool,
+    path: Path, location: Mapping[str, Any], out: Path | None, overwrite: bool, progress: bool, *, trust_code: bool,
     engine: EngineMaker = PlateEngine,
 ) -> tuple[Path, dict[str, Any]] | None:  # fmt: skip
     """Runs again what a configuration says, into a folder of its own; as :func:`.start.start`.
 
     Args:
         path: of the config.toml, or of the folder of its run.
-        place: where the data are now, and the device: options that are declared to move.
+        location: where the data are now, and the device: options that are declared to move.
         out, overwrite, progress, engine: as of :func:`.start.start`.
         trust_code: whether to run a method's file that this user has neither named nor run before.
 
@@ -81,16 +81,16 @@ def repeat(
     if not path.exists():
         raise UserError(f"no file {path}")
     folder = path if path.is_dir() else path.parent
-    config = relocate(read_config(path) if path.is_dir() else read_config_file(path), place)
+    config = relocate(read_config(path) if path.is_dir() else read_config_file(path), location)
     refuse_python(path, config)
     config = with_kept_weights(folder, config)
     loaded = methods.load_of(folder, config.run.as_table(), trust_code=trust_code)
     return start(config, out, overwrite, progress, engine, loaded)
 
 
-def relocate(config: Configuration, place: Mapping[str, Any] | None, method: str = "") -> Configuration:
+def relocate(config: Configuration, location: Mapping[str, Any] | None, method: str = "") -> Configuration:
     """A configuration with where the run's data and method are now."""
-    config = config.with_run(**{k: absolute_path(k, v) for k, v in (place or {}).items()})
+    config = config.with_run(**{k: absolute_path(k, v) for k, v in (location or {}).items()})
     if not method:
         return config
     method_now = str(user_path(method).resolve()) if method.endswith(".py") else method

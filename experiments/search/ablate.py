@@ -75,7 +75,7 @@ def ablate(
         settings_of[prior] = {**applicable(load(method).cls, settings, {"prior": prior}), "prior": prior}
         configure(method, data, given, settings_of[prior])  # cannot be? say so before anything is run
     whole = {k: v for k, v in given.items() if k not in ("seed", "validation_fraction")}
-    place = {k: given[k] for k in ("data_root", "device") if k in given}
+    location = {k: given[k] for k in ("data_root", "device") if k in given}
     check_writable(out / "ablation")
     for prior in priors:  # a folder of another ablation? say so before anything is run
         name = scale_setting(load(method).cls, prior)
@@ -84,12 +84,12 @@ def ablate(
             if (out / cell.name / "config.toml").is_file():
                 settings_kept = read_config(out / cell.name).settings
                 scale_kept = {} if name is None or not choose_seeds else {name: settings_kept.get(name)}
-                check_cell(replace(cell, settings={**scale_kept, **settings_of[prior]}), out / cell.name, place)
+                check_cell(replace(cell, settings={**scale_kept, **settings_of[prior]}), out / cell.name, location)
     for prior in priors if choose_seeds else ():
         own = {k: v for k, v in settings_of[prior].items() if k != "prior"}
         settings_of[prior] |= chosen_scale(method, data, prior, given, own, out, choose_seeds, scales, progress)
     cells = [_cell(method, data, whole, settings_of[prior], seed) for seed in range(seeds) for prior in priors]
-    run_cells(cells, out, place, say=to_stderr(progress), progress=progress)
+    run_cells(cells, out, location, say=to_stderr(progress), progress=progress)
     order = [out / cell.name for cell in sorted(cells, key=lambda cell: priors.index(cell.row))]
     result = compare_runs(order)
     write_comparison(result, comparison_folder(out / "comparison"))

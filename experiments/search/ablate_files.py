@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hierfl.models.any_model.alternatives import Difference, Scored
 
 #: options of a run that say something here
-SAID = ("group", "rounds", "test_fraction", "spellings", "na", "reading", "device")
+APPLICABLE_OPTIONS = ("group", "rounds", "test_fraction", "spellings", "na", "reading", "device")
 #: the file of the table
 RESULT = "ablation.json"
 
@@ -48,7 +48,7 @@ def ablate_files(
     Args:
         references: model files, each of its own name.
         data: the table.
-        given: run options, of which :data:`SAID` say something.
+        given: run options, of which :data:`APPLICABLE_OPTIONS` say something.
         settings: of the fits, the same for all.
         folder: of all of it.
         progress: whether to show the fits.
@@ -59,7 +59,7 @@ def ablate_files(
     Raises:
         UserError: for models that cannot be compared on these rows.
     """
-    if other := [name for name in given if name not in SAID]:
+    if other := [name for name in given if name not in APPLICABLE_OPTIONS]:
         raise UserError(f"{flag(other[0])} is not for alternatives of a model: they are fitted once, to all rows")
     loaded = [load(reference) for reference in references]
     names = [alternative.name for alternative in loaded]

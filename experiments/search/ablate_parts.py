@@ -60,7 +60,7 @@ def ablate_parts(
     if seeds < 1:
         raise UserError("ablate needs at least one seed")
     given = {"validation_fraction": 0.0, **{k: v for k, v in given.items() if k != "seed"}}
-    place: dict[str, Any] = {k: given[k] for k in ("data_root", "device") if k in given}
+    location: dict[str, Any] = {k: given[k] for k in ("data_root", "device") if k in given}
     cells = [
         Cell(f"{name}-{seed}", f"{name}, seed {seed}", name, method, data, given, {**settings, **own}, seed)
         for seed in range(seeds)
@@ -71,8 +71,8 @@ def ablate_parts(
     check_writable(out / "ablation")
     for cell in cells:
         if (out / cell.name / "config.toml").is_file():
-            check_cell(cell, out / cell.name, place)
-    run_cells(cells, out, place, say=to_stderr(progress), progress=progress)
+            check_cell(cell, out / cell.name, location)
+    run_cells(cells, out, location, say=to_stderr(progress), progress=progress)
     names = list(cls.ablations)
     in_order = sorted(cells, key=lambda cell: names.index(cell.row))
     labels = {out / cell.name: cell.row.replace("-", " ") for cell in in_order}

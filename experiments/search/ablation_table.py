@@ -21,7 +21,10 @@ from hierfl.schema import read_json
 from ..run_folder.csv_files import read_frame
 
 #: metrics in the tables, the first that there is of each pair: label, factor, digits
-SHOWN: tuple[tuple[tuple[str, ...], str], ...] = ((("accuracy", "rmse"), "accuracy, pp (RMSE)"), (("nll",), "NLL"))
+TABLE_METRICS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("accuracy", "rmse"), "accuracy, pp (RMSE)"),
+    (("nll",), "NLL"),
+)
 FACTORS = {"accuracy": (100, 2)}
 
 
@@ -31,18 +34,18 @@ def read(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: for a folder that holds none.
     """
-    place = folder / "comparison" if (folder / "comparison").is_dir() else folder
-    if not (place / "comparison.json").is_file():
+    pictures = folder / "comparison" if (folder / "comparison").is_dir() else folder
+    if not (pictures / "comparison.json").is_file():
         raise UserError(f"{folder} holds no ablation (comparison/comparison.json)")
-    record = read_json(place / "comparison.json")
+    record = read_json(pictures / "comparison.json")
     names = list(record["settings"])
     first = record["settings"][names[0]]
     return {
         "method": Path(first["run"]["method"]).stem,
         "data": Path(first["run"]["data"]).stem,
         "priors": {name: record["settings"][name]["settings"]["prior"] for name in names},
-        "table": read_frame(place / "table.csv", ("over", "kind", "metric")),
-        "sizes": read_frame(place / "sizes.csv", ("over", "kind", "metric")),
+        "table": read_frame(pictures / "table.csv", ("over", "kind", "metric")),
+        "sizes": read_frame(pictures / "sizes.csv", ("over", "kind", "metric")),
     }
 
 
@@ -68,7 +71,7 @@ def rows(ablation: dict[str, Any]) -> tuple[list[list[str]], list[list[str]]]:
         table, thirds = _last(ablation["table"], over), _last(ablation["sizes"], over)
         head = [ablation["method"], ablation["data"], prior]
         cells, parts = [], []
-        for metrics, _ in SHOWN:
+        for metrics, _ in TABLE_METRICS:
             metric = next(m for m in metrics if m in set(table["metric"]))
             row = table[table["metric"] == metric].iloc[0]
             cells.append(_gain(row, metric))
@@ -86,7 +89,7 @@ def rows(ablation: dict[str, Any]) -> tuple[list[list[str]], list[list[str]]]:
 def markdown(every: Sequence[dict[str, Any]]) -> str:
     """Both tables."""
     both = [rows(ablation) for ablation in every]
-    labels = [label for _, label in SHOWN]
+    labels = [label for _, label in TABLE_METRICS]
     words = (
         "Gains of the hierarchical prior, averaged draws (points: at the point), mean over clients and seeds, 95 % "
         "interval; * where it does not hold zero. Each prior has its own scale, chosen on validation data."

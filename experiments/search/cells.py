@@ -41,7 +41,7 @@ LABELS = {
 }
 #: clients' rounds that diverged and were undone, of all seeds: the metrics are of what was left
 FAILED = "diverged_local_steps"
-SHOWN = ("pm_nll", "pm_draws_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
+SHOWN_METRICS = ("pm_nll", "pm_draws_nll", "pm_accuracy", "pm_rmse", "gm_nll", "gm_accuracy")
 
 
 def evaluate_cell(
@@ -56,7 +56,7 @@ def evaluate_cell(
         raise UserError("there are no validation data to choose by")
     ready.options = dataclasses.replace(ready.options, splits=("validation",))
     rows = ready.run(progress=progress).evaluations[-settle:]
-    metrics = {k: float(np.mean([row[k] for row in rows])) for k in SHOWN if rows[-1].get(k) is not None}
+    metrics = {k: float(np.mean([row[k] for row in rows])) for k in SHOWN_METRICS if rows[-1].get(k) is not None}
     return {**metrics, FAILED: rows[-1]["diverged"]}
 
 
@@ -128,7 +128,7 @@ def search(
 
 def in_words(cell: Mapping[str, Any]) -> str:
     """A cell's settings and metrics, in one line."""
-    metrics = {k: v for k, v in cell.items() if k in SHOWN or (k == FAILED and v)}
+    metrics = {k: v for k, v in cell.items() if k in SHOWN_METRICS or (k == FAILED and v)}
     return ", ".join([*(f"{k}={v}" for k, v in cell["settings"].items()), *map(_named_number, metrics.items())])
 
 
@@ -187,6 +187,6 @@ def parse_metrics(words: str) -> list[str]:
         UserError: for those that are none, or of two directions.
     """
     by = words.split(",") if words else []
-    if not set(by) <= set(SHOWN) or len(set(map(better, by))) > 1:
-        raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN)}; not {words!r}")
+    if not set(by) <= set(SHOWN_METRICS) or len(set(map(better, by))) > 1:
+        raise UserError(f"--by takes metrics of one direction out of {', '.join(SHOWN_METRICS)}; not {words!r}")
     return by

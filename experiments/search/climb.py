@@ -29,41 +29,41 @@ def climb(
     values_seen: dict[tuple[int, ...], float] = {}
     names = [*grid]
 
-    def look(place: tuple[int, ...]) -> float:
-        if place not in values_seen:
-            values_seen[place] = value({name: grid[name][k] for name, k in zip(names, place, strict=True)})
-        return values_seen[place]
+    def look(cell: tuple[int, ...]) -> float:
+        if cell not in values_seen:
+            values_seen[cell] = value({name: grid[name][k] for name, k in zip(names, cell, strict=True)})
+        return values_seen[cell]
 
-    place_now = tuple(start[name] for name in names)
-    look(place_now)
+    cell_now = tuple(start[name] for name in names)
+    look(cell_now)
     moved = True
     while moved:
         moved = False
         for axis, name in enumerate(names):
             for step in (1, -1):
                 while len(values_seen) < budget:
-                    place_next = (*place_now[:axis], place_now[axis] + step, *place_now[axis + 1 :])
+                    place_next = (*cell_now[:axis], cell_now[axis] + step, *cell_now[axis + 1 :])
                     if not 0 <= place_next[axis] < len(grid[name]) or place_next in values_seen:
                         break
-                    if look(place_next) >= look(place_now) < math.inf:
+                    if look(place_next) >= look(cell_now) < math.inf:
                         break
-                    place_now, moved = place_next, True  # from where nothing is finite anywhere
+                    cell_now, moved = place_next, True  # from where nothing is finite anywhere
     return len(values_seen)
 
 
 def start_places(method: str, grid: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """The start of a search: each setting's place in its list that is nearest to the method's default."""
+    """The start of a search: each setting's position in its list that is nearest to the method's default."""
     defaults: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(load(method).cls.Settings)}
-    places = {}
+    cells = {}
     for name, values in grid.items():
         if name not in defaults:
             raise unknown(f"setting of {method}", name, defaults)
         if str(defaults[name]) in values or not _numeric([*values, defaults[name]]):
-            places[name] = [*values].index(str(defaults[name])) if str(defaults[name]) in values else 0
+            cells[name] = [*values].index(str(defaults[name])) if str(defaults[name]) in values else 0
             continue
         default = float(defaults[name])
-        places[name] = min(range(len(values)), key=lambda k: _apart(float(values[k]), default))
-    return places
+        cells[name] = min(range(len(values)), key=lambda k: _apart(float(values[k]), default))
+    return cells
 
 
 def in_order(grid: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:

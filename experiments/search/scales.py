@@ -15,7 +15,7 @@ from ..messages import to_stderr
 from ..methods import load
 from .cells import criterion, search
 
-#: of a prior's usual scale, what is tried; how often three times more or less, where the best is at an end
+#: multiples of a prior's usual scale that are tried, and how often the grid grows by a factor of three at its end
 FACTORS, EXTENSIONS = (0.1, 0.3, 1.0, 3.0, 10.0), 3
 #: share of the training data that a scale is chosen by, and of a table's rows that priors are compared on
 VALIDATION_FRACTION, TEST_FRACTION = 0.1, 0.2
@@ -49,8 +49,8 @@ def chosen_scale(
         prior: whose scale.
         out: the folder of the search.
         seeds: how many it is averaged over.
-        scales: what is tried; by default a tenth to ten times what the method has for these data, and on from there
-            where the best is at an end.
+        scales: what is tried; by default a tenth to ten times what the method has for these data. If the best value is
+            the smallest or largest, further values beyond it are tried.
         progress: whether to show it.
 
     Raises:

@@ -25,7 +25,7 @@ def distinct_subclasses(
 
 
 def check_subclasses(where: str, marks: np.ndarray) -> None:
-    """Refuses subclasses that cannot be told apart."""
+    """Refuses subclasses that cannot be distinguished."""
     if marks.dtype.kind not in "biuf":
         raise UserError(f"{where} holds {marks.dtype}, not numbers")
     if marks.dtype.kind == "f" and not np.isfinite(marks).all():

@@ -8,7 +8,7 @@ import numpy as np
 
 
 class ByClass:
-    """Places of the examples of each client's classes in the client's own data, on the host.
+    """Positions of the examples of each client's classes in the client's own data, on the host.
 
     Args:
         labels: of each client's examples, (n_j,).
@@ -29,7 +29,7 @@ class ByClass:
         self._firsts = ends - self.counts
 
     def places(self, client: int, label: int) -> np.ndarray:
-        """The places of one client's examples of one class, in their order."""
+        """The positions of one client's examples of one class, in their order."""
         first = self._firsts[client, label]
         places: np.ndarray = self._places[first : first + self.counts[client, label]]
         return places

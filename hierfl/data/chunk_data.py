@@ -28,15 +28,15 @@ class ChunkData:
     def __init__(self, federation: Federation, clients: Sequence[int]) -> None:
         self.federation, self.clients = federation, list(clients)
         self._first: dict[int, int] = {}  # where a client's row begins
-        index, self._buckets, place = [], {}, 0
+        index, self._buckets, offset = [], {}, 0
         sizes = federation.sizes()
         for first, last in buckets([sizes[j] for j in self.clients]):
             rows = self.clients[first:last]
             padded, mask = federation.indices("train").padded(rows)
-            self._buckets[tuple(rows)] = (place, padded.shape, mask)
-            self._first |= {j: place + row * padded.shape[1] for row, j in enumerate(rows)}
+            self._buckets[tuple(rows)] = (offset, padded.shape, mask)
+            self._first |= {j: offset + row * padded.shape[1] for row, j in enumerate(rows)}
             index.append(padded.flatten())
-            place += padded.numel()
+            offset += padded.numel()
         self._index = torch.cat(index) if index else torch.zeros(0, dtype=torch.long, device=federation.device)
 
     @cached_property
@@ -84,9 +84,10 @@ class ChunkData:
         sizes = [all_sizes[j] for j in clients]
         n = send([self.federation.amounts[j] for j in clients], device, self.federation.dtype)
         if tuple(clients) in self._buckets:
-            place, shape, mask = self._buckets[tuple(clients)]
-            x, y = (part[place : place + shape.numel()].unflatten(0, shape) for part in self.data)
-            weights = None if self.weights is None else self.weights[place : place + shape.numel()].unflatten(0, shape)
+            offset, shape, mask = self._buckets[tuple(clients)]
+            rows = slice(offset, offset + shape.numel())
+            x, y = (part[rows].unflatten(0, shape) for part in self.data)
+            weights = None if self.weights is None else self.weights[rows].unflatten(0, shape)
             return Batch(x, y, mask, n, weights, sizes)
         places, mask = padded_places(self.places(clients), sizes, device)
         return Batch(*self.at(places), mask, n, self.weights_at(places), sizes)

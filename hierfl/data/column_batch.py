@@ -20,7 +20,7 @@ class ColumnBatch:
     Attributes:
         columns: name -> (S, n).
         mask: (S, n), False where a row is padding; None where no row is.
-        level_names: of each column of text, the levels that its codes 0, 1, ... stand for.
+        level_names: of each column of text, the levels that its codes 0, 1, ... represent.
     """
 
     columns: Mapping[str, Tensor]
@@ -70,7 +70,7 @@ class ColumnBatch:
         return self[name][..., :1]
 
     def levels(self, name: str) -> tuple[str, ...]:
-        """What the codes of a column of text stand for.
+        """What the codes of a column of text represent.
 
         Raises:
             UserError: for a column of numbers.

@@ -21,7 +21,7 @@ class ColumnDesign(Architecture):
 
     Attributes:
         columns: names, in the order of the inputs' columns.
-        level_names: of each column of text, what its codes stand for.
+        level_names: of each column of text, what its codes represent.
         rows: of the longest client: what a model needs that has latents of every row; 1 of any other.
     """
 

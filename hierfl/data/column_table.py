@@ -85,7 +85,7 @@ def coded(df: pd.DataFrame, design: ColumnDesign, absent: Collection[str] = ()) 
 
     Args:
         df: the table.
-        design: whose columns, and what their codes stand for.
+        design: whose columns, and what their codes represent.
         absent: columns that the table may lack; they are 0 then.
 
     Raises:

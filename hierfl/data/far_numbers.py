@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hierfl")
 #: standard deviations from the mean of the fitted rows
-FAR = 10.0
+FAR_STANDARD_DEVIATIONS = 10.0
 
 
 def spread_of(df: pd.DataFrame, names: Iterable[str]) -> dict[str, list[float]]:
@@ -41,7 +41,7 @@ def warn_of_far(columns: Mapping[str, Any], spread: Mapping[str, Sequence[float]
         distance = np.abs(numbers - mean) / sd
         if np.isclose(sd**2, mean * (1 - mean), rtol=1e-3):  # zeros and ones: a rare one is no far number
             distance[np.isin(numbers, (0, 1))] = 0
-        if rows := int((distance > FAR).sum()):
+        if rows := int((distance > FAR_STANDARD_DEVIATIONS).sum()):
             farthest = int(distance.argmax())
             log.warning(
                 "column %r is %g in %s, %.3g standard deviations from the mean of the fitted rows: the prediction "

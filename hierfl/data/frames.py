@@ -116,8 +116,8 @@ def _word_among_numbers(column: pd.Series) -> tuple[Any, str] | None:
     words = [isinstance(value, str) and not _reads_as_number(value) for value in column]
     if not any(words) or all(words):
         return None
-    place = words.index(True)
-    return column.index[place], str(column.iloc[place])
+    position = words.index(True)
+    return column.index[position], str(column.iloc[position])
 
 
 def _reads_as_number(text: str) -> bool:

@@ -25,13 +25,13 @@ class IndexSets(Sequence[Tensor]):
         parts: list[Tensor] = []
         self.sizes: list[int] = []
         self.firsts: list[int] = []
-        place = 0
+        position = 0
         for index in sets:
             n = len(index)
             if id(index) not in places:
-                places[id(index)] = place
+                places[id(index)] = position
                 parts.append(index)  # which keeps it, and so its identity
-                place += n
+                position += n
             self.sizes.append(n)
             self.firsts.append(places[id(index)])
         self.flat = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.long)

@@ -15,7 +15,7 @@ Inputs = Literal["pixels", "numbers", "ids"]
 #: an input of so many features is taken for a picture, as is one with two dimensions or more
 PICTURE = 64
 #: pictures that reach so many times beyond those of the training are on another scale
-BEYOND = 8.0
+MAX_SCALE_RATIO = 8.0
 #: by how much a pixel that was divided by 255 may miss a whole number, beside the rounding of its type
 NEAR_WHOLE = 1e-4
 #: the relative precision of bfloat16, which holds each whole number up to 255, and each of these divided by 255
@@ -122,12 +122,12 @@ def check_scale(x: Tensor, lowest: float, highest: float) -> None:
     if not lowest < highest or not (picture or x.dtype == torch.uint8):
         return
     least, most = float(x.min()), float(x.max())
-    if not picture and not (lowest >= 0 and highest <= 1 and most > BEYOND):
+    if not picture and not (lowest >= 0 and highest <= 1 and most > MAX_SCALE_RATIO):
         return
     size = max(abs(lowest), abs(highest))
     trained, given = f"those of the training from {lowest:g} to {highest:g}", f"inputs reach from {least:g} to {most:g}"
     to_one, to_many = lowest >= 0 and highest <= 1, lowest >= 0 and highest > 2
-    if max(-least, most) > BEYOND * size or (to_one and most > 1 and not x.is_floating_point()):
+    if max(-least, most) > MAX_SCALE_RATIO * size or (to_one and most > 1 and not x.is_floating_point()):
         way = "divide them by 255" if to_one and most <= 255 else "bring them to the same scale"
         raise UserError(f"{given}, and {trained}: {way}")
     if to_many and 0 < most <= 1 and least >= 0 and (x.is_floating_point() or x.dtype == torch.bool):

@@ -10,7 +10,7 @@ import numpy as np
 from ..errors import UserError
 from .client_names import client_names
 from .labels import one_column
-from .reading.disguise import LEAST_ROWS, LEVELS_SHARE, MOST, POINTS
+from .reading.disguise import LEAST_ROWS, LEVELS_SHARE, NUMERIC_MAJORITY, POINTS
 from .spellings import Spellings, joined
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _refuse_no_labels(y: np.ndarray, what: str) -> None:
     labels = np.unique(y).tolist()
     shown, remedy = ", ".join(map(repr, labels[:3])), "or task='classification' for labels"
     fractions = sum(_is_fraction(label) for label in labels)
-    if fractions and fractions >= MOST * len(labels):
+    if fractions and fractions >= NUMERIC_MAJORITY * len(labels):
         raise UserError(f"{what} holds numbers as text, {shown}: say y.astype(float) for responses, {remedy}")
     if len(y) >= LEAST_ROWS and len(labels) >= LEVELS_SHARE * len(y):
         raise UserError(f"{what} holds {len(labels)} different words in {len(y)} rows, {shown}: drop it, {remedy}")

@@ -40,13 +40,13 @@ def padded_places(
     """Stretches of places as one tensor (S, n), and its mask (None where nothing is padded); n is at least 1.
 
     Args:
-        firsts: where each row's begins; it is padded with this place.
+        firsts: where each row's begins; it is padded with this position.
         sizes: how many places each row has.
         device: of what is returned.
     """
     width = max(1, *sizes) if sizes else 1
-    first, place = send(firsts, device)[:, None], torch.arange(width, device=device)
+    first, position = send(firsts, device)[:, None], torch.arange(width, device=device)
     if min(sizes, default=0) == width:
-        return first + place, None
-    mask = place < send(sizes, device)[:, None]
-    return first + place * mask, mask
+        return first + position, None
+    mask = position < send(sizes, device)[:, None]
+    return first + position * mask, mask

@@ -38,7 +38,7 @@ def folded(name: str) -> str:
     That is NFKC, case folded, with the keyboard's quotes and hyphens, single blanks inside, no blanks and quotes
     around, and nothing invisible. Of a whole number it is the number without zeros before or behind it.
     """
-    # NFKC makes a blank and an accent of an acute accent that stands alone.
+    # NFKC makes a blank and an accent of an acute accent that is alone.
     text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name.translate(_TYPED)).casefold())
     kinds = [(letter, unicodedata.category(letter)) for letter in text]
     typed = "".join("-" if kind == "Pd" or letter == "\u2212" else letter for letter, kind in kinds if kind != "Cf")

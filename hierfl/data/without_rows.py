@@ -19,7 +19,7 @@ from .federation import SPLITS, Federation
 from .response_units import ResponseUnits
 
 #: of what a federation knows of its data, entries that have something for each row, or are written by themselves
-APART = frozenset({"index", "reader_record"})
+SEPARATE_ENTRIES = frozenset({"index", "reader_record"})
 SIZES = [Number(int, 0)]
 #: what is kept as json
 FEDERATION: Schema = {
@@ -81,7 +81,7 @@ def is_plain(value: object) -> TypeGuard[Any]:
 def written(federation: Federation) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What is kept of a federation: json values (:data:`FEDERATION`), and its scales by name."""
     units = federation.response_units
-    kept = {k: v for k, v in federation.about.items() if k not in APART and is_plain(v)}
+    kept = {k: v for k, v in federation.about.items() if k not in SEPARATE_ENTRIES and is_plain(v)}
     record = {
         "ids": list(federation.ids), "sizes": {split: [int(n) for n in federation.sizes(split)] for split in SPLITS},
         "event": list(federation.event_shape), "inputs": name_of(federation.x.dtype),

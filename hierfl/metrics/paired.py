@@ -68,7 +68,7 @@ def bootstrap(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None,
     A bootstrap of n units shows (n - 1) / n of their variance, nothing of how uncertain that is, and with two stages
     some of it twice: with few seeds its intervals are far from what they say. So its ends keep their proportion to
     each other, and are moved to where they would be for the standard error and degrees of freedom that seeds and
-    clients have as random effects (:func:`standard_error`): as far as Student's t of them, in place of the normal
+    clients have as random effects (:func:`standard_error`): as far as Student's t of them, instead of the normal
     quantile of the bootstrap's own standard deviation.
 
     Args:

@@ -44,14 +44,14 @@ class LowRankHead(LinearHead):
         event: shape of what the layers before them give.
         rank: of all adapters.
         name: of the base network, which has the matrices A.
-        held: the matrices A by that network's names, where they are constant; empty where they are its values.
+        frozen: the matrices A by that network's names, where they are constant; empty where they are its values.
     """
 
     rest: Network = field(kw_only=True)
     event: tuple[int, ...] = field(kw_only=True)
     rank: int = field(kw_only=True)
     name: str = field(default="base", kw_only=True)
-    held: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True)
+    frozen: Mapping[str, Tensor] = field(default_factory=dict, kw_only=True)
 
     @cached_property
     def sizes(self) -> dict[str, tuple[int, int]]:
@@ -107,13 +107,13 @@ class LowRankHead(LinearHead):
 
         Args:
             w: (d,), rows (S, 1, d) or draws (K, S, 1, d).
-            matrices: A by the base network's names; None for those that are held, or the surrounding handler's.
+            matrices: A by the base network's names; None for those that are frozen, or the surrounding handler's.
         """
         pieces = w[..., : self.adapters_d].split([rows * rank for rows, rank in self.sizes.values()], -1)
         merged_weights = {}
         for (key, size), piece in zip(self.sizes.items(), pieces, strict=True):
             own, name = self.rest.module.get_parameter(key).detach(), a_name(key)
-            base_matrices = self.held if matrices is None or name in self.held else matrices
+            base_matrices = self.frozen if matrices is None or name in self.frozen else matrices
             a = base_matrices[name].to(piece) if name in base_matrices else pyro.param(f"{self.name}.{name}")
             change = piece.unflatten(-1, size) @ a
             merged_weights[key] = own.to(change) + change.unflatten(-1, own.shape[1:])
@@ -270,4 +270,4 @@ def low_rank(
     base = Network(before, event=1 if draws else None)
     base.output_names = ()  # A is what the head reads
     frozen_weights = {} if trained else {a_name(key): a for key, a in matrices.items()}
-    return base, LowRankHead(features.shape[1], outputs, rest=rest, event=event, rank=rank, held=frozen_weights)
+    return base, LowRankHead(features.shape[1], outputs, rest=rest, event=event, rank=rank, frozen=frozen_weights)

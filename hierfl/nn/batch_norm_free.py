@@ -35,7 +35,7 @@ class ChannelAffine(nn.Module):
 
 
 def without_batch_norm(module: nn.Module, instead: Instead, groups: int = 8) -> nn.Module:
-    """A copy of a module with something else in the place of each batch norm.
+    """A copy of a module with something else instead of each batch norm.
 
     Args:
         module: any, such as a ResNet.

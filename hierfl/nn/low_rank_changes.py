@@ -1,8 +1,8 @@
 """Low-rank changes of a network's layers that differ between clients, and derivatives by their numbers.
 
 Layer l has W_l, and client j W_l + B_jl A_l with a fixed A_l (rank, in) and its own B_jl (out, rank). What the layer
-gives is W_l x + B_jl (A_l x): all clients' examples go through the network together, and nobody has a copy of W_l.
-To first order an output f is linear in what each layer gives: d f / d B_jl is the sum over places of an example (the
+gives is W_l x + B_jl (A_l x): all clients' examples go through the network together, and no one has a copy of W_l.
+To first order an output f is linear in what each layer gives: d f / d B_jl is the sum over positions of an example (the
 pixels of a convolution) of d f / d (what the layer gives there) (A_l x)^T. One backward pass for each output of the
 network says that for all numbers and all examples.
 """
@@ -221,7 +221,7 @@ class Pass:
                     read = (args[0] @ a.mT).movedim(-1, 1)
                 by_place = read.flatten(2) if read.dim() > 2 else read[..., None]
                 in_rows = by_place.unflatten(0, (rows, n))  # (S, n, r, places)
-                if in_rows.shape[-1] == 1:  # One product for each row takes the place of one for each example.
+                if in_rows.shape[-1] == 1:  # One product for each row replaces one for each example.
                     moved = (in_rows.squeeze(-1) @ own.mT)[..., None]
                 else:
                     moved = own[:, None] @ in_rows

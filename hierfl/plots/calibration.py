@@ -35,7 +35,7 @@ def _diagram_of_clients(run: RunTables) -> Iterator[Drawing]:
     "line. Bins of fewer than ten are hollow, and not joined. Pooled ECE: over all predictions together. The tables "
     "have the clients' mean, which is larger: errors of single clients do not cancel, and small clients have few "
     "predictions.",
-    place=1, source="run", needs=_diagram, order=4,
+    position=1, source="run", needs=_diagram, order=4,
 )  # fmt: skip
 def reliability(
     bins: np.ndarray, ax: Any = None, averaged: np.ndarray | None = None, tempered: np.ndarray | None = None
@@ -138,7 +138,7 @@ def worst_calibrated(bins: np.ndarray) -> int | None:
     "reliability-clients", "Calibration",
     "A line for each client, and one for all predictions together. Of clients with 20 test examples and more the one "
     "with the largest ECE is named.",
-    place=1, source="run", needs=_diagram_of_clients, order=5,
+    position=1, source="run", needs=_diagram_of_clients, order=5,
 )  # fmt: skip
 def client_reliability(bins: np.ndarray, ax: Any = None, names: Sequence[str] = ()) -> Any:
     """Accuracy against confidence, a line for every client (how they are spread, of many), and all of them together.

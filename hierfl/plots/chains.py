@@ -21,7 +21,7 @@ def _worst(posterior: Posterior, name: str) -> Iterator[Drawing]:
 
 @figure(
     "trace", "Chains", "The parameter with the largest R-hat of all.",
-    place=2, source="posterior", needs=lambda posterior: _worst(posterior, "trace"), order=3,
+    position=2, source="posterior", needs=lambda posterior: _worst(posterior, "trace"), order=3,
 )  # fmt: skip
 def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     """Density and path of every chain of one number, side by side; the axis of the paths.
@@ -29,11 +29,11 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     Args:
         data: an InferenceData.
         which: the number; by default the one that mixed worst.
-        ax: gives its place to the two.
+        ax: replaced by the two.
     """
     mixing(data)
-    ax, (name, place) = axis_for(ax), which or worst_mixed(data)
-    chains = number_of(data, (name, place), client=True).transpose("chain", "draw").values
+    ax, (name, coordinates) = axis_for(ax), which or worst_mixed(data)
+    chains = number_of(data, (name, coordinates), client=True).transpose("chain", "draw").values
     grid = ax.get_subplotspec().subgridspec(1, 2)
     figure = ax.figure
     ax.remove()
@@ -45,7 +45,7 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     for panel, label in zip(pair[0], ("value", "draw"), strict=True):
         panel.set_xlabel(label, fontsize=9)
         panel.tick_params(labelsize=8)
-    title(pair[0, 0], f"{words_with_client((name, place))}: density, draws")
+    title(pair[0, 0], f"{words_with_client((name, coordinates))}: density, draws")
     pair[0, 1].set_title("\n" * pair[0, 0].get_title().count("\n"))
     legend_below(pair[0, 0], letters=32)
     return pair[0, 1]
@@ -53,7 +53,7 @@ def trace(data: Any, which: Which | None = None, ax: Any = None) -> Any:
 
 @figure(
     "rank", "Chains", "If the bars are level, the chains draw from the same distribution.",
-    place=3, source="posterior", needs=lambda posterior: _worst(posterior, "rank"), order=4,
+    position=3, source="posterior", needs=lambda posterior: _worst(posterior, "rank"), order=4,
 )  # fmt: skip
 def rank(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     """Ranks of every chain's draws among all (Vehtari et al., 2021): level where chains have mixed; the axis."""
@@ -73,7 +73,7 @@ def _colours(data: Any) -> list[str]:
 
 @figure(
     "ess", "Chains", "If the lines are straight, longer chains would give more effective draws.",
-    place=4, source="posterior", needs=lambda posterior: _worst(posterior, "ess"), order=5,
+    position=4, source="posterior", needs=lambda posterior: _worst(posterior, "ess"), order=5,
 )  # fmt: skip
 def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     """Effective draws of bulk and tail against draws: straight lines where chains are long enough; the axis."""
@@ -98,7 +98,7 @@ def ess_evolution(data: Any, which: Which | None = None, ax: Any = None) -> Any:
     "mixing", "Chains",
     "Each client's parameter that mixed worst. Different weights of a network can have the same predictions: if R-hat "
     "is large, look at predictions before draws.",
-    place=1, source="posterior", order=2,
+    position=1, source="posterior", order=2,
     needs=lambda posterior: once(posterior.chains, "mixing", data=posterior.data),
 )  # fmt: skip
 def rhat_and_ess(data: Any, ax: Any = None) -> Any:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @figure(
-    "sizes", "Clients", "Each client's personal model on its own test data.", place=1, source="run",
+    "sizes", "Clients", "Each client's personal model on its own test data.", position=1, source="run",
     needs=lambda run: once(run.measured and run.several and not run.alike, "sizes", clients=run.clients), order=3,
 )  # fmt: skip
 def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
@@ -43,7 +43,7 @@ def metric_by_size(clients: pd.DataFrame, ax: Any = None) -> Any:
 
 
 @figure(
-    "clients", "Clients", "Each client's personal model on its own test data.", place=2, source="run",
+    "clients", "Clients", "Each client's personal model on its own test data.", position=2, source="run",
     needs=lambda run: once(run.measured and run.alike, "clients", clients=run.clients), order=3,
 )  # fmt: skip
 def metric_by_client(clients: pd.DataFrame, ax: Any = None) -> Any:
@@ -67,9 +67,9 @@ _CONFIDENCE = "The confidence tau_j, a client's weight at the server, against th
 _DEVIATION = "How far a client's model lies from the population's, against the client's weight at the server."
 
 
-@figure("confidence", "Who gains", _CONFIDENCE, page="comparison", place=2)
+@figure("confidence", "Who gains", _CONFIDENCE, page="comparison", position=2)
 @figure(
-    "confidence", "Clients", _CONFIDENCE, place=4, source="run", order=7,
+    "confidence", "Clients", _CONFIDENCE, position=4, source="run", order=7,
     needs=lambda run: once(
         "tau" in run.clients and run.several, "confidence",
         clients=run.clients, column="tau", label="confidence $\\tau_j$",
@@ -86,9 +86,9 @@ def column_by_size(clients: pd.DataFrame, column: str, label: str, ax: Any = Non
     return ax
 
 
-@figure("confidence-deviation", "Who gains", _DEVIATION, page="comparison", place=2)
+@figure("confidence-deviation", "Who gains", _DEVIATION, page="comparison", position=2)
 @figure(
-    "confidence-deviation", "Clients", _DEVIATION, place=4, source="run", order=8,
+    "confidence-deviation", "Clients", _DEVIATION, position=4, source="run", order=8,
     needs=lambda run: once(
         {"tau", "deviation"} <= set(run.clients) and run.several, "confidence-deviation", clients=run.clients
     ),
@@ -111,7 +111,7 @@ def confidence_by_deviation(clients: pd.DataFrame, ax: Any = None) -> Any:
 
 
 @figure(
-    "histogram", "Clients", "The number of clients by number of training examples.", place=3, source="run", order=15,
+    "histogram", "Clients", "The number of clients by number of training examples.", position=3, source="run", order=15,
     needs=lambda run: once(
         "tau" not in run.clients and run.several and not (run.measured and run.alike), "histogram",
         clients=run.clients,
@@ -132,7 +132,7 @@ def size_histogram(clients: pd.DataFrame, ax: Any = None) -> Any:
 @figure(
     "entropy", "Clients",
     "Predictive entropy of every client's model on its own test data, and on data of another kind.",
-    place=5, source="run", needs=lambda run: once(bool(run.entropies), "entropy", pairs=run.entropies), order=6,
+    position=5, source="run", needs=lambda run: once(bool(run.entropies), "entropy", pairs=run.entropies), order=6,
 )  # fmt: skip
 def entropy_histograms(pairs: Sequence[tuple[np.ndarray, np.ndarray]], ax: Any = None) -> Any:
     """Predictive entropy of every client's model on its own test data and on strange inputs (FedPop, Figure 4).

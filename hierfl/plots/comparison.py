@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .legible import LEFT, LETTER, TITLE_LETTERS, legend_below, legend_of_panels, new_figure, short_names
+from .legible import LEFT_INCHES, LETTER, TITLE_LETTERS, legend_below, legend_of_panels, new_figure, short_names
 from .saving import save
 from .style import INK, PERSONAL, line_of, percent_axis, styled
 
@@ -28,14 +28,14 @@ def compared(frame: pd.DataFrame, metrics: Mapping[str, str], path: Path, title:
     """
     names = list(dict.fromkeys(frame["method"]))
     with styled() as plt:
-        beside = max(0.0, LETTER * max(map(len, short_names(names))) - LEFT)
+        beside = max(0.0, LETTER * max(map(len, short_names(names))) - LEFT_INCHES)
         size = (4.2 * len(metrics) + beside, 0.9 + 0.45 * len(names))
         figure, axes = plt.subplots(1, len(metrics), figsize=size, sharey=True, layout="constrained", squeeze=False)
         for ax, (metric, label) in zip(axes[0], metrics.items(), strict=True):
-            for place, name in enumerate(names):
+            for row, name in enumerate(names):
                 values = frame.loc[frame["method"] == name, metric]
-                ax.scatter(values, [place] * len(values), s=18, color=PERSONAL, alpha=0.5, edgecolor="none")
-                ax.plot([values.mean()] * 2, [place - 0.3, place + 0.3], color=INK, lw=1.6)
+                ax.scatter(values, [row] * len(values), s=18, color=PERSONAL, alpha=0.5, edgecolor="none")
+                ax.plot([values.mean()] * 2, [row - 0.3, row + 0.3], color=INK, lw=1.6)
             ax.set_yticks(range(len(names)), short_names(names), fontsize=8)
             ax.set(xlabel=label, xlim=(0, None))
             ax.grid(visible=False, axis="y")

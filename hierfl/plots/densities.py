@@ -34,12 +34,12 @@ def _densities(run: RunTables, column: str) -> Iterator[Drawing]:
     "density-deviation", "Over rounds",
     "Mean squared difference between every client's model and the population's mean, in some rounds (pFedVEM, Figure "
     "11).",
-    place=3, source="run", needs=lambda run: _densities(run, "deviation"), order=10,
+    position=3, source="run", needs=lambda run: _densities(run, "deviation"), order=10,
 )  # fmt: skip
 @figure(
     "density-tau", "Over rounds",
     "Each client's share in the sum of all confidences tau_j, in some rounds (pFedVEM, Figure 10).",
-    place=3, source="run", needs=lambda run: _densities(run, "tau"), order=9,
+    position=3, source="run", needs=lambda run: _densities(run, "tau"), order=9,
 )  # fmt: skip
 def densities(history: pd.DataFrame, column: str, ax: Any = None) -> Any:
     """Distribution over clients of what a method has of them, in some rounds from first to last.

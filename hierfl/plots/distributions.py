@@ -54,12 +54,12 @@ def highest_density(draws: np.ndarray, share: float) -> tuple[float, float]:
 
 def intervals(rows: Mapping[str, np.ndarray], share: float, colour: str, ax: Any) -> None:
     """A line of each row's highest-density interval, a thick one of its central half, and its median; first on top."""
-    for place, draws in enumerate(rows.values()):
+    for row, draws in enumerate(rows.values()):
         low, high = highest_density(draws, share)
         lower, middle, upper = np.quantile(np.asarray(draws, float), [0.25, 0.5, 0.75])
-        ax.hlines(place, low, high, color=colour, lw=1.4)
-        ax.hlines(place, lower, upper, color=colour, lw=3.5)
-        ax.plot(middle, place, "o", color=colour, ms=5, markerfacecolor="white")
+        ax.hlines(row, low, high, color=colour, lw=1.4)
+        ax.hlines(row, lower, upper, color=colour, lw=3.5)
+        ax.plot(middle, row, "o", color=colour, ms=5, markerfacecolor="white")
     name_rows(ax, list(rows), most=max(map(len, rows)))
 
 

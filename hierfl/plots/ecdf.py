@@ -12,7 +12,7 @@ from .saving import save
 from .style import GLOBAL, INK, PERSONAL, QUIET, styled
 
 #: quantities that a picture shows
-MOST = 24
+MAX_PANELS = 24
 #: panels beside each other
 ACROSS = 4
 
@@ -32,7 +32,7 @@ def ecdf_differences(
         off: of which quantities the ranks are not uniform.
         title: of the picture.
     """
-    order = sorted(range(len(names)), key=lambda k: not off[k])[:MOST]
+    order = sorted(range(len(names)), key=lambda k: not off[k])[:MAX_PANELS]
     order = sorted(order)
     lines = -(-len(order) // ACROSS)
     across = min(ACROSS, len(order))

@@ -37,7 +37,7 @@ def _of_model(data: Any) -> bool:
     "forest", "Population and clients",
     "The parameter with the largest differences between clients: highest-density 90 % and central half. The "
     "population is the distribution of a client without data.",
-    place=1, source="posterior", needs=_random, order=1,
+    position=1, source="posterior", needs=_random, order=1,
 )  # fmt: skip
 def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), ax: Any = None) -> Any:
     """One number in the population and at some clients: highest-density 90 % and central half; the axis.
@@ -48,11 +48,11 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
         clients: by name; by default eleven from the largest to the smallest.
         ax: where to draw.
     """
-    ax, (name, place) = axis_for(ax), which or most_variable(data)
-    place = {k: v for k, v in place.items() if k != "client"}
+    ax, (name, coordinates) = axis_for(ax), which or most_variable(data)
+    coordinates = {k: v for k, v in coordinates.items() if k != "client"}
     names = list(clients) or clients_by_size(data, 11)
     sizes = dict(zip(data.posterior["client"].values, data.constant_data["n"].values, strict=True))
-    values = number_of(data, (name, place), client=False)
+    values = number_of(data, (name, coordinates), client=False)
     if strange := [who for who in names if who not in sizes]:
         raise UserError(f"no client {strange[0]!r}")
     labels = [f"{short_name}  (n = {sizes[who]})" for short_name, who in zip(short_names(names), names, strict=True)]
@@ -60,11 +60,11 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
     prior = dataset(data, "prior") if "prior" in group_names(data) else {}
     if not _of_model(data) and name in prior:
         # Each draw is of a client picked at random, since the prior's width may be a client's own.
-        drawn = prior[name].sel(place).stack(sample=("chain", "draw")).transpose("sample", "client").values
+        drawn = prior[name].sel(coordinates).stack(sample=("chain", "draw")).transpose("sample", "client").values
         rows = {"population": drawn[np.arange(len(drawn)), np.arange(len(drawn)) % drawn.shape[1]], **rows}
     intervals({row: np.asarray(draws) for row, draws in rows.items()}, INTERVAL, PERSONAL, ax)
     ax.axvline(0, color=QUIET, lw=0.8, ls="--", zorder=0)
-    title(ax, f"{words((name, place))}: {'population and ' * ('population' in rows)}clients, 90 % HDI")
+    title(ax, f"{words((name, coordinates))}: {'population and ' * ('population' in rows)}clients, 90 % HDI")
     return ax
 
 
@@ -72,7 +72,7 @@ def forest(data: Any, which: Which | None = None, clients: Sequence[str] = (), a
     "forest-clients", "Population and clients",
     "The parameter with the largest differences between clients, at eleven clients at most, from the largest to the "
     "smallest: highest-density 90 % and central half.",
-    place=1, source="posterior", needs=_random_of_model, order=1,
+    position=1, source="posterior", needs=_random_of_model, order=1,
 )  # fmt: skip
 def forest_of_clients(data: Any, which: Which | None = None, clients: Sequence[str] = (), ax: Any = None) -> Any:
     """:func:`forest` of a posterior whose globals are random too; the axis."""

@@ -34,7 +34,7 @@ WIDEST = 36
 @figure(
     "three", "Gains",
     "Each client's test metric in one seed, for its own model alone, for one model for all, and for the first method.",
-    page="comparison", place=2,
+    page="comparison", position=2,
 )  # fmt: skip
 def three_ways(
     hierarchical: pd.DataFrame, local: pd.DataFrame, pooled: pd.DataFrame, metric: str, label: str,
@@ -71,7 +71,7 @@ def three_ways(
 @figure(
     "gain", "Gains",
     "Gains of the first over each other, mean over clients. They are positive if the first is better.",
-    page="comparison", place=1,
+    page="comparison", position=1,
 )  # fmt: skip
 def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
     """Gains of one metric over others, each with its interval, and zero: rows of a comparison's table."""
@@ -96,7 +96,7 @@ def gain_intervals(table: pd.DataFrame, label: str, ax: Any = None) -> Any:
     return ax
 
 
-@figure("size", "Who gains", "A point for each client and seed.", page="comparison", place=1)
+@figure("size", "Who gains", "A point for each client and seed.", page="comparison", position=1)
 def gain_by_size(
     gains: pd.DataFrame, metric: str, label: str, ax: Any = None, limits: tuple[float, float] | None = None
 ) -> Any:

@@ -13,7 +13,7 @@ MAX_LETTERS, TITLE_LETTERS, LEGEND_LETTERS = 40, 47, 62
 #: width and height of a figure with neither names nor a legend, inches
 SIZE = (4.6, 3.2)
 #: inches of such a figure that are left of its axis, and that rows have
-LEFT, ROWS = 0.7, 2.4
+LEFT_INCHES, ROWS_INCHES = 0.7, 2.4
 #: inches of a legend's line and the gaps beside it, and columns of a legend below panels
 HANDLE, MOST_COLUMNS = 0.7, 4
 #: points between an axis and its legend, where it has labels, and where it has none
@@ -60,7 +60,7 @@ def name_rows(ax: Any, names: Sequence[object], after: Sequence[str] = (), most:
     ax.set_yticks(range(len(labels)), labels, fontsize=8 if len(lines) <= 15 else 7)
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(visible=False, axis="y")
-    grow(ax, LETTER * max(map(len, lines), default=0) - LEFT, ROW * len(lines) - ROWS)
+    grow(ax, LETTER * max(map(len, lines), default=0) - LEFT_INCHES, ROW * len(lines) - ROWS_INCHES)
 
 
 def title(ax: Any, text: str) -> None:
@@ -74,7 +74,7 @@ def legend_below(ax: Any, *others: Any, letters: int = LEGEND_LETTERS) -> None:
 
     Args:
         ax: whose lines and points have labels.
-        others: axes in the same place (of another scale), or single handles.
+        others: axes at the same position, of another scale, or single handles.
         letters: that fit below it.
     """
     from matplotlib.transforms import ScaledTranslation

@@ -32,7 +32,7 @@ def _shrunk(run: RunTables) -> Iterator[Drawing]:
     "A client's coefficient by its own data alone, and by the hierarchical model. The model shrinks it towards the "
     "population's, and more so for clients with few rows. The pooled coefficient is that of all data, as if clients "
     "did not differ.",
-    place=3, source="run", needs=_shrunk, order=12,
+    position=3, source="run", needs=_shrunk, order=12,
 )  # fmt: skip
 def shrinkage(estimates: pd.DataFrame, effect: str, ax: Any = None, most: int = MAX_NAMED_CLIENTS) -> Any:
     """Each client's own estimate, the hierarchical model's, shrunk to the population's, and the pooled one; the axis.
@@ -86,7 +86,7 @@ def _effects(run: RunTables) -> Iterator[Drawing]:
     "The difference of every client from the fixed effect. The band contains nine of ten clients of the population. "
     "The pale band does so at the upper limit of the standard deviation. Posterior means of clients with little data "
     "are nearer to zero.",
-    place=2, source="run", needs=_effects, order=11,
+    position=2, source="run", needs=_effects, order=11,
 )  # fmt: skip
 def caterpillar(
     clients: pd.DataFrame, effect: str, ax: Any = None, sd: float | None = None, upper: float | None = None
@@ -149,7 +149,7 @@ def _quantiles(run: RunTables) -> Iterator[Drawing]:
     "quantiles", "Population and clients",
     "If the clients' effects are normal, they lie on a line. Ends that bend away are clients further out, or nearer, "
     "than in a normal distribution. Effects of small clients are shrunk to zero, and hide a deviation.",
-    place=4, source="run", needs=_quantiles, order=13,
+    position=4, source="run", needs=_quantiles, order=13,
 )  # fmt: skip
 def normal_quantiles(clients: pd.DataFrame, effect: str, ax: Any = None) -> Any:
     """Posterior means and central 90 % of a random effect beside a normal's quantiles; the line is through quartiles.

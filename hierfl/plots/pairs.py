@@ -36,7 +36,7 @@ def _several(posterior: Posterior) -> Iterator[Drawing]:
 @figure(
     "pairs", "Population and clients",
     f"Draws of the globals, two by two, at most {MOST_NUMBERS} numbers; the diagonal has their histograms.",
-    place=2, source="posterior", needs=_several, order=2,
+    position=2, source="posterior", needs=_several, order=2,
 )  # fmt: skip
 def pairs(data: Any, ax: Any = None) -> Any:
     """Draws of the globals against each other, each cell from its numbers' least to their largest; the axis.

@@ -49,23 +49,23 @@ def number_of(data: Any, which: Which, client: bool) -> Any:
     Raises:
         UserError: where that is no number of these data.
     """
-    posterior, (name, place) = _posterior(data), which
+    posterior, (name, point) = _posterior(data), which
     if name not in posterior:
         raise UserError(f"there is no {name!r} among {', '.join(posterior.data_vars)}")
     wanted = [d for d in posterior[name].dims if d not in ("chain", "draw") and (client or d != "client")]
-    if set(wanted) != set(place):
-        raise UserError(f"a number of {name} is named by {', '.join(wanted) or 'nothing more'}; not {dict(place)}")
-    for d, label in place.items():
+    if set(wanted) != set(point):
+        raise UserError(f"a number of {name} is named by {', '.join(wanted) or 'nothing more'}; not {dict(point)}")
+    for d, label in point.items():
         if label not in posterior[d].values.tolist():
             labels = ", ".join(map(str, posterior[d].values[:5]))
             raise UserError(f"{d} has no {label!r}; it has {labels}{', ...' * (posterior.sizes[d] > 5)}")
-    return posterior[name].sel(place, drop=True)
+    return posterior[name].sel(point, drop=True)
 
 
 def words(which: Which) -> str:
     """A number's name: of an only one the variable's."""
-    name, place = which
-    labels = [str(v) for k, v in place.items() if k != "client"]
+    name, point = which
+    labels = [str(v) for k, v in point.items() if k != "client"]
     return f"{name}[{', '.join(labels)}]" if labels else name
 
 
@@ -77,9 +77,9 @@ def _argmax(values: Mapping[str, Any]) -> Which:
         if not len(flat) or np.isnan(flat).all():
             continue
         k = int(np.nanargmax(flat))
-        place = {d: array[d].values[i] for d, i in zip(array.dims, np.unravel_index(k, array.shape), strict=True)}
+        point = {d: array[d].values[i] for d, i in zip(array.dims, np.unravel_index(k, array.shape), strict=True)}
         if best is None or flat[k] > best[0]:
-            best = float(flat[k]), (name, place)
+            best = float(flat[k]), (name, point)
     if best is None:
         raise UserError("of none of these numbers anything is known")
     return best[1]
@@ -94,8 +94,8 @@ def most_variable(data: Any) -> Which:
         ratios[name] = between / within.where(within > 0)
         if bool(ratios[name].isnull().all()):  # points, which have no spread
             ratios[name] = between
-    name, place = _argmax(ratios)
-    return name, dict(place)
+    name, point = _argmax(ratios)
+    return name, dict(point)
 
 
 def mixing(data: Any) -> tuple[Any, Any]:
@@ -121,8 +121,8 @@ def mixing(data: Any) -> tuple[Any, Any]:
 def worst_mixed(data: Any) -> Which:
     """The number with the largest R-hat."""
     rhat, _ = mixing(data)
-    name, place = _argmax(rhat.data_vars)
-    return name, dict(place)
+    name, point = _argmax(rhat.data_vars)
+    return name, dict(point)
 
 
 def clients_by_size(data: Any, most: int) -> list[str]:

@@ -27,7 +27,7 @@ MOST_STEPS, MOST_TICKS, TICK_LETTERS = 40, 11, 60
     "predictive-check", "Posterior-predictive checks",
     "Training data and draws of the fitted model. If the draws differ from the data, the model is wrong. If they "
     "agree, it may still be wrong.",
-    place=1, source="posterior", order=6,
+    position=1, source="posterior", order=6,
     needs=lambda posterior: once(posterior.predicted, "predictive-check", data=posterior.data),
 )  # fmt: skip
 def predictive_check(data: Any, ax: Any = None) -> Any:
@@ -124,7 +124,7 @@ def _histogram(row: np.ndarray, edges: np.ndarray) -> np.ndarray:
     "predictive-check-clients", "Posterior-predictive checks",
     "The mean of each client's training data, and of draws from its own model. For labels: the share of its most "
     "frequent label.",
-    place=2, source="posterior", order=7,
+    position=2, source="posterior", order=7,
     needs=lambda posterior: once(
         posterior.predicted and posterior.several, "predictive-check-clients", data=posterior.data
     ),
@@ -175,7 +175,7 @@ def _responses(posterior: Posterior) -> Iterator[Drawing]:
     "Randomised quantile residuals: each row's position in its predicted distribution, as a normal quantile. For "
     "discrete responses the position is random within the step. For any response they are standard normal if the model "
     "is right, at every fitted value. A trend or a funnel shows where it is wrong.",
-    place=3, source="posterior", order=8, needs=_responses,
+    position=3, source="posterior", order=8, needs=_responses,
 )  # fmt: skip
 def residuals(data: Any, ax: Any = None, most: int = MAX_ROWS) -> Any:
     """Randomised quantile residuals (Dunn and Smyth, JCGS 1996) beside fitted values; the axis.
@@ -204,7 +204,7 @@ def residuals(data: Any, ax: Any = None, most: int = MAX_ROWS) -> Any:
 
 
 def quantile_residuals(y: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Normal quantiles of the places of y (n,) among draws (n, D); equal ones are placed at random, always the same."""
+    """Normal quantiles of the positions of y (n,) among draws (n, D); equal ones in a random, fixed order."""
     below, equal = (draws < y[:, None]).sum(1), (draws == y[:, None]).sum(1)
     chance = np.random.default_rng(0).random(len(y))
     return ndtri((below + chance * (equal + 1)) / (draws.shape[1] + 1))

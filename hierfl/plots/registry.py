@@ -32,19 +32,19 @@ class Figure:
         name: of its file, without ``.png``; of a group what the names begin with, before a hyphen.
         draw: the drawing function; takes ``ax`` by name.
         section: the heading under which the page shows it, one of :data:`SECTIONS`.
-        place: its place there; figures whose names have the same first word are together, by name.
+        position: its position there; figures whose names have the same first word are together, by name.
         caption: the text below; empty where its title says it all.
         page: of a run, or of a comparison.
         source: what it is drawn from: a run's tables (:class:`hierfl.plots.run.RunTables`), or its InferenceData
             (:class:`hierfl.plots.posterior.Posterior`); None where a command draws it by itself.
         needs: of the source; gives a :data:`Drawing` for each figure that it allows, none where it allows none.
-        order: its place among the figures of its source, as they are drawn and shown in the overview.
+        order: its position among the figures of its source, as they are drawn and shown in the overview.
     """
 
     name: str
     draw: Callable[..., Any]
     section: str
-    place: int
+    position: int
     caption: str
     page: Page
     source: Source | None
@@ -56,15 +56,15 @@ FIGURES: list[Figure] = []
 
 
 def figure(
-    name: str, section: str, caption: str = "", *, place: int = 100, page: Page = "run", source: Source | None = None,
-    needs: Callable[[Any], Iterable[Drawing]] | None = None, order: int = 100,
+    name: str, section: str, caption: str = "", *, position: int = 100, page: Page = "run",
+    source: Source | None = None, needs: Callable[[Any], Iterable[Drawing]] | None = None, order: int = 100,
 ) -> Callable[[Draw], Draw]:  # fmt: skip
     """Registers a drawing function as a figure of a report; see :class:`Figure`."""
     if section not in SECTIONS or (source is None) != (needs is None):
         raise ValueError(f"figure {name}: {section!r} is no section, or what it needs is not said")
 
     def registered(draw: Draw) -> Draw:
-        FIGURES.append(Figure(name, draw, section, place, caption, page, source, needs, order))
+        FIGURES.append(Figure(name, draw, section, position, caption, page, source, needs, order))
         return draw
 
     return registered
@@ -88,7 +88,7 @@ def sections(page: Page) -> dict[str, tuple[str, ...]]:
     """The parts of a page in order: heading, and the first words of its figures' names."""
     by_heading: dict[str, tuple[str, ...]] = {}
     for heading in SECTIONS:
-        mine = sorted((f for f in FIGURES if f.page == page and f.section == heading), key=lambda f: f.place)
+        mine = sorted((f for f in FIGURES if f.page == page and f.section == heading), key=lambda f: f.position)
         if mine:
             by_heading[heading] = tuple(dict.fromkeys(f.name.partition("-")[0] for f in mine))
     return by_heading

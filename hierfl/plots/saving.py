@@ -52,9 +52,9 @@ def _plain(text: str) -> str:
     return text if _MATHS.fullmatch(text) else text.replace("$", r"\$")
 
 
-def _plain_of(words: Callable[[float, int | None], object], x: float, place: int | None = None) -> str:
+def _plain_of(words: Callable[[float, int | None], object], x: float, position: int | None = None) -> str:
     """The label of a tick, plain."""
-    return _plain(str(words(x, place)))
+    return _plain(str(words(x, position)))
 
 
 def _names_as_they_are(figure: Any) -> None:

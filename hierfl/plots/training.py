@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @figure(
     "rounds", "Over rounds", "The metric on the clients' test data, after each round that was evaluated.",
-    place=1, source="run", needs=lambda run: once(run.tested > 0, "rounds", metrics=run.metrics), order=1,
+    position=1, source="run", needs=lambda run: once(run.tested > 0, "rounds", metrics=run.metrics), order=1,
 )  # fmt: skip
 def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
     """Personal and global test metric (accuracy or RMSE) over the rounds of a run; returns the axis."""
@@ -41,7 +41,7 @@ def metric_over_rounds(metrics: pd.DataFrame, ax: Any = None) -> Any:
     "How far the guide's evidence lower bound is below its highest value, with few draws and with many, on a "
     "logarithmic scale above 1. For the rounds of the exploration: the number of independent draws that its points "
     "are worth.",
-    place=2, source="run", order=2,
+    position=2, source="run", order=2,
     needs=lambda run: once(run.trace is not None and len(run.trace) > 1, "bound", trace=run.trace),
 )  # fmt: skip
 def bound_over_rounds(trace: pd.DataFrame, ax: Any = None) -> Any:
@@ -145,7 +145,7 @@ def _moves(run: RunTables) -> Iterator[Drawing]:
 
 @figure(
     "movement", "Over rounds", "The change of the server's values in each round.",
-    place=2, source="run", needs=_moves, order=2,
+    position=2, source="run", needs=_moves, order=2,
 )  # fmt: skip
 def movement(metrics: pd.DataFrame, ax: Any = None) -> Any:
     """How far what is shared moved in a round, over the rounds: root mean square of each rule's values."""

@@ -30,7 +30,7 @@ from .empirical_draws import EmpiricalDraws
 #: nodes of the quadrature, how often the interval is drawn closer, and how far below its highest density it ends
 NODES, CLOSER, LOWEST = 64, 6, -40.0
 #: the population's standard deviations on each side in which the search begins
-WIDE = 10.0
+SEARCH_STANDARD_DEVIATIONS = 10.0
 #: a sum of squares is no less than this part of what the noise would give: residuals that are all equal have a scale
 LEAST_PART = 1e-12
 
@@ -135,7 +135,10 @@ class Population:
         whole = 0.5 * ((r.squares + r.n * (r.mean - nu).square()) / r.n.clamp_min(1)).clamp_min(1e-300).log() - r.log_sd
         low = torch.where(several, torch.maximum(within, mu - (r.n + 1) * omega.square()), mu)
         high = torch.where(r.n > 0, whole, mu)
-        low, high = torch.minimum(low, mu) - WIDE * omega, torch.maximum(high, mu) + WIDE * omega
+        low, high = (
+            torch.minimum(low, mu) - SEARCH_STANDARD_DEVIATIONS * omega,
+            torch.maximum(high, mu) + SEARCH_STANDARD_DEVIATIONS * omega,
+        )
         steps = torch.linspace(0, 1, NODES, dtype=low.dtype, device=low.device)
         for _ in range(CLOSER):
             log_s = low[:, None] + (high - low)[:, None] * steps

@@ -17,7 +17,7 @@ permutation of the labels is a permutation B_j; the spike is the identity.
 
 Given the client's data each row of B_j is a mixture's weights with known densities. Its posterior is variational,
 q(B_jy) = Dirichlet(alpha_y + N_y), N_y the expected examples of each class among those of label y; from several starts
-the one of highest bound is taken for each row. The bound stands for the evidence of g_jy = 1; that of g_jy = 0 is
+the one of highest bound is taken for each row. The bound is used as the evidence of g_jy = 1; that of g_jy = 0 is
 exact.
 """
 

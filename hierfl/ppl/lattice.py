@@ -1,4 +1,4 @@
-"""A few points that stand for a standard normal."""
+"""A few points that represent a standard normal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def standard_points(count: int) -> Tensor:
 
     Quantiles of a normal in one dimension; in several a lattice of them, turned to have exactly that covariance.
     """
-    place = torch.arange(POINTS, dtype=torch.float64)[:, None]
+    position = torch.arange(POINTS, dtype=torch.float64)[:, None]
     strides = torch.tensor([1, 4, 2, 7, 5])[:count]
-    z = torch.special.ndtri((place * strides % POINTS + 0.5) / POINTS)
+    z = torch.special.ndtri((position * strides % POINTS + 0.5) / POINTS)
     spread = torch.linalg.cholesky(z.mT @ z / POINTS)
     return torch.linalg.solve_triangular(spread, z.mT, upper=False).mT

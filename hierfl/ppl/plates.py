@@ -2,8 +2,8 @@
 
 Dimensions, fixed once: particles -3, clients -2, data -1; everything further right is ``.to_event``. A parameter
 that belongs to clients comes as rows (S, 1, *event); one that everyone shares has no leading dimension, (*event),
-until clients train copies of it or differentiate by it: then it, too, comes as rows. So a scalar that stands beside a
-vector (the scale of ``Normal(w, rho).to_event(1)``) has shape (1,), and one that stands beside the data has shape ().
+until clients train copies of it or differentiate by it: then it, too, comes as rows. So a scalar that is beside a
+vector (the scale of ``Normal(w, rho).to_event(1)``) has shape (1,), and one that is beside the data has shape ().
 """
 
 from __future__ import annotations

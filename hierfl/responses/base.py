@@ -52,7 +52,7 @@ class Response:
         name: of the family, as ``--family`` has it.
         about: its log density and what is learned beside, as the documentation lists it.
         ratio: what exp(beta) is; empty where it is nothing of the kind.
-        order: its place in lists.
+        order: its position in lists.
         columns: of rows, which only some responses have: "known", "event", "precision".
         formulas: which of its own numbers may have a formula, by what the formula is called.
         settings: of the method, texts that are its own: help, and the beginning of what refuses them elsewhere.

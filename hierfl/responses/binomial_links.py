@@ -23,7 +23,7 @@ from .counts import CountDistribution
 #: beyond these exp(eta), or what is left of 1, is no number of double precision
 LOWEST, HIGHEST, NONE_LEFT = -700.0, 700.0, 6.5
 #: below it 1 - x / expm1(x) is a series
-SMALL = 1e-3
+SERIES_BELOW = 1e-3
 
 
 class LinkedBinomial(CountDistribution):
@@ -137,5 +137,5 @@ def ratio_to_expm1(eta: Tensor) -> tuple[Tensor, Tensor]:
     """r = x / (exp(x) - 1) and x + r - 1 of x = exp(eta): r is what log(1 - exp(-x)) rises by in eta."""
     x = eta.clamp(LOWEST, NONE_LEFT).exp()
     share = x / torch.expm1(x)
-    near = torch.where(x < SMALL, x, 0.0)
-    return share, torch.where(x < SMALL, near / 2 + near.square() / 12 - near**4 / 720, x + share - 1)
+    near = torch.where(x < SERIES_BELOW, x, 0.0)
+    return share, torch.where(x < SERIES_BELOW, near / 2 + near.square() / 12 - near**4 / 720, x + share - 1)

@@ -21,7 +21,7 @@ from .base import Response
 from .exponential import ExponentialResponse
 
 #: half octaves from 2^-20 to 2^20; earlier and later times count in the outermost ones
-LEAST, BINS = -40, 80
+FIRST_BIN, BINS = -40, 80
 #: intervals of the baseline hazard where nothing is said, and about the fewest events of one
 INTERVALS, EVENTS = 20, 5
 #: events of a client that are counted alone
@@ -49,9 +49,9 @@ class CoxResponse(ExponentialResponse):
     def histogram(cls, y: np.ndarray, rows: Mapping[str, np.ndarray], who: np.ndarray) -> np.ndarray:
         """Events in each half octave, (bins,); no client's are from 1 to 4, unless it has no more."""
         event = rows.get("event", np.ones_like(y)) > 0
-        place = np.floor(2 * np.log2(y[event])).astype(int) - LEAST
+        position = np.floor(2 * np.log2(y[event])).astype(int) - FIRST_BIN
         client = np.unique(who[event], return_inverse=True)[1].reshape(-1)
-        cells = client * BINS + place.clip(0, BINS - 1)
+        cells = client * BINS + position.clip(0, BINS - 1)
         counts = np.bincount(cells, minlength=BINS * (client.max(initial=0) + 1)).reshape(-1, BINS)
         return pooled(counts, FEWEST).sum(0).astype(float)
 
@@ -108,9 +108,9 @@ def quantile_cuts(histogram: Sequence[float], number: int) -> tuple[float, ...]:
         )
     before = np.r_[0.0, counts.cumsum()]
     wanted = events * np.arange(1, number) / number
-    place = np.searchsorted(before, wanted, side="left") - 1
-    inside = (wanted - before[place]) / counts[place]
-    return tuple((2.0 ** ((LEAST + place + inside) / 2)).tolist())
+    position = np.searchsorted(before, wanted, side="left") - 1
+    inside = (wanted - before[position]) / counts[position]
+    return tuple((2.0 ** ((FIRST_BIN + position + inside) / 2)).tolist())
 
 
 def read_intervals(text: str) -> int:

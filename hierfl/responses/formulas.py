@@ -2,7 +2,7 @@
 
     g(number_ij) = d_ij^T gamma        g the logarithm, of p(zero) the logit
 
-d are columns of the formula in the design's units, and gamma takes the number's place among those of the population.
+d are columns of the formula in the design's units, and gamma takes the number's position among those of the population.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class WithFormulas(Response):
 
     @property
     def starts(self) -> Mapping[str, Tensor]:
-        """Coefficients in a number's place: of the intercept what the number begins with, else zeros."""
+        """Coefficients for a number: of the intercept what the number begins with, else zeros."""
         starts = dict(super().starts)
         for value, name in self.of_values.items():
             grouping, start = self.groupings[name], starts[value]
@@ -99,7 +99,7 @@ class WithFormulas(Response):
         return super().safe_weight(eta, y, self.by_row(values, rows), rows)
 
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Coefficients of the table's columns in a number's place, such as ``dispersion:arm[b]``."""
+        """Coefficients of the table's columns for a number, such as ``dispersion:arm[b]``."""
         plain = super().own(names, beta, values)
         own_numbers: dict[str, Tensor] = {}
         # A response reports its own numbers in the order in which it has them.

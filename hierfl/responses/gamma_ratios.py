@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 #: from there on Stirling's series gives all digits
-LARGE = 16.0
+STIRLING_FROM = 16.0
 
 
 def rising(y: Tensor, z: Tensor, derivative: int = 0) -> Tensor:
@@ -21,8 +21,8 @@ def rising(y: Tensor, z: Tensor, derivative: int = 0) -> Tensor:
         derivative: 0; 1 and 2 of log Gamma(y + z) - log Gamma(z).
     """
     y, z = torch.broadcast_tensors(y, z)
-    far = z > LARGE
-    near_z, far_z = torch.where(far, LARGE, z), torch.where(far, z, LARGE)
+    far = z > STIRLING_FROM
+    near_z, far_z = torch.where(far, STIRLING_FROM, z), torch.where(far, z, STIRLING_FROM)
     ratio, end = y / far_z, y + far_z
     if derivative == 0:
         near = torch.lgamma(y + near_z) - torch.lgamma(near_z) - y * near_z.log()

@@ -38,7 +38,7 @@ class HurdleNegativeBinomial(CountDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log pi, or log(1 - pi) + log p(y | y > 0)."""
-        # A count of 1 in place of zeros: -inf has no derivatives.
+        # A count of 1 instead of zeros: -inf has no derivatives.
         above = logsigmoid(-self.gate) + self.above.log_prob(value.clamp_min(1))
         return torch.where(value == 0, logsigmoid(self.gate), above)
 

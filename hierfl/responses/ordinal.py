@@ -146,8 +146,8 @@ class OrdinalResponse(Response):
         values = cells.column
         if values.ndim != 1 or cells.kind != "numeric" or not (values == np.floor(values)).all():
             raise UserError(f"an ordinal response is whole numbers or an ordered category, and {name!r} is neither")
-        levels, place = np.unique(values, return_inverse=True)
-        return Observed(place + 1.0, labels=tuple(map(label_of, levels.tolist())))
+        levels, position = np.unique(values, return_inverse=True)
+        return Observed(position + 1.0, labels=tuple(map(label_of, levels.tolist())))
 
     @classmethod
     def check_levels(cls, name: str, counts: np.ndarray, labels: Sequence[Label] = ()) -> None:
@@ -158,8 +158,8 @@ class OrdinalResponse(Response):
                 + ("; of two, binomial" if len(counts) == 2 else "")
             )
         if not counts.all():
-            place = int(np.argmin(counts > 0))
-            label = labels[place] if labels else place + 1
+            position = int(np.argmin(counts > 0))
+            label = labels[position] if labels else position + 1
             raise UserError(f"level {label!r} of the response {name!r} has no rows: leave it out of its levels")
 
     @classmethod
@@ -214,10 +214,10 @@ class OrdinalResponse(Response):
 
     def own(self, names: Sequence[str], beta: Tensor, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The thresholds."""
-        (place,) = [k for k, name in enumerate(names) if name in INTERCEPT]
+        (position,) = [k for k, name in enumerate(names) if name in INTERCEPT]
         cuts = thresholds(values["gaps"])
         names = self.level_names
-        return {f"{names[k]} | {names[k + 1]}": c - beta[:, place] for k, c in enumerate(cuts)}
+        return {f"{names[k]} | {names[k + 1]}": c - beta[:, position] for k, c in enumerate(cuts)}
 
     @property
     def level_names(self) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from .negative_binomial import NegativeBinomial, NegativeBinomialResponse
 from .truncated_poisson import AboveZeroResponse
 
 #: below it t + t / expm1(t) - 1, and log(1 + w) - w, are series
-SMALL = 1e-2
+SERIES_BELOW = 1e-2
 
 
 class TruncatedNegativeBinomial(CountDistribution):
@@ -142,14 +142,14 @@ class _Zeros:
 
 def _log1p_less(w: Tensor) -> Tensor:
     """log(1 + w) - w."""
-    near = torch.where(w < SMALL, w, 0.0)
+    near = torch.where(w < SERIES_BELOW, w, 0.0)
     series = torch.zeros_like(near)
     for k in range(10, 1, -1):
         series = 1 / k - near * series
-    return torch.where(w < SMALL, -near.square() * series, torch.log1p(w) - w)
+    return torch.where(w < SERIES_BELOW, -near.square() * series, torch.log1p(w) - w)
 
 
 def _rest(t: Tensor) -> Tensor:
     """t + t / (exp(t) - 1) - 1."""
-    near = torch.where(t < SMALL, t, 0.0)
-    return torch.where(t < SMALL, near / 2 + near.square() / 12 - near**4 / 720, t + t / torch.expm1(t) - 1)
+    near = torch.where(t < SERIES_BELOW, t, 0.0)
+    return torch.where(t < SERIES_BELOW, near / 2 + near.square() / 12 - near**4 / 720, t + t / torch.expm1(t) - 1)

@@ -20,7 +20,7 @@ AskSums = Callable[[Question], Mapping[str, MetricSums]]
 #: from going far with a hundred of them; and it is convex as the likelihood is
 PRIOR = 4.0
 #: log T is found where the next step is below the first; at most so many rounds of sums, no step above the last
-CLOSE, MOST_ROUNDS, LONGEST_STEP = 1e-6, 60, 2.0
+LOG_T_TOLERANCE, MOST_ROUNDS, LONGEST_STEP = 1e-6, 60, 2.0
 #: how often a cell of scores is divided: to a millionth
 DIVISIONS = 2
 
@@ -54,9 +54,9 @@ class PowerSearch:
             self._above = self.power
         step = -slope / (curvature * self.power)
         new = self.power * math.exp(max(-LONGEST_STEP, min(LONGEST_STEP, step)))
-        if abs(step) > CLOSE and not self._below < new < self._above:
+        if abs(step) > LOG_T_TOLERANCE and not self._below < new < self._above:
             new = math.sqrt(self._below * self._above)  # both are known: a step is cut off before it is so long
-        self.power, self.done = new, abs(step) <= CLOSE
+        self.power, self.done = new, abs(step) <= LOG_T_TOLERANCE
 
 
 def find_powers(ask: AskSums, draws: tuple[int, ...]) -> tuple[tuple[float, ...], int]:

@@ -19,7 +19,7 @@ from hierfl.rng import ClientNoise
 
 from ..noise.privacy import Privacy
 from ..objective.joint_model import JointModel
-from ..state import SMALL, State, client_view
+from ..state import MAX_COPIED_NUMBERS, State, client_view
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ClientChunk:
         finite = torch.ones(len(self.clients), dtype=torch.bool, device=self.federation.device)
         small = list[Tensor]()
         for value in self.values.values():
-            if value.numel() > SMALL:
+            if value.numel() > MAX_COPIED_NUMBERS:
                 finite = finite & value.flatten(1).sum(1).isfinite()
             else:
                 small.append(value.flatten(1).sum(1))

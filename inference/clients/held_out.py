@@ -50,5 +50,5 @@ def held_out(chunk: ClientChunk, batch: Batch, share: float, phase: object, step
 
 
 def _taken(values: Tensor, places: Tensor) -> Tensor:
-    """Examples (S, n, ...) at places of (S n), (S, m)."""
+    """Examples (S, n, ...) at positions of (S n), (S, m)."""
     return values.flatten(0, 1).index_select(0, places.flatten()).unflatten(0, places.shape)

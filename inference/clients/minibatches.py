@@ -59,8 +59,8 @@ def plan(chunk: ClientChunk, phase: object, size: int, epochs: int, most: int | 
     read = n * torch.tensor(passes)
     row = torch.repeat_interleave(torch.arange(len(sizes)), read)
     number = torch.arange(len(row)) - torch.repeat_interleave(read.cumsum(0) - read, read)
-    number, place = number // n[row], number % n[row]
-    step, slot = number * torch.tensor(steps_of_pass)[row] + place // size, place % size
+    number, slot = number // n[row], number % n[row]
+    step, slot = number * torch.tensor(steps_of_pass)[row] + slot // size, slot % size
     within = step < len(position)
     position[step[within], row[within], slot[within]] = orders[within]
     return MinibatchPlan(position, steps)
@@ -95,7 +95,7 @@ class Minibatches:
 
     Args:
         chunk: the rows.
-        plan: their places.
+        plan: their positions.
         frozen: gets what is shown.
     """
 
@@ -152,8 +152,8 @@ def constant_features(chunk: ClientChunk, network: Network) -> Tensor:
         features = network.apply(network.parameters_from(part.view), part.batch().x)
         if kept is None:
             kept = features.new_zeros((chunk.examples.size, *features.shape[2:]))
-        for row, place, n in zip(features, firsts[first:last], sizes[first:last], strict=True):
-            kept[place : place + n] = row[:n]
+        for row, slot, n in zip(features, firsts[first:last], sizes[first:last], strict=True):
+            kept[slot : slot + n] = row[:n]
     assert kept is not None
     return kept
 

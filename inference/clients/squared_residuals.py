@@ -23,7 +23,7 @@ from .chunk import ClientChunk
 #: draws of the guide, where it is no point
 DRAWS = 8
 #: numbers (draws x clients x examples x an input's) that a pass holds
-TOGETHER = 4_000_000
+MAX_NUMBERS_PER_PASS = 4_000_000
 
 
 def mean_squared_residuals(chunk: ClientChunk) -> Tensor:
@@ -67,7 +67,7 @@ def _of_rows(chunk: ClientChunk) -> Tensor:
 
 def _pieces(batch: Batch) -> Iterator[Batch]:
     """The examples, as many at a time as there is room for."""
-    size = max(1, TOGETHER // (DRAWS * batch.num_clients * max(1, batch.x[0, 0].numel())))
+    size = max(1, MAX_NUMBERS_PER_PASS // (DRAWS * batch.num_clients * max(1, batch.x[0, 0].numel())))
     for first in range(0, batch.width, size):
         part = slice(first, first + size)
         mask = None if batch.mask is None else batch.mask[:, part]

@@ -22,12 +22,12 @@ from hierfl.ppl.restrict import Restrict
 from ..state import State
 from .chunk import ClientChunk
 
-#: labels at which scores are taken: those of the data (the empirical Fisher), or the model's own, all of them
+#: labels at which scores are taken: those of the data, as in the empirical Fisher, or the model's own, all of them
 Labels = Literal["data", "model"]
-#: gradients (examples x weights) that are held at a time
+#: numbers of gradients, examples times weights, that are held at a time
 MAX_NUMBERS_AT_ONCE = 4_000_000
 #: examples whose layers' inputs and outputs are held at a time
-TOGETHER = 256
+EXAMPLES_PER_PASS = 256
 
 
 def mean_squared_scores(chunk: ClientChunk, network: Architecture, name: str, labels: Labels) -> Tensor:
@@ -86,7 +86,7 @@ def _by_layer(
     """The same of one row, (d,), without the gradients of single examples."""
     n = len(batch.y[row]) if batch.mask is None else int(batch.mask[row].sum())
     own, squares = {k: v[row, 0] for k, v in norms.items()}, torch.zeros_like(w[row])
-    for x, y in zip(batch.x[row, :n].split(TOGETHER), batch.y[row, :n].split(TOGETHER), strict=True):
+    for x, y in zip(batch.x[row, :n].split(EXAMPLES_PER_PASS), batch.y[row, :n].split(EXAMPLES_PER_PASS), strict=True):
 
         def roots(output: Tensor, y: Tensor = y) -> list[Tensor]:
             with Restrict({} if sd is None else {RESPONSE_SD: sd[row]}):

@@ -84,7 +84,7 @@ class ClientStore:
         """Some clients' personal values as a round begins, {name: (S, 1, *shape)}, on their way to a device.
 
         Args:
-            clients: their places.
+            clients: their positions.
             device: where they are wanted.
             copies: whether their own copies of shared values are wanted, too.
         """

@@ -53,7 +53,7 @@ class Broadcast:
         used: (J,), True where the message of the round before was used; None where nothing is left to say of it.
         final: whether clients are asked for what the final steps make of their values.
         replies: personal values as the server has made them, {name: (J, *shape)}: a client whose message of the round
-            before was used takes its own row, and is told no other. The first broadcast after a round says it, and all
+            before was used takes its own row, and is sent no other. The first broadcast after a round says it, and all
             until the next round say the same.
     """
 

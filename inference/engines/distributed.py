@@ -121,24 +121,24 @@ class DistributedEngine:
         reports = Collected(groups, status, who, self._collected(own.singles))
         return reports_of(reports, self.exchange, self.options, client_groups(self.ids, self.options), clients)
 
-    def _numbers(self, place: str, sums: Sums) -> State:
+    def _numbers(self, prefix: str, sums: Sums) -> State:
         """A group's sums by name: those of no message are zeros."""
         counts = {
             "reported": sums.reported, "diverged": sums.diverged, "bytes": torch.tensor(sums.bytes, device=self.device)
         }  # fmt: skip
         totals = {
-            f"{place}\0{group}\0{key}": sums.totals[group][key] if group in sums.totals else nothing
+            f"{prefix}\0{group}\0{key}": sums.totals[group][key] if group in sums.totals else nothing
             for group, form in self._nothing().items()
             for key, nothing in form.items()
         }
-        return {**{f"{place}\0\0{k}": v for k, v in counts.items()}, **totals}
+        return {**{f"{prefix}\0\0{k}": v for k, v in counts.items()}, **totals}
 
-    def _sums(self, place: str, numbers: Mapping[str, Tensor]) -> Sums:
+    def _sums(self, prefix: str, numbers: Mapping[str, Tensor]) -> Sums:
         """Undoes :meth:`_numbers`."""
         both: dict[str, State] = {}
         for name, value in numbers.items():
             where, _, rest = name.partition("\0")
-            if where == place and "\0" in rest:
+            if where == prefix and "\0" in rest:
                 group, _, key = rest.partition("\0")
                 both.setdefault(group, {})[key] = value
         header = both.pop("")
@@ -157,7 +157,7 @@ class DistributedEngine:
         rows |= {k: torch.zeros(len(self.index), dtype=torch.int64, device=self.device) for k in ("\0", "\0heard")}
         if own is not None:
             rows |= {f"{name}\0{key}": v for name, message in own.messages.items() for key, v in message.items()}
-            rows |= {"\0": own.counts, "\0heard": own.heard.long()}
+            rows |= {"\0": own.counts, "\0heard": own.has_message.long()}
         everyone = self.ranks.sum({k: self.ranks.scatter(v, self.index, clients) for k, v in rows.items()})
         counts, reported = everyone.pop("\0"), everyone.pop("\0heard") > 0
         messages = {name: State() for name in groups}

@@ -20,12 +20,12 @@ from ..messages.fixed_point import FixedPoint
 from ..options import Options
 from ..state import State
 from .base import Scores
-from .masking import LEAST
+from .masking import MIN_CLIENTS
 from .remote.wire import flat_answer, flat_scores, nested
 
 log = logging.getLogger("hierfl")
 #: of a metric's name: how many clients' metric is no number, and how many clients' too large
-ODD = "/odd"
+ODD_SUFFIX = "/odd"
 #: clients whose numbers become digits together
 AT_ONCE = 256
 
@@ -62,7 +62,7 @@ def added(parts: Iterable[Mapping[str, Tensor]], nothing: Mapping[str, Tensor], 
             if not FixedPoint.for_dtype(values.dtype).fits(values, clients):
                 rows = [marked({name: value}, clients) for value in values]
                 values = torch.stack([row[name] for row in rows])
-                digits[f"{name}{ODD}"] += torch.stack([row[f"{name}{ODD}"] for row in rows]).sum(0)
+                digits[f"{name}{ODD_SUFFIX}"] += torch.stack([row[f"{name}{ODD_SUFFIX}"] for row in rows]).sum(0)
             digits[name] += FixedPoint.for_dtype(values.dtype).encode(values, clients).sum(1)
     return digits
 
@@ -83,7 +83,7 @@ def marked(numbers: Mapping[str, Tensor], clients: int) -> State:
         odd = [bool(value.isnan().any()), not FixedPoint.for_dtype(value.dtype).fits(without_nan, clients)]
         numbers_marked |= {
             name: torch.zeros_like(value) if any(odd) else value,
-            f"{name}{ODD}": torch.tensor(odd).long(),
+            f"{name}{ODD_SUFFIX}": torch.tensor(odd).long(),
         }
     return numbers_marked
 
@@ -92,8 +92,8 @@ def unmarked(sums: Mapping[str, Tensor]) -> State:
     """Sums of metrics as they would be without fixed point: no number, or infinite, where one client's is."""
     numbers: State = {}
     for name, value in sums.items():
-        if not name.endswith(ODD):
-            nan, large = (bool(count) for count in sums[f"{name}{ODD}"])
+        if not name.endswith(ODD_SUFFIX):
+            nan, large = (bool(count) for count in sums[f"{name}{ODD_SUFFIX}"])
             numbers[name] = value + torch.nan if nan else value + torch.inf if large else value
     return numbers
 
@@ -115,8 +115,8 @@ def made_scores(rows: list[dict[str, np.ndarray]], everyone: MetricSums | None, 
         return flat_scores(Scores([client_sums(own, task) for own in kinds]))
 
     no_rows: list[Mapping[str, np.ndarray]] = [{"n": np.zeros(0)} for _ in rows]
-    if 0 < np.count_nonzero(rows[0]["n"]) < LEAST:
-        log.warning("no scores: fewer than %d clients have such examples, and masks need these", LEAST)
+    if 0 < np.count_nonzero(rows[0]["n"]) < MIN_CLIENTS:
+        log.warning("no scores: fewer than %d clients have such examples, and masks need these", MIN_CLIENTS)
         none = None if everyone is None else example_sums([], task)
         return Scores([client_sums(own, task) for own in no_rows], none, rows, masked=True)
     nothing = flat(no_rows)

@@ -45,7 +45,7 @@ def reports_of(
         collected: of all clients.
         exchange: what messages look like.
         options: of the fit.
-        members: places of each group's clients.
+        members: positions of each group's clients.
         clients: J.
     """
     if not options.masked:
@@ -68,7 +68,7 @@ def group_singles(parts: Sequence[Sums | None], members: Sequence[Collection[int
 
     Args:
         parts: each group's, as numbers; None of one that has not opened.
-        members: places of each group's clients.
+        members: positions of each group's clients.
         exchange: what messages look like.
     """
     counts = torch.tensor([0 if part is None else int(part.reported) for part in parts])

@@ -13,7 +13,7 @@ from ..server.robust.usable import check_robust
 from .remote.masks.groups import groups_of
 
 #: of a sum over fewer clients each knows too much of the others
-LEAST = 3
+MIN_CLIENTS = 3
 
 
 def check_maskable(method: Method, exchange: Exchange, options: Options, clients: int) -> None:
@@ -31,9 +31,9 @@ def check_maskable(method: Method, exchange: Exchange, options: Options, clients
     if not options.masked:
         return
     name = method.name or type(method).__name__
-    if clients < LEAST:
+    if clients < MIN_CLIENTS:
         raise UserError(
-            f"masks need at least {LEAST} clients, not {clients}: each would know the other's part of a sum"
+            f"masks need at least {MIN_CLIENTS} clients, not {clients}: each would know the other's part of a sum"
         )
     if exchange.individual:
         group, more = exchange.individual[0], ""
@@ -52,17 +52,17 @@ def check_maskable(method: Method, exchange: Exchange, options: Options, clients
 
 
 def _check_groups(options: Options, clients: int) -> None:
-    if clients // options.mask_groups < LEAST:
+    if clients // options.mask_groups < MIN_CLIENTS:
         raise UserError(
             f"mask_groups={options.mask_groups} leaves a group of {clients // options.mask_groups} of {clients} "
-            f"clients, and {LEAST} are needed: at most {clients // LEAST}"
+            f"clients, and {MIN_CLIENTS} are needed: at most {clients // MIN_CLIENTS}"
         )
     if options.participation < 1:
         raise UserError("mask_groups needs participation=1: of a group too few might report")
 
 
 def client_groups(ids: Sequence[str], options: Options) -> list[set[int]]:
-    """Places of the clients whose messages are added up together: all of them without ``mask_groups``.
+    """Positions of the clients whose messages are added up together: all of them without ``mask_groups``.
 
     Args:
         ids: all clients' names.
@@ -74,7 +74,7 @@ def client_groups(ids: Sequence[str], options: Options) -> list[set[int]]:
 
 def least_reporting(options: Options) -> int:
     """How many clients a round needs at least."""
-    return max(options.quorum, LEAST) if options.masked else options.quorum
+    return max(options.quorum, MIN_CLIENTS) if options.masked else options.quorum
 
 
 def check_enough(sizes: Sequence[int], split: str, options: Options) -> None:
@@ -89,8 +89,8 @@ def check_enough(sizes: Sequence[int], split: str, options: Options) -> None:
         UserError: with masks, where one or two clients have examples.
     """
     having = sum(n > 0 for n in sizes)
-    if options.masked and 0 < having < LEAST:
+    if options.masked and 0 < having < MIN_CLIENTS:
         raise UserError(
-            f"{having} of {len(sizes)} clients have {split} examples, and masks need {LEAST}: no calibration, or a "
-            "split in which more of them have some"
+            f"{having} of {len(sizes)} clients have {split} examples, and masks need {MIN_CLIENTS}: no calibration, "
+            "or a split in which more of them have some"
         )

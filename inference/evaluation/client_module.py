@@ -136,7 +136,7 @@ def client_module(fitted: Fitted, row: int, draws: int) -> ClientModule:
 
     Args:
         fitted: the fit.
-        row: the client's place.
+        row: the client's position.
         draws: of its posterior; 0 for the posterior mean.
 
     Raises:

@@ -48,11 +48,11 @@ def features(fitted: Fitted, most: int = 2000) -> tuple[np.ndarray, np.ndarray, 
     """
     federation, network = fitted.federation, fitted.method.network
     owner = np.repeat(np.arange(federation.clients), federation.sizes("test"))
-    place = np.concatenate([np.arange(n) for n in federation.sizes("test")])
+    position = np.concatenate([np.arange(n) for n in federation.sizes("test")])
     taken = np.sort(np.random.default_rng(0).permutation(len(owner))[:most])
     outputs, targets = [np.empty((0, network.head.features))], [np.empty(0, dtype=federation.y[:0].cpu().numpy().dtype)]
     for j in np.unique(owner[taken]).tolist():
-        index = federation.test[j][torch.as_tensor(place[taken[owner[taken] == j]], device=federation.device)]
+        index = federation.test[j][torch.as_tensor(position[taken[owner[taken] == j]], device=federation.device)]
         x, y = federation.examples(index[None])
         batch = Batch(x, y, None, torch.ones(1, dtype=federation.dtype, device=federation.device))
         with LastSeen(network.last_network) as last_seen:

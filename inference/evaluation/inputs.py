@@ -126,7 +126,7 @@ def _as_model_sees(federation: Federation, raw: Tensor) -> Tensor:
 
 
 def client_row(federation: Federation, client: int | str) -> int:
-    """A client by its name; by its place only where no name is a number."""
+    """A client by its name; by its position only where no name is a number."""
     ids = list(federation.ids)
     some = f"there are {', '.join(ids[:5])}{', ...' * (len(ids) > 5)}"
     if isinstance(client, bool) or not isinstance(client, str | int | np.integer):

@@ -17,7 +17,7 @@ from .response import predictive_terms, response, site_rows
 
 #: numbers (draws x examples x classes) that a prediction holds at a time
 BUDGET = 20_000_000
-#: how many numbers one in double precision stands for
+#: how many numbers one in double precision represents
 DOUBLE = 4
 #: from what was said of the pieces of a batch (:func:`.response.predictive_terms`) to each row's numbers, n among them
 Measure = Callable[[Sequence[Sequence[Tensor]], Batch], dict[str, Tensor]]

@@ -5,7 +5,7 @@
     shifted    the label counts of another client's test rows: a client whose shares have changed
 
 The rows come from the client's own test rows where every client has every class among them, elsewhere from all clients'
-together, which then stand for what the client would see. No row is taken twice where there are enough.
+together, a sample of what the client would see. No row is taken twice where there are enough.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hierfl.errors import UserError, unknown
 
 PROTOCOLS = ("own", "balanced", "shifted")
 #: rows of a client, at most, of which labels are chosen
-MOST = 2000
+MAX_ROWS = 2000
 
 
 def check_protocols(federation: Federation, protocols: tuple[str, ...]) -> None:
@@ -63,7 +63,7 @@ def under_protocol(federation: Federation, protocol: str, seed: int) -> Federati
     if protocol == "balanced":
         label_counts = np.bincount(y[everyone], minlength=federation.classes)
         source = counts[tested] if complete else label_counts[None]
-        number = min(int(source[source > 0].min()), max(1, MOST // int((label_counts > 0).sum())))
+        number = min(int(source[source > 0].min()), max(1, MAX_ROWS // int((label_counts > 0).sum())))
         wanted[tested] = number * (label_counts > 0)
     else:
         order = np.random.default_rng([seed, *b"shifted"]).permutation(tested)
@@ -76,8 +76,8 @@ def under_protocol(federation: Federation, protocol: str, seed: int) -> Federati
 
 
 def fewer(counts: np.ndarray) -> np.ndarray:
-    """Label counts (J, C), of clients with more than :data:`MOST` rows reduced to about as many."""
-    share = np.minimum(1.0, MOST / counts.sum(1, keepdims=True))
+    """Label counts (J, C), of clients with more than :data:`MAX_ROWS` rows reduced to about as many."""
+    share = np.minimum(1.0, MAX_ROWS / counts.sum(1, keepdims=True))
     reduced: np.ndarray = np.ceil(counts * share).astype(counts.dtype)
     return reduced
 

@@ -29,7 +29,7 @@ class SetValue:
         return (self.name,)
 
     def new_value(self, chunk: ClientChunk, old: Tensor) -> Tensor:
-        """The new rows (S, 1, *shape), in place of ``old``."""
+        """The new rows (S, 1, *shape), instead of ``old``."""
         raise NotImplementedError
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:

@@ -49,7 +49,7 @@ class HeldNoise(ClientNoise):
         self._at = _Place()  # the same one in what narrow() gives
 
     def begin(self, step: int, active: int) -> None:
-        """Brings the numbers of this step of the source, at which the first rows take part, to their places."""
+        """Brings the numbers of this step of the source, at which the first rows take part, to their positions."""
         self._at.complete = self._at.begun
         self._at.begun, self._at.first, self._at.next = True, step, 0
         self.at(0, active)

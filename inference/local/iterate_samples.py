@@ -57,17 +57,17 @@ class IterateSamples:
         return self.descent.trains
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        """Descends, and puts what the samples say in the value's place."""
+        """Descends, and replaces the value by what the samples say."""
         chunk = chunk.own([self.name])
         rows, shape = len(chunk.clients), chunk.values[self.name].shape[2:]
         slots = self.descent.epochs - self.burn + 1  # the first for what is burnt
         passed = chunk.values[self.name].new_zeros((rows * slots, shape.numel()))
-        place, weight = self._plan(chunk, slots)
+        position, weight = self._plan(chunk, slots)
 
         def watch(part: ClientChunk, first: int, number: int) -> None:
             part_rows = slice(first, first + len(part.clients))
             value = part.values[self.name].detach().flatten(1)
-            passed.index_add_(0, place[number, part_rows], weight[number, part_rows, None] * value)
+            passed.index_add_(0, position[number, part_rows], weight[number, part_rows, None] * value)
 
         chunk = replace(self.descent, watch=watch).run(chunk, phase)
         samples = passed.view(rows, slots, *shape)[:, 1:]
@@ -79,8 +79,8 @@ class IterateSamples:
         steps_of_pass = -(-torch.tensor(chunk.sizes) // self.descent.batch)  # steps of a pass
         number = torch.arange(int(steps_of_pass.max()) * self.descent.epochs)[:, None]
         sample = (number // steps_of_pass - self.burn + 1).clamp(0, slots - 1)
-        place = torch.arange(len(steps_of_pass)) * slots + sample
+        position = torch.arange(len(steps_of_pass)) * slots + sample
         weight = 1 / steps_of_pass.double() if self.keep == "mean" else ((number + 1) % steps_of_pass == 0).double()
-        weight = weight.expand(place.shape)
+        weight = weight.expand(position.shape)
         device, dtype = chunk.federation.device, chunk.federation.dtype
-        return send(place, device), send(weight.contiguous(), device).to(dtype)
+        return send(position, device), send(weight.contiguous(), device).to(dtype)

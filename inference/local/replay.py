@@ -113,9 +113,9 @@ class _Recording:
 
     def bring(self, inputs: Sequence[Tensor | None], step: int, active: int) -> None:
         """Copies what has changed to where it is read."""
-        for place, value in zip(self.inputs, inputs, strict=True):
-            if place is not None and value is not None:
-                place.copy_(value)
+        for buffer, value in zip(self.inputs, inputs, strict=True):
+            if buffer is not None and value is not None:
+                buffer.copy_(value)
         self.noise.begin(step, active)
 
     def compute(self) -> Sequence[Tensor]:

@@ -20,7 +20,7 @@ _BASE = 1 << DIGIT
 #: a number that is as good as infinite: a height where a model is impossible
 BOUNDLESS = 1e99
 #: what the sum of one such number, and others that are none, is given as
-BEYOND = 2e100
+OVERFLOW_VALUE = 2e100
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class FixedPoint:
         return self._boundless(sites) / (4.0 * sites)
 
     def _boundless(self, sites: int) -> float:
-        """What stands for a number that is as good as infinite: more than twice what all sites together may add."""
+        """The substitute for a number that is as good as infinite: more than twice what all sites together may add."""
         top = 61 - max(sites - 1, 1).bit_length()  # J such numbers stay below 2^61 in the highest limb
         return 2.0 ** (top + DIGIT * (self.limbs - 1) - self.fraction)
 
@@ -114,7 +114,7 @@ class FixedPoint:
 
         Args:
             sums: (limbs, *shape), int64: sums of what :meth:`encode` gave.
-            sites: as it was told.
+            sites: as it was given.
 
         Returns:
             (*shape), of the dtype; booleans as int64.
@@ -127,7 +127,7 @@ class FixedPoint:
         size = _rounded(digits) * 2.0**-self.fraction
         bound = self._boundless(sites)
         if self.dtype == torch.float64:
-            size = np.where(size > 0.5 * bound, np.maximum(np.rint(size / bound), 1.0) * BEYOND, size)
+            size = np.where(size > 0.5 * bound, np.maximum(np.rint(size / bound), 1.0) * OVERFLOW_VALUE, size)
         return torch.from_numpy(np.where(negative, -size, size)).to(self.dtype)
 
 
@@ -135,10 +135,10 @@ def carried(limbs: np.ndarray) -> np.ndarray:
     """Digits of 0 to 2^40 - 1 with the same value, and one more above them with the sign."""
     out = np.empty((len(limbs) + 1, *limbs.shape[1:]), np.int64)
     carry = np.zeros(limbs.shape[1:], np.int64)
-    for place, limb in enumerate(limbs):
+    for power, limb in enumerate(limbs):
         # A limb may be close to 2^63: its digit and its carry are taken before the sum.
         low = (limb & (_BASE - 1)) + (carry & (_BASE - 1))
-        out[place] = low & (_BASE - 1)
+        out[power] = low & (_BASE - 1)
         carry = (limb >> DIGIT) + (carry >> DIGIT) + (low >> DIGIT)
     out[-1] = carry
     return out

@@ -19,15 +19,15 @@ class Singles:
     """Messages of a round, a row for each client, or for each group of clients of which only the sum is known.
 
     Attributes:
-        members: whose messages each of the R rows is the sum of, by place.
+        members: whose messages each of the R rows is the sum of, by position.
         counts: how many messages are in each row, (R,), int64; 0 of a row that does not count, whose numbers are zero.
-        heard: (R,), False where nothing has come at all.
+        has_message: (R,), False where nothing has come at all.
         messages: {group of shared values: {key: (R, *shape)}}, as they were received.
     """
 
     members: Sequence[Sequence[int]]
     counts: Tensor
-    heard: Tensor
+    has_message: Tensor
     messages: Mapping[str, State]
 
     @property
@@ -62,7 +62,7 @@ class Singles:
             clients: J.
             reported: who has sent something beside these messages, which could not be read.
         """
-        first = {row[0]: place for place, row in reversed(list(enumerate(self.members)))}
+        first = {row[0]: position for position, row in reversed(list(enumerate(self.members)))}
         present = [j for j in range(clients) if j in first]
         at = send([first[j] for j in present], self.counts.device, torch.long)
         to = send(present, self.counts.device, torch.long)
@@ -70,7 +70,7 @@ class Singles:
         def placed(value: Tensor) -> Tensor:
             return by_row(value, lambda v: v.new_zeros((clients, *v.shape[1:])).index_copy_(0, to, v[at]))
 
-        messages, come, counts = self.messages, self.heard, self.counts
+        messages, come, counts = self.messages, self.has_message, self.counts
         if [row[0] for row in self.members] != list(range(clients)):
             messages = {group: {k: placed(v) for k, v in message.items()} for group, message in messages.items()}
             come, counts = placed(come), placed(counts)
@@ -84,7 +84,9 @@ class Singles:
             group: {k: torch.cat([v, other.messages[group][k]]) for k, v in message.items()}
             for group, message in self.messages.items()
         }
-        counts, reported = (torch.cat(pair) for pair in ((self.counts, other.counts), (self.heard, other.heard)))
+        counts, reported = (
+            torch.cat(pair) for pair in ((self.counts, other.counts), (self.has_message, other.has_message))
+        )
         return Singles([*self.members, *other.members], counts, reported, messages)
 
 

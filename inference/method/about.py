@@ -18,7 +18,7 @@ class About:
         sent: what a client sends.
         message_size: of a client's message, relative to FedAvg's, for mlp:100 on 28x28 images of ten classes; None
             where the method has no such network.
-        order: its place in lists.
+        order: its position in lists.
     """
 
     name: str

@@ -133,7 +133,7 @@ class _Replaced(Method):
 
 
 class _Sampled(_Replaced):
-    """A latent's draws, once there are any, in the place of its guide."""
+    """A latent's draws, once there are any, instead of its guide."""
 
     latent_sampled: str
     #: the personal value that holds the draws: none until the end

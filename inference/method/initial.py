@@ -41,7 +41,7 @@ class InitialWeights:
 
 
 #: what a checkpoint calls the fingerprint of :func:`given_weights`
-GIVEN = "network weights"
+GIVEN_WEIGHTS_KEY = "network weights"
 
 
 def given_weights(network: Architecture) -> dict[str, str]:
@@ -53,4 +53,4 @@ def given_weights(network: Architecture) -> dict[str, str]:
             some = True
             digest.update(f"{net.name}.{name}{tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().double().contiguous().numpy().tobytes())
-    return {GIVEN: digest.hexdigest()} if some else {}
+    return {GIVEN_WEIGHTS_KEY: digest.hexdigest()} if some else {}

@@ -1,6 +1,6 @@
 """What a method knows of broadcasts beside a client's responses.
 
-It stands beside :class:`.capabilities.ChecksBroadcasts`, which looks at a client's inputs alone.
+It is beside :class:`.capabilities.ChecksBroadcasts`, which looks at a client's inputs alone.
 """
 
 from __future__ import annotations

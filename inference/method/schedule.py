@@ -17,7 +17,7 @@ ABSENT: tuple[Absent, ...] = get_args(Absent)
 
 @dataclass(frozen=True)
 class Plan:
-    """Two sets of clients in one round, by their places.
+    """Two sets of clients in one round, by their positions.
 
     Attributes:
         reporting: who sends a message.

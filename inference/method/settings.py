@@ -14,7 +14,7 @@ import torch
 
 from hierfl.errors import UserError, unknown
 
-from ..checks import MOST
+from ..checks import MAX_WHOLE_NUMBER
 
 #: numbers of settings become single precision in most fits
 SINGLE = torch.finfo(torch.float32)
@@ -90,7 +90,7 @@ def applicable(
     Args:
         method: whose.
         given: the settings.
-        rest: settings that stand beside them, and before them where both name one.
+        rest: settings that are beside them, and before them where both name one.
 
     Raises:
         UserError: as :func:`make_settings`.
@@ -147,8 +147,8 @@ def _typed(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         raise UserError(f"{name} must be a {'whole ' * (kind is int)}number, not {value!r}") from error
     if not math.isfinite(number):
         raise UserError(f"{name} must be finite, not {value!r}")
-    if kind is int and abs(number) > MOST:
-        raise UserError(f"{name} must be at most {MOST} in size, not {value}")
+    if kind is int and abs(number) > MAX_WHOLE_NUMBER:
+        raise UserError(f"{name} must be at most {MAX_WHOLE_NUMBER} in size, not {value}")
     if abs(number) > SINGLE.max:
         raise UserError(f"{name} must be at most {SINGLE.max:.2g} in size, not {value}")
     if limits.get("above") is not None and number <= limits["above"]:

@@ -90,7 +90,7 @@ def _check(probe: Probe, predict: Predict, whose: str, first: bool = True, remed
         probe: whose first row is predicted.
         predict: how.
         whose: prediction it is, for a message.
-        first: whether other examples come before it, or behind: draws of single examples go by their place.
+        first: whether other examples come before it, or behind: draws of single examples go by their position.
         remedy: what else may be done.
 
     Returns:

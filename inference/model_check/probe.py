@@ -18,7 +18,7 @@ from ..objective.log_joint import log_density
 from ..objective.sites import guide_latents, model_sites
 from ..state import State, client_view
 
-#: rows of the plate, a row's examples, places of padding behind them, and draws
+#: rows of the plate, a row's examples, positions of padding behind them, and draws
 ROWS, EXAMPLES, PADDING, PARTICLES = 7, 3, 1, 3
 #: how much of a number may be lost in another order of the same sums, or another kernel, by its type
 TOLERANCE = {torch.float64: 1e-7}
@@ -165,7 +165,7 @@ class Probe:
             batch: of these rows.
             rows: which of the probe's.
             single: the first draw alone, without a dimension of draws.
-            leaves: values in place of the probe's, of which gradients are wanted.
+            leaves: values instead of the probe's, of which gradients are wanted.
         """
         counts = [batch.width] * len(rows) if batch.mask is None else [self.counts[row] for row in rows]
         values = {**self.values_of(rows), **(leaves or {})}

@@ -19,7 +19,7 @@ from ..clients.checks import check_site_shape
 from .latents import check_latent
 from .supports import described, example_outside, outside, support_of, unbounded
 
-#: what stands in the place of a plate of Pyro's, by its dimension
+#: what stands instead of a plate of Pyro's, by its dimension
 REMEDY = {-1: "'with data(batch):'", -2: "'with clients(batch):'"}
 
 

@@ -21,7 +21,7 @@ from hierfl.errors import UserError
 #: a first guess of all multipliers is multiplied by up to so much, in such steps
 MOST_FACTOR, STEP = 1e6, 1.15
 #: relative distance of multipliers from the smallest ones with which epsilon is met
-CLOSE = 3e-4
+MULTIPLIER_TOLERANCE = 3e-4
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,11 @@ def _factor(excess: Callable[[float], float]) -> float:
             raise UserError("no noise meets this budget: fewer releases, or a larger epsilon or delta")
     while low == high or excess(low) <= 0:
         low, high = low / STEP, min(high, low)
-    factor = math.exp(brentq(lambda logarithm: excess(math.exp(logarithm)), math.log(low), math.log(high), xtol=CLOSE))
+    factor = math.exp(
+        brentq(lambda logarithm: excess(math.exp(logarithm)), math.log(low), math.log(high), xtol=MULTIPLIER_TOLERANCE)
+    )
     while excess(factor) > 0:
-        factor *= 1 + CLOSE
+        factor *= 1 + MULTIPLIER_TOLERANCE
     return factor
 
 

@@ -225,7 +225,7 @@ class ClippedChanges:
 
 @dataclass(frozen=True)
 class ClippedChange:
-    """A rule whose messages are clipped changes: a sum of them, and the expected number of clients, take its place.
+    """A rule whose messages are clipped changes: a sum of them, and the expected number of clients, replace it.
 
     Args:
         group: whose.

@@ -48,7 +48,7 @@ class DatalessFederation:
 
 
 class _NoExamples:
-    """Stands in the place of the rows' examples."""
+    """Stands instead of the rows' examples."""
 
     def __getattr__(self, name: str) -> Any:
         raise DataAccessed(f"examples ({name})")

@@ -36,7 +36,7 @@ class ExampleRows(Mapping[str, Tensor]):
         values: {name: (*shape) or (S, 1, *shape)}.
         rows: names of those of the second kind.
         owner: the client's row of each example, (R,).
-        leaves: in the place of values, {name: (R, 1, *shape)}.
+        leaves: instead of values, {name: (R, 1, *shape)}.
     """
 
     def __init__(self, values: Mapping[str, Tensor], rows: frozenset[str], owner: Tensor, leaves: State) -> None:
@@ -135,8 +135,8 @@ def clipped_sums(
     )
     most = max(1, NUMBERS_AT_ONCE.get(device.type, NUMBERS_AT_ONCE_ELSEWHERE) // numbers_of_example)
     for first in range(0, len(owners), most):
-        owner, place = owners[first : first + most], places[first : first + most]
-        gradients = _gradients(chunk, owner, place, at, ExampleRows(values, own, owner, {}), noise, frozen, rows)
+        owner, position = owners[first : first + most], places[first : first + most]
+        gradients = _gradients(chunk, owner, position, at, ExampleRows(values, own, owner, {}), noise, frozen, rows)
         norm = gradients.square().sum(1, dtype=torch.float64).sqrt()
         if observe is not None:
             observe(norm)
@@ -149,11 +149,11 @@ def clipped_sums(
 
 
 def _gradients(
-    chunk: ClientChunk, owner: Tensor, place: Tensor, at: State, values: ExampleRows, noise: ClientNoise,
+    chunk: ClientChunk, owner: Tensor, position: Tensor, at: State, values: ExampleRows, noise: ClientNoise,
     frozen: FrozenFeatures, rows: int,
 ) -> Tensor:  # fmt: skip
     """The gradients of each example, (R, entries)."""
-    where = chunk.examples.first(chunk.clients)[owner] + place[:, None]
+    where = chunk.examples.first(chunk.clients)[owner] + position[:, None]
     x, y = chunk.examples.at(where)
     frozen.show(x, where)
     batch = Batch(x, y, None, x.new_full((len(owner),), rows, dtype=chunk.federation.dtype))

@@ -126,8 +126,8 @@ class Part:
 def _with_site_noise(options: Options, method: Method, federation: Federation, rows: int) -> Method:
     parts: dict[int, Part] = {}
     chunk = _blank(method, federation, rows, options.seed)
-    for place, step in enumerate(method.local()):
-        chunk = _tried(method, step, chunk, place, rows, options.rounds, parts)
+    for number, step in enumerate(method.local()):
+        chunk = _tried(method, step, chunk, number, rows, options.rounds, parts)
     _try_messages(method, chunk)
     if options.rounds and not any(part.releases for part in parts.values()):
         raise UserError(f"{method.name or type(method).__name__} takes no steps on data: there is no noise to add")
@@ -157,7 +157,7 @@ def _none() -> Any:
 
 
 def _tried(
-    method: Method, step: LocalStep, chunk: ClientChunk, place: int, rows: int, rounds: int, parts: dict[int, Part]
+    method: Method, step: LocalStep, chunk: ClientChunk, number: int, rows: int, rounds: int, parts: dict[int, Part]
 ) -> ClientChunk:
     """A blank client after a step; what SVI does goes to ``parts``.
 
@@ -169,17 +169,17 @@ def _tried(
         last, inner = step.rounds or rounds, step.step
     if not isinstance(inner, SVI):
         try:
-            return step.run(chunk, place)
+            return step.run(chunk, number)
         except DataAccessed as read:
             raise _refused(method, f"the local step {type(step).__name__} of {', '.join(step.trains)}", read) from read
     refuse_odd(inner)
     rate = 1.0 if inner.batch is None else min(1.0, inner.batch / rows)
     turns = sum(block.repeats * block.gradients for block in inner.blocks if block.terms != "prior")
     try:
-        steps = [_steps(inner, rate, replace(chunk, round=number)) for number in range(1, min(last, rounds) + 1)]
+        steps = [_steps(inner, rate, replace(chunk, round=k)) for k in range(1, min(last, rounds) + 1)]
     except DataAccessed as read:
         raise _refused(method, f"the number of steps of {', '.join(inner.trains)}", read) from read
-    parts[place] = Part(f"steps {place + 1} ({', '.join(inner.trains)})", rate, steps, turns)
+    parts[number] = Part(f"steps {number + 1} ({', '.join(inner.trains)})", rate, steps, turns)
     return chunk.own(k for name in inner.trains for k in method.expand(name, chunk.view))
 
 
@@ -217,11 +217,11 @@ class _Private(Method):
         return [part.mechanism(options.patient_rows) for part in self.parts.values() if part.releases]
 
     def local(self) -> Sequence[LocalStep]:
-        steps = [self._private(place, step) for place, step in enumerate(super().local())]
+        steps = [self._private(number, step) for number, step in enumerate(super().local())]
         return [*steps, _Sealed(self.public_rows)]
 
-    def _private(self, place: int, step: LocalStep) -> LocalStep:
-        part = self.parts.get(place)
+    def _private(self, number: int, step: LocalStep) -> LocalStep:
+        part = self.parts.get(number)
         if part is None:
             return _Dataless(step, self.public_rows)
         inner: Any = step.step if isinstance(step, Until) else step

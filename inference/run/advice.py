@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from .result import Run
 
 #: lines, at most
-MOST = 2
+MAX_LINES = 2
 #: a temperature is worth a line from so many standard errors on, and from this part of the NLL. (Where none is needed
 #: the mean gain is below zero: the other half's temperature is a little off.)
-ERRORS, LEAST_PART = 2.0, 0.03
+MIN_STANDARD_ERRORS, LEAST_PART = 2.0, 0.03
 
 
 def advice(run: Run) -> list[str]:
@@ -24,7 +24,7 @@ def advice(run: Run) -> list[str]:
     Args:
         run: a fit, with the clients' data that are here.
     """
-    return [line for line in (_rounds(run), _temperature(run)) if line][:MOST]
+    return [line for line in (_rounds(run), _temperature(run)) if line][:MAX_LINES]
 
 
 def _rounds(run: Run) -> str:
@@ -61,7 +61,7 @@ def _temperature(run: Run) -> str:
     if gain is None:
         return ""
     less = gain.before - gain.after
-    if less <= ERRORS * gain.error or less < LEAST_PART * gain.before:
+    if less <= MIN_STANDARD_ERRORS * gain.error or less < LEAST_PART * gain.before:
         return ""
     between = " and ".join(f"{t:.2f}" for t in gain.temperatures)
     return (

@@ -16,7 +16,7 @@ from ..state import State
 
 
 def check_fitted(method: object, federation: object) -> None:
-    """Refuses arguments of fit() that are in each other's place, or something else.
+    """Refuses arguments of fit() that are exchanged, or something else.
 
     Raises:
         UserError: for what is no method, or no federation.

@@ -29,9 +29,9 @@ log = logging.getLogger("hierfl")
 #: what the intervals should cover
 WANTED = 0.9
 #: a coverage is far from that by more than this, and by more than three standard errors
-FAR, ERRORS = 0.05, 3.0
+MIN_DISTANCE, MIN_STANDARD_ERRORS = 0.05, 3.0
 #: the same where it is not known how many examples it is of
-FAR_UNKNOWN = 0.1
+MIN_DISTANCE_UNKNOWN = 0.1
 #: draws that coverage of training data is averaged over at most; and of how many examples: a posterior that has seen
 #: more is narrow, and an average over its draws takes as long as the fit
 TRAINING_DRAWS, MOST_AVERAGED = 20, 20_000
@@ -62,9 +62,13 @@ class Coverage:
     @property
     def warning(self) -> str:
         """One line where it is far from 90 %; empty where it is not."""
-        noise = ERRORS * (WANTED * (1 - WANTED) / self.examples) ** 0.5 if self.examples else FAR_UNKNOWN
+        noise = (
+            MIN_STANDARD_ERRORS * (WANTED * (1 - WANTED) / self.examples) ** 0.5
+            if self.examples
+            else MIN_DISTANCE_UNKNOWN
+        )
         kind = max(self.coverages, key=lambda k: abs(self.coverages[k] - WANTED), default="")
-        if not kind or abs(self.coverages[kind] - WANTED) <= max(FAR, noise):
+        if not kind or abs(self.coverages[kind] - WANTED) <= max(MIN_DISTANCE, noise):
             return ""
         value, data = self.coverages[kind], "training" if self.split == "train" else self.split
         if self.given is not None:

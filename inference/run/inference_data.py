@@ -25,7 +25,7 @@ from .client_draws import Groups, client_draws
 from .number_names import dimension_names, event_shapes
 
 #: draws by default; where latents belong to single examples each draw is a pass through the data
-MOST, ENCODED = 200, 20
+DEFAULT_DRAWS, DEFAULT_DRAWS_ENCODED = 200, 20
 CONDITIONAL = "training data at draws of the guide; globals and their hyperparameters are held where the fit left them"
 JOINT = "training data at draws of the joint posterior of population and clients, which these data have seen"
 POINT = "; the guide is a point, so this is training likelihood, and leave-one-out says nothing about new data"
@@ -53,7 +53,7 @@ def inference_data(
     trace = fitted.trace
     dtype = torch.float32 if float32 else federation.dtype
     if draws is None:
-        most = ENCODED if trace.by_example else trace.kept or MOST
+        most = DEFAULT_DRAWS_ENCODED if trace.by_example else trace.kept or DEFAULT_DRAWS
         draws = max(min(2, most), min(most, int(limit / bytes_per_draw(fitted, rows, dtype, by_row=by_row))))
     draws = -(-draws // trace.chains) * trace.chains
     arrays, found_effects = _all_draws(fitted, rows, draws, dtype, by_row=by_row), _effects(fitted, draws, dtype)
@@ -111,7 +111,7 @@ def _effects(fitted: Fitted, draws: int, dtype: torch.dtype) -> tuple[Sequence[s
 
 
 #: numbers (draws x examples x classes) that clients drawn together hold in one tensor
-TOGETHER = 2_000_000
+MAX_NUMBERS_AT_ONCE = 2_000_000
 #: groups whose arrays are of the data, (chains, draws, N); the others' are of the clients, (chains, draws, J, *event)
 BY_ROW_GROUPS = ("log_likelihood", "posterior_predictive")
 
@@ -123,9 +123,9 @@ def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dty
     firsts = np.cumsum(sizes) - sizes
     groups: Groups = {group: {} for group in (*BY_ROW_GROUPS, "posterior", "prior", "sample_stats")}
     together = 1000 if _separable(fitted) else 1
-    cost = max(1, BUDGET // TOGETHER) * draws * max(1, federation.classes)
+    cost = max(1, BUDGET // MAX_NUMBERS_AT_ONCE) * draws * max(1, federation.classes)
     for places in pieces(sizes.tolist(), together, cost):
-        part = client_draws(fitted, [rows[place] for place in places], draws, dtype)
+        part = client_draws(fitted, [rows[position] for position in places], draws, dtype)
         for group, arrays in part.items():
             if group in BY_ROW_GROUPS and not by_row:
                 continue
@@ -136,8 +136,8 @@ def _all_draws(fitted: Fitted, rows: Sequence[int], draws: int, dtype: torch.dty
                 if group not in BY_ROW_GROUPS:
                     groups[group][name][:, :, places] = value
                     continue
-                for row, place in enumerate(places):
-                    first, n = firsts[place], sizes[place]
+                for row, position in enumerate(places):
+                    first, n = firsts[position], sizes[position]
                     groups[group][name][:, :, first : first + n] = value[:, :, row, :n]
     return groups
 

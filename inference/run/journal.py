@@ -124,8 +124,8 @@ class Journal:
         validation: dict[int, State] = {}
         held_out = {int(k.removeprefix("held_out/")): v.cpu() for k, v in tensors.items() if k.startswith("held_out/")}
         for key, value in sorted(tensors.items()):
-            place, _, rest = key.partition("/")
-            if place == "summaries":
+            prefix, _, rest = key.partition("/")
+            if prefix == "summaries":
                 number, _, name = rest.partition("/")
                 validation.setdefault(int(number), {})[name] = value.cpu()
         tested = record.get("tested")

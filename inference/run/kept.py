@@ -37,7 +37,7 @@ from .watched import Watched
 #: what a fit has of its clients and its server
 STATES = ("shared", "personal", "copies", "initial")
 #: tensors of :class:`.watched.Watched`
-WATCHED = ("measured", "beside", "without", "errors")
+WATCHED_TENSORS = ("measured", "beside", "without", "errors")
 #: what the json holds beside a checkpoint's
 RECORD: Schema = {
     "federation": without_rows.FEDERATION, "options": dict, "tensors": {"*": Number(int, 0)}, "seed": Number(int, 0),
@@ -61,21 +61,21 @@ def write(folder: Path, run: Run, more: Mapping[str, Any], tensors: Mapping[str,
     state: State = {f"{part}/{k}": v for part in STATES for k, v in getattr(run.fitted, part).items()}
     state |= {f"scale/{k}": v for k, v in scales.items()} | {f"method/{k}": v for k, v in tensors.items()}
     for name in ("summaries", "held_out"):
-        for place, (_, values) in enumerate(getattr(run, name)):
+        for index, (_, values) in enumerate(getattr(run, name)):
             parts = values.items() if isinstance(values, Mapping) else [("", values)]
-            state |= {f"{name}/{place}/{k}": v for k, v in parts}
-    for place, metrics in enumerate(run.tested or ()):
-        state |= {f"tested/{place}/{k}": torch.as_tensor(v) for k, v in metrics.items()}
+            state |= {f"{name}/{index}/{k}": v for k, v in parts}
+    for index, metrics in enumerate(run.tested or ()):
+        state |= {f"tested/{index}/{k}": torch.as_tensor(v) for k, v in metrics.items()}
     if run.status is not None:
         state["status"] = torch.as_tensor(run.status)
     if run.calibration is not None:
         state |= {f"calibration/{k}": torch.as_tensor(v) for k, v in run.calibration.clients.items()}
     if run.watched is not None:
-        arrays = {name: getattr(run.watched, name) for name in WATCHED}
+        arrays = {name: getattr(run.watched, name) for name in WATCHED_TENSORS}
         state |= {f"watched/{name}": torch.as_tensor(array) for name, array in arrays.items() if array is not None}
     record = {
         **more, "round": run.rounds, "federation": federation, "options": _plain_options(run.options),
-        "tensors": {name: place for place, name in enumerate(state)},
+        "tensors": {name: index for index, name in enumerate(state)},
         "seed": run.fitted.seed, "seconds": float(run.seconds), "random": bool(run.random),
         "evaluations": run.evaluations, "summaries": [number for number, _ in run.summaries],
         "held_out": [number for number, _ in run.held_out],
@@ -97,7 +97,7 @@ def _fields(instance: Any, apart: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _watched_record(watched: Watched) -> dict[str, Any]:
-    rest = {name: list(value) for name, value in _fields(watched, WATCHED).items()}
+    rest = {name: list(value) for name, value in _fields(watched, WATCHED_TENSORS).items()}
     return {**rest, "named": [asdict(row) for row in watched.named]}
 
 

@@ -112,11 +112,11 @@ def _owners(federation: Federation, df: pd.DataFrame, client: int | str | None) 
     column, ids = federation.about.get("client"), list(federation.ids)
     if column is not None and column in df.columns:
         names = as_known(client_names(df[column], f"column {column!r}"), ids, "refuse", f"column {column!r}")
-        place = {name: j for j, name in enumerate(ids)}
-        if strange := sorted(set(names.tolist()) - place.keys()):
+        position = {name: j for j, name in enumerate(ids)}
+        if strange := sorted(set(names.tolist()) - position.keys()):
             way = "predict_new_client(df) is for one that was never seen"
             raise UserError(f"client {strange[0]!r} is not among those fitted: {way}")
-        return np.array([place[name] for name in names.tolist()], dtype=np.int64)
+        return np.array([position[name] for name in names.tolist()], dtype=np.int64)
     if len(ids) == 1:
         return np.zeros(len(df), dtype=np.int64)
     lacks = f"the table lacks column {column!r}, and" if column is not None else "the data have no column of clients:"

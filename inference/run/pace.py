@@ -10,7 +10,7 @@ from statistics import median
 from hierfl.plurals import counted
 
 #: from so many seconds on, the time of day is said, too
-LONG = 3600.0
+LONG_SECONDS = 3600.0
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Pace:
         left = self.seconds_left(done, total)
         if left is None or done >= total:
             return ""
-        at = f" (at {(now or datetime.now()) + timedelta(seconds=left):%H:%M})" if left >= LONG else ""
+        at = f" (at {(now or datetime.now()) + timedelta(seconds=left):%H:%M})" if left >= LONG_SECONDS else ""
         if self.early:  # its last round is not known, and later rounds of some methods are longer
             return f"up to {counted(total - done, 'more round')}, {in_words(left)} at this pace{at}"
         return f"ends in about {in_words(left)}{at}"

@@ -45,7 +45,7 @@ class Predicting:
 
         Args:
             x: raw inputs, (n, *event), as in the pool, in any type; or a table with the input columns, in any order.
-            client: its name; its place will do where no name is a number. A table's rows may be of many clients, which
+            client: its name, or its position where no name is a number. A table's rows may be of many clients, which
                 its column of clients names; ``client=None`` reads it.
             draws: 0 predicts at the posterior mean; None at the mean, but over all draws of a mixed-effects model.
             tempered: at the temperature that a fit with ``calibrate="temperature"`` has found for this kind; None does

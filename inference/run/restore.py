@@ -10,7 +10,7 @@ from hierfl.errors import UserError
 from hierfl.schema import check
 
 from ..method.base import Method
-from ..method.initial import GIVEN, given_weights
+from ..method.initial import GIVEN_WEIGHTS_KEY, given_weights
 from ..options import NEWER, Options
 from ..state import State, StateForm, form_of_state
 from .checkpoint import load
@@ -60,7 +60,7 @@ def load_checked(folder: Path, form: StateForm, fresh: dict[str, Any], rounds: i
         raise UserError(f"the checkpoint in {folder} was made on other data or another split")
     earlier, two = ({**NEWER, **part["fit"]} for part in (record, fresh))
     other = [k for k in {**two, **earlier} if earlier.get(k) != two.get(k)]
-    if GIVEN in other:
+    if GIVEN_WEIGHTS_KEY in other:
         raise UserError(
             f"the checkpoint in {folder} was begun with other weights of the network: give it the same module, or "
             "Network(module, weights='drawn') where they were drawn"

@@ -18,7 +18,7 @@ from torch import Tensor
 from hierfl.plurals import counted
 
 #: standard errors by which an earlier round has to beat the last one
-ERRORS = 3.0
+MIN_STANDARD_ERRORS = 3.0
 #: clients with validation data, from which on a standard error over clients says something
 CLIENTS = 5
 #: where there are no sums of single clients
@@ -73,9 +73,10 @@ def chosen_round(held_out: Sequence[tuple[int, Tensor]], last: int) -> Chosen:
     gaps = (sums[last] - sums[best])[sums[last][:, 0] > 0, 1]
     gap = gaps.sum() / n.sum()
     error = np.sqrt(len(n) / (len(n) - 1) * np.square(gaps - gap * n).sum()) / n.sum()
-    if gap > ERRORS * error:
+    if gap > MIN_STANDARD_ERRORS * error:
         return Chosen(best, "")
-    many = f"{gap / error:.1f} paired standard errors over {counted(len(n), 'client')}, and {ERRORS:.0f} are needed"
+    many = f"{gap / error:.1f} paired standard errors over {counted(len(n), 'client')}"
+    many = f"{many}, and {MIN_STANDARD_ERRORS:.0f} are needed"
     return Chosen(last, f"validation does not tell {between}: they differ by {many}")
 
 

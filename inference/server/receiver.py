@@ -22,7 +22,7 @@ from .exchange import Exchange
 
 log = logging.getLogger("hierfl")
 #: of a row: how far a number of rows may be off, which are whole numbers
-HALF = 0.5
+ROW_TOLERANCE = 0.5
 
 
 class Receiver:
@@ -135,17 +135,17 @@ class Receiver:
         """Collects messages of clients that exist."""
         if not all(exist):
             at = [row for row, exists in enumerate(exist) if exists]
-            place = send(at, self.device, torch.long)
-            received = {name: {k: v[place] for k, v in message.items()} for name, message in received.items()}
-            clients, valid = [clients[row] for row in at], valid[place]
-            healthy = None if healthy is None else healthy[place]
+            position = send(at, self.device, torch.long)
+            received = {name: {k: v[position] for k, v in message.items()} for name, message in received.items()}
+            clients, valid = [clients[row] for row in at], valid[position]
+            healthy = None if healthy is None else healthy[position]
         singles = Singles.of_clients(clients, valid, received, healthy)
         self.singles = singles if self.singles is None else self.singles + singles
 
     def _total(self, field: Field, value: Tensor, valid: Tensor, index: Sequence[int]) -> Tensor:
-        """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their places.
+        """The sum of the valid rows of a value (S, *shape); of an individual field they are put in their positions.
 
-        Those of clients that do not exist, which are not valid, have any place.
+        Those of clients that do not exist, which are not valid, have any position.
         """
         kept = valid_rows(value, valid)
         if self.fixed:
@@ -205,7 +205,7 @@ class Receiver:
             if field.rows is not None and self.rows is not None:
                 least, most = self.rows[:, send(index, self.device, torch.long)]
                 declared = field.rows(value).to(most)
-                valid = valid & (declared > least - HALF) & (declared < most + HALF)
+                valid = valid & (declared > least - ROW_TOLERANCE) & (declared < most + ROW_TOLERANCE)
         return valid
 
     def _fits(self, key: str, value: Tensor, field: Field, message: State) -> Tensor:

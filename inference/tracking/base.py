@@ -13,7 +13,7 @@ Logged = tuple[int, str]
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told of a run before its first round.
+    """What a tracker is given of a run before its first round.
 
     Attributes:
         folder: of the run; its name is the run's name in every tracker.

@@ -51,11 +51,11 @@ def tracked_fit(
         return
     if folder is None:
         raise UserError("track needs a folder, whose name is the run's name: fit(..., folder='runs/first')")
-    place = Path(folder).expanduser()
-    place.mkdir(parents=True, exist_ok=True)
+    tracking_folder = Path(folder).expanduser()
+    tracking_folder.mkdir(parents=True, exist_ok=True)
     run = {"method": ready.method.name or type(ready.method).__name__, **asdict(ready.options)}
     parameters = flat_parameters({"run": run, "settings": vars(ready.method.settings)})
-    with Tracking(names, TrackedRun(place, parameters, resumed)) as tracking:
+    with Tracking(names, TrackedRun(tracking_folder, parameters, resumed)) as tracking:
 
         def both(rows: list[dict[str, Any]]) -> None:
             tracking.observe(rows)

@@ -52,7 +52,7 @@ class Tracking:
 
     Args:
         names: of :func:`tracker_names`.
-        run: what they are told of it.
+        run: what they are given of it.
 
     Raises:
         UserError: for a tracker that does not begin.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: a row whose k is larger has a leave-one-out density that is not to be relied on
-GOOD = 0.7
+MAX_RELIABLE_K = 0.7
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def scored(name: str, fitted: FittedModel, held_out: pd.DataFrame | None, group:
         except UserError as error:
             raise UserError(f"{name}: {error}") from error
         densities = np.asarray(elpd_value(elpd, "elpd_i"), float)
-        large = int((np.asarray(elpd_value(elpd, "pareto_k")) > GOOD).sum())
+        large = int((np.asarray(elpd_value(elpd, "pareto_k")) > MAX_RELIABLE_K).sum())
     else:
         densities, large = _of_held_out(fitted, held_out, group), 0
     return Scored(

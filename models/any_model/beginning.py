@@ -20,13 +20,13 @@ from .names import (
     INNER,
     KEPT,
     MEAN,
-    OWN,
     OWN_ACCEPTED,
     OWN_DRAWS,
     OWN_MEAN,
     OWN_ROOT,
     OWN_SENT,
     OWN_SLOPE,
+    OWN_VALUES,
     PHASE,
     POINTS,
     PRECISION,
@@ -78,5 +78,5 @@ def first_personal(method: GaussianModel) -> State:
         AROUND: sites.start, CENTRING: centred, OWN_DRAWS: torch.zeros(0, q),
         OWN_SENT: torch.zeros(1 + p + sum(method.curvature.values())),
     }  # fmt: skip
-    values |= {kept: values[name] for name, kept in zip(OWN, KEPT, strict=True)}
+    values |= {kept: values[name] for name, kept in zip(OWN_VALUES, KEPT, strict=True)}
     return {name: value.double() for name, value in {**values, OWN_ACCEPTED: torch.tensor(0.0)}.items()}

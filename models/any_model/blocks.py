@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: points at once, about, where clients are many
 POINTS = 128
 #: evaluations for which a graph pays
-MANY = 200
+MIN_EVALUATIONS_FOR_GRAPH = 200
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def blocks(method: GaussianModel, chunk: ClientChunk, points: Tensor, inner: int
     pairs = pairs_at_once(at.clients, method.q + points.shape[-1])
     some = list(parts(at.clients, pairs // POINTS))
     points_at_once = max(1, min(pairs // max(1, some[0][1]), inner * len(points)))
-    if inner * -(-len(points) // points_at_once) * len(some) >= MANY:
+    if inner * -(-len(points) // points_at_once) * len(some) >= MIN_EVALUATIONS_FOR_GRAPH:
         at = replace(at, clients=replace(at.clients, at_once=points_at_once))
     together = [(first, points[first : first + points_at_once]) for first in range(0, len(points), points_at_once)]
     for first, last, new in some:

@@ -22,7 +22,7 @@ from .densities import densities, log_prob
 from .enumerating import summed_out
 from .levels import CLIENT, Model, is_data, level_of
 from .log_joint import client_log_joint
-from .look import ROWS, Look, named
+from .look import MAX_ROWS, Look, named
 from .of_clients import refuse_varying
 from .own_points import warn_undetermined
 from .parameters import shape_of
@@ -214,7 +214,7 @@ def _padding(look: Look, design: ColumnDesign, batch: Batch, mask: Tensor) -> No
     model, sites = look.model, look.sites
     lengths = mask.sum(-1)
     j = int(lengths.argmin())
-    rows = min(int(lengths[j]), ROWS)
+    rows = min(int(lengths[j]), MAX_ROWS)
     columns = design.stacked(batch)[j : j + 1, :, :rows].clone()
     # Beside the start, where slopes are mostly 0, and what they are multiplied with is not seen.
     x, v, centring = look.x.to(columns), look.v[0].to(columns), torch.ones_like(sites.client_start)

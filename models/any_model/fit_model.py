@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 #: rounds after which a fit is evaluated: it has nothing held out, and a fit that goes on has the same settings
-NEVER = 10**6
+EVALUATION_INTERVAL = 10**6
 #: guides that a fit may have
 GUIDES = ("auto", "full", "low-rank", "diagonal", "point")
 
@@ -73,7 +73,7 @@ def fit_model(
             all of them. Or a Pyro guide of one's own, a function of a batch: of its parameters those with a dimension
             of clients are clients' own.
         client_guide: of a client's latents given the globals: "auto", Gaussian by Newton steps; "normal",
-            "multivariate", "low-rank" or "iaf", by stochastic gradients; Pyro's AutoGuide classes stand for these.
+            "multivariate", "low-rank" or "iaf", by stochastic gradients; Pyro's AutoGuide classes represent these.
         rounds: of the fit, at most: it ends where it is done. None for 200, and for 2,000 with a guide of one's own.
         seed: of the draws.
         spellings: of a table, as for :meth:`~hierfl.data.federation.Federation.from_columns`.
@@ -111,6 +111,6 @@ def fit_model(
     rounds = method.usual_rounds if rounds is None else rounds
     run = fit(
         method, federation, rounds, seed=seed, device=device, engine=engine, folder=folder, resume=resume,
-        progress=progress, dtype=torch.float64, splits=(), evaluate_every=NEVER, chunk=1000,
+        progress=progress, dtype=torch.float64, splits=(), evaluate_every=EVALUATION_INTERVAL, chunk=1000,
     )  # fmt: skip
     return FittedModel(run)

@@ -29,7 +29,7 @@ def fit_notes(fitted: Fitted, rounds: int) -> list[str]:
 
 
 def _code_notes(design: ColumnDesign) -> list[str]:
-    """What the codes of columns of few words stand for: a model of ``healthy`` and ``ill`` is of one of them."""
+    """What the codes of columns of few words represent: a model of ``healthy`` and ``ill`` is of one of them."""
     lists = {name: levels for name, levels in design.level_names.items() if len(levels) <= MOST_LISTED}
     return [
         f"{name} is text: " + ", ".join(f"{level} is {code}" for code, level in enumerate(levels))

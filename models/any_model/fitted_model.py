@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: what other packages call something, and what it is here
-ELSEWHERE = {
+NAMES_ELSEWHERE = {
     "get_samples": "fitted.globals and fitted.clients are draws by site",
     "samples": "fitted.globals and fitted.clients are draws by site",
     "sample": "fitted.globals and fitted.clients are draws by site",
@@ -112,7 +112,7 @@ class FittedModel:
         return str(self.summary())
 
     def __getattr__(self, name: str) -> Any:
-        way = ELSEWHERE.get(name)
+        way = NAMES_ELSEWHERE.get(name)
         if way is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise NoAttribute(f"a fitted model has no {name!r}: {way}")

@@ -39,7 +39,7 @@ def _binomial(count: Tensor, prob: Tensor) -> Tensor:
 
 
 #: what fills a tensor, and what makes a new one of the same distribution
-INSTEAD: Mapping[Any, Callable[..., Tensor]] = {
+REPLACEMENTS: Mapping[Any, Callable[..., Tensor]] = {
     Tensor.uniform_: _uniform,
     Tensor.normal_: _normal,
     Tensor.exponential_: _exponential,
@@ -54,6 +54,6 @@ class Fresh(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """New numbers in place of filled ones; all else as it is."""
-        made = INSTEAD.get(func)
+        """New numbers instead of filled ones; all else as it is."""
+        made = REPLACEMENTS.get(func)
         return (made or func)(*args, **(kwargs or {}))

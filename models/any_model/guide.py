@@ -34,10 +34,10 @@ NOISE = 1e-3
 #: the shortest share of a step that is tried, and the shortest after a step that has moved as far as the one before
 SHORTEST, DAMPED = 1 / 64, 1 / 8
 #: how much of a step is taken where no one knows whether the bound rises
-HALF = 0.5
+UNSURE_STEP = 0.5
 #: so many rounds in which the bound has not risen are the end of the climb
 PATIENCE = 12
-#: stands for the bound before the first one has been computed
+#: the value of the bound before the first one has been computed
 NO_BOUND = -1e300
 
 
@@ -158,7 +158,7 @@ class Climb:
             idle=self.idle * 0 if risen else self.idle + 1,
         )  # fmt: skip
 
-    def damped(self, gradient: Tensor, curvature: Any, share: float = HALF) -> Self:
+    def damped(self, gradient: Tensor, curvature: Any, share: float = UNSURE_STEP) -> Self:
         """Takes a share of the step after a round in which a client is missing: the bound is unknown.
 
         Args:

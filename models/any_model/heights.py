@@ -13,7 +13,7 @@ mean is known to be 1:
     p_a' = p_a - (p_b / r_b) (r_a - 1),    p_b' = p_b - (p_a / r_a) (r_b - 1),    p = (p_a' + p_b') / 2             (1)
 
 As r_a is independent of p_b and r_b, (1) is unbiased, and where the guide is right it is exact. Its error is half of
-p_a' - p_b'. A sum that is hardly positive is set to a share of that of the weights, :data:`LEAST`.
+p_a' - p_b'. A sum that is hardly positive is set to a share of that of the weights, :data:`MIN_RATIO`.
 
 A client's points (see :mod:`.local`) are where its log joint is highest at x (:mod:`.profiled`): the sum is over its
 latents alone.
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 #: sets of draws of a point, each with noise of its own
 SETS = 2
 #: see (1)
-LEAST = 0.05
+MIN_RATIO = 0.05
 #: points whose variances are averaged
-TOGETHER = 16
+POINTS_PER_VARIANCE = 16
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Heights:
     @property
     def noise(self) -> Tensor:
         """The variance at typical points, (S,): a median of means, as with two sets single variances are rough."""
-        groups = self.variance.tensor_split(max(1, len(self.variance) // TOGETHER))
+        groups = self.variance.tensor_split(max(1, len(self.variance) // POINTS_PER_VARIANCE))
         return torch.stack([group.mean(0) for group in groups]).median(0).values
 
 
@@ -149,9 +149,9 @@ def corrected_sum(share: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
     """
     of_sets = share.unflatten(0, (SETS, -1)).sum(1)
     ratio = log_ratio.exp().unflatten(0, (SETS, -1)).mean(1)
-    reference = of_sets / ratio.clamp_min(LEAST)
+    reference = of_sets / ratio.clamp_min(MIN_RATIO)
     made = of_sets - reference.flip(0) * (ratio - 1)
-    total = made.sum(0).clamp_min(LEAST)
+    total = made.sum(0).clamp_min(MIN_RATIO)
     return total, relative_variance(made / total)
 
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 #: numbers of a tensor of a log joint at once
 CELLS = 2**18
 #: parts for which a graph pays: to make it takes as long as some evaluations
-MANY = 4
+MIN_PARTS_FOR_GRAPH = 4
 
 
 def pairs_at_once(clients: Clients, numbers: int) -> int:
@@ -66,7 +66,7 @@ def moments_of(clients: Clients, x: Tensor, v: Tensor) -> Moments:
 def over(clients: Clients, x: Tensor, v: Tensor, function: Callable[[Clients, Tensor, Tensor, int], T]) -> list[T]:
     """``of(some, x, v, new)`` of some clients at a time, those from ``new`` on for the first time."""
     some = list(parts(clients, pairs_at_once(clients, x.shape[-1] + v.shape[-1]) // len(x)))
-    if len(some) >= MANY:
+    if len(some) >= MIN_PARTS_FOR_GRAPH:
         clients = replace(clients, at_once=len(x))
     return [
         function(clients.some(first, last), x[:, first:last], v[:, first:last], new) for first, last, new in some

@@ -16,12 +16,12 @@ Level = Literal["global", "client", "data"]
 #: an ordinary Pyro model of a batch
 Model = Callable[[ColumnBatch], Any]
 #: mark of a latent whose value is given
-GIVEN = "_given"
+GIVEN_MARK = "_given"
 
 
 def is_data(site: dict[str, Any]) -> bool:
     """Whether a site is observed by the model itself."""
-    return site["is_observed"] and not site["infer"].get(GIVEN)
+    return site["is_observed"] and not site["infer"].get(GIVEN_MARK)
 
 
 def level_of(site: dict[str, Any]) -> Level:

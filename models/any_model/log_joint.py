@@ -22,7 +22,7 @@ from hierfl.errors import UserError
 
 from .densities import densities, log_prob
 from .enumerating import EnumerateDiscrete, is_discrete, is_enumerated, summed_out
-from .levels import DATA, GIVEN, Model, level_of
+from .levels import DATA, GIVEN_MARK, Model, level_of
 from .parameters import run
 from .running import running
 from .sites import Coordinates, Sites, location_and_scale
@@ -71,7 +71,7 @@ class Given(Messenger):
         elif name in self.values:
             self._fits(msg, self.values[name])
             msg["value"], msg["is_observed"] = self.values[name], True
-            msg["infer"][GIVEN] = True
+            msg["infer"][GIVEN_MARK] = True
         elif name in self.free:
             v, transform = self.free[name], self.transforms[name]
             self._fits(msg, v, transform)
@@ -87,7 +87,7 @@ class Given(Messenger):
             value = transform(v)
             self.log_det = self.log_det + transform.log_abs_det_jacobian(v, value).sum()
             msg["value"], msg["is_observed"] = value, True
-            msg["infer"][GIVEN] = True
+            msg["infer"][GIVEN_MARK] = True
 
     def _pyro_param(self, msg: dict[str, Any]) -> None:
         name = msg["name"]

@@ -17,7 +17,7 @@ from .log_joint import Complete, traced
 from .sites import Coordinates, Sites
 
 #: clients and rows that are looked at together, at most; two clients where each has three rows
-FEW, ROWS = 3, 6
+MAX_CLIENTS, MAX_ROWS = 3, 6
 #: how far from the start latents are, as in the first round of a fit
 START_SD = 0.1
 
@@ -45,13 +45,13 @@ class Look:
         """Returns the look at the first clients of a batch, or at ones without a batch."""
         if batch is None:
             text = torch.tensor([name in design.level_names for name in design.columns])
-            columns = torch.where(text[:, None], 0.0, 1.0).double().expand(FEW, -1, max(2, sites.rows))
+            columns = torch.where(text[:, None], 0.0, 1.0).double().expand(MAX_CLIENTS, -1, max(2, sites.rows))
         else:
-            tables = whole(design, batch)[:FEW]
-            width = min(ROWS, *(rows.shape[-1] for rows in tables))
+            tables = whole(design, batch)[:MAX_CLIENTS]
+            width = min(MAX_ROWS, *(rows.shape[-1] for rows in tables))
             columns = torch.stack([rows[:, :width] for rows in tables])
         columns, mask = design.lengthened(columns, None, sites.rows)
-        count = FEW if columns.shape[-1] != FEW else FEW - 1
+        count = MAX_CLIENTS if columns.shape[-1] != MAX_CLIENTS else MAX_CLIENTS - 1
         at = torch.arange(count) % len(columns)
         columns, mask = columns[at], None if mask is None else mask[at]
         other = columns.clone()

@@ -1,4 +1,4 @@
-"""A method for each model: the class that a model file, or a function that is handed over, stands for."""
+"""A method for each model: the class that a model file, or a function that is handed over, represents."""
 
 from __future__ import annotations
 

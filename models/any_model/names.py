@@ -17,10 +17,10 @@ OWN_MEAN, OWN_SLOPE, OWN_ROOT, AROUND, CENTRING, OWN_DRAWS = (
 )
 #: what was last counted of a client, see :mod:`.remembered`
 OWN_SENT = "own.sent"
-OWN = (OWN_MEAN, OWN_SLOPE, OWN_ROOT, AROUND, CENTRING)
+OWN_VALUES = (OWN_MEAN, OWN_SLOPE, OWN_ROOT, AROUND, CENTRING)
 #: how many guides the server has kept; the number a client has seen, and its part of the guide at the last of them
 ACCEPTED, OWN_ACCEPTED = "posterior.accepted", "own.accepted"
-KEPT = tuple(f"{name}.kept" for name in OWN)
+KEPT = tuple(f"{name}.kept" for name in OWN_VALUES)
 #: draws of a client's latents at a point, and the exploration's diagnosis, see :mod:`.verdict`
 INNER, VERDICT = "posterior.inner", "posterior.verdict"
 #: centre, scale, skew and tail of each global, see :mod:`.marginals.transform`

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 #: points, draws at each, and sets of which each has noise of its own
 POINTS, DRAWS, SETS = 8, 128, 16
 #: how many times as wide other proposals are, and draws of each at a point
-WIDE, FEW = (4.0, 16.0, 64.0), 64
+PROPOSAL_WIDTHS, DRAWS_PER_PROPOSAL = (4.0, 16.0, 64.0), 64
 #: distance in the guide's standard deviations that counts as far, and the largest share of a likelihood beyond it
-FAR, MOST = 6.0, 1 / 3
+FAR_STANDARD_DEVIATIONS, MAX_FAR_SHARE = 6.0, 1 / 3
 #: the largest k, and what two estimates of a log likelihood may differ by beyond their error
-GOOD, APART = 0.7, 0.2
+MAX_K, MAX_DIFFERENCE = 0.7, 0.2
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def overlap(method: GaussianModel, chunk: ClientChunk, points: Tensor) -> Overla
 def _of_block(at: AtSites, chunk: ClientChunk, some: Tensor) -> Overlap:
     _, weights, _ = weighted(at, chunk, some, Spread(DRAWS, SETS), 0, "overlap")
     # At most of them: a point far from the posterior, where the guide is wrong, has a k of any size.
-    heavy = k_hat(weights.permute(2, 1, 0)).quantile(0.5, -1) > GOOD
+    heavy = k_hat(weights.permute(2, 1, 0)).quantile(0.5, -1) > MAX_K
     apart = _far(at, chunk, some, weights) if at.guide.numbers else torch.zeros_like(heavy)
     if not at.clients.sites.centred:
         return Overlap(heavy, apart)
@@ -74,15 +74,17 @@ def _of_block(at: AtSites, chunk: ClientChunk, some: Tensor) -> Overlap:
 def _far(at: AtSites, chunk: ClientChunk, points: Tensor, weights: Tensor) -> Tensor:
     """Returns of which clients much of the likelihood lies far from the guide, averaged over the points, (S,)."""
     log_mean, largest = weights.logsumexp(0) - math.log(len(weights)), torch.zeros_like(weights[0])
-    how = Spread(FEW, 1)
-    for times in WIDE:
+    how = Spread(DRAWS_PER_PROPOSAL, 1)
+    for times in PROPOSAL_WIDTHS:
         wide, purpose = replace(at, guide=replace(at.guide, root=times * at.guide.root)), f"{times} times as wide"
         _, others, _ = weighted(wide, chunk, points, how, 0, purpose)
         z = spread(chunk, how, at.guide.numbers, (0, len(points)), purpose)[0]
-        far = times * z.abs().amax(-1) > FAR
-        share = (torch.where(far, others, -math.inf).logsumexp(0) - math.log(FEW) - log_mean.clamp_min(-1e300)).exp()
+        far = times * z.abs().amax(-1) > FAR_STANDARD_DEVIATIONS
+        share = (
+            torch.where(far, others, -math.inf).logsumexp(0) - math.log(DRAWS_PER_PROPOSAL) - log_mean.clamp_min(-1e300)
+        ).exp()
         largest = torch.maximum(largest, share.clamp_max(1).nan_to_num(0.0))
-    return largest.mean(0) > MOST
+    return largest.mean(0) > MAX_FAR_SHARE
 
 
 def _apart(some: Tensor, others: Tensor) -> Tensor:
@@ -93,8 +95,8 @@ def _apart(some: Tensor, others: Tensor) -> Tensor:
     totals = [w.logsumexp(0) for w in (some, others)]
     error = sum(_error(w, total) for w, total in zip((some, others), totals, strict=True))
     gap = (totals[0] - totals[1]).nan_to_num(0.0).abs()
-    sure = k_hat(others.permute(2, 1, 0)).T <= GOOD
-    return ((gap > APART + 4 * torch.as_tensor(error).sqrt()) & sure).double().mean(0) > 0.5
+    sure = k_hat(others.permute(2, 1, 0)).T <= MAX_K
+    return ((gap > MAX_DIFFERENCE + 4 * torch.as_tensor(error).sqrt()) & sure).double().mean(0) > 0.5
 
 
 def _error(weights: Tensor, total: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hierfl")
 #: how far from the start slopes are looked at
-AWAY = (0.1, -0.3)
+OFFSETS = (0.1, -0.3)
 
 
 def warn_undetermined(model: Model, design: ColumnDesign, sites: Sites, columns: Tensor, mask: Tensor | None) -> None:
@@ -37,7 +37,7 @@ def warn_undetermined(model: Model, design: ColumnDesign, sites: Sites, columns:
         return
     count, moves = len(columns), torch.zeros(len(columns), len(sites.client_start), dtype=torch.bool)
     clients = Clients(model, sites, design, columns, mask, torch.ones(moves.shape).to(columns))
-    for away in AWAY:
+    for away in OFFSETS:
         x = (sites.start + away).to(columns).expand(1, count, -1)
         v = (sites.client_start + away).to(columns).expand(1, count, -1).clone().requires_grad_()
         h = clients.log_joint(x, v).sum()

@@ -3,7 +3,7 @@
 A client's is ``pyro.param(name, value, event_dim=k)`` within the plate of clients: a value of k dimensions for each.
 
 A parameter has no prior. A fit gives it a value as it gives one to a latent, by the message of :func:`pyro.param`; of a
-module that ``pyro.module`` names, or that is the model itself, those values take the places of its own for one run.
+module that ``pyro.module`` names, or that is the model itself, those values replace its own for one run.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 #: numbers that a column is given to see whether data depend on it, and draws at which it is tried
-TRIED, FEW = (0.0, 1.0, 2.0), 8
+TRIED_VALUES, TRIED_DRAWS = (0.0, 1.0, 2.0), 8
 
 
 def _same(first: Tensor, two: Tensor) -> bool:
@@ -89,8 +89,8 @@ class Predictor:
 
     def _depends(self, name: str) -> bool:
         design = self.method.network
-        levels = len(design.level_names.get(name, ())) or len(TRIED)
-        rows = [self._one_row({name: value}) for value in TRIED[:levels]]
+        levels = len(design.level_names.get(name, ())) or len(TRIED_VALUES)
+        rows = [self._one_row({name: value}) for value in TRIED_VALUES[:levels]]
         x, own = self._some
         try:
             first, *others = self.simulator.densities(
@@ -103,8 +103,8 @@ class Predictor:
     @property
     def _some(self) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Some draws of globals and of the first client's latents, with their centring."""
-        own = self.fitted.personal[OWN_DRAWS][0][:FEW], self.fitted.personal[CENTRING][0]
-        return self.fitted.shared[DRAWS][:FEW], own
+        own = self.fitted.personal[OWN_DRAWS][0][:TRIED_DRAWS], self.fitted.personal[CENTRING][0]
+        return self.fitted.shared[DRAWS][:TRIED_DRAWS], own
 
     def _one_row(self, values: dict[str, float]) -> Tensor:
         """One row, (columns, 1): the first level of text, ones, or what is said."""

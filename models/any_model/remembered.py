@@ -30,7 +30,7 @@ CHANGE, BOUND_NOW, SPREAD_NOW = "own.change", "own.bound", "own.spread"
 #: a guide has arrived where steps were short while every client has reported so often
 OFTEN = 4.0
 #: the largest spread that is sent; larger ones are cut to it
-MOST = 1e12
+MAX_SPREAD = 1e12
 #: numbers so many times as large as those that were counted are not counted: they would leave few digits in sums of
 #: differences when they are gone again. The bound of such a step is so low that the server takes it back
 WILD = 1e8
@@ -83,7 +83,12 @@ def noted(chunk: ClientChunk, bound: Bound, curvature: Tensor, curvature_at_mean
     largest = before.abs().amax(1)
     wild = (before[:, 0] > 0) & (now.abs().amax(1) > WILD * largest)
     now = torch.where(wild[:, None], before, now)
-    values = {OWN_SENT: now, CHANGE: now - before, BOUND_NOW: bound.bound, SPREAD_NOW: bound.spread.clamp_max(MOST)}
+    values = {
+        OWN_SENT: now,
+        CHANGE: now - before,
+        BOUND_NOW: bound.bound,
+        SPREAD_NOW: bound.spread.clamp_max(MAX_SPREAD),
+    }
     return {name: value.unsqueeze(1) for name, value in values.items()}
 
 

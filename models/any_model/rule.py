@@ -20,12 +20,12 @@ from hierfl.plurals import counted
 from hierfl.rng import key, normals
 
 from .evaluating import global_prior
-from .guide import HALF, SETTLED_FINE, Climb
+from .guide import SETTLED_FINE, UNSURE_STEP, Climb
 from .heights import heights
 from .moments import moments, squares, units, whitened_draws
 from .names import ACCEPTED, BOUND, DRAWS, INNER, MEAN, PHASE, POINTS, PRECISION, TRACE, VERDICT, WORTH, Phase
 from .overlap import overlap
-from .remembered import MOST, Remembered
+from .remembered import MAX_SPREAD, Remembered
 from .remembered import sent as climbing
 from .trace import traced
 from .verdict import Verdict, verdict
@@ -119,7 +119,7 @@ class NaturalGradient:
         else:
             values = self._explored(dict(old), total, context, stage)
         trace = traced(
-            old[TRACE], stage, context.round, bound=values[BOUND], moved=min(moved, MOST), worth=values[WORTH]
+            old[TRACE], stage, context.round, bound=values[BOUND], moved=min(moved, MAX_SPREAD), worth=values[WORTH]
         )
         return {**values, TRACE: trace}
 
@@ -172,7 +172,7 @@ class NaturalGradient:
 
     def _damping(self, context: AggregationContext) -> float:
         """Share of a step that is taken where a client is missing."""
-        return HALF
+        return UNSURE_STEP
 
     @property
     def _when_exact(self) -> Phase:
@@ -180,7 +180,7 @@ class NaturalGradient:
         return Phase.DONE
 
     def _prior(self, values: State, seed: int, *, fine: bool) -> Any:
-        """Derivatives of log p(x), expected under the guide: :class:`.moments.Moments`, or what stands for them."""
+        """Derivatives of log p(x), expected under the guide: :class:`.moments.Moments`, or a substitute."""
         method, mean = self.method, values[MEAN]
         noise = self._lattice(mean, seed, method.draws_of_round(fine=fine), fine=fine)
         moved = method.family.moved(noise, values[PRECISION])

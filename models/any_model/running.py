@@ -52,7 +52,7 @@ def running(model: Any, what: str = "the model") -> Iterator[None]:
         what: it is, for an error at no line of it.
 
     Raises:
-        UserError: in the place of any error, with the line of the model.
+        UserError: instead of any error, with the line of the model.
     """
     try:
         with in_double():

@@ -4,7 +4,7 @@
     log q(z) = -e^2 / 2 - log(2 pi) / 2 - t e^2 / 2 - log(1 + t e^2) - log s                                         (2)
 
 (1) is Tukey's h distribution: a normal whose tails fall like the power 1 / t, of which draws and density are explicit.
-A lattice is shifted by a number of the client's own (Cranley and Patterson, 1976), and stands beside its mirror image:
+A lattice is shifted by a number of the client's own (Cranley and Patterson, 1976), and is beside its mirror image:
 each draw has exactly the density (2), so that means over the draws are unbiased, and with an even spread their variance
 is far below that of independent draws.
 """
@@ -23,7 +23,7 @@ from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.rng import key
 
 #: s and t of (1)
-WIDER, TAILS = 1.05, 0.25
+SCALE_FACTOR, TAIL_FACTOR = 1.05, 0.25
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Spread:
     Attributes:
         draws: I, a multiple of the sets, and of twice the sets where they are mirrored.
         sets: which of them are independent of each other.
-        mirrored: whether each draw stands beside its mirror image.
+        mirrored: whether each draw is beside its mirror image.
     """
 
     draws: int
@@ -63,10 +63,10 @@ def spread(
     lattice = SobolEngine(q, scramble=True, seed=0).draw(per_set, dtype=torch.float64).to(shift)
     u = (lattice[:, None, None] + shift[:, None]).remainder_(1).clamp_(1e-12, 1 - 1e-12)
     e = torch.special.ndtri(u)  # sets, each, M, S, q
-    grown = 0.5 * TAILS * e.square()
-    z = WIDER * e * grown.exp()
-    log_q = -(grown * (1 + 1 / TAILS) + (2 * grown).log1p()).sum(-1)
-    log_q = log_q - q * (0.5 * math.log(2 * math.pi) + math.log(WIDER))
+    grown = 0.5 * TAIL_FACTOR * e.square()
+    z = SCALE_FACTOR * e * grown.exp()
+    log_q = -(grown * (1 + 1 / TAIL_FACTOR) + (2 * grown).log1p()).sum(-1)
+    log_q = log_q - q * (0.5 * math.log(2 * math.pi) + math.log(SCALE_FACTOR))
     log_ratio = -0.5 * (z.square().sum(-1) + q * math.log(2 * math.pi)) - log_q
     if how.mirrored:
         z, log_q, log_ratio = torch.cat([z, -z], 1), torch.cat([log_q, log_q], 1), torch.cat([log_ratio, log_ratio], 1)

@@ -27,12 +27,12 @@ from .names import (
     CENTRING,
     KEPT,
     MEAN,
-    OWN,
     OWN_ACCEPTED,
     OWN_MEAN,
     OWN_ROOT,
     OWN_SENT,
     OWN_SLOPE,
+    OWN_VALUES,
     PHASE,
     PRECISION,
     Phase,
@@ -74,7 +74,7 @@ class AtSites:
     @classmethod
     def undrawn(cls, method: GaussianModel, chunk: ClientChunk) -> Self:
         """The same without draws: data and guide."""
-        values = {name: chunk.values[name].squeeze(1) for name in OWN}
+        values = {name: chunk.values[name].squeeze(1) for name in OWN_VALUES}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
             method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING],
@@ -204,7 +204,11 @@ class AtSites:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
         around = self.mean.expand(len(self.guide.mean), -1)
         own = dict(
-            zip(OWN, (self.guide.mean, self.guide.slope, self.guide.root, around, self.clients.centring), strict=True)
+            zip(
+                OWN_VALUES,
+                (self.guide.mean, self.guide.slope, self.guide.root, around, self.clients.centring),
+                strict=True,
+            )
         )
         return {name: value.unsqueeze(1) for name, value in own.items()}
 
@@ -222,7 +226,7 @@ class FitConditional:
     @property
     def trains(self) -> Sequence[str]:
         """The clients' part of the guide, and what counts of them."""
-        return (*OWN, *KEPT, OWN_ACCEPTED, OWN_SENT)
+        return (*OWN_VALUES, *KEPT, OWN_ACCEPTED, OWN_SENT)
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Fits the clients' part from the last guide that was kept, while the guide climbs."""
@@ -246,7 +250,7 @@ def kept(chunk: ClientChunk) -> ClientChunk:
     accepted, number = chunk.values[OWN_ACCEPTED], chunk.shared[ACCEPTED]
     newer = accepted < number
     own = {}
-    for name, kept in zip(OWN, KEPT, strict=True):
+    for name, kept in zip(OWN_VALUES, KEPT, strict=True):
         value = chunk.values[name]
         own[name] = own[kept] = torch.where(newer.view(-1, *(1,) * (value.ndim - 1)), value, chunk.values[kept])
     return chunk.put(own | {OWN_ACCEPTED: number.expand_as(accepted)})

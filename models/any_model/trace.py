@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 #: rounds that are kept
-LAST = 256
+ROUNDS_KEPT = 256
 #: columns of the table
 COLUMNS = ("round", "phase", "bound", "moved", "worth")
 
 
 def no_trace() -> Tensor:
     """The trace before the first round, (LAST, 5): the round is 0 where there is none."""
-    return torch.zeros(LAST, len(COLUMNS))
+    return torch.zeros(ROUNDS_KEPT, len(COLUMNS))
 
 
 def traced(trace: Tensor, stage: Phase, round_: int, *, bound: Tensor, moved: float, worth: Tensor) -> Tensor:

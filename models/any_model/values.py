@@ -20,7 +20,7 @@ from hierfl.data.column_batch import ColumnBatch
 from .densities import densities, log_prob
 from .enumerating import is_enumerated, summed_out
 from .evaluating import Clients
-from .levels import CLIENT, DATA, GIVEN, Model, level_of
+from .levels import CLIENT, DATA, GIVEN_MARK, Model, level_of
 from .log_joint import Given, traced
 from .parameters import clients_axis, is_personal
 from .sites import Coordinates, Level
@@ -71,7 +71,7 @@ def seen_sites(model: Model, batch: ColumnBatch, given: Given) -> dict[str, Seen
         level, derived = level_of(site), bool(site["infer"].get("_deterministic"))
         if is_enumerated(site) or (summed and derived and _depends(site["value"], given.depth)):
             continue
-        observed = not (derived or site["infer"].get(GIVEN))
+        observed = not (derived or site["infer"].get(GIVEN_MARK))
         density = _row_density(site, level) if observed and not summed else None
         sites_seen[name] = Seen(level, bare(site, level, given.depth, derived=derived), density, observed=observed)
     if summed and any(site_seen.observed for site_seen in sites_seen.values()):

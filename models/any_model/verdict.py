@@ -18,15 +18,15 @@ from hierfl.pareto import k_hat
 from .names import VERDICT
 
 #: the largest k of a client's weights, and of the globals' with many points
-GOOD = 0.7
+MAX_K = 0.7
 #: the largest sum of the relative variances of the clients' estimates
 NOISE = 0.5
 #: the sum above which clients draw more, and the variance of one above which they propose more at the end
 NOISY, NOISY_CLIENT = 0.1, 1e-3
 #: what two proposals' estimates may differ by beyond Monte-Carlo error: of a mean in sds, of the log of an sd
-APART = 0.15
+MAX_DIFFERENCE = 0.15
 #: fewer effective draws than this of a proposal compare nothing; fewer of all say a mean to no tenth of its sd
-FEWEST, FEW = 20.0, 100.0
+MIN_COMPARED_DRAWS, MIN_DRAWS = 20.0, 100.0
 #: the smallest share that points are worth of what those of a normal posterior are
 NORMAL = 1 / 3
 
@@ -92,7 +92,7 @@ class Verdict:
     @property
     def limit(self) -> float:
         """The largest k with which so many points give means and intervals (Vehtari et al., 2024)."""
-        return min(GOOD, 1 - 1 / math.log10(max(self.points, 11)))
+        return min(MAX_K, 1 - 1 / math.log10(max(self.points, 11)))
 
     @property
     def warnings(self) -> list[str]:
@@ -115,10 +115,10 @@ class Verdict:
                 f"few of the points count, {self.share:.0%} of those that would of a normal posterior: "
                 "a funnel, tails or modes beyond them would not be seen"
             )
-        if self.worth < FEW:
+        if self.worth < MIN_DRAWS:
             lines.append(
-                f"the points are worth {self.worth:.0f} independent draws, fewer than {FEW:.0f}: too few to tell how "
-                "near they are to the posterior"
+                f"the points are worth {self.worth:.0f} independent draws, fewer than {MIN_DRAWS:.0f}: too few to tell "
+                "how near they are to the posterior"
             )
         if self.proposals > 1:
             lines.append(
@@ -128,7 +128,7 @@ class Verdict:
         if self.heavy:
             lines.append(
                 f"{self.heavy:.0f} of {self.clients:.0f} clients have heavy-tailed weights of their own latents, "
-                f"k-hat above {GOOD}: their posteriors are far from normal"
+                f"k-hat above {MAX_K}: their posteriors are far from normal"
             )
         if self.centrings:
             lines.append(
@@ -189,8 +189,8 @@ def _difference(explored: Explored) -> float:
         return 0.0
     last = explored.done - 1 if explored.done > 2 else 0
     (mean, sd, worth), (other, wide, rest) = explored.alone(last), explored.alone(1)
-    if min(worth, rest) < FEWEST:
+    if min(worth, rest) < MIN_COMPARED_DRAWS:
         return 0.0
-    allowed = APART + 4 * math.sqrt(1 / worth + 1 / rest)
+    allowed = MAX_DIFFERENCE + 4 * math.sqrt(1 / worth + 1 / rest)
     moved, widened = (mean - other).abs() / torch.maximum(sd, wide), (sd / wide).log().abs()
     return min(1e6, float(torch.maximum(moved, widened).max()) / allowed)

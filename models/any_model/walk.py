@@ -22,7 +22,7 @@ from .steps import AtSites
 #: s above: with each, standard deviations of the guide's conditional
 SCALES = (10.0, 3.0, 1.0, 5.0)
 #: steps for as many proposals, at least and at most
-FEWEST, MOST = 8, 32
+MIN_STEPS, MAX_STEPS = 8, 32
 
 
 def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, first: int, purpose: str) -> Tensor:
@@ -33,7 +33,7 @@ def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, fi
         chunk: the same clients.
         x: points of the globals, unconstrained, (M, p).
         v: where the walk begins, (M, S, q).
-        steps: how many, bounded by :data:`FEWEST` and :data:`MOST`.
+        steps: how many, bounded by :data:`MIN_STEPS` and :data:`MAX_STEPS`.
         first: number of the first of these points, by which steps are keyed.
         purpose: likewise.
     """
@@ -43,7 +43,7 @@ def walked(at: AtSites, chunk: ClientChunk, x: Tensor, v: Tensor, steps: int, fi
         return v
     points = x[:, None].expand(-1, count, -1)
     height = _height(at, points, v)
-    for step in range(min(MOST, max(FEWEST, steps))):
+    for step in range(min(MAX_STEPS, max(MIN_STEPS, steps))):
         u = uniforms(chunk, (first * 3, many * 3), purpose, "walk", str(step)).unflatten(0, (many, 3))
         axis = free[(u[:, 0] * len(free)).long().clamp_(max=len(free) - 1)]
         far = SCALES[step % len(SCALES)] * torch.special.ndtri(u[:, 1].clamp(1e-12, 1 - 1e-12))

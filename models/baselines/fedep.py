@@ -6,7 +6,7 @@
 
     minimised by client j: F_j(w) - log [q(w) / q_j(w)] / n_j    F_j the mean loss; the cavity is held
 
-What it needs beyond the one model is no term of it: q / q_j, the cavity, stands for what all other clients' data say of
+What it needs beyond the one model is no term of it: q / q_j, the cavity, represents what all other clients' data say of
 w, and each client corrects its own factor of the one posterior beside it. q_j is 1 before the client has reported.
 
 A round: every client takes w to the mode mu_t of that objective by minibatch gradient descent (the mean of where its

@@ -9,7 +9,7 @@
 
     minimised by client j: mean over i of -log p(y_ij | z_ij, w_j) + lambda |z_ij - c_{y_ij}|^2 / D
 
-What it needs beyond the one model is the factor of z (see fedproto.py), and in place of a prior of w_j a choice of whom
+What it needs beyond the one model is the factor of z (see fedproto.py), and instead of a prior of w_j a choice of whom
 to borrow from, pair by pair. H_j[k] = p_j(k) E_j[z given k], with p_j(k) the share of class k, estimates E[e_y z^T]
 with variance V_j; the server weighs all heads as it would all H_a to estimate client j's:
 
@@ -23,7 +23,7 @@ means over all their examples. They also send mu_j, V_j and H_j, which the serve
 that would do, so no secure one can be, and row k of H_j is, where the client has one example of class k, that example's
 features over n_j.
 
-Each of them is told theta, the centroids, the mean of the new heads (which bounds what may be sent) and its own mu_j,
+Each of them is sent theta, the centroids, the mean of the new heads (which bounds what may be sent) and its own mu_j,
 never another's. Who has not reported keeps its head, which is in no client's combination.
 
 ``shares="on"`` is an ablation of this project: y has the offset log E[pi_j | n_j] - log m (:mod:`.._share_offset`).

@@ -41,7 +41,7 @@ from hierfl.inference.method.schedule import Schedule
 from hierfl.inference.method.settings import setting
 from hierfl.inference.server.rules.base import AggregationRule
 from hierfl.inference.server.rules.means import SampleWeighted
-from hierfl.inference.server.rules.online_laplace import BESIDE, OnlineLaplace, beginning, posterior_scale
+from hierfl.inference.server.rules.online_laplace import EXTRA_VALUES, OnlineLaplace, beginning, posterior_scale
 from hierfl.inference.state import State
 from hierfl.nn.architecture import Architecture
 from hierfl.ppl.plates import flat, param
@@ -112,7 +112,7 @@ class FOLA(GlobalPosterior):
         s = self.settings
         if not s.bn_refresh_epochs:
             return super().schedule()
-        # Copies of w, which a step of length 0 leaves where they are: the server's own w stands for draws.
+        # Copies of w, which a step of length 0 leaves where they are: the server's own w is used for draws.
         refresh = SVI(["w.mean", *sorted(self.kept)], s.bn_refresh_epochs, sgd(0.0), s.batch)
         return Schedule(final_steps=[refresh], new_client_steps=[refresh])
 
@@ -122,7 +122,7 @@ class FOLA(GlobalPosterior):
 
     def spread(self, value: Callable[[str], Tensor]) -> Tensor:
         """P^-1/2, (d,), where ``value`` gives the server's value of a name."""
-        precision, rounds, examples = (value(f"w.{k}") for k in BESIDE)
+        precision, rounds, examples = (value(f"w.{k}") for k in EXTRA_VALUES)
         return posterior_scale(precision, rounds, examples, self.settings.scale, self.settings.sigma**-2)
 
     def known(self, w: Tensor) -> Any:

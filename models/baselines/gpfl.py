@@ -11,7 +11,7 @@
 
     minimised by client j: mean over i of the three -log p, and (mu / 2) |(E, V)|^2
 
-What it needs beyond the one model is a second likelihood of the labels, in which features are told apart by their
+What it needs beyond the one model is a second likelihood of the labels, in which features are distinguished by their
 angles to E, and the factor of V(z, g), which is no datum. gamma and beta are each a linear layer, ReLU and layer norm.
 
 A round: every client counts its labels, and trains copies of E, V and theta, and w_j, by minibatch gradient descent.
@@ -49,7 +49,7 @@ from ._whole_network import penalty
 
 
 class GPFL(SharedBase):
-    """rho -> inf on the head, on features that are told apart by class embeddings of all."""
+    """rho -> inf on the head, on features that are distinguished by class embeddings of all."""
 
     about = About(
         name="gpfl",

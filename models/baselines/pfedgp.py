@@ -1,7 +1,7 @@
 """pFedGP: features of all under a Gaussian process of one's own. Achituve et al., NeurIPS 2021, with all data.
 
     theta           ~ flat                                        rho -> 0 on the base: z = h_theta(x)
-    f_j             ~ GP(0, k),  k(z, z') = s exp(-|z - z'|^2 / (2 l^2))      in the place of f = w_j^T z; z of length 1
+    f_j             ~ GP(0, k),  k(z, z') = s exp(-|z - z'|^2 / (2 l^2))      instead of f = w_j^T z; z of length 1
     y_ij | f_j      ~ N(f_j(z_ij), noise^2)                       a regression
     y_ij | f_j^t    ~ prod_t sigma(+-f_j^t(z_ij))                 classes: decisions t down a tree, a process each
 
@@ -74,7 +74,7 @@ MAX_NUMBERS_AT_ONCE = 20_000_000
 
 
 class PFedGP(Method):
-    """A base for all; in the place of a head, a Gaussian process on the client's own data."""
+    """A base for all; instead of a head, a Gaussian process on the client's own data."""
 
     about = About(
         name="pfedgp",

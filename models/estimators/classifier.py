@@ -22,7 +22,7 @@ class HierarchicalClassifier(ClassifierMixin, HierarchicalEstimator):
 
     Args:
         method: a name of ``hierfl methods``, or a class of methods.
-        group: the column of X that names the clients: its name in a table, its place in an array. None where ``fit``
+        group: the column of X that names the clients: its name in a table, its position in an array. None where ``fit``
             and ``predict`` are given ``groups``; without both all rows are one client's.
         network: before the last layer, such as "linear", "mlp:32"; see :doc:`/data`.
         rounds: T.

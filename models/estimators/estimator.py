@@ -32,7 +32,7 @@ from hierfl.plurals import counted
 from .. import METHODS, class_of
 
 #: the client of a fit without groups
-ALONE = "all"
+ONLY_CLIENT = "all"
 #: what may be answered of a client that was not fitted
 UNSEEN = ("error", "population")
 #: types of inputs
@@ -96,8 +96,8 @@ class HierarchicalEstimator(BaseEstimator):
             raise unknown("value of unseen", self.unseen, UNSEEN)
         x, client = self._rows_to_predict(X, groups)
         if client is None:
-            client = np.full(len(x), ALONE)
-            if self.clients_.tolist() != [ALONE]:
+            client = np.full(len(x), ONLY_CLIENT)
+            if self.clients_.tolist() != [ONLY_CLIENT]:
                 if self.unseen == "error":
                     raise UserError(
                         f"whose rows are they? Say groups=, or unseen='population'; it was fitted to "
@@ -150,7 +150,7 @@ class HierarchicalEstimator(BaseEstimator):
             raise UserError("y holds dates or time spans, and a response is a number: count days or hours from a date")
         x, y = validate_data(self, self._encoded(X), y, y_numeric=self._task == "regression", dtype=FLOATS)
         client = _clients(groups, len(x))
-        return x, y, np.full(len(x), ALONE) if client is None else client
+        return x, y, np.full(len(x), ONLY_CLIENT) if client is None else client
 
     def _rows_to_predict(self, X: Any, groups: Any) -> tuple[np.ndarray, np.ndarray | None]:
         """Inputs (n, k), and clients (n,) where these are given."""

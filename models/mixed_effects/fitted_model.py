@@ -18,7 +18,7 @@ from .after.histogram import numbers_of
 from .after.new_clients import predicted_after
 from .method import MixedEffects
 from .report.compare import REPLICATES, Test, compared
-from .report.elsewhere import ELSEWHERE
+from .report.elsewhere import NAMES_ELSEWHERE
 from .report.fit_notes import fit_notes
 from .report.own_spreads import residual_sds
 from .report.predictions import Level, predicted
@@ -81,7 +81,7 @@ class FittedMixedModel(AfterFit):
         return str(self.summary())
 
     def __getattr__(self, name: str) -> Any:
-        way = ELSEWHERE.get(name)
+        way = NAMES_ELSEWHERE.get(name)
         if way is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise NoAttribute(f"a fitted mixed model has no {name!r}: {way}")
@@ -112,7 +112,7 @@ class FittedMixedModel(AfterFit):
             The index of ``df``; for level "client" a column client; mean (of the response); with intervals lower and
             upper (of that mean), response_lower and response_upper (of a response); of an ordinal response
             ``p(LEVEL)``, the probability of each level as the table calls it. Where its levels are numbers the mean is
-            theirs; where they are text it is that of their places, from 1. Of ``p(successes, trials)`` the mean is of
+            theirs; where they are text it is that of positions, from 1. Of ``p(successes, trials)`` the mean is of
             as many trials as the table says, and of one trial where it has no such column. For levels
             "population" and "new" the mean is at the estimates, over the population for a new client; of a posterior it
             is over draws. A fit without draws has a client's mean over its posterior given the estimates.

@@ -74,7 +74,7 @@ def mixed_model(
             ``(1 | region/site)`` has regions above the sites.
         known_se: a column of known standard errors of a gaussian response.
         event: a column that says how a survival time ended: 1 by the event, 0 by censoring.
-        weights: a column of how many rows each one stands for; so often its log density counts (``nobs`` and means over
+        weights: a column of how many rows each one represents; so often its log density counts (``nobs`` and means over
             rows count it once).
         precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by,
             sigma^2 / w, as R's ``weights`` of ``lmer`` are.

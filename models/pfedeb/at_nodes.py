@@ -15,7 +15,7 @@ from hierfl.inference.local.laplace.step import GaussianHead
 class AtNodes:
     """A step on heads' posteriors at each of K nodes: populations that the server keeps beside the likeliest one.
 
-    The shared values NODES (K, d), NODES.covariance (K, packed) and NODES.log_rho (K, B) take the places of NAME and
+    The shared values NODES (K, d), NODES.covariance (K, packed) and NODES.log_rho (K, B) replace NAME and
     those whose names begin with NAME. Each node has personal values of its own: means MEAN_NODES (K, d), draws
     LATENT_draws_NODES (K, 1, draws, d) and deviations LATENT_away_NODES (K, M, d). The terms of each population are
     left as rows NODES/KEY, (S, 1, K, ...).

@@ -18,7 +18,7 @@ from hierfl.inference.server.rules.base import AggregationContext
 from hierfl.inference.server.rules.scoring import definite, scored
 from hierfl.inference.state import State
 
-from .head_population import SAID, STRETCH, bounded, line_search, posterior_mean, sums_of
+from .head_population import MESSAGE_FIELDS, STRETCH, bounded, line_search, posterior_mean, sums_of
 
 
 def design(blocks: int) -> tuple[Tensor, Tensor]:
@@ -69,7 +69,7 @@ class HeadNodes:
         """The terms, of all nodes."""
         (k, d), b, dtype = old[self.name].shape, old[f"{self.name}.log_rho"].shape[-1], old[self.name].dtype
         shapes = ((d,), (self.groups.packed_size,), (b,), (b, b), (1,))
-        form = {key: Field((k, *shape), dtype) for key, shape in zip(SAID, shapes, strict=True)}
+        form = {key: Field((k, *shape), dtype) for key, shape in zip(MESSAGE_FIELDS, shapes, strict=True)}
         form["precision"] = Field((k, self.groups.packed_size), dtype, self.groups.positive)
         return form | ({STRETCH: Field((k, 2), dtype)} if self.groups.number > 1 else {})
 
@@ -77,7 +77,7 @@ class HeadNodes:
         """What the local step has left."""
         return {
             key: chunk.values[f"{self.name}/{key}"].squeeze(1)
-            for key in (*SAID, *([STRETCH] if self.groups.number > 1 else []))
+            for key in (*MESSAGE_FIELDS, *([STRETCH] if self.groups.number > 1 else []))
         }
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
@@ -105,10 +105,10 @@ class HeadNodes:
             name: mean.m[:, order.argsort()],
             f"{name}.covariance": self.groups.packed(mean.covariance),
             f"{name}.log_rho": torch.cat([centre[None], centre + z @ root.mT]),
-            f"{name}.log_weight": torch.cat([weight.new_full((1,), LEAST), weight]),
+            f"{name}.log_weight": torch.cat([weight.new_full((1,), LOG_WEIGHT_FLOOR), weight]),
         }
         return {k: bounded(values[k]).to(v) for k, v in old.items()}
 
 
 #: log weight of a node that does not count
-LEAST = -100.0
+LOG_WEIGHT_FLOOR = -100.0

@@ -19,7 +19,7 @@ from hierfl.inference.state import State
 from .waiting import waits_on
 
 #: fields of a client's message, see :mod:`hierfl.inference.local.laplace.population_terms`
-SAID = ("gradient", "precision", "score", "information", "log_evidence")
+MESSAGE_FIELDS = ("gradient", "precision", "score", "information", "log_evidence")
 #: some of them where A_j is not sent as a whole, and where clients have spreads of their own
 STRETCH, VARIES = "stretch", ("varies_score", "varies_information")
 
@@ -88,7 +88,7 @@ class HeadPopulation:
 
     def message(self, names: object, chunk: ClientChunk) -> State:
         """What the local step has left."""
-        keys = {f"{self.latent}/{key}": key for key in (*SAID, STRETCH, *VARIES)}
+        keys = {f"{self.latent}/{key}": key for key in (*MESSAGE_FIELDS, STRETCH, *VARIES)}
         return {key: chunk.values[name].squeeze(1) for name, key in keys.items() if name in chunk.values}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:

@@ -26,9 +26,9 @@ HALVINGS = 30
 #: draws have one of these widths, in equal shares: weights need tails that are no lighter than the posterior's
 WIDTHS = (1.05, 1.05, 1.05, 1.6)
 #: least variance of a whitened number B / tau, whose prior has variance one
-LEAST = 1e-9
+MIN_VARIANCE = 1e-9
 #: log likelihood where it is not a number
-NEVER = -1e100
+LOG_IMPOSSIBLE = -1e100
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Normals:
         mean = (weights[..., None] * z).sum(0)
         centred = (z - mean).transpose(0, 1)
         covariance = centred.mT @ (weights.mT[..., None] * centred)
-        root = torch.linalg.cholesky(covariance + LEAST * torch.eye(z.shape[-1]).to(z))
+        root = torch.linalg.cholesky(covariance + MIN_VARIANCE * torch.eye(z.shape[-1]).to(z))
         mean, root = torch.where(rows[:, None], mean, self.mean), torch.where(rows[:, None, None], root, self.root)
         return Normals(mean, root, self.widths.new_tensor(WIDTHS))
 
@@ -105,7 +105,9 @@ class Draws:
         """Draws by the normals from standard normals e (M, S, d)."""
         z, log_density = normals.drawn(e)
         squares = 0.5 * z.square().sum(-1)
-        log_likelihood = (likelihood.heights(z * likelihood.tau) + squares).nan_to_num(NEVER, neginf=NEVER)
+        log_likelihood = (likelihood.heights(z * likelihood.tau) + squares).nan_to_num(
+            LOG_IMPOSSIBLE, neginf=LOG_IMPOSSIBLE
+        )
         return cls(z, log_likelihood, -squares - log_density)
 
     def risen(self, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,18 +116,18 @@ class Draws:
         Where weights at t are too uneven, their logarithms are multiplied by a factor below one.
         """
 
-        def weights(place: Tensor) -> tuple[Tensor, Tensor]:
+        def weights(flattening: Tensor) -> tuple[Tensor, Tensor]:
             # From 0 to 1 the factor rises, from 1 to 2 the temperature does.
-            factor, more = place.clamp_max(1), (place - 1).clamp_min(0)
+            factor, more = flattening.clamp_max(1), (flattening - 1).clamp_min(0)
             at = torch.lerp(t, torch.ones_like(t), more)
             return (factor * (at * self.log_likelihood + self.log_ratio)).softmax(0), at
 
         low, high = torch.zeros_like(t), torch.full_like(t, 2.0)
-        place = high
+        flattening = high
         for _ in range(HALVINGS):
-            enough = 1 / weights(place)[0].square().sum(0) >= EFFECTIVE * len(self.z)
-            low, high = torch.where(enough, place, low), torch.where(enough, high, place)
-            place = (low + high) / 2
+            enough = 1 / weights(flattening)[0].square().sum(0) >= EFFECTIVE * len(self.z)
+            low, high = torch.where(enough, flattening, low), torch.where(enough, high, flattening)
+            flattening = (low + high) / 2
         return weights(low)
 
     def weights(self) -> Tensor:

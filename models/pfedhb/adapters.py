@@ -28,7 +28,7 @@ from .heads import HeadSpreads
 from .turns import Turns
 
 #: numbers at most: a client's posterior has a matrix of as many rows
-MOST = 1000
+MAX_NUMBERS = 1000
 #: where the spreads begin, and the scale of their half-normal prior
 TAU_0, TAU_SCALE = 0.1, 10.0
 #: draws of a step of importance sampling, and of its last step: in a round, and in the end where a hundred are kept
@@ -67,9 +67,9 @@ class Adapters:
             changes = LowRankChanges.for_network(network, rank, names)
         except UserError as error:
             raise UserError(f"adapters: {error}") from error
-        if changes.d > MOST:
+        if changes.d > MAX_NUMBERS:
             raise UserError(
-                f"adapters of rank {rank} have {changes.d} numbers for each client, and {MOST} at most can be "
+                f"adapters of rank {rank} have {changes.d} numbers for each client, and {MAX_NUMBERS} at most can be "
                 f"integrated out: adapter_rank=1, or adapter_layers= some of {', '.join(changes.layers)}"
             )
         return cls(changes, draws)

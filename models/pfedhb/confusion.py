@@ -29,7 +29,7 @@ from .rho_nodes import RhoNodes
 from .trust import TrustedNodes, TrustedSpreads, TrustWeighted, trust_of
 
 #: classes at most: a draw has the square of it
-MOST = 64
+MAX_CLASSES = 64
 #: where the population begins: one client in ten, half of its labels, rows with half of their mass at the label
 LAMBDA, MU, A = 0.1, 0.5, 1.0
 #: lambda's mean under a prior that weighs as much as one client: without evidence a client's labels are not confused
@@ -39,7 +39,7 @@ LEAST_CONCENTRATION, MOST_CONCENTRATION = 1e-3, 1e3
 #: sweeps of a client's posterior in a round, and in the end
 SWEEPS, FINAL_SWEEPS = 10, 50
 #: numbers of densities that are held at a time
-HELD = 4_000_000
+MAX_DENSITIES_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Meanings:
         """Computes the posteriors of all rows."""
         values: dict[str, list[Tensor]] = {}
         with torch.no_grad():
-            for first, last in buckets(chunk.sizes, max(1, HELD // self.part.classes)):
+            for first, last in buckets(chunk.sizes, max(1, MAX_DENSITIES_AT_ONCE // self.part.classes)):
                 for key, value in self._rows(chunk.part(first, last)).items():
                     values.setdefault(key, []).append(value.to(chunk.n.dtype).unsqueeze(1))
         return chunk.put({key: torch.cat(parts) for key, parts in values.items()})

@@ -25,7 +25,7 @@ from .heads import HeadSpreads
 from .turns import Turns
 
 #: features at most: a client's posterior has a matrix of twice as many rows
-MOST = 512
+MAX_FEATURES = 512
 #: where the spreads of scales and shifts begin, and the scale of their half-normal prior
 TAU_0, TAU_SCALE = 0.1, 10.0
 #: how often a step of Newton's is halved, and what it promises where it has arrived

@@ -29,13 +29,13 @@ from ..pfedeb.population import of_numbers
 from .turns import Turns
 
 #: heads of so many numbers at most have covariances without an approximation
-SMALL = 600
+MAX_EXACT_NUMBERS = 600
 #: Newton's steps, at most, of a client that is far from its mode: it was away, and the network is another one
-NEARER = 4
+MAX_CATCH_UP_STEPS = 4
 #: largest gain or loss by its head, in nats, that one client reports
-MOST = 1e5
+MAX_GAIN_NATS = 1e5
 #: a spread is too wide where heads say less by so many nats than none, after so many turns; it begins again narrower
-WORSE, PATIENCE, NARROWER = -3.0, 2, 10.0
+TOO_WIDE_NATS, TOO_WIDE_TURNS, NARROWING_FACTOR = -3.0, 2, 10.0
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class HeadSpreads:
         return {
             "score": Field(blocks, log_rho.dtype),
             "information": Field((*blocks, *blocks), log_rho.dtype, not_negative),
-            **({"gain": Field((1,), log_rho.dtype, lambda gain: gain.abs() <= MOST)} if self.judged else {}),
+            **({"gain": Field((1,), log_rho.dtype, lambda gain: gain.abs() <= MAX_GAIN_NATS)} if self.judged else {}),
         }
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
@@ -86,11 +86,17 @@ class HeadSpreads:
             return {key: like.new_zeros((size, *field.shape)) for key, field in form.items()}
         left = {key: chunk.values[f"{self.latent}/{key}"].squeeze(1).to(like) for key in ("score", "information")}
         if self.judged:
-            left["gain"] = chunk.values[f"{self.latent}/gain"].squeeze(1).to(like).nan_to_num(-MOST).clamp(-MOST, MOST)
+            left["gain"] = (
+                chunk.values[f"{self.latent}/gain"]
+                .squeeze(1)
+                .to(like)
+                .nan_to_num(-MAX_GAIN_NATS)
+                .clamp(-MAX_GAIN_NATS, MAX_GAIN_NATS)
+            )
         return left
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
-        """A step. Sums of the clients that have reported stand for those of all."""
+        """A step. Sums of the clients that have reported are used for those of all."""
         if not self.turns(context.round, context.shared):
             return dict(old)
         kept, log_rho = context.rule_state, old[f"{self.name}.log_rho"].double()
@@ -103,9 +109,9 @@ class HeadSpreads:
         values = {"log_rho": moved, "information": information}
         if self.judged:
             # Where a sample of clients reports, gains are averaged over about as many messages as there are clients.
-            known = (kept["taken"] >= PATIENCE) & (kept["taken"] * context.reported >= context.num_clients)
-            wide = (sums["gain"] < WORSE) & known & (log_rho > LEAST_LOG).any()
-            narrower = (log_rho - math.log(NARROWER)).clamp_min(LEAST_LOG)
+            known = (kept["taken"] >= TOO_WIDE_TURNS) & (kept["taken"] * context.reported >= context.num_clients)
+            wide = (sums["gain"] < TOO_WIDE_NATS) & known & (log_rho > LEAST_LOG).any()
+            narrower = (log_rho - math.log(NARROWING_FACTOR)).clamp_min(LEAST_LOG)
             kept["taken"] = torch.where(wide, 0, kept["taken"])
             # Steps begin again, too.
             kept |= {
@@ -199,8 +205,8 @@ class Heads:
             blocks=self.blocks[order], groups=Groups(self.head.d, 1), covariance="", summary="seen",
             beside_none="probabilities" if self.labels else "densities",
         )  # fmt: skip
-        small = self.head.d <= SMALL
-        turns, newton, nearer = (2, 5, 0) if final else (1, 1, NEARER)
+        small = self.head.d <= MAX_EXACT_NUMBERS
+        turns, newton, nearer = (2, 5, 0) if final else (1, 1, MAX_CATCH_UP_STEPS)
         return GaussianHead(
             "w_j", "mu", covariance="full" if small else "low_rank", newton=newton, nearer=nearer, turns=turns,
             rank=self.rank, terms=None if final else terms, final=self.draws if final else 0, points=self.points,

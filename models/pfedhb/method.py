@@ -64,9 +64,8 @@ from hierfl.ppl.plates import clients, data, flat, param, sample
 from ..baselines.fedavg import FedAvg
 from .adapters import Adapters
 from .client_steps import client_steps, own_rules
-from .confusion import MOST as MOST_CLASSES
-from .confusion import Confusion, without
-from .features import MOST, TAU_0, TAU_SCALE, Features
+from .confusion import MAX_CLASSES, Confusion, without
+from .features import MAX_FEATURES, TAU_0, TAU_SCALE, Features
 from .heads import CommonShift, Heads
 from .outcome import Outcome
 from .own_norm import OwnNorm
@@ -119,10 +118,12 @@ class PFedHB(OwnNorm):
         self.features = Features(network.head, TAU_0, TAU_SCALE, s.draws) if s.features != "off" else None
         layers = s.adapter_rank, s.adapter_layers
         self.adapters = Adapters.for_network(network.base, *layers, s.draws) if s.adapters != "off" else None
-        if self.features and network.head.features > MOST:
-            raise UserError(f"features={s.features}: a head has {MOST} features at most, not {network.head.features}")
-        if s.confusion != "off" and network.head.outputs > MOST_CLASSES:
-            raise UserError(f"confusion={s.confusion}: {MOST_CLASSES} classes at most, not {network.head.outputs}")
+        if self.features and network.head.features > MAX_FEATURES:
+            raise UserError(
+                f"features={s.features}: a head has {MAX_FEATURES} features at most, not {network.head.features}"
+            )
+        if s.confusion != "off" and network.head.outputs > MAX_CLASSES:
+            raise UserError(f"confusion={s.confusion}: {MAX_CLASSES} classes at most, not {network.head.outputs}")
         bare = without(PFedHB, network, s, "confusion", "shares") if s.confusion != "off" else None
         self.confusion = Confusion(network.head.outputs, s.draws, bare, s.prior == "fixed") if bare else None
         #: whether predictions know of it

@@ -192,7 +192,7 @@ class OutcomePopulation:
         return {key: value.nan_to_num(0.0).clamp(-LARGEST, LARGEST) for key, value in left.items()}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
-        """A step. Sums of the clients that have reported stand for those of all."""
+        """A step. Sums of the clients that have reported are used for those of all."""
         if not self.turns(context.round, context.shared):
             return dict(old)
         sums, length = of_all(total, context)

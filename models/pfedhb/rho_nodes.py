@@ -17,11 +17,11 @@ from hierfl.inference.server.rules.scoring import LARGEST, definite, of_all, sco
 from hierfl.inference.state import State
 
 from ..pfedeb.at_nodes import AtNodes
-from ..pfedeb.head_nodes import LEAST, design
-from .heads import MOST
+from ..pfedeb.head_nodes import LOG_WEIGHT_FLOOR, design
+from .heads import MAX_GAIN_NATS
 from .turns import Turns
 
-#: the shared values of the nodes, and of the spread that they stand for
+#: the shared values of the nodes, and of the spread that they represent
 NODES, POPULATION = "at_nodes", "heads"
 #: where node 0 begins, whatever sigma_0
 BEGIN = 0.3
@@ -31,7 +31,7 @@ def initial_nodes(blocks: int) -> State:
     """log rho (K, B) and log weights (K,); all at one place."""
     _, weights = design(blocks)
     log_rho = torch.full((1 + len(weights), blocks), BEGIN, dtype=torch.float64).log()
-    return {f"{NODES}.log_rho": log_rho, f"{NODES}.log_weight": torch.cat([weights[:1] + LEAST, weights])}
+    return {f"{NODES}.log_rho": log_rho, f"{NODES}.log_weight": torch.cat([weights[:1] + LOG_WEIGHT_FLOOR, weights])}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class RhoNodes:
         return {
             "score": Field((k, b), dtype),
             "information": Field((k, b, b), dtype, not_negative),
-            "gain": Field((k, 1), dtype, lambda gain: gain.abs() <= MOST),
+            "gain": Field((k, 1), dtype, lambda gain: gain.abs() <= MAX_GAIN_NATS),
         }
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
@@ -69,7 +69,7 @@ class RhoNodes:
         if not self.turns(chunk.round, chunk.shared):
             return {key: like.new_zeros((len(chunk.clients), *field.shape)) for key, field in form.items()}
         left = {key: chunk.values[f"{NODES}/{key}"].squeeze(1).to(like) for key in form}
-        return {**left, "gain": left["gain"].nan_to_num(-MOST).clamp(-MOST, MOST)}
+        return {**left, "gain": left["gain"].nan_to_num(-MAX_GAIN_NATS).clamp(-MAX_GAIN_NATS, MAX_GAIN_NATS)}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Scoring on node 0; the others around it, and their weights."""
@@ -88,7 +88,7 @@ class RhoNodes:
         root = torch.linalg.cholesky(torch.linalg.inv(definite(information)))
         values = {
             f"{NODES}.log_rho": torch.cat([centre[None], centre + z @ root.mT]),
-            f"{NODES}.log_weight": torch.cat([weight.new_full((1,), LEAST), weight]),
+            f"{NODES}.log_weight": torch.cat([weight.new_full((1,), LOG_WEIGHT_FLOOR), weight]),
         }
         return {k: values[k].clamp(-LARGEST, LARGEST).to(v) for k, v in old.items()}
 

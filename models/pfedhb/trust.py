@@ -20,10 +20,10 @@ from .rho_nodes import RhoNodes
 #: a client counts in full unless more than this part of its examples has labels that mean something else
 FLAGGED = 0.5
 #: the least that a client counts, in parts of its examples
-LEAST = 0.01
+MIN_TRUST = 0.01
 #: first round in which a client may count less, and the largest share of confused labels in the population with which
 #: one may. A network that has learned little yet takes most labels for confused.
-FIRST, UNSURE = 2, 0.25
+FIRST_ROUND, MAX_CONFUSED_SHARE = 2, 0.25
 
 
 def trust_of(confused: Tensor) -> Tensor:
@@ -32,14 +32,14 @@ def trust_of(confused: Tensor) -> Tensor:
     Args:
         confused: the expected share of its examples whose labels mean something else.
     """
-    return torch.where(confused > FLAGGED, (1 - confused).clamp_min(LEAST), torch.ones_like(confused))
+    return torch.where(confused > FLAGGED, (1 - confused).clamp_min(MIN_TRUST), torch.ones_like(confused))
 
 
 def trusted(chunk: ClientChunk) -> Tensor:
     """Each row's weight, (S,): 1 while the model has no confusion, or the network cannot tell classes apart."""
     trust = chunk.values["trust"].flatten()
     share, some = chunk.shared["confusion.numbers"][:2]
-    tells = (share * some <= UNSURE) & (chunk.round >= FIRST)
+    tells = (share * some <= MAX_CONFUSED_SHARE) & (chunk.round >= FIRST_ROUND)
     if (entered := chunk.shared.get("parts.confusion")) is not None:
         tells = tells & (entered > 0)
     return torch.where(tells, trust, torch.ones_like(trust))

@@ -61,7 +61,7 @@ def test_alone_an_answer_is_noise_and_so_is_every_sum_but_that_over_all(ended: t
     step = [one for one in seen if one[1].get("step") == 1]  # the first counts sites
     layout = Layout(form, 4)
     sums, _ = layout.read(layout.words.added(rows(step, "prepare").values()))
-    plain = [place.sites[name].data.held.sums([]) for name in place.files]
+    plain = [place.sites[name].data.site_data.sums([]) for name in place.files]
     for name, value in sums.items():
         torch.testing.assert_close(value, torch.as_tensor(sum(own[name] for own in plain)), rtol=1e-12, atol=1e-12)
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hierfl.threads import SAID, TURNS, TURNS_BUSY, turns
+from hierfl.threads import TURNS, TURNS_BUSY, WAIT_VARIABLES, turns
 
 ASKED = "import os, hierfl; print(os.environ.get('GOMP_SPINCOUNT'))"
 
@@ -18,7 +18,7 @@ ASKED = "import os, hierfl; print(os.environ.get('GOMP_SPINCOUNT'))"
     [({}, ""), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
 )
 def test_threads_that_wait_sleep_soon_unless_the_environment_says_how(said: dict[str, str], expected: str) -> None:
-    rest = {name: value for name, value in os.environ.items() if name not in SAID}
+    rest = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
     done = subprocess.run(
         [sys.executable, "-P", "-c", ASKED], env={**rest, **said}, capture_output=True, text=True, check=True
     )

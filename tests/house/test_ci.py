@@ -63,9 +63,9 @@ def test_shards_are_short_and_touch_what_their_files_do(shards: ModuleType) -> N
 
 
 def test_packages_of_the_house_are_found_by_what_a_test_imports(shards: ModuleType) -> None:
-    assert shards.place(["inference", "server", "rules", "means", "SampleWeighted"]) == "inference/server/rules"
-    assert shards.place(["rng", "normals"]) == "hierfl"
-    assert shards.place(["models", "PFedVEM"]) == "models"
+    assert shards.folder_of(["inference", "server", "rules", "means", "SampleWeighted"]) == "inference/server/rules"
+    assert shards.folder_of(["rng", "normals"]) == "hierfl"
+    assert shards.folder_of(["models", "PFedVEM"]) == "models"
     found = shards.touched_by(["tests/inference/engines/test_remote.py"])
     assert {"inference/engines", "inference", "models", "hierfl/nn/networks", "hierfl/data/formula"} <= set(found)
 

@@ -24,7 +24,7 @@ def test_others_are_fitted_and_the_client_has_the_population(
         factors[0] = torch.nan  # the largest client is first
         return factors
 
-    monkeypatch.setattr("hierfl.models.pfedhb.heads.SMALL", small)
+    monkeypatch.setattr("hierfl.models.pfedhb.heads.MAX_EXACT_NUMBERS", small)
     monkeypatch.setattr("hierfl.inference.local.laplace.target.cholesky", broken)
     fed = blobs([12, 20, 16], classes=3)
     net, settings = architecture("mlp:4", fed), {"epochs": 1, "lr": 0.1, "batch": 8, "draws": 40, "nodes": "off"}

@@ -1,6 +1,7 @@
 """What attacks get, measured; figures of docs/threats.md.
 
     python tests/support/attack_figures.py FOLDER [OUT.csv] [OUT.png] [PART ...]
+    python tests/support/attack_figures.py TABLE.csv OUT.png   # the picture, from a table that is there
 
 FOLDER/PART.json has the numbers of each part; parts that are there are not computed again. OUT.csv has all of them:
 what was tried, how, of how many ("of"), with how many requests, and what was known then: images to the pixel
@@ -148,7 +149,7 @@ def drawn(table: pd.DataFrame, out: Path) -> None:
     """Three panels: imprinting by request, inversion by images, membership by rows."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10.5, 3.2), layout="constrained", dpi=110)
+    figure = Figure(figsize=(10.5, 4.2), layout="constrained", dpi=110)
     requests, images, rows = figure.subplots(1, 3)
     for name, own in table[table.index.str.startswith("imprinting")].groupby(level=0):
         _, method, settings, *gate = str(name).split("-")
@@ -156,8 +157,7 @@ def drawn(table: pd.DataFrame, out: Path) -> None:
         label = f"{method}, {settings}{', gate' if gate else ''}"
         width = 2.2 if settings == "drafted" else 1.2
         requests.plot(own.requests, own.known, line, color=color, label=label, linewidth=width)
-    requests.set(xlabel="requests", ylabel="images known to the pixel, of 320", ylim=(-10, 480))
-    requests.legend(fontsize=6, ncols=2)
+    requests.set(xlabel="requests", ylabel="images known to the pixel, of 320", ylim=(-10, 320))
     inversion = table[table.index.str.startswith("inversion")]
     for steps in (1, 5, 20):
         own = inversion[inversion.how.str.startswith(f"{steps} ")].sort_values("of")
@@ -165,14 +165,14 @@ def drawn(table: pd.DataFrame, out: Path) -> None:
     images.set(xlabel="images at the site", ylabel="share that is seen", xscale="log", ylim=(-0.03, 1.05))
     images.set_xticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])
     images.minorticks_off()
-    images.legend(fontsize=7)
     members = table[table.index.str.startswith("membership")]
     for what, own in members.groupby("what", sort=False):
         own = own.sort_values("of")
         rows.errorbar(own["of"], own.known, 2 * own.se, marker="o", label=str(what))
     rows.axhline(0.5, color="0.6", linewidth=0.8)
     rows.set(xlabel="rows, of which half are members", ylabel="AUC of membership", ylim=(0.45, 0.9))
-    rows.legend(fontsize=7)
+    for panel in (requests, images, rows):  # below its axis, where it hides no point
+        panel.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     figure.savefig(out)
 
 
@@ -202,4 +202,7 @@ def main(folder: Path, outs: list[Path], names: list[str]) -> None:
 
 if __name__ == "__main__":
     files = [Path(word) for word in sys.argv[2:] if word.endswith((".csv", ".png"))]
-    main(Path(sys.argv[1]), files, [word for word in sys.argv[2:] if not word.endswith((".csv", ".png"))])
+    if sys.argv[1].endswith(".csv"):
+        drawn(pd.read_csv(sys.argv[1], index_col="part"), files[0])
+    else:
+        main(Path(sys.argv[1]), files, [word for word in sys.argv[2:] if not word.endswith((".csv", ".png"))])

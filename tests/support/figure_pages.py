@@ -80,6 +80,7 @@ CALLS: dict[str, list[tuple[str, str]]] = {
     ],
     "Population and clients": [
         ("forest", "forest(draws)"),
+        ("forest", "forest_of_clients(schools)"),
         ("mixed", 'caterpillar(pd.read_csv("runs/counties/clients.csv"), "Intercept", sd=0.29, upper=0.40)'),
         ("mixed", 'shrinkage(pd.read_csv("runs/counties/estimates.csv"), "Intercept")'),
         ("mixed", 'normal_quantiles(pd.read_csv("runs/counties/clients.csv"), "Intercept")'),
@@ -109,18 +110,37 @@ CALLS: dict[str, list[tuple[str, str]]] = {
     "Who gains": [
         ("gains", 'gain_by_size(each[each["over"] == each["over"].iloc[0]], "accuracy", "gain in accuracy, pp")'),
     ],
+    "Tables of runs": [
+        ("comparison", 'compared(seeds, {"accuracy": "accuracy", "nll": "NLL"}, Path("compared.png"), "seeds")'),
+        ("comparison", 'curves(lines, "test accuracy", "Three methods", Path("curves.png"))'),
+        ("comparison", 'sensitivity(tried, "w_scale", {"pm_nll": "validation NLL"}, Path("s.png"), "w_scale")'),
+        ("comparison", 'cost_curves(costs, Path("cost.png"))'),
+    ],
+    "Simulation-based calibration": [
+        ("ecdf", 'ecdf_differences(Path("ecdf.png"), ["mu", "tau"], at, ecdfs, bounds, [False, True], "200 ranks")'),
+    ],
 }  # fmt: skip
 
 #: tables and arrays of single calls
 MORE = """\
 from sklearn.datasets import load_digits
 from hierfl.plots.features import embedding
+from hierfl.models.any_model.sbc.ranks import band
+
 rng = np.random.default_rng(0)
 own, strange = rng.gamma(1, 0.2, 300), rng.gamma(5, 0.25, 300)
 counts = rng.integers(1, 30, (20, 10)) * (rng.random((20, 10)) < 0.5)
 pixels, labels = (part[:400] for part in load_digits(return_X_y=True))
 gains, each = pd.read_csv("runs/compared/table.csv"), pd.read_csv("runs/compared/gains.csv")
-ours, alone, pooled = (pd.read_csv(f"runs/{n}/clients.csv", index_col="client") for n in ("digits", "local", "fedavg"))
+methods = {"pfedvem": "runs/digits", "local": "runs/local", "fedavg": "runs/fedavg"}
+ours, alone, pooled = (pd.read_csv(f"{folder}/clients.csv", index_col="client") for folder in methods.values())
+tests = {name: pd.read_csv(f"{folder}/metrics.csv").query("split == 'test'") for name, folder in methods.items()}
+lines = [(name, list(test["round"]), list(test["pm_accuracy"])) for name, test in tests.items()]
+costs = pd.concat([test.assign(method=name, split="label-skew:5", seed=0) for name, test in tests.items()])
+seeds = pd.DataFrame({"method": 4 * [*methods], "accuracy": rng.normal(0.9, 0.02, 12), "nll": rng.gamma(9, 0.02, 12)})
+tried = pd.DataFrame({"group": "epochs=5", "w_scale": [0.1, 0.3, 1, 3], "pm_nll": [0.13, 0.11, 0.1, 0.12]})
+at, bounds = np.arange(1, 100) / 100, band(200, 100)
+ecdfs = np.stack([(rng.random((200, 1)) ** power < at).mean(0) for power in (1, 2)])
 """
 
 HEAD = """\
@@ -129,7 +149,8 @@ HEAD = """\
 `hierfl report RUN` shows these figures. Each figure is a function of tables or draws that returns an axis. With `ax=`
 it draws into a figure of yours. Without `ax` the size of a figure grows with the names in it, so that thirty names of
 forty letters are legible. With more than thirty clients a figure shows thirty of them, from the largest to the
-smallest, or the distribution of all.
+smallest, or the distribution of all. Figures of several runs, and of `hierfl tune`, `hierfl table` and `hierfl sbc`,
+have several axes: their functions write a file.
 
 These runs make the pictures of this page. `schools.csv` is `data()` of [eight schools](gallery/eight_schools.md):
 
@@ -139,7 +160,7 @@ These runs make the pictures of this page. `schools.csv` is `data()` of [eight s
 ```python
 {setup}```
 
-Some calls take other tables and arrays. Entropies and counts are drawn at random here:
+Some calls take other tables and arrays. Entropies, counts, seeds, settings and ranks are drawn at random here:
 
 ```python
 {more}```
@@ -151,11 +172,18 @@ Some calls take other tables and arrays. Entropies and counts are drawn at rando
 def small(figure: Any) -> bytes:
     """A figure as a small png."""
     _names_as_they_are(figure)
-    picture, packed = io.BytesIO(), io.BytesIO()
+    picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=DPI, metadata={"Software": None})
     picture.seek(0)
-    Image.open(picture).convert("RGB").quantize(COLOURS).save(packed, "PNG", optimize=True)
-    return packed.getvalue()
+    return packed(Image.open(picture))
+
+
+def packed(picture: Image.Image) -> bytes:
+    """A picture as a png of few colours, at most as wide as two panels."""
+    written = io.BytesIO()
+    picture.thumbnail((840, 2000), Image.Resampling.LANCZOS)
+    picture.convert("RGB").quantize(COLOURS).save(written, "PNG", optimize=True)
+    return written.getvalue()
 
 
 def caption(function: Any, call: str) -> str:
@@ -185,11 +213,18 @@ def main(runs: Path) -> None:
             used[name] = used.get(name, 0) + 1
             stem = name.replace("_", "-") + (f"-{used[name]}" if used[name] > 1 else "")
             with styled() as plt:
-                ax = eval(call.replace('"runs/', f'"{local}/'), {**names, name: function})
-                assert ax.get_figure().get_gid() == GROWS
-                write_whole(DOCS / "figures" / f"{stem}.png", small(ax.get_figure()))
+                with TemporaryDirectory() as scratch:
+                    code = call.replace('"runs/', f'"{local}/').replace('Path("', f'Path("{scratch}/')
+                    drawn = eval(code, {**names, name: function, "Path": Path})
+                    if isinstance(drawn, Path):
+                        picture = packed(Image.open(drawn))
+                    else:
+                        assert drawn.get_figure().get_gid() == GROWS
+                        picture = small(drawn.get_figure())
+                write_whole(DOCS / "figures" / f"{stem}.png", picture)
                 plt.close("all")
-            code = f"from hierfl.plots.{module} import {name}\n\n{call}"
+            path = "from pathlib import Path\n\n" if "Path(" in call else ""
+            code = f"{path}from hierfl.plots.{module} import {name}\n\n{call}"
             text = caption(function, call)
             parts.append(f"\n### `{name}`\n\n{text}\n\n```python\n{code}\n```\n\n![{name}](figures/{stem}.png)\n")
     write_whole(DOCS / "figures.md", "".join(parts).encode())

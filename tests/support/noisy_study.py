@@ -12,7 +12,7 @@ from support.studies import FileStudy, patients, write_tables, written
 
 from hierfl.experiments.federate.draft import draft
 from hierfl.experiments.federate.guard.policy import Policy
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 
 #: columns, as the study declares them
 COLUMNS = {
@@ -51,7 +51,7 @@ def noisy_study(folder: Path, files: dict[str, Path], columns: Any = COLUMNS, **
     return path
 
 
-def noisy_place(folder: Path, policy: Policy = OPEN, **privacy: Any) -> FileStudy:
+def noisy_place(folder: Path, policy: Policy = PERMISSIVE_POLICY, **privacy: Any) -> FileStudy:
     """The study, before its first question."""
     files = own_files(folder)
     return FileStudy(noisy_study(folder, files, **privacy), files, folder, policy=policy)

@@ -17,7 +17,7 @@ from hierfl.experiments.federate.guard.gate import Gate
 from hierfl.experiments.federate.guard.home import Home
 from hierfl.experiments.federate.guard.ledger import Ledger
 from hierfl.experiments.federate.guard.policy import POLICY, Policy
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 from hierfl.experiments.federate.server import serve
 from hierfl.experiments.federate.study import Study
 from hierfl.inference.engines.remote.files import FileCourier, answer_all
@@ -111,7 +111,7 @@ class FileStudy:
 
     def __init__(
         self, study: Path, files: Mapping[str, Path], folder: Path, parties: Parties | None = None,
-        policy: Policy = OPEN,
+        policy: Policy = PERMISSIVE_POLICY,
     ) -> None:  # fmt: skip
         self.study, self.files, self.folder, self.policy, self.asked = study, dict(files), folder, policy, 0
         self.watch: Callable[[str, bytes, bytes], None] = lambda name, request, answer: None

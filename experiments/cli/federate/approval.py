@@ -72,8 +72,8 @@ def audit(
     from ...federate.guard.home import Home
     from ...federate.guard.look import audited, lines_of
 
-    place = Home(home)
-    audit_file = audited(place, accept)
+    site_home = Home(home)
+    audit_file = audited(site_home, accept)
     for line in lines_of(audit_file.lines):
         typer.echo(line)
     count, head = audit_file.head

@@ -34,9 +34,9 @@ def withdraw(
     from ...federate.study_site import Membership
 
     home, ledger = SiteHome(folder), Ledger()
-    place = home.study_folder(study)
-    left, deleted = leave(home, place, by or getpass.getuser(), ledger)
-    agreed = Membership.read(place).study
+    study_folder = home.study_folder(study)
+    left, deleted = leave(home, study_folder, by or getpass.getuser(), ledger)
+    agreed = Membership.read(study_folder).study
     for line in words_of(left, deleted, agreed, answered(home, left.study)):
         typer.echo(line)
 

@@ -74,13 +74,14 @@ def server(
             say=to_stderr(not (quiet or as_json)),
         )  # fmt: skip
     else:
-        place = exchange
+        target = exchange
         check_folder(out, resume)
         check_server(agreed.keys, agreed.clients, identity, agreed.path)
-        make_folder(place)
-        with alone(PlainFolder(place), ".server.lock", f"another server asks in {place}: a study needs its own folder"):
+        make_folder(target)
+        busy = f"another server asks in {target}: a study needs its own folder"
+        with alone(PlainFolder(target), ".server.lock", busy):
             summary = serve(
-                agreed, out, lambda recorded: FileCourier(place, agreed.clients, deadline, recorded.waiting), identity,
+                agreed, out, lambda recorded: FileCourier(target, agreed.clients, deadline, recorded.waiting), identity,
                 earlier=Identity.earlier(home), resume=resume, restart=restart, progress=not (quiet or as_json),
             )  # fmt: skip
     if as_json:

@@ -79,9 +79,9 @@ def _working(folder: Path, study: str, device: str) -> Iterator[Gate]:
     from ...federate.study_site import at_work
 
     home = Home(folder)
-    place, ledger = home.running(study), Ledger()
-    with at_work(place):
-        gate = gate_of(home, place, ledger, device)
+    study_folder, ledger = home.running(study), Ledger()
+    with at_work(study_folder):
+        gate = gate_of(home, study_folder, ledger, device)
         reason = f"another process of this account answers as {gate.client} in {shown(gate.member.study.name)}"
         with locked(ledger.lock_of(gate.member.study.digest, gate.client), reason):
             yield gate

@@ -19,7 +19,7 @@ from .replies import Refused
 
 log = logging.getLogger("hierfl")
 #: of a study's folder: what is remembered of the last broadcast
-LAST = "broadcast.safetensors"
+LAST_BROADCAST_FILE = "broadcast.safetensors"
 
 
 class Broadcasts:
@@ -31,7 +31,7 @@ class Broadcasts:
     """
 
     def __init__(self, folder: Path, site: Site) -> None:
-        self.path, self.site, self.bounds, self._fit = folder / LAST, site, Bounds(site), True
+        self.path, self.site, self.bounds, self._fit = folder / LAST_BROADCAST_FILE, site, Bounds(site), True
         if self.path.is_file():
             try:
                 self.bounds.memory = decode_kept(self.path.read_bytes())[1]

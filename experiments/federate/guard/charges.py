@@ -1,4 +1,4 @@
-"""What a question costs, and its place in the account's ledger."""
+"""What a question costs, and its position in the account's ledger."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def charge_of(
     Args:
         question: digest of it.
         head, tensors: of the request, of the right form.
-        slot: its place in the study.
+        slot: its position in the study.
         member: which site of which study is asked.
         data: the row set, as the ledger names it.
         site: what answers; None before it knows what all have agreed on.
@@ -76,7 +76,7 @@ def charged(ledger: Ledger, charge: Charge, budget: int, study: Study) -> int:
         study: that it is of.
 
     Raises:
-        AnsweredBefore: where another question has its place.
+        AnsweredBefore: where another question has its position.
         OverBudget: where less is left.
     """
     kind = charge.slot.partition(" ")[0]

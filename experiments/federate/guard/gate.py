@@ -212,7 +212,7 @@ class Gate:
                 raise Refused("data", str(error)) from error
         check_in_force(now, self.home, self.member, head, self.ledger)
         assert now is not None  # as of the line above
-        self._rows = self._rows or row_set(self._data.held, self.ledger)
+        self._rows = self._rows or row_set(self._data.site_data, self.ledger)
         if self._rows != now.data:
             raise Refused("data", "the rows are not those that were approved")
 
@@ -222,7 +222,7 @@ class Gate:
         return self.site.data
 
     def _check_totals(self, tensors: State) -> None:
-        """Sums over all sites: those that were told first, and such that no rule of the policy fails with them.
+        """Sums over all sites: those that were sent first, and such that no rule of the policy fails with them.
 
         Raises:
             Refused: for others.
@@ -239,11 +239,11 @@ class Gate:
         sums, study = as_numbers(totals), self.member.study
         # A site that joins late was asked for no sums, and its own rows are not in them.
         own = any(c.slot.startswith("prepare") for c in self.ledger.asked(study.digest, self.client))
-        judged_rules = rules_of_totals(study, self._data.held, self._policy, sums, self.ledger, included=own)
+        judged_rules = rules_of_totals(study, self._data.site_data, self._policy, sums, self.ledger, included=own)
         if failing := [rule for rule in judged_rules if not rule.holds]:
             kind = "bounds" if failing[0].name.startswith("totals") else "policy"
             raise Refused(kind, "; ".join(f"{rule.name}: {rule.margin}" for rule in failing))
-        keep_rows(self._data.held, self.ledger, sums)
+        keep_rows(self._data.site_data, self.ledger, sums)
         self._told.keep(totals, passed=True)
 
     def _check_round(self, question: str, head: Mapping[str, Any], slot: Slot, tensors: State) -> None:

@@ -78,8 +78,8 @@ class Heads:
                     self._check(name, head)
             except UserError as error:
                 follows = FOLLOWS.get(name.partition("/")[0], BUDGETS)
-                place = f"take the account's ledger ({shown(self.ledger.folder)}) from a backup"
-                yield f"{error}, and {follows}: {place}, or {accept}"
+                remedy = f"take the account's ledger ({shown(self.ledger.folder)}) from a backup"
+                yield f"{error}, and {follows}: {remedy}, or {accept}"
 
     def _expected(self) -> dict[str, set[Head]]:
         """Heads of each file that there must be: those of the audit file, and the furthest that the ledger has."""
@@ -93,9 +93,9 @@ class Heads:
             if head[0] and self.seen.last_audit_head(self.key) is None:
                 raise UserError(f"{shown(self.ledger.folder / HEADS)} has no line about {shown(self.audit.path)}")
         elif name in FOLDERS:
-            if (there := self._files(name)) < head[0]:
-                place = shown(self.ledger.folder / name)
-                raise UserError(f"{place} has {there} {FOLDERS[name]}, and it had {head[0]}")
+            if (num_files := self._files(name)) < head[0]:
+                path = shown(self.ledger.folder / name)
+                raise UserError(f"{path} has {num_files} {FOLDERS[name]}, and it had {head[0]}")
         else:
             Lines(self.ledger.folder / name).check(head)
 
@@ -105,7 +105,7 @@ class Heads:
     def append(self, entries: Mapping[str, Any], *, accept: bool = False) -> None:
         """Adds a line to the audit file, with the ledger's heads; both files are on the disk when this returns.
 
-        After a loss that nobody has accepted, the line has no heads, and the earlier ones stay: a withdrawal, which is
+        After a loss that no one has accepted, the line has no heads, and the earlier ones stay: a withdrawal, which is
         always possible, does not hide the loss.
 
         Args:

@@ -183,8 +183,8 @@ class Home:
 
 def home_of(folder: Path) -> Home | None:
     """The home that a study's folder is in; None for a folder from before homes."""
-    place = folder.absolute()
-    return Home(place.parents[1]) if place.parent.name == STUDIES else None
+    absolute = folder.absolute()
+    return Home(absolute.parents[1]) if absolute.parent.name == STUDIES else None
 
 
 def pinned_with(before: Mapping[str, PublicCard], cards: Iterable[PublicCard]) -> dict[str, PublicCard]:

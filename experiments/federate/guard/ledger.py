@@ -37,7 +37,7 @@ class OverBudget(UserError):
 
 
 class AnsweredBefore(UserError):
-    """Another question has this one's place in the study."""
+    """Another question has this one's position in the study."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Charge:
         data: the row set that it is about, as :meth:`Ledger.add_rows` has named it.
         study: digest of the study.
         client: the site's name in it.
-        slot: its place in the study: only one question has it.
+        slot: its position in the study: only one question has it.
         question: digest of the request.
         restart: the server's restart record, a number; 0 for none.
         values: digest of the broadcast values.

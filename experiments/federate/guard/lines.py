@@ -47,7 +47,7 @@ def waiting_lock(path: Path) -> Iterator[None]:
 class Lines:
     """One such file, of which this process has read the beginning.
 
-    A line that a killed process has half written was never acted upon: the next line takes its place.
+    A line that a killed process has half written was never acted upon: the next line overwrites it.
 
     Args:
         path: of the file; made with the first line.

@@ -26,7 +26,7 @@ def charge_noise(ledger: Ledger, asked: Charge, slot: Slot, site: Site | None, p
     Args:
         ledger: of the account.
         asked: the question.
-        slot: its place in the study.
+        slot: its position in the study.
         site: what answers; None before it knows what all have agreed on.
         policy: of the site.
         clients: on the roster.

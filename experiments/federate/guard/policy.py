@@ -103,7 +103,7 @@ class Policy:
         train_scores: whether scores of training rows are answered.
         masked, noise: whether messages must be masked, or have noise of this site's own.
         largest_epsilon: of one data set, across studies and names.
-        budget: points of each family or method in place of the defaults.
+        budget: points of each family or method instead of the defaults.
     """
 
     least_rows: int = 10

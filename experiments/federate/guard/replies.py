@@ -46,7 +46,7 @@ class Asked:
         outer: its header; of what is no request, one that says nothing.
         question: digest of what it asks.
         charged: the same of the question as the ledger counts it, which is without its masks.
-        slot: its place in the study.
+        slot: its position in the study.
         points: that it was charged.
         again: whether it was answered before, and the reply is the stored one.
     """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from hierfl.data.disclosure.check import TWO, data_rules
+from hierfl.data.disclosure.check import MIN_DESIGN_ROWS, data_rules
 from hierfl.data.disclosure.row_hashes import RowHashes, columns_apart, least_difference, row_hashes
 from hierfl.data.disclosure.rule import Rule
 from hierfl.data.disclosure.totals import total_rules
@@ -238,7 +238,7 @@ def _difference_rules(
     site: SiteData, policy: Policy, ledger: RowSets | None, totals: Sequence[NamedSums] = ()
 ) -> Iterator[Rule]:
     """The rules about the rows of earlier studies, and about columns that differ from theirs in few rows."""
-    if ledger is None or site.rows < TWO:
+    if ledger is None or site.rows < MIN_DESIGN_ROWS:
         return
     own = row_hashes(site, ledger.secret, totals)
     for what, apart, words in (

@@ -22,7 +22,7 @@ from .policy import POLICY, Policy
 #: the server's name, and that of its home
 COORDINATOR = "coordinator"
 #: refuses nothing that can be sent at all
-OPEN = Policy(
+PERMISSIVE_POLICY = Policy(
     least_rows=1, least_cell=1, least_groups=1, parameters_per_row=1000.0, largest_share=1.0, differing_rows=1,
     least_sites=1, single_messages=True, networks="allow", models="allow", label_counts="allow", points="allow",
     exploration="allow", residuals="allow",
@@ -54,7 +54,11 @@ def add_cards(study: Path, folder: Path, clients: Iterable[str]) -> Identity:
 
 
 def approve_all(
-    study: Path, files: Mapping[str, Path], folder: Path, ledger: Callable[[str], Ledger], policy: Policy = OPEN
+    study: Path,
+    files: Mapping[str, Path],
+    folder: Path,
+    ledger: Callable[[str], Ledger],
+    policy: Policy = PERMISSIVE_POLICY,
 ) -> None:
     """Approves a study at every site, without looking at what would leave.
 

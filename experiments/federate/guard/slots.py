@@ -1,4 +1,4 @@
-"""What a request asks for: its place in the study, and its broadcast values."""
+"""What a request asks for: its position in the study, and its broadcast values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over all sites that a site was told before the first round: the first that it is told stay as they are.
+"""Sums over all sites that a site was sent before the first round: the first that it is sent stay as they are.
 
 Whether the rules hold with them depends on the site's rows. So they are kept before the rules are tried: a server that
 could say others after a refusal would learn something of the rows by each refusal.
@@ -24,7 +24,7 @@ TOLD = "told.safetensors"
 
 
 class Told:
-    """The totals that a site was told, and how many of their steps the rules have passed.
+    """The totals that a site was sent, and how many of their steps the rules have passed.
 
     Args:
         folder: the study's at its site.
@@ -58,18 +58,18 @@ class Told:
             self._write()
 
     def agrees(self, totals: Sequence[State]) -> bool:
-        """Whether what is told now repeats what was told, as far as both go."""
+        """Whether what is sent now repeats what was sent, as far as both go."""
         return all(_same(state, other) for state, other in zip(self.totals, totals, strict=False))
 
     def is_new(self, totals: Sequence[State]) -> bool:
-        """Whether more is told than the rules have passed."""
+        """Whether more is sent than the rules have passed."""
         return len(totals) > self.passed
 
     def keep(self, totals: Sequence[State], *, passed: bool) -> None:
         """Keeps totals that agree with those before; they are on the disk when this returns.
 
         Args:
-            totals: as told.
+            totals: as sent.
             passed: whether the rules hold with them.
         """
         before = len(self.totals), self.passed

@@ -104,9 +104,9 @@ def _forget(home: Home, folder: Path, ended: str, ledger: Ledger) -> Forgotten:
         # Margins say something of the rows.
         dataclasses.replace(approval, rules=dict.fromkeys(approval.rules, "forgotten")).write(home.folder)
     # Renamed at once: what a killed process leaves of it is no study any more.
-    place = home.folder / GOING
-    place.mkdir(mode=0o700, exist_ok=True)
-    folder.rename(place / f"{folder.name}-{secrets.token_hex(4)}")
+    going = home.folder / GOING
+    going.mkdir(mode=0o700, exist_ok=True)
+    folder.rename(going / f"{folder.name}-{secrets.token_hex(4)}")
     sync_folder(folder.parent)
     _clear(home)
     return Forgotten(member["name"], ended, len(files))

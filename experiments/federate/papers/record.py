@@ -113,7 +113,7 @@ def _approval(home: Home, name: str) -> Approval:
 
 
 def _recipients(table: Mapping[str, Any], client: str) -> list[dict[str, str]]:
-    """Who could read what has left, by fingerprint: the server alone; the others are told sums."""
+    """Who could read what has left, by fingerprint: the server alone; the others are sent sums."""
     recipients = []
     for name, text in table.get("keys", {}).items():
         if name == client:

@@ -85,7 +85,7 @@ def alone(folder: Path, study: str, client: str, ledger: Ledger) -> Iterator[Non
 
 
 def digests_of(folder: Path, keep: tuple[str, ...] = (".lock",)) -> dict[str, str]:
-    """Digests of a folder's files, 64 hexadecimal digits, by their places in it.
+    """Digests of a folder's files, 64 hexadecimal digits, by their positions in it.
 
     Args:
         folder: of a study.
@@ -93,9 +93,9 @@ def digests_of(folder: Path, keep: tuple[str, ...] = (".lock",)) -> dict[str, st
     """
     digests = {}
     for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder)
-        if path.is_file() and not path.is_symlink() and place.parts[0] not in keep:
-            digests[place.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+        relative = path.relative_to(folder)
+        if path.is_file() and not path.is_symlink() and relative.parts[0] not in keep:
+            digests[relative.as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digests
 
 

@@ -68,7 +68,7 @@ def scaled(x: Tensor) -> Tensor:
 
 
 def of_classes(x: np.ndarray, y: np.ndarray, classes: tuple[int, ...], number: int | None = None) -> tuple:
-    """Pictures (n, 3, 16, 16) of these classes, the first ``number`` of each, and their places in ``classes``."""
+    """Pictures (n, 3, 16, 16) of these classes, the first ``number`` of each, and their positions in ``classes``."""
     places = [np.flatnonzero(y == c)[:number] for c in classes]
     labels = np.concatenate([np.full(len(p), k) for k, p in enumerate(places)])
     pictures = x[np.concatenate(places)]

@@ -82,10 +82,10 @@ def main() -> None:
     """Each size in a process of its own, for its peak of memory is its own."""
     for size in sys.argv[1:] or SIZES:
         rows, clients = map(int, size.split("x"))
-        with tempfile.TemporaryDirectory() as place:
-            table(rows, clients).to_csv(Path(place) / "table.csv", index=False)
-            command = ["run", "mixed-effects", "--data", f"{place}/table.csv", "--formula", FORMULA]
-            command += ["--out", f"{place}/run", "--quiet"]
+        with tempfile.TemporaryDirectory() as folder:
+            table(rows, clients).to_csv(Path(folder) / "table.csv", index=False)
+            command = ["run", "mixed-effects", "--data", f"{folder}/table.csv", "--formula", FORMULA]
+            command += ["--out", f"{folder}/run", "--quiet"]
             print(f"{rows} rows, {clients} clients:", flush=True)
             subprocess.run([sys.executable, __file__, "--measure", *command], check=True)
 

@@ -42,24 +42,24 @@ def shares(family: str, rho: float) -> dict[str, object]:
     return {"family": family, "rho": rho, "examples": len(k), **below, "largest": round(float(k.max()), 3)}
 
 
-def without(truth: Truth, client: int, place: int) -> Truth:
+def without(truth: Truth, client: int, row: int) -> Truth:
     """The federation but for one training example."""
     fed, parts = truth.fed, []
     for j, index in enumerate(fed.train):
         x, y = (v.numpy() for v in fed.examples(index))
-        keep = np.arange(len(y)) != (place if j == client else -1)
+        keep = np.arange(len(y)) != (row if j == client else -1)
         parts.append((x[keep], y[keep], np.repeat(fed.ids[j], keep.sum())))
     x, y, who = (np.concatenate(parts_of_array) for parts_of_array in zip(*parts, strict=True))
     left = Federation.from_arrays(x, y, who, test=0.0, task="classification").to(dtype=torch.float64)
     return Truth(left, truth.net, truth.family, truth.rho, truth.w, truth.w_j)
 
 
-def log_predictive(truth: Truth, run: Run, client: int, place: int) -> float:
+def log_predictive(truth: Truth, run: Run, client: int, row: int) -> float:
     """The log predictive density of an example, by a client's draws."""
     x, y = truth.fed.examples(truth.fed.train[client])
     heads = run.personal["w_j_draws"][client].flatten(0, -2)
-    logits = truth.net.head(heads[:, None, None], x[None, place : place + 1])[:, 0, 0]
-    return float(logits.log_softmax(-1)[:, y[place]].logsumexp(0) - np.log(len(heads)))
+    logits = truth.net.head(heads[:, None, None], x[None, row : row + 1])[:, 0, 0]
+    return float(logits.log_softmax(-1)[:, y[row]].logsumexp(0) - np.log(len(heads)))
 
 
 def refits() -> pd.DataFrame:

@@ -37,12 +37,12 @@ def _grey(folder: str, train: str, test: str, exchanged: bool = False) -> Callab
 
 def _fetch_grey(kind: str) -> Callable[[Any, Path], None]:
     def fetch(sets: Any, root: Path) -> None:
-        place = str(root / kind / "raw")
+        raw_folder = str(root / kind / "raw")
         for file, md5 in getattr(sets, kind).resources:
             failures = []
             for mirror in getattr(sets, kind).mirrors:
                 try:
-                    sets.utils.download_and_extract_archive(mirror + file, place, filename=file, md5=md5)
+                    sets.utils.download_and_extract_archive(mirror + file, raw_folder, filename=file, md5=md5)
                     break
                 except (RuntimeError, OSError) as error:  # the next one may have it
                     failures.append(str(error))
@@ -57,12 +57,12 @@ EMNIST_STEMS = ("emnist-balanced-train", "emnist-balanced-test")
 
 def _fetch_emnist(sets: Any, root: Path) -> None:
     """One archive with all six ways of splitting it, of which one is unpacked."""
-    place = root / "EMNIST" / "raw"
-    sets.utils.download_and_extract_archive(sets.EMNIST.url, str(place), md5=sets.EMNIST.md5)
+    raw_folder = root / "EMNIST" / "raw"
+    sets.utils.download_and_extract_archive(sets.EMNIST.url, str(raw_folder), md5=sets.EMNIST.md5)
     for stem in EMNIST_STEMS:
         for what in ("images-idx3-ubyte", "labels-idx1-ubyte"):
-            sets.utils.extract_archive(str(place / "gzip" / f"{stem}-{what}.gz"), str(place))
-    shutil.rmtree(place / "gzip")
+            sets.utils.extract_archive(str(raw_folder / "gzip" / f"{stem}-{what}.gz"), str(raw_folder))
+    shutil.rmtree(raw_folder / "gzip")
 
 
 def _idx(folder: str, *stems: str) -> str:

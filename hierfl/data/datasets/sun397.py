@@ -29,10 +29,10 @@ def _sun(root: Path) -> Images:
     rng = np.random.default_rng(0)
     parts: dict[bool, list[tuple[np.ndarray, int, int]]] = {True: [], False: []}
     for fine, (folder, coarse) in enumerate(wanted):
-        place = root / "SUN397" / folder
-        files = sorted(place.glob("sun_*.jpg"))[:SUN_IMAGES]
+        pictures = root / "SUN397" / folder
+        files = sorted(pictures.glob("sun_*.jpg"))[:SUN_IMAGES]
         if len(files) < 5:
-            raise UserError(f"{shown(place)} holds {len(files)} images, too few to split into training and test")
+            raise UserError(f"{shown(pictures)} holds {len(files)} images, too few to split into training and test")
         cut = SUN_TRAIN * len(files) // SUN_IMAGES
         for rank, at in enumerate(rng.permutation(len(files))):
             parts[rank < cut].append((_square(files[at]), coarse, fine))

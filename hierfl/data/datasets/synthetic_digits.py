@@ -65,8 +65,8 @@ def rendered(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
         canvas = Image.new("L", (wide, wide))
         draw, step = ImageDraw.Draw(canvas), 0.7 * size
         x, y = wide / 2 + rng.uniform(-3, 3), wide / 2 + rng.uniform(-3, 3)
-        for place, character in enumerate(text):
-            draw.text((x + (place - 1) * step, y), character, fill=255, font=font, anchor="mm")
+        for position, character in enumerate(text):
+            draw.text((x + (position - 1) * step, y), character, fill=255, font=font, anchor="mm")
         canvas = canvas.rotate(rng.uniform(-20, 20), Image.Resampling.BILINEAR)
         canvas = canvas.filter(ImageFilter.GaussianBlur(rng.uniform(0, 1.0)))
         cut = (wide - SIDE) // 2

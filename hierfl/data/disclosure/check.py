@@ -21,7 +21,7 @@ from .rule import Limits, Rule, worst
 from .shares import column_rules, share_rules
 
 #: fewer have no design
-TWO = 2
+MIN_DESIGN_ROWS = 2
 #: of a site's data: its rows as they were looked at last, with the totals of that time
 KEPT = "_own_rows"
 
@@ -29,7 +29,7 @@ KEPT = "_own_rows"
 def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ()) -> list[Rule]:
     """Whether what a study asks of a site's rows would show single ones.
 
-    Columns that are centred or scaled depend on sums over all sites. Before these are known the site's own stand for
+    Columns that are centred or scaled depend on sums over all sites. Before these are known the site's own represent
     them; the rules are tried again once they are.
 
     Args:
@@ -38,7 +38,7 @@ def data_rules(site: SiteData, limits: Limits, totals: Sequence[NamedSums] = ())
         totals: the sums over all sites that are known.
     """
     enough = Rule("rows", site.rows >= limits.least_rows, f"{site.rows}, at least {limits.least_rows}")
-    if site.rows < TWO:
+    if site.rows < MIN_DESIGN_ROWS:
         return [enough]
     try:
         own = own_rows(site, totals)

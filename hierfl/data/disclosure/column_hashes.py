@@ -98,7 +98,7 @@ def _columns(hashes: Mapping[str, NDArray[np.integer]]) -> list[np.ndarray]:
 
 
 def _matched(first: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the rows of one key in both, of as many as there are in both."""
+    """Positions of the rows of one key in both, of as many as there are in both."""
     _, at, own = np.intersect1d(_numbered(first), _numbered(other), assume_unique=True, return_indices=True)
     return at, own
 

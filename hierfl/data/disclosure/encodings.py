@@ -20,7 +20,7 @@ from .own_rows import OwnRows
 from .rule import Rule, worst
 
 #: how many times further than its source's the values of a column may spread, largest by smallest distance
-STRETCH = 1000.0
+MAX_STRETCH = 1000.0
 
 
 def encoding_rules(own: OwnRows, raw: Mapping[str, np.ndarray]) -> Iterator[Rule]:
@@ -37,7 +37,7 @@ def encoding_rules(own: OwnRows, raw: Mapping[str, np.ndarray]) -> Iterator[Rule
         # Of an offset or a response nothing says what it is made of: any number of the study.
         sources = [raw[number] for number in raw if re.search(rf"(?<!\w){re.escape(number)}(?!\w)", name)]
         for part, rows in own.parts():
-            most = STRETCH * max(spread(source[rows]) for source in sources or raw.values())
+            most = MAX_STRETCH * max(spread(source[rows]) for source in sources or raw.values())
             reached = spread(values[rows])
             margin = f"its values' distances reach over {reached:.3g} times the smallest, at most {most:.3g}"
             tried.append((most / reached, Rule(f"{name}, {part}", reached <= most, margin)))

@@ -14,7 +14,7 @@ from ..federated.sums import Moments, NamedSums
 from ..formula import gate
 from ..formula.column_types import typed
 from ..formula.groups import group_names
-from ..formula.parsed import OUTER, OWN, Formula
+from ..formula.parsed import OUTER, OWN_FORMULAS, Formula
 from .own_rows import OwnRows, codes, few_values
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def formula_rows(site: FormulaSite, totals: Sequence[NamedSums] = ()) -> OwnRows
 
     Args:
         site: its rows, checked against the dictionary.
-        totals: sums over all sites; before these are known, the site's own stand for them.
+        totals: sums over all sites; before these are known, the site's own represent them.
 
     Raises:
         UserError: where no design can be made of these rows.
@@ -137,7 +137,7 @@ def _interactions(
     """Categories that are in one term, fixed or random; and those that calls make of numbers."""
     model = reader.reader.read.model
     terms = [*model.common_terms, *(term.expr for term in model.group_terms)]
-    formulas = [group for name in OWN for group in reader.reader.groups.get(name, ())]
+    formulas = [group for name in OWN_FORMULAS for group in reader.reader.groups.get(name, ())]
     terms += [term.expr for group in formulas for term in group.terms.values()]
     together, made = dict[tuple[str, ...], None](), dict[str, np.ndarray]()
     for term in terms:
@@ -163,7 +163,7 @@ def _interactions(
 def _crossed(
     reader: StudyReader, design: dict[str, np.ndarray], rows: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Columns of each group of a factor that crosses the sites, in place of those of all: sums of them leave."""
+    """Columns of each group of a factor that crosses the sites, instead of those of all: sums of them leave."""
     levels = reader.formula.levels
     if not levels.crossed:
         return {}
@@ -182,7 +182,7 @@ def _held_out(site: FormulaSite, first: NamedSums) -> dict[str, np.ndarray]:
     if not study.test and not study.validation:
         return {}
     out = test_rows(np.full(n, site.client), study.test, study.seed)
-    place = np.concatenate([np.flatnonzero(~out), np.flatnonzero(out)])  # of the federation's pool
+    pool_rows = np.concatenate([np.flatnonzero(~out), np.flatnonzero(out)])  # of the federation's pool
     in_validation = np.zeros(n, dtype=bool)
-    in_validation[place[site.federation([first]).validation[0].numpy()]] = True
+    in_validation[pool_rows[site.federation([first]).validation[0].numpy()]] = True
     return {name: rows for name, rows in (("test", out), ("validation", in_validation)) if rows.any()}

@@ -20,7 +20,7 @@ from ..federated.formula_data import FormulaSite
 from ..federated.model_data import ModelSite
 from ..federated.study_data import SiteData
 from ..federated.sums import NamedSums
-from .check import TWO, own_rows
+from .check import MIN_DESIGN_ROWS, own_rows
 from .column_hashes import COLUMN, column_hashes, least_column_difference
 from .own_rows import OwnRows
 
@@ -70,7 +70,7 @@ def row_hashes(site: SiteData, secret: bytes, totals: Sequence[NamedSums] = ()) 
         columns_hashed = {str(name): _column(str(name), site.file[name].to_numpy(), secret) for name in site.file}
         n, out = len(site.file), test_rows(np.full(len(site.file), site.client), site.study.test, site.study.seed)
         own = own_rows(site) if site.study.validation else OwnRows(n, {}, {}, {})
-        if isinstance(site, FormulaSite) and n >= TWO:
+        if isinstance(site, FormulaSite) and n >= MIN_DESIGN_ROWS:
             selections, columns = _made(site, secret, totals)
     part = np.where(out, PARTS["test"], PARTS["train"])
     if "validation" in own.held_out:
@@ -107,14 +107,14 @@ def _column(name: str, values: np.ndarray, secret: bytes) -> NDArray[np.int64]:
     """Hashes of a column's cells: numbers are the same as text, whichever type a column was read as."""
     if values.dtype.kind not in "biuf":
         words = np.array(["" if _is_missing(value) else str(value).strip() for value in values.tolist()], dtype=object)
-        texts, place = np.unique(words, return_inverse=True)
-        return _hashed([_canonical(text) for text in texts.tolist()], name.encode(), secret)[place.reshape(-1)]
-    numbers, place = np.unique(values.astype(float) + 0.0, return_inverse=True)
+        texts, position = np.unique(words, return_inverse=True)
+        return _hashed([_canonical(text) for text in texts.tolist()], name.encode(), secret)[position.reshape(-1)]
+    numbers, position = np.unique(values.astype(float) + 0.0, return_inverse=True)
     raw, n = numbers.tobytes(), len(numbers)
     cells = [raw[8 * k : 8 * k + 8] for k in range(n)]
     if n and np.isnan(numbers[-1]):
         cells[-1] = b"missing"
-    return _hashed(cells, name.encode(), secret)[place.reshape(-1)]
+    return _hashed(cells, name.encode(), secret)[position.reshape(-1)]
 
 
 def _is_missing(value: object) -> bool:
@@ -171,9 +171,9 @@ def least_difference(first: RowHashes, other: RowHashes) -> int | None:
     keys = _keys(first, other)
     if keys is None:
         return None
-    _, place = np.unique(np.concatenate(keys), return_inverse=True)
-    places = np.split(place.reshape(-1), [len(keys[0])])
-    size = int(place.max()) + 1
+    _, position = np.unique(np.concatenate(keys), return_inverse=True)
+    places = np.split(position.reshape(-1), [len(keys[0])])
+    size = int(position.max()) + 1
     counts = [
         np.stack([np.bincount(at[rows], minlength=size) for rows in _sets(hashes)])
         for at, hashes in zip(places, (first, other), strict=True)
@@ -227,6 +227,6 @@ def _apart(first: np.ndarray, other: np.ndarray) -> int:
     (values, counts), (others, more) = (np.unique(part, return_counts=True) for part in (first, other))
     if not len(values) or not len(others):
         return len(first) + len(other)
-    place = np.minimum(np.searchsorted(others, values), len(others) - 1)
-    shared = np.minimum(counts, more[place])[others[place] == values].sum()
+    position = np.minimum(np.searchsorted(others, values), len(others) - 1)
+    shared = np.minimum(counts, more[position])[others[position] == values].sum()
     return len(first) + len(other) - 2 * int(shared)

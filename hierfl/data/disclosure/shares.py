@@ -1,4 +1,4 @@
-"""Columns in which few rows stand alone, and rows that have nearly all of what the columns determine."""
+"""Columns in which few rows are alone, and rows that have nearly all of what the columns determine."""
 
 from __future__ import annotations
 

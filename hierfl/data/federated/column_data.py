@@ -168,8 +168,8 @@ class ColumnData:
         df = dictionary.read(whole, sorted(names))
         y = df[self.y].to_numpy()
         if levels := self.dictionary.columns[self.y].levels:
-            place = {level: k for k, level in enumerate(levels)}
-            y = np.array([place[value] for value in y.tolist()])
+            position = {level: k for k, level in enumerate(levels)}
+            y = np.array([position[value] for value in y.tolist()])
         pool = natural_pool(
             self.reader(df), np.asarray(y, float if self.task == "regression" else np.int64), [client] * len(df),
             None, None, None, self.test, self.seed, self.task, self.name, False, len(self.labels),

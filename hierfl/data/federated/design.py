@@ -1,7 +1,7 @@
 """A formula read without the rows: by a dictionary's levels, and by means and spreads that are sums over sites.
 
 Each site makes the columns that the pooled table would have; what else is read off all rows (about where the response
-lies, how large the random columns are, whether effects can be told apart) is made from a second round of sums.
+lies, how large the random columns are, whether effects can be distinguished) is made from a second round of sums.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ...errors import UserError
 from ..formula.crossed import check_homes
-from ..formula.parsed import CLIENT, INNER, OUTER, OWN, Levels
+from ..formula.parsed import CLIENT, INNER, OUTER, OWN_FORMULAS, Levels
 from ..formula.units import INTERCEPT
 from .design_sums import DesignSums
 
@@ -41,7 +41,7 @@ def check_sums(
         raise UserError(f"two of {levels.outer!r} have to have sites, and one of them several")
     first = 0
     for level, (names, _) in random.items():
-        if level in OWN:  # behind the others
+        if level in OWN_FORMULAS:  # behind the others
             continue
         what = {CLIENT: "site", OUTER: levels.outer}.get(level) or levels.factor(level)
         part = slice(first, first + len(names))

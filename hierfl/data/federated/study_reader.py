@@ -20,7 +20,7 @@ from ..formula.design import EXTRAS, Design
 from ..formula.grouping import Grouping
 from ..formula.groups import Groups, by_field
 from ..formula.literals import in_listed_order
-from ..formula.parsed import CLIENT, OUTER, OWN
+from ..formula.parsed import CLIENT, OUTER, OWN_FORMULAS
 from ..formula.rank import IndependentColumns, intercept_of
 from ..formula.reader import Reader
 from ..formula.row_numbers import in_order
@@ -184,7 +184,7 @@ class StudyReader:
                 groupings[level] = Grouping(names, blocks, units[level], levels.factor(level), most=1)
             elif level == OUTER:
                 groupings[level] = Grouping(names, blocks, units[level], levels.outer, groups, crossed=levels.crossed)
-            elif level in OWN:
+            elif level in OWN_FORMULAS:
                 groupings[level] = Grouping(names, blocks, units[level])
         return groupings
 

@@ -1,4 +1,4 @@
-"""Sums over all sites' rows that stand for what is otherwise read off the pooled table."""
+"""Sums over all sites' rows that represent what is otherwise read off the pooled table."""
 
 from __future__ import annotations
 

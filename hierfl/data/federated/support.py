@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 #: name of the sums
 SUPPORT = "support"
 #: sites at which a part has to occur
-LEAST = 3
+MIN_SITES_OF_PART = 3
 #: a mean that no number has: columns are looked at before means are known, and none is zero by chance
-ODD = 0.7390851332151607
+PROBE_MEAN = 0.7390851332151607
 
 
 def part_names(data: StudyData, *, classes: bool) -> list[str]:
@@ -96,19 +96,19 @@ def check_support(names: Sequence[str], sites: np.ndarray) -> None:
     Raises:
         UserError: naming it, and the remedy.
     """
-    few = [name for name, count in zip(names, sites, strict=True) if 0 < round(float(count)) < LEAST]
+    few = [name for name, count in zip(names, sites, strict=True) if 0 < round(float(count)) < MIN_SITES_OF_PART]
     if few:
         more = f", and {len(few) - 1} more" if len(few) > 1 else ""
         raise UserError(
-            f"{few[0]}{more}: at fewer than {LEAST} sites, so that masked sums would show what these have: join levels "
-            "in the dictionary, or leave it out"
+            f"{few[0]}{more}: at fewer than {MIN_SITES_OF_PART} sites, so that masked sums would show what these have: "
+            "join levels in the dictionary, or leave it out"
         )
 
 
 def _reader(data: FormulaData) -> StudyReader:
     """The formula's columns before means are known."""
     k = len(data.formula.numbers)
-    moments = Moments(2.0, np.full(k, 2 * ODD), np.full(k, 2 * ODD**2 + 2.0), data.centres)
+    moments = Moments(2.0, np.full(k, 2 * PROBE_MEAN), np.full(k, 2 * PROBE_MEAN**2 + 2.0), data.centres)
     return data.reader([moments.sums()])
 
 

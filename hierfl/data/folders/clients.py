@@ -37,12 +37,12 @@ def joined_clients(clients: Iterable[Any], name: str) -> ClientArrays:
     names: list[Any] = []
     xs: list[Any] = []
     ys: list[np.ndarray] = []
-    for place, entry in enumerate(clients):
+    for number, entry in enumerate(clients):
         if not isinstance(entry, tuple | list) or len(entry) != 3:
-            raise UserError(f"{name}: a client is (its name, inputs, targets); entry {place} is not")
+            raise UserError(f"{name}: a client is (its name, inputs, targets); entry {number} is not")
         client, x, y = entry
         if not isinstance(client, str | int | np.integer | np.str_) or isinstance(client, bool):
-            raise UserError(f"{name}: the name of client {place} is {client!r}, and names are text or whole numbers")
+            raise UserError(f"{name}: the name of client {number} is {client!r}, and names are text or whole numbers")
         rows: Any = x if is_table(x) else number_array(x, f"{name}: inputs of client {client}")
         y = one_column(y, f"{name}: targets of client {client}")
         if len(rows) != len(y):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hierfl")
 #: of a list of files, so many are named
-SHOWN = 5
+MAX_FILES_NAMED = 5
 #: height and width
 Size = tuple[int, int]
 
@@ -46,7 +46,7 @@ def read_pictures(root: Path, size: Size | None) -> ClientArrays:
         raise UserError(f"{shown(strange[0])} is no picture: {shown(root)}/client/label holds .png and .jpg alone")
     shape: tuple[int, ...] = ()
     x = np.empty(0, np.uint8)
-    for place, picture in enumerate(_all(paths)):
+    for position, picture in enumerate(_all(paths)):
         picture = resized(picture, size)
         if not shape:
             shape = picture.shape
@@ -56,9 +56,9 @@ def read_pictures(root: Path, size: Size | None) -> ClientArrays:
             side = min(shape[:2])
             raise UserError(
                 f"{shown(root)} has pictures of several sizes, {_words(shape)} and {_words(picture.shape)} "
-                f"({paths[place].name}): say --image-size {side} (size=({side}, {side}))"
+                f"({paths[position].name}): say --image-size {side} (size=({side}, {side}))"
             )
-        x[place] = picture
+        x[position] = picture
     _note_empty(root, paths)
     grey = bool((x[..., :1] == x).all())
     labels = np.array([path.parent.name for path in paths])
@@ -80,16 +80,16 @@ def read_as(paths: list[Path], shape: tuple[int, ...], *, resize: bool) -> np.nd
     if shape[0] not in (1, 3):
         raise UserError(f"pictures in files have 1 or 3 channels, and the run's have {shape[0]}: give an .npz with x")
     x = np.empty((len(paths), *shape), np.uint8)
-    for place, picture in enumerate(_all(paths)):
+    for position, picture in enumerate(_all(paths)):
         if not resize and picture.shape[:2] != shape[1:]:
             raise UserError(
-                f"{shown(paths[place])} is {_words(picture.shape)} pixels high and wide, "
+                f"{shown(paths[position])} is {_words(picture.shape)} pixels high and wide, "
                 f"and the run's pictures are {_words(shape[1:])}"
             )
         picture = resized(picture, (shape[1], shape[2]))
         if shape[0] == 1 and bool((picture[..., :1] != picture).any()):
-            raise UserError(f"the run's pictures are grey, and {shown(paths[place])} is in colour")
-        x[place] = np.moveaxis(picture[..., : shape[0]], -1, 0)
+            raise UserError(f"the run's pictures are grey, and {shown(paths[position])} is in colour")
+        x[position] = np.moveaxis(picture[..., : shape[0]], -1, 0)
     return x
 
 
@@ -97,7 +97,7 @@ def _all(paths: list[Path]) -> Iterator[np.ndarray]:
     """Pictures one after the other, turned as their cameras say.
 
     Raises:
-        UserError: in the end, for all files that cannot be read; whoever mends them reads one line, not one for each.
+        UserError: in the end, for all files that cannot be read; the message is one line, not one for each.
     """
     damaged: list[Path] = []
     why: UserError | None = None
@@ -112,7 +112,7 @@ def _all(paths: list[Path]) -> Iterator[np.ndarray]:
         return
     if len(damaged) == 1:
         raise why
-    others = ", ".join(shown(path) for path in damaged[1:SHOWN]) + ", ..." * (len(damaged) > SHOWN)
+    others = ", ".join(shown(path) for path in damaged[1:MAX_FILES_NAMED]) + ", ..." * (len(damaged) > MAX_FILES_NAMED)
     raise UserError(f"{len(damaged)} of {len(paths)} pictures cannot be read: {why}; likewise {others}") from why
 
 
@@ -123,13 +123,17 @@ def _note_empty(root: Path, paths: list[Path]) -> None:
     outer = {root, *filled}  # of an empty client its labels need no words
     empty = [path for path in folders if path not in filled and path.parent in outer and path.name[0] != "."]
     if empty:
-        names = ", ".join(shown(path.relative_to(root)) for path in empty[:SHOWN]) + ", ..." * (len(empty) > SHOWN)
+        names = ", ".join(shown(path.relative_to(root)) for path in empty[:MAX_FILES_NAMED]) + ", ..." * (
+            len(empty) > MAX_FILES_NAMED
+        )
         log.warning("%s: without pictures, and left out: %s", root.name, names)
     stray = sorted(
         path for pattern in ("*", "*/*") for path in root.glob(pattern) if path.is_file() and is_picture(path)
     )
     if stray:
-        names = ", ".join(shown(path.relative_to(root)) for path in stray[:SHOWN]) + ", ..." * (len(stray) > SHOWN)
+        names = ", ".join(shown(path.relative_to(root)) for path in stray[:MAX_FILES_NAMED]) + ", ..." * (
+            len(stray) > MAX_FILES_NAMED
+        )
         log.warning("%s: pictures outside of client/label, and left out: %s", root.name, names)
 
 

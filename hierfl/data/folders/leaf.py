@@ -48,12 +48,12 @@ def _users(root: Path) -> Iterator[tuple[str, Any, Any]]:
             if not isinstance(table, dict) or not isinstance(data := table.get("user_data"), dict):
                 raise ValueError("it has no user_data")
             names = [str(name) for name in table.get("users", data)]
-            for one, other, lacking in (
+            for present, absent, lacking in (
                 ("users", "user_data", {*names} - {*data}),
                 ("user_data", "users", {*data} - {*names}),
             ):
                 if lacking:
-                    raise ValueError(f"{one} has {min(lacking)!r}, and {other} has not")
+                    raise ValueError(f"{present} has {min(lacking)!r}, and {absent} has not")
             users = [(name, data[name]["x"], data[name]["y"]) for name in names]
             declared = table.get("num_samples", counted := [len(y) for _, _, y in users])
             if declared != counted:  # a file that was cut and mended has fewer rows than it says

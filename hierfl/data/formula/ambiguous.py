@@ -72,7 +72,7 @@ def _check_coding(terms: Sequence[Any], truths: Collection[str]) -> None:
     levels (without an intercept the first factor has all); a number is always one column.
     """
     names = [frozenset(part.name for part in _parts(term)) for term in terms]
-    all_levels = False  # of a category, which then stands for the intercept
+    all_levels = False  # of a category, which then represents the intercept
     for term, own in zip(terms, names, strict=True):
         for part in _parts(term):
             rest = own - {part.name}

@@ -17,7 +17,7 @@ from .calls import (
     SELECTIONS,
     TRANSFORMS,
     VALUE,
-    WHOLE,
+    WHOLE_NUMBER_RANGES,
     Arguments,
 )
 from .cursor import Cursor
@@ -36,15 +36,15 @@ class ArgumentParser(Cursor):
         if name not in CALLS:
             raise Refused(f"unknown function {name!r}; known: {', '.join((*TRANSFORMS, *NUMPY))}")
         takes, given, texts = CALLS[name], list[str](), list[str]()
-        self.place += 2
+        self.position += 2
         columns = False
         with self.inside():
             while not self.at(")"):
                 if given:
                     self.expect(",", f"between the arguments of {name}")
-                start = self.place
+                start = self.position
                 columns |= self.argument(name, takes, given)
-                texts.append(self._text(start, self.place))
+                texts.append(self._text(start, self.position))
             self.expect(")", f"at the end of {name}(...)")
         if lacking := [key for key in list(takes.places)[: takes.least] if key not in given]:
             what = (
@@ -59,10 +59,10 @@ class ArgumentParser(Cursor):
     def argument(self, name: str, takes: Arguments, given: list[str]) -> bool:
         """One argument, of the kind that belongs there."""
         key, kinds = self.current.text, {**takes.places, **takes.others}
-        if self.current.kind == "name" and self.tokens[self.place + 1] == Token("sign", "="):
+        if self.current.kind == "name" and self.tokens[self.position + 1] == Token("sign", "="):
             if not takes.named or key not in kinds:
                 raise Refused(f"{name} takes no argument {key!r}")
-            self.place += 2
+            self.position += 2
         elif len(given) < len(takes.places):
             key = list(takes.places)[len(given)]
             if given[-1:] and given[-1] != list(takes.places)[len(given) - 1]:
@@ -82,25 +82,25 @@ class ArgumentParser(Cursor):
 
     def listed(self, what: str, kind: str) -> None:
         """A list, [...] or c(...). Levels are for the table, and formulae does not get them."""
-        first = self.place
+        first = self.position
         if self.current == Token("name", "c") and self.tokens[first + 1] == sign("("):
-            self.place += 1
+            self.position += 1
             self.cut.add(first)
         closing = {"[": "]", "(": ")"}.get(self.take("[", "("), "")
         if not closing:
             raise Refused(f"{what} is a list, as in {what.partition(': ')[2]}=[1, 2], not {self.current.shown}")
         # Formulae has no lists, but a function of the list's name.
-        self.tokens[self.place - 1] = sign("c(")
+        self.tokens[self.position - 1] = sign("c(")
         levels = list[Level]()
         while not levels or not self.at(closing):
             if levels:
                 self.expect(",", f"in the list of {what}")
             self.step()
-            start = self.place
+            start = self.position
             self.literal(what, LEVEL if kind == LEVELS else NUMBER)
-            levels.append(_level(self.tokens[start : self.place]))
-        self.tokens[self.place] = sign(")")
-        self.place += 1
+            levels.append(_level(self.tokens[start : self.position]))
+        self.tokens[self.position] = sign(")")
+        self.position += 1
         if len(set(map(repr, levels))) < len(levels):
             raise Refused(f"{what} lists an entry twice")
         if kind == LEVELS:
@@ -115,17 +115,21 @@ class ArgumentParser(Cursor):
         name = column.text.strip("`")
         if self.orders.setdefault(name, levels) != levels:
             raise Refused(f"the levels of {name!r} are listed twice, and differ")
-        self.cut |= set(range(first - 3, self.place))  # ", levels =" before them, too
+        self.cut |= set(range(first - 3, self.position))  # ", levels =" before them, too
 
     def literal(self, what: str, kind: str) -> None:
         """A number, a flag, a level or a contrast."""
         negative = kind in (NUMBER, LEVEL) and bool(self.take("-"))
         token = self.current
-        self.place += 1
+        self.position += 1
         whole = token.kind == "number" and token.text.isdigit()
         if token.kind == "number" and kind in (NUMBER, LEVEL):
             return
-        if whole and kind in WHOLE and WHOLE[kind][0] <= int(token.text) <= WHOLE[kind][1]:
+        if (
+            whole
+            and kind in WHOLE_NUMBER_RANGES
+            and WHOLE_NUMBER_RANGES[kind][0] <= int(token.text) <= WHOLE_NUMBER_RANGES[kind][1]
+        ):
             return
         if not negative and token.text in ("True", "False") and kind in (FLAG, LEVEL):
             return
@@ -139,28 +143,29 @@ class ArgumentParser(Cursor):
             return
         wanted = {
             CONTRAST: f"a contrast ({' or '.join(CONTRASTS)})",
-            **{argument: f"a whole number from {least} to {most}" for argument, (least, most) in WHOLE.items()},
+            **{kind: f"a whole number from {low} to {high}" for kind, (low, high) in WHOLE_NUMBER_RANGES.items()},
             LEVEL: "a level ('text' or a number)", NUMBER: "a number", FLAG: FLAG,
         }  # fmt: skip
         raise Refused(f"{what} is {wanted[kind]}, not {token.shown}")
 
     def value(self) -> bool:
         """Arithmetic with at most one comparison; whether a column is in it."""
-        start, left = self.place, self.side()
+        start, left = self.position, self.side()
         if not self.take(*_COMPARISONS):
             return left
         right = self.side()
         if self.at(*_COMPARISONS):
             raise Refused("a comparison of a comparison is not understood")
         if left | right:
-            self.selections.append(self._text(start, self.place))
+            self.selections.append(self._text(start, self.position))
         return left | right
 
     def side(self) -> bool:
         """What may be compared: a text, or a sum."""
-        compared = self.tokens[self.place + 1].text in _COMPARISONS or self.tokens[self.place - 1].text in _COMPARISONS
+        before, after = self.tokens[self.position - 1], self.tokens[self.position + 1]
+        compared = after.text in _COMPARISONS or before.text in _COMPARISONS
         if self.current.kind == "text" and compared:
-            self.place += 1
+            self.position += 1
             return False
         columns = self.factors()
         while self.take("+", "-"):
@@ -194,7 +199,7 @@ class ArgumentParser(Cursor):
             raise Refused("a power of a number is a number: write that")
         self.take("-")
         token = self.current
-        self.place += 1
+        self.position += 1
         if token.kind != "number" or float(token.text) > MAX_EXPONENT:
             raise Refused(f"an exponent is a number up to {MAX_EXPONENT}, not {token.shown}")
         if self.at("**"):
@@ -204,14 +209,14 @@ class ArgumentParser(Cursor):
     def atom(self) -> bool:
         token = self.current
         if token.kind == "number":
-            self.place += 1
+            self.position += 1
             return False
         if self.take("("):
             with self.inside():
                 columns = self.value()
                 self.expect(")", "at the end of a parenthesis")
             return columns
-        if token.kind == "name" and self.tokens[self.place + 1] == Token("sign", "("):
+        if token.kind == "name" and self.tokens[self.position + 1] == Token("sign", "("):
             self.step()
             return self.call()
         self.columns.add(self.column())

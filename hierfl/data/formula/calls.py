@@ -13,7 +13,7 @@ LEVELS, NUMBERS = "levels", "numbers"
 #: of a spline: beyond five the library that evaluates it writes past its arrays
 DEGREE = "degree"
 #: what whole numbers may be
-WHOLE = {INTEGER: (1, 100), DEGREE: (0, 5)}
+WHOLE_NUMBER_RANGES = {INTEGER: (1, 100), DEGREE: (0, 5)}
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Arguments:
     """What a function takes.
 
     Attributes:
-        places: arguments by place, {name: kind}; they may be named, too, where ``named``.
+        places: arguments by position, {name: kind}; they may be named, too, where ``named``.
         others: arguments that have to be named.
-        least: how many by place there must be.
+        least: how many by position there must be.
         named: whether arguments may be named.
     """
 
@@ -36,11 +36,12 @@ class Arguments:
 _BOUNDS = {"lower_bound": NUMBER, "upper_bound": NUMBER, "center": FLAG}
 _TRIALS = Arguments({"successes": VALUE, "trials": VALUE}, least=2)
 _SUCCESS = Arguments({"x": VALUE, "success": LEVEL})
-_ONE = Arguments({"x": VALUE})
+_ONE_ARGUMENT = Arguments({"x": VALUE})
 
 #: formulae's own transforms
 TRANSFORMS: dict[str, Arguments] = {
-    "center": _ONE, "scale": _ONE, "standardize": _ONE, "I": _ONE, "offset": _ONE,
+    "center": _ONE_ARGUMENT, "scale": _ONE_ARGUMENT, "standardize": _ONE_ARGUMENT, "I": _ONE_ARGUMENT,
+    "offset": _ONE_ARGUMENT,
     "poly": Arguments({"x": VALUE, "degree": INTEGER}, {"raw": FLAG}),
     "bs": Arguments({"x": VALUE, "df": INTEGER}, {"degree": DEGREE, "knots": NUMBERS, **_BOUNDS}),
     "cr": Arguments({"x": VALUE, "df": INTEGER}, {"knots": NUMBERS, **_BOUNDS}),

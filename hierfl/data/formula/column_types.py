@@ -213,7 +213,7 @@ class ColumnTypes:
             category: whether the formula makes a category of it.
 
         Raises:
-            UserError: for a column of another type than in the fit, and for a number in place of True and False that
+            UserError: for a column of another type than in the fit, and for a number instead of True and False that
                 is neither 0 nor 1, nor a share between them where it is no category.
         """
         is_number = column.dtype.kind in "biuf"

@@ -14,7 +14,7 @@ from .column_types import typed_columns
 from .curves import check_curves
 from .hints import backquoted
 from .literals import check_levels_named, in_listed_order
-from .parsed import CLIENT, KINDS, OWN
+from .parsed import CLIENT, KINDS, OWN_FORMULAS
 from .smooth import SmoothBasis
 from .units import INTERCEPT
 
@@ -114,13 +114,13 @@ def _checked(df: pd.DataFrame, terms: Formula, client: str | None, more: Collect
     return in_listed_order(df, terms)
 
 
-def _refuse_missing(df: pd.DataFrame, place: str) -> None:
+def _refuse_missing(df: pd.DataFrame, unit: str) -> None:
     """Refuses columns that lack values: all of them in one line, but the clients' column by itself."""
     lacks = {name: int(df[name].isna().sum()) for name in sorted(df.columns)}
     lacks = {name: count for name, count in lacks.items() if count}
-    if place in lacks:
-        way = f"whose these rows are is not known: write it, or keep the others by df.dropna(subset=[{place!r}])"
-        raise UserError(f"column {place!r} has {_missing_values(lacks[place])}: {way}")
+    if unit in lacks:
+        way = f"whose these rows are is not known: write it, or keep the others by df.dropna(subset=[{unit!r}])"
+        raise UserError(f"column {unit!r} has {_missing_values(lacks[unit])}: {way}")
     if lacks:
         first, *others = lacks
         more = "".join(f", {name!r} has {lacks[name]}" for name in others)
@@ -149,13 +149,13 @@ def check_offset(offset: np.ndarray) -> None:
     check_numbers("the offset", offset)
 
 
-def check_slopes(random: Mapping[str, np.ndarray], who: np.ndarray, place: str) -> None:
+def check_slopes(random: Mapping[str, np.ndarray], who: np.ndarray, unit: str) -> None:
     """Refuses a random slope beside an intercept where no group's rows differ in it.
 
     Args:
         random: columns of the random effects of one level.
         who: group of each row, (n,).
-        place: what the groups are.
+        unit: what the groups are.
 
     Raises:
         UserError: for such a slope.
@@ -166,7 +166,7 @@ def check_slopes(random: Mapping[str, np.ndarray], who: np.ndarray, place: str) 
 
     for name, column in random.items():
         if name != INTERCEPT[0] and not (pd.Series(column).groupby(who).nunique() > 1).any():
-            raise UserError(f"no {place} can inform the random slope of {name!r}: it is the same in all rows of each")
+            raise UserError(f"no {unit} can inform the random slope of {name!r}: it is the same in all rows of each")
 
 
 def random_terms(terms: Formula, levels: Levels, read: Any, df: pd.DataFrame) -> dict[str, tuple[Any, ...]]:
@@ -185,7 +185,7 @@ def random_terms(terms: Formula, levels: Levels, read: Any, df: pd.DataFrame) ->
     by_level: dict[str, tuple[Any, ...]] = {CLIENT: (read.group,)}
     if len(terms.random) > 1:
         for name, of_level in levels.terms.items():
-            if name in OWN:
+            if name in OWN_FORMULAS:
                 continue
             by_level[name] = tuple(gate.evaluate(gate.parse(f"1 + {term.effects}"), df).group for term in of_level)
     for name in terms.own:
@@ -234,4 +234,4 @@ def with_smooths(random: Mapping[str, Random], bases: Mapping[str, SmoothBasis],
     for kind, basis in bases.items():
         columns = basis.columns(df[basis.smooth.column].to_numpy(dtype=float))
         by_level[kind] = dict(zip(basis.smooth.names, columns.T, strict=True)), (1,) * columns.shape[1]
-    return {kind: by_level[kind] for kind in (*KINDS, *OWN) if kind in by_level}
+    return {kind: by_level[kind] for kind in (*KINDS, *OWN_FORMULAS) if kind in by_level}

@@ -62,19 +62,19 @@ def check_crossed(levels: Levels, client: np.ndarray, group: np.ndarray, random:
     Raises:
         UserError: for such a table, with the way to write it.
     """
-    place, factor = levels.client, levels.outer
+    unit, factor = levels.client, levels.outer
     number = len(np.unique(group))
     if number < 2:
         raise UserError(f"all rows are of one {factor}: random effects need several")
     pairs = len(np.unique(np.stack([client, group]), axis=1).T)
     if pairs == number:
         raise UserError(
-            f"each {factor} has rows of one {place}, so that it lies inside: write (1 | {place}/{factor}) for both"
+            f"each {factor} has rows of one {unit}, so that it lies inside: write (1 | {unit}/{factor}) for both"
         )
     if pairs == len(np.unique(client)):
         raise UserError(
-            f"each {place} has rows of one {factor}, which is a group of clients: write (1 | {factor}/{place}) for "
-            f"both, the client {place}"
+            f"each {unit} has rows of one {factor}, which is a group of clients: write (1 | {factor}/{unit}) for "
+            f"both, the client {unit}"
         )
     check_size(factor, number, len(random))
     check_slopes(random, group, factor)

@@ -14,22 +14,22 @@ _LITERALS = ("True", "False", "None")
 
 
 class Cursor:
-    """The tokens of a formula, the place in them, and what was counted and found on the way."""
+    """The tokens of a formula, the position in them, and what was counted and found on the way."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens, self.share = understood(list(tokens_of(text)))
-        self.place = self.depth = self.operators = self.arithmetic = 0
+        self.position = self.depth = self.operators = self.arithmetic = 0
         self.columns: set[str] = set()  # columns of the side that is read
         self.random: list[RandomTerm] = []
-        self.cut: set[int] = set()  # places of tokens that formulae does not get
+        self.cut: set[int] = set()  # positions of tokens that formulae does not get
         self.selections: list[str] = []  # conditions on rows, as formulae reads them
         self.smooths: list[Smooth] = []
         self.orders: dict[str, tuple[Level, ...]] = {}  # of categories whose levels are listed
 
     @property
     def current(self) -> Token:
-        return self.tokens[self.place]
+        return self.tokens[self.position]
 
     def at(self, *signs: str) -> bool:
         return self.current.kind == "sign" and self.current.text in signs
@@ -38,8 +38,8 @@ class Cursor:
         """The sign that is next, if it is one of these; else nothing, and nothing is taken."""
         if not self.at(*signs):
             return ""
-        self.place += 1
-        return self.tokens[self.place - 1].text
+        self.position += 1
+        return self.tokens[self.position - 1].text
 
     def expect(self, sign: str, where: str) -> None:
         if not self.take(sign):
@@ -59,7 +59,7 @@ class Cursor:
         token = self.current
         if token.kind not in ("name", "quoted") or token.text in _LITERALS:
             raise Refused(f"a column or a function is expected, not {token.shown}")
-        self.place += 1
+        self.position += 1
         if self.at("("):
             raise Refused(f"{token.text} is no function")
         if token.kind == "name":

@@ -36,7 +36,7 @@ class Columns(NamedTuple):
         trials: of which the response counts the successes.
         known: standard errors of the response.
         event: whether a time ended with one (1), or was cut off (0).
-        weight: how many rows each one stands for.
+        weight: how many rows each one represents.
         precision: what the residual's variance is divided by.
         inner: which of its client's groups a row is of, from 1; 0 for one that is not among them.
         outer: which group of clients, likewise.
@@ -45,7 +45,7 @@ class Columns(NamedTuple):
             group; None of a curve.
         dispersion, zero_inflation: of the formulas of own numbers, in the design's units, (S, n, m).
         series: which series of its client a row is of, from 1, where residuals correlate within series.
-        time: its place there.
+        time: its position there.
     """
 
     x: Tensor

@@ -6,7 +6,7 @@ from math import comb
 
 from .arguments import ArgumentParser
 from .parsed import Formula, RandomTerm
-from .smooth import LEAST, MOST, MOST_EFFECTS, MOST_SMOOTHS, USUAL, Smooth
+from .smooth import DEFAULT_SPLINES, MAX_SPLINES, MIN_SPLINES, MOST_EFFECTS, MOST_SMOOTHS, Smooth
 from .tokens import MAX_EFFECTS, MAX_EXPONENT, MAX_OPERATORS, Refused, Token
 
 
@@ -82,18 +82,18 @@ class FormulaParser(ArgumentParser):
         return terms
 
     def power(self) -> int:
-        start, terms = self.place, self.signed()
+        start, terms = self.position, self.signed()
         number, before = self.tokens[start], self.tokens[max(0, start - 1)]
         factor = self.at("*", "/", ":") or before in [Token("sign", sign) for sign in "*/:"]
-        if number.kind == "number" and self.place - start == 1 and factor:
+        if number.kind == "number" and self.position - start == 1 and factor:
             raise Refused(f"{number.text} is no factor of an effect; arithmetic with a column is written in I(...)")
         if not self.take("**"):
             return terms
         if terms == 1:
-            base = "".join(token.text for token in self.tokens[start : self.place - 1])
+            base = "".join(token.text for token in self.tokens[start : self.position - 1])
             raise Refused(f"a power of one effect is the effect itself; of numbers it is I({base}**2)")
         exponent = self.current
-        self.place += 1
+        self.position += 1
         if exponent.kind != "number" or not exponent.text.isdigit() or not 1 <= int(exponent.text) <= MAX_EXPONENT:
             raise Refused(f"'**' takes a whole number from 1 to {MAX_EXPONENT}, not {exponent.shown}")
         if self.at("**"):
@@ -122,45 +122,45 @@ class FormulaParser(ArgumentParser):
                 raise Refused(f"{token.text} is no effect: 1 is the intercept, 0 is none")
         elif token.kind == "text":
             raise Refused(f"{token.text} is text; a column with an odd name is written between backquotes")
-        elif token == Token("name", "s") and self.tokens[self.place + 1] == Token("sign", "("):
+        elif token == Token("name", "s") and self.tokens[self.position + 1] == Token("sign", "("):
             self.smooth()
             return 1
-        elif token.kind == "name" and self.tokens[self.place + 1] == Token("sign", "("):
+        elif token.kind == "name" and self.tokens[self.position + 1] == Token("sign", "("):
             self.arithmetic = 0
             self.call()
             return 1
         else:
             self.columns.add(self.column())
             return 1
-        self.place += 1
+        self.position += 1
         return 1
 
     def smooth(self) -> None:
         """``s(x, k=10, lower=0, upper=1)``: formulae gets x alone."""
-        first = self.place
-        self.place += 2
+        first = self.position
+        self.position += 2
         column, numbers = self.column(), dict[str, float]()
-        kept = self.place - 1
+        kept = self.position - 1
         while self.take(","):
-            key, k = self.current.text, self.place
+            key, k = self.current.text, self.position
             if key not in ("k", "df", "lower", "upper") or self.tokens[k + 1] != Token("sign", "="):
                 raise Refused(f"a smooth term is s({column}, k=10), or s({column}, k=10, lower=0, upper=1)")
-            self.place += 2
+            self.position += 2
             negative, number = bool(self.take("-")), self.current
             key = "k" if key == "df" else key
             if number.kind != "number" or key in numbers:
                 raise Refused(f"s: {key} is a number, said once, not {number.shown}")
             numbers[key] = -float(number.text) if negative else float(number.text)
-            self.place += 1
+            self.position += 1
         self.expect(")", "at the end of s(...)")
         before = self.tokens[first - 1] if first else Token("sign", "~")
         if self.depth or before.text not in ("~", "+") or self.at("*", "/", ":", "**", "|"):
             raise Refused(f"s({column}) is a term by itself, joined by +")
         if any(earlier.column == column for earlier in self.smooths):
             raise Refused(f"s({column}) is there twice")
-        size, limits = numbers.pop("k", USUAL), (numbers.get("lower"), numbers.get("upper"))
-        if size != int(size) or not LEAST <= size <= MOST:
-            raise Refused(f"s({column}) has k={size:g}, which is a whole number from {LEAST} to {MOST}")
+        size, limits = numbers.pop("k", DEFAULT_SPLINES), (numbers.get("lower"), numbers.get("upper"))
+        if size != int(size) or not MIN_SPLINES <= size <= MAX_SPLINES:
+            raise Refused(f"s({column}) has k={size:g}, which is a whole number from {MIN_SPLINES} to {MAX_SPLINES}")
         if numbers and (None in limits or not numbers["lower"] < numbers["upper"]):
             raise Refused(f"the knots of s({column}) have two limits: lower=0, upper=1")
         self.smooths.append(Smooth(column, int(size), (numbers["lower"], numbers["upper"]) if numbers else None))
@@ -171,27 +171,28 @@ class FormulaParser(ArgumentParser):
                 "effects of all together are understood"
             )
         self.columns.add(column)
-        self.cut |= set(range(first, self.place)) - {kept}
+        self.cut |= set(range(first, self.position)) - {kept}
 
     def group(self) -> int:
-        first, random = self.place - 1, False
+        first, random = self.position - 1, False
         with self.inside():
             terms = self.sum()
             if random := bool(self.take("|")):
                 path, nested = self.path()
             self.expect(")", "at the end of a parenthesis")
         if random:
-            effects = self._text(first, self.place)
+            effects = self._text(first, self.position)
             self.random += [RandomTerm(effects, path[:n]) for n in range(1 if nested else len(path), len(path) + 1)]
         return terms
 
     def path(self) -> tuple[tuple[str, ...], bool]:
         """Columns right of a bar, a, a:b or a/b; and whether each has effects of its own."""
-        start, names, signs = self.place, list[str](), set[str]()
+        start, names, signs = self.position, list[str](), set[str]()
         while True:
-            if self.current.kind in ("name", "quoted") and self.tokens[self.place + 1].kind == "end":
+            after = self.tokens[self.position + 1]
+            if self.current.kind in ("name", "quoted") and after.kind == "end":
                 raise Refused("a parenthesis is not closed: ')' is missing at the end")
-            if self.current.kind not in ("name", "quoted") or self.tokens[self.place + 1].text not in (")", "/", ":"):
+            if self.current.kind not in ("name", "quoted") or after.text not in (")", "/", ":"):
                 raise Refused(f"random terms belong to a column of the table, not to {self._until(')', start)}")
             names.append(self.column())
             sign = self.take("/", ":")
@@ -200,7 +201,7 @@ class FormulaParser(ArgumentParser):
             signs.add(sign)
         if len(signs) > 1 or len(set(names)) < len(names):
             raise Refused(f"groups inside others are written a/b or a:b, not {self._until(')', start)}")
-        self.cut |= set(range(start + 1, self.place))  # which groups they are is not formulae's to know
+        self.cut |= set(range(start + 1, self.position))  # which groups they are is not formulae's to know
         return tuple(names), "/" in signs
 
     def _until(self, sign: str, start: int) -> str:

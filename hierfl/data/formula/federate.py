@@ -61,7 +61,7 @@ def from_formula(
         known_se: a column of known standard errors of a gaussian response.
         event: a column of what ended a time until something happens: 1 the event, 0 the end of watching; all are events
             without one.
-        weights: a column of how many rows each one stands for.
+        weights: a column of how many rows each one represents.
         precision_weights: a column of what the variance of a gaussian or log-normal residual is divided by.
         correlation: of the residuals of a series, such as ``ar1(visit | patient)``; see :mod:`.correlation`.
         na: of rows that lack a value: "refuse" the table, or "drop" them, which ``about["left_out"]`` counts by client.

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...errors import UserError
-from .calls import INTEGER, NUMPY, WHOLE
+from .calls import INTEGER, NUMPY, WHOLE_NUMBER_RANGES
 from .hints import hint, rewritten
 from .own_numbers import read_formula
 from .parsed import Formula
@@ -245,7 +245,7 @@ def _check_width(model: Any, df: pd.DataFrame) -> None:
         names = [name for name in component.var_names if name in df]
         levels = [df[name].nunique() for name in names if split or df[name].dtype.kind not in "biuf"]
         smooth = re.match(r"(bs|cr|cc|tp|poly)\(", component.name) is not None
-        return max([WHOLE[INTEGER][1] if smooth else 1, *levels])
+        return max([WHOLE_NUMBER_RANGES[INTEGER][1] if smooth else 1, *levels])
 
     whole = 0
     for term in model.terms:

@@ -11,7 +11,7 @@ import numpy as np
 from ...errors import UserError
 from ..client_names import client_names
 from .grouping import Grouping
-from .parsed import ABOVE, BETWEEN, INNER, INSIDE, OUTER, OWN, Levels
+from .parsed import ABOVE, GROUP_SEPARATOR, INNER, INSIDE, OUTER, OWN_FORMULAS, Levels
 from .units import Units
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Groups:
         if len(columns) == 1:
             return dict(numbers)
         at = columns.index(column)
-        return {name.split(BETWEEN)[at]: number for name, number in numbers.items()}
+        return {name.split(GROUP_SEPARATOR)[at]: number for name, number in numbers.items()}
 
     @property
     def most(self) -> dict[str, int]:
@@ -153,7 +153,7 @@ class Groups:
         """
         if level in self.levels.smooths:
             return Grouping.of_smooth(self.levels.smooths[level])
-        if level in OWN:
+        if level in OWN_FORMULAS:
             return Grouping(names, blocks, units)
         if level in self.levels.inside:
             return Grouping(names, blocks, units, self.levels.factor(level), most=self.most[level])
@@ -180,9 +180,11 @@ def group_names(df: pd.DataFrame, columns: tuple[str, ...]) -> np.ndarray:
     if len(parts) == 1:
         return parts[0]
     for column, names in zip(columns, parts, strict=True):
-        if strange := [name for name in dict.fromkeys(names.tolist()) if BETWEEN in name]:
-            raise UserError(f"column {column!r} has {strange[0]!r}: names of nested groups have no {BETWEEN!r}")
-    return np.array([BETWEEN.join(names) for names in zip(*(part.tolist() for part in parts), strict=True)], object)
+        if strange := [name for name in dict.fromkeys(names.tolist()) if GROUP_SEPARATOR in name]:
+            raise UserError(f"column {column!r} has {strange[0]!r}: names of nested groups have no {GROUP_SEPARATOR!r}")
+    return np.array(
+        [GROUP_SEPARATOR.join(names) for names in zip(*(part.tolist() for part in parts), strict=True)], object
+    )
 
 
 def _names(df: pd.DataFrame, column: str) -> np.ndarray:

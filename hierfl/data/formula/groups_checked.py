@@ -31,10 +31,10 @@ def check_groups(
     Raises:
         UserError: for such a table.
     """
-    place = levels.client
+    unit = levels.client
     clients, client = np.unique(who, return_inverse=True)
     if len(clients) < 2:
-        raise UserError(f"all rows are of one {place}: random effects need several")
+        raise UserError(f"all rows are of one {unit}: random effects need several")
     grouped = {CLIENT: client}
     check_slopes(random[CLIENT], client, "client")
     for kind in levels.inside:
@@ -42,7 +42,7 @@ def check_groups(
         grouped[kind] = group.ravel()
         what = levels.factor(kind)
         if pairs.shape[1] == len(clients):
-            raise UserError(f"no {place} has more than one {what}: their spreads cannot be told apart")
+            raise UserError(f"no {unit} has more than one {what}: their spreads cannot be told apart")
         check_slopes(random[kind], grouped[kind], what)
         _check_others(levels, grouped, kind)
     if OUTER in numbers and levels.crossed:
@@ -52,12 +52,12 @@ def check_groups(
         if len(np.unique(regions)) < 2:
             raise UserError(f"all rows are of one {levels.outer}: random effects need several")
         if len(np.unique(regions)) == len(clients):
-            raise UserError(f"no {levels.outer} has more than one {place}: their spreads cannot be told apart")
+            raise UserError(f"no {levels.outer} has more than one {unit}: their spreads cannot be told apart")
         check_slopes(random[OUTER], numbers[OUTER], levels.outer)
     if not needs_residual:
         return
     for kind in levels.inside or (CLIENT,):
-        effects, what = len(random[kind]), place if kind == CLIENT else levels.factor(kind)
+        effects, what = len(random[kind]), unit if kind == CLIENT else levels.factor(kind)
         if np.bincount(grouped[kind]).max() <= effects:
             raise UserError(
                 f"no {what} has more rows than the {effects} random effect{'s' * (effects > 1)}, so that the "

@@ -39,7 +39,7 @@ _CHARACTERS = str.maketrans(
         "\u00b2": "**2", "\u00b3": "**3", "^": "**", "\u2265": ">=", "\u2264": "<=", "\u2260": "!=",
     }
 )  # fmt: skip
-#: what stands for a quoted part while the rest is rewritten
+#: the substitute for a quoted part while the rest is rewritten
 _FIRST, _LAST = "\ue000", "\uefff"
 _QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
 _NUMBER = r"(?:\d+(?:\.\d+)?|\.\d+)"
@@ -56,7 +56,7 @@ _SUMS = re.compile(
 
 
 def hint(text: str, columns: Collection[str], reads: Callable[[str], bool]) -> tuple[str, str]:
-    """What to write in place of a formula that cannot be read, and a note; empty where there is none.
+    """What to write instead of a formula that cannot be read, and a note; empty where there is none.
 
     Args:
         text: of the formula.

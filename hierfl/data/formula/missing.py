@@ -30,7 +30,7 @@ def whole_rows(df: pd.DataFrame, names: Collection[str]) -> pd.Series:
 
 
 def without_missing(
-    df: pd.DataFrame, terms: Formula, place: str, more: Collection[str]
+    df: pd.DataFrame, terms: Formula, unit: str, more: Collection[str]
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """The table without rows that lack a value, and how many of each client were left out.
 
@@ -39,14 +39,14 @@ def without_missing(
     Args:
         df: the table.
         terms: of the formula.
-        place: the clients' column.
+        unit: the clients' column.
         more: columns that the formula does not name.
 
     Raises:
         UserError: where no row is left.
     """
-    kept = whole_rows(df, (terms.columns | set(more)) - {place})
+    kept = whole_rows(df, (terms.columns | set(more)) - {unit})
     if not kept.any():
         raise UserError("every row lacks a value of a column that is used: none would be left")
-    lost = df.loc[~kept, place].astype(str).value_counts() if place in df.columns else {}
+    lost = df.loc[~kept, unit].astype(str).value_counts() if unit in df.columns else {}
     return df[kept], {str(name): int(count) for name, count in sorted(lost.items())}

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import UserError
 from .effects import FormulaParser
-from .parsed import DISPERSION, OWN, Formula
+from .parsed import DISPERSION, OWN_FORMULAS, Formula
 from .tokens import Refused, tokens_of
 
 _PARTS = re.compile(r"(`[^`]*`|'[^'\"]*'|\"[^'\"]*\")|(;)")
@@ -23,15 +23,16 @@ def parted(text: str) -> tuple[str, dict[str, str]]:
         text: of all.
 
     Raises:
-        Refused: for a part that is of none of :data:`.parsed.OWN`, or of one twice.
+        Refused: for a part that is of none of :data:`.parsed.OWN_FORMULAS`, or of one twice.
     """
     cuts = [match.start() for match in _PARTS.finditer(text) if match[2]]
     main, *parts = (text[a:b] for a, b in zip([0, *(cut + 1 for cut in cuts)], [*cuts, len(text)], strict=True))
     own: dict[str, str] = {}
     for part in parts:
         name, sign, right = (side.strip() for side in part.partition("~"))
-        if name not in OWN or not sign:
-            raise Refused(f"';' is not understood but before {' or '.join(f'{own_name} ~ ...' for own_name in OWN)}")
+        if name not in OWN_FORMULAS or not sign:
+            known = " or ".join(f"{own_name} ~ ..." for own_name in OWN_FORMULAS)
+            raise Refused(f"';' is not understood but before {known}")
         if name in own:
             raise Refused(f"it has two formulas of {name}")
         own[name] = right
@@ -103,7 +104,7 @@ def read_formula(text: str) -> Formula:
     main, parts = parted(text)
     formula = FormulaParser(main).formula()
     own, predictors, selections, spread = dict[str, str](), formula.predictors, formula.selections, ""
-    for name in (number for number in OWN if number in parts):
+    for name in (number for number in OWN_FORMULAS if number in parts):
         parsed = FormulaParser(parts[name]).formula()
         if name == DISPERSION and parsed.random and parsed.response is None:
             parsed, spread = without_clients(parsed)

@@ -12,7 +12,7 @@ from .smooth import Smooth
 #: of the levels of grouping: the clients', groups of a client's rows, and groups of clients
 CLIENT, INNER, OUTER = "client", "inner", "outer"
 #: numbers of a response that have formulas of their own: the logarithm of its spread or size, the logit of p(zero)
-OWN = DISPERSION, ZERO_INFLATION = "dispersion", "zero_inflation"
+OWN_FORMULAS = DISPERSION, ZERO_INFLATION = "dispersion", "zero_inflation"
 #: the effect of each client on the logarithm of its residual's standard deviation, of ``dispersion ~ (1 | site)``
 SPREAD = f"{DISPERSION}:Intercept"
 #: levels inside a client, in the formula's order
@@ -24,7 +24,7 @@ ABOVE = (OUTER, *(f"{OUTER}_{k}" for k in range(2, 9)))
 #: all, in the order of the design's columns
 KINDS = (CLIENT, *INSIDE, *ABOVE)
 #: between names of a group that several columns say
-BETWEEN = ":"
+GROUP_SEPARATOR = ":"
 #: a category's, as a formula names it
 Level = str | int | float | bool
 
@@ -69,7 +69,7 @@ class Levels:
 
     def factor(self, kind: str) -> str:
         """What a level inside a client is called, such as school:class; empty where there is none."""
-        return BETWEEN.join(self.inside.get(kind, ()))
+        return GROUP_SEPARATOR.join(self.inside.get(kind, ()))
 
     @property
     def inner(self) -> str:
@@ -107,7 +107,7 @@ class Formula:
         orders: of categories whose levels it lists, as in ``C(g, levels=['b', 'a'])``, the levels by column.
         share: of a response that is written ``k / n``, the column n, which has to be the weights.
         smooths: its smooth terms.
-        own: right sides of the formulas of :data:`OWN`, tokens that were understood.
+        own: right sides of the formulas of :data:`OWN_FORMULAS`, tokens that were understood.
         spread: whose effects the formula of dispersion has, as in ``dispersion ~ (1 | site)``; empty for no client's.
     """
 
@@ -167,19 +167,19 @@ class Formula:
         longest = tuple[str, ...]()  # b:a is a:b where there is a random term of a
         for term in sorted(self.random, key=lambda term: len(term.path)):
             longest += tuple(name for name in term.path if name not in longest)
-        place = client or longest[0]
-        if place not in longest:
+        unit = client or longest[0]
+        if unit not in longest:
             raise UserError(f"random terms belong to {':'.join(longest)!r}, and the clients are {client!r}")
-        outer = longest[: longest.index(place)]
-        if self.spread and self.spread != place:
-            raise UserError(f"{DISPERSION} has effects of the clients alone: (1 | {place}), not (1 | {self.spread})")
-        own = {*outer, place}
+        outer = longest[: longest.index(unit)]
+        if self.spread and self.spread != unit:
+            raise UserError(f"{DISPERSION} has effects of the clients alone: (1 | {unit}), not (1 | {self.spread})")
+        own = {*outer, unit}
         if any(not own <= set(term.path) and set(term.path) != {*longest[: len(term.path)]} for term in self.random):
             places = ", ".join(sorted({":".join(term.path) for term in self.random}))
-            joint = {name for term in self.random if len(term.path) > 1 for name in term.path} - {place}
+            joint = {name for term in self.random if len(term.path) > 1 for name in term.path} - {unit}
             if both := sorted(joint & {term.path[0] for term in self.random if len(term.path) == 1}):
                 raise UserError(
-                    f"{both[0]!r} crosses the clients in one random term and lies inside them ({place!r}) in another: "
+                    f"{both[0]!r} crosses the clients in one random term and lies inside them ({unit!r}) in another: "
                     "one of the two is understood"
                 )
             raise UserError(
@@ -187,7 +187,7 @@ class Formula:
                 "groups inside it are written (1 | site/patient)"
             )
         if len(outer) > 1:
-            raise UserError(f"one level above the clients ({place!r}) is understood, not {len(outer)}: {outer}")
+            raise UserError(f"one level above the clients ({unit!r}) is understood, not {len(outer)}: {outer}")
         terms = {CLIENT: tuple(t for t in self.random if set(t.path) == own)}
         if not terms[CLIENT]:
             raise UserError(
@@ -203,14 +203,14 @@ class Formula:
         tails = dict(zip(INSIDE, sorted(inside, key=len), strict=False))
         terms |= {kind: tuple(inside[tail]) for kind, tail in tails.items()}
         terms[OUTER] = tuple(t for t in self.random if outer and set(t.path) == set(outer))
-        terms |= {name: (RandomTerm(f"({right} | `{place}`)", (place,)),) for name, right in self.own.items()}
+        terms |= {name: (RandomTerm(f"({right} | `{unit}`)", (unit,)),) for name, right in self.own.items()}
         # A level without terms of its own is no level: in (1 | region:site) regions only name the sites.
         kept = {k: v for k, v in terms.items() if v}
         if self.spread and OUTER in kept:
-            raise UserError(f"{DISPERSION} has no effects of clients, (1 | {place}), beside a level above them")
+            raise UserError(f"{DISPERSION} has no effects of clients, (1 | {unit}), beside a level above them")
         if self.spread and len(tails) > 1:
-            raise UserError(f"{DISPERSION} has no effects of clients, (1 | {place}), beside several levels inside them")
-        return Levels(place, tails, "".join(outer) if terms[OUTER] else "", terms=kept, spread=bool(self.spread))
+            raise UserError(f"{DISPERSION} has no effects of clients, (1 | {unit}), beside several levels inside them")
+        return Levels(unit, tails, "".join(outer) if terms[OUTER] else "", terms=kept, spread=bool(self.spread))
 
 
 def apart(terms: tuple[RandomTerm, ...], client: str | None) -> tuple[tuple[RandomTerm, ...], tuple[RandomTerm, ...]]:
@@ -222,8 +222,8 @@ def apart(terms: tuple[RandomTerm, ...], client: str | None) -> tuple[tuple[Rand
     """
     alone = {term.path for term in terms if len(term.path) == 1}
     nested = [term.path[0] for term in terms if len(term.path) > 1 and term.path[:1] in alone]
-    place = client or (nested or [terms[0].path[0]])[0]
-    related = {name for term in terms if place in term.path for name in term.path}
+    unit = client or (nested or [terms[0].path[0]])[0]
+    related = {name for term in terms if unit in term.path for name in term.path}
     beside = tuple(term for term in terms if len(term.path) == 1 and term.path[0] not in related)
     return (tuple(term for term in terms if term not in beside), beside) if related else (terms, ())
 

@@ -14,7 +14,7 @@ from .units import INTERCEPT
 CONSTANT = 1e-9
 #: beside an intercept double precision loses a coefficient where the spread is a smaller share of the size; a share of
 #: at most 1e-13 may be rounding alone
-LOST, ROUNDING = 5e-7, 1e-13
+MIN_RELATIVE_SPREAD, ROUNDING = 5e-7, 1e-13
 #: a column is a combination of others where so little of its variance is left beside them
 DEPENDENT = 1e-13
 #: how well the rows of a prediction must keep to such a combination, relative to its terms
@@ -30,7 +30,7 @@ class IndependentColumns:
 
     Attributes:
         names: of all columns, p.
-        kept: places of the independent ones, ascending.
+        kept: positions of the independent ones, ascending.
         centre, scale: of all columns, (p,).
         combination: a row for each dropped column, (p - len(kept), len(kept)).
         correlation: of the kept columns, (len(kept), len(kept)): of centred ones where there is an intercept, with
@@ -84,7 +84,7 @@ class IndependentColumns:
         variance = np.maximum(gram.diagonal(), 0.0) / n
         size = np.abs(centre + scale * mean)
         spread = scale * np.sqrt(variance)
-        nearly: list[int] = np.flatnonzero((spread > ROUNDING * size) & (spread < LOST * size)).tolist()
+        nearly: list[int] = np.flatnonzero((spread > ROUNDING * size) & (spread < MIN_RELATIVE_SPREAD * size)).tolist()
         for k in nearly if ones is not None else ():
             raise UserError(
                 f"{names[k]!r} lies near {size[k]:.4g} and varies by {spread[k]:.2g} alone, which double precision "

@@ -164,7 +164,7 @@ class Reader:
         values = dict(typed(df, terms, sorted(terms.predictors)))
         # The order of a category's levels is the fit's.
         values |= {k: v.astype(v.cat.categories.dtype) for k, v in values.items() if hasattr(v, "cat")}
-        # The column that stands for the clients' in formulae's terms.
+        # The column that represents the clients' in formulae's terms.
         ones = {term.factor.name: 0 for group in self._all_groups for term in group.terms.values()}
         table = df.assign(**values, **ones)
         try:

@@ -35,7 +35,7 @@ class RowColumns:
     Attributes:
         known_se: known standard errors of a gaussian response.
         event: of a time until something happens, whether it did (1), or was not seen by then (0).
-        weights: how many rows each one stands for: so often its log density counts.
+        weights: how many rows each one represents: so often its log density counts.
         precision_weights: of a gaussian or log-normal response, what its variance is divided by.
         correlation: of residuals, as :mod:`.correlation` has it written; its columns are the time and the group.
     """

@@ -23,9 +23,9 @@ import numpy as np
 from ...errors import UserError
 
 #: standard deviations from the mean to a limit
-REACH = 2.0
+LIMIT_STANDARD_DEVIATIONS = 2.0
 #: B-splines, by default, at least and at most
-USUAL, LEAST, MOST = 10, 4, 40
+DEFAULT_SPLINES, MIN_SPLINES, MAX_SPLINES = 10, 4, 40
 #: smooth terms of a formula, and effects of all of them together: sums are over pairs of these
 MOST_SMOOTHS, MOST_EFFECTS = 7, 200
 _DEGREE = 3
@@ -42,7 +42,7 @@ class Smooth:
     """
 
     column: str
-    k: int = USUAL
+    k: int = DEFAULT_SPLINES
     limits: tuple[float, float] | None = None
 
     @property
@@ -66,7 +66,7 @@ class Smooth:
         Raises:
             UserError: for a column that does not vary.
         """
-        lower, upper = self.limits or (mean - REACH * sd, mean + REACH * sd)
+        lower, upper = self.limits or (mean - LIMIT_STANDARD_DEVIATIONS * sd, mean + LIMIT_STANDARD_DEVIATIONS * sd)
         if not sd > 1e-12 * abs(mean) or not upper > lower:
             raise UserError(f"{self.label}: column {self.column!r} does not vary")
         return SmoothBasis(self, float(lower), float(upper))
@@ -95,9 +95,9 @@ class SmoothBasis:
     def columns(self, x: np.ndarray) -> np.ndarray:
         """z (n, k - 2) of values (n,)."""
         x = np.asarray(x, dtype=float)
-        place, weight = np.polynomial.legendre.leggauss(_DEGREE)  # exact: a cubic times a line
+        node, weight = np.polynomial.legendre.leggauss(_DEGREE)  # exact: a cubic times a line
         inside = self.smooth.k - _DEGREE
-        middle = (np.arange(inside)[:, None] + 0.5 + 0.5 * place).ravel() / inside  # of the limits' 0 to 1
+        middle = (np.arange(inside)[:, None] + 0.5 + 0.5 * node).ravel() / inside  # of the limits' 0 to 1
         root = np.sqrt(np.tile(weight, inside))[:, None]
         line = np.column_stack([np.ones(len(middle)), middle])
         span = self.upper - self.lower
@@ -125,7 +125,7 @@ def smooth_bases(
         smooths: the terms.
         fixed: names of the fixed columns: the straight lines are among them.
         numbers: of columns that are numbers, mean and standard deviation of all rows (dividing by n).
-        ordered: whether thresholds stand for the intercept.
+        ordered: whether thresholds represent the intercept.
 
     Raises:
         UserError: for fixed columns without a straight line or an intercept.

@@ -30,7 +30,7 @@ from .design import Design
 from .groups import Groups, by_field
 from .groups_checked import check_groups
 from .own_numbers import check_formula_rank
-from .parsed import CLIENT, KINDS, OWN, Formula, Levels
+from .parsed import CLIENT, KINDS, OWN_FORMULAS, Formula, Levels
 from .rank import IndependentColumns
 from .reader import Reader, order_of
 from .row_numbers import RowColumns, in_order
@@ -173,7 +173,7 @@ class FormulaTable:
     def inputs(self) -> dict[str, np.ndarray]:
         """Columns of the design's inputs, by name."""
         columns = {f"{name} (fixed)": self.fixed[name].to_numpy() for name in self.fixed}
-        for level in (*KINDS, *OWN):
+        for level in (*KINDS, *OWN_FORMULAS):
             columns_of_level, _ = self.random.get(level, ({}, ()))
             columns |= {f"{name} (random, {level})": column for name, column in columns_of_level.items()}
         return {**columns, **self.rows}

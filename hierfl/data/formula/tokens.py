@@ -57,13 +57,13 @@ def tokens_of(text: str) -> Iterator[Token]:
         text.encode()
     except UnicodeEncodeError as error:
         raise Refused("it holds characters that are not text (lone surrogates)") from error
-    place = 0
-    while place < len(text):
-        match = _TOKEN.match(text, place)
-        if match is None or (match.lastgroup == "name" and not text[place].isalpha()):
-            hint = "; names that begin so are written between backquotes" if text[place] == "_" else ""
-            raise Refused(f"{text[place : place + 20].split()[0]!r} is not understood{hint}")
-        kind, place = str(match.lastgroup), match.end()
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if match is None or (match.lastgroup == "name" and not text[position].isalpha()):
+            hint = "; names that begin so are written between backquotes" if text[position] == "_" else ""
+            raise Refused(f"{text[position : position + 20].split()[0]!r} is not understood{hint}")
+        kind, position = str(match.lastgroup), match.end()
         if kind in ("name", "quoted", "text") and "__" in match.group():
             raise Refused(f"{match.group()} holds '__', which formulas must not: rename the column")
         if kind == "number" and len(match.group()) > MAX_DIGITS:

@@ -10,7 +10,7 @@ from .cells import fifth_held_out
 from .registry import Index, Parts, split
 
 #: of a capped draw: examples that every client has at least, and how often it is drawn before it is given up
-LEAST, MAX_DRAWS = 10, 1000
+MIN_EXAMPLES, MAX_DRAWS = 10, 1000
 
 
 @split(
@@ -22,20 +22,20 @@ def dirichlet(
 ) -> Parts:
     """Each class over the clients by Dir(beta), training and test files merged, 80/20 inside each client (pFedVMP).
 
-    Capped as in the public code that is cited for this split (Lin et al., NeurIPS 2020, and those after them): classes
-    are dealt one after the other, a client that has N / J examples gets none of the later ones, the proportions of the
-    others are scaled to one, and all is drawn again until every client has at least ten examples.
+    Capped as in the public code that is cited for this split (Lin et al., NeurIPS 2020, and those after them). Classes
+    are dealt in turn. A client that has N / J examples gets none of the later classes, and the proportions of the
+    others are scaled to one. All is drawn again until every client has at least ten examples.
     """
     y = np.concatenate([pool.y_train, pool.y_test])
     if not capped:
         return fifth_held_out(_dealt(y, clients, beta, rng, len(y) + 1.0), rng)
     for _ in range(MAX_DRAWS):
         mine = _dealt(y, clients, beta, rng, len(y) / clients)
-        if min(map(len, mine)) >= LEAST:
+        if min(map(len, mine)) >= MIN_EXAMPLES:
             return fifth_held_out(mine, rng)
     raise UserError(
         f"split dirichlet:{beta:g},capped: after {MAX_DRAWS} draws some client of {clients} still has fewer than "
-        f"{LEAST} examples; fewer clients, or a larger number after dirichlet"
+        f"{MIN_EXAMPLES} examples; fewer clients, or a larger number after dirichlet"
     )
 
 

@@ -11,7 +11,7 @@ from .cells import labels_of, refilled
 from .registry import Index, Parts, split
 
 #: training examples of small clients, one or the other at random, and of the others
-SMALL, LARGE = (5, 10), 25
+SMALL_SIZES, LARGE_SIZE = (5, 10), 25
 
 
 @split(
@@ -32,14 +32,14 @@ def few_images(
     assigned = refilled(labels, clients, int(parameter), rng)
     left = {int(k): rng.permutation(np.flatnonzero(pool.y_train == k)) for k in labels}
     small = rng.permutation(clients)[: round(percent / 100 * clients)]
-    sizes = np.full(clients, LARGE)
-    sizes[small] = rng.choice(SMALL, len(small))
+    sizes = np.full(clients, LARGE_SIZE)
+    sizes[small] = rng.choice(SMALL_SIZES, len(small))
     mine: list[Index] = []
     for hand, size in zip(assigned, sizes.tolist(), strict=True):
         order = rng.permutation(hand).tolist()
         parts = []
-        for place, k in enumerate(order):
-            many = size // len(order) + (place < size % len(order))
+        for position, k in enumerate(order):
+            many = size // len(order) + (position < size % len(order))
             if many > len(left[k]):
                 raise UserError(
                     f"{counted(clients, 'client')} with {counted(size, 'example')} are more than {pool.name} has of "

@@ -51,7 +51,7 @@ def split_pool(pool: PooledDataset, clients: int, name: str, seed: int) -> Parti
 
 
 def _share(pool: PooledDataset, share: float, seed: int) -> tuple[PooledDataset, Index]:
-    """A share of a pool's training and test examples, drawn at random, and their places in the whole of it."""
+    """A share of a pool's training and test examples, drawn at random, and their positions in the whole of it."""
     rng, places = np.random.default_rng([seed, *b"keep"]), []
     arrays: dict[str, Any] = {}
     for part, offset in (("train", 0), ("test", len(pool.y_train))):

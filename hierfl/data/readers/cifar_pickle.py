@@ -117,11 +117,11 @@ class Machine:
             taken.append(value)
         return taken[::-1]
 
-    def _memoize(self, place: int) -> None:
-        self.memo[place] = self.stack[-1]
+    def _memoize(self, position: int) -> None:
+        self.memo[position] = self.stack[-1]
 
-    def _recall(self, place: int) -> None:
-        self.stack.append(self.memo[place])
+    def _recall(self, position: int) -> None:
+        self.stack.append(self.memo[position])
 
     def _append(self, values: list[Any]) -> None:
         if not isinstance(self.stack[-1], list):

@@ -63,7 +63,7 @@ def read_picture(path: Path | str, *, upright: bool = False, opaque: bool = Fals
 
     Args:
         path: the file.
-        upright: turn it as its EXIF orientation says, which cameras write in place of turning the pixels.
+        upright: turn it as its EXIF orientation says, which cameras write instead of turning the pixels.
         opaque: refuse transparent pixels and animations, which have no one colour.
 
     Raises:

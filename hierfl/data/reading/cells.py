@@ -15,7 +15,7 @@ from .remedies import Remedies
 #: separators that are looked for
 KNOWN = (",", ";", "\t", "|")
 #: separators that are asked for
-OTHERS = (":", "^", "~", "#")
+OTHER_SEPARATORS = (":", "^", "~", "#")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _separator(data: str, text: str, remedies: Remedies) -> str:
     if blanks and blanks[0] > 1 and len(set(blanks)) == 1 and set(_widths(text, ",")) == {1}:
         ways = f"{remedies.say(sep='space')} or {remedies.say(sep='comma')}"
         raise UserError(f"{data} has one column, or columns by blanks: say {ways}")
-    for sep in OTHERS:
+    for sep in OTHER_SEPARATORS:
         widths = _widths(text, sep)
         if widths and widths[0] > 1 and len(set(widths)) == 1 and set(_widths(text, ",")) == {1}:
             raise UserError(f"{data} has one column, or columns by {sep!r}: say {remedies.say(sep=sep)} or "

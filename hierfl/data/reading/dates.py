@@ -71,7 +71,7 @@ def _named(text: str) -> float | None:
 def kinds_of(cells: Mapping[str, int]) -> tuple[list[Type], dict[str, bool]]:
     """Kinds of dates as which most entries can be read, and which entries those are.
 
-    One kind is enough where the year stands first, or the month has a name.
+    One kind is enough where the year is first, or the month has a name.
 
     Args:
         cells: different entries, and how often each one is there.

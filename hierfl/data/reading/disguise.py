@@ -16,7 +16,7 @@ from .options import Reading
 from .remedies import Remedies, either
 
 #: a column in which more than this share of the entries are numbers is meant to hold numbers
-MOST = 0.5
+NUMERIC_MAJORITY = 0.5
 #: a column of text with so many levels a row names its rows, from so many rows on
 LEVELS_SHARE, LEAST_ROWS = 2 / 3, 10
 #: different entries that may be called missing values in one message
@@ -115,13 +115,13 @@ def refuse_disguise(
         ends: dict[str, list[str]] = {}
         for way, what in result.ways:
             ends.setdefault(remedies.say(**{**way, **missing(rest)}), []).append(what)
-        ways = [f"{said} {' or '.join(whats)}" for said, whats in ends.items()]
-        if numbers < MOST * whole:
+        ways = [f"{option} {' or '.join(whats)}" for option, whats in ends.items()]
+        if numbers < NUMERIC_MAJORITY * whole:
             also = f", and also {where(rest)}" if rest else ""
             holds = f"{result.what} as text, {', '.join(map(repr, looks[:3]))}{also}"
         else:
             holds = f"numbers, but also {where([*strays, *unsure])}"
-    elif whole and numbers >= MOST * whole:
+    elif whole and numbers >= NUMERIC_MAJORITY * whole:
         if not strays and not unsure:
             ways = [f"{remedies.say(types={name: 'number'})} to read them"]
             holds = f"numbers as text, {', '.join(map(repr, list(text)[:3]))}"
@@ -131,7 +131,10 @@ def refuse_disguise(
             ways = [f"{remedies.say(**declared)} for missing values"] if declared else []
     elif unsure and words:
         holds, ways = f"{where(unsure)} beside other text", [f"{remedies.say(**missing(unsure))} for missing values"]
-    elif len(text) > 1 and sum(k for cell, k in text.items() if _PARTLY_DATE.fullmatch(cell.strip())) > MOST * whole:
+    elif (
+        len(text) > 1
+        and sum(k for cell, k in text.items() if _PARTLY_DATE.fullmatch(cell.strip())) > NUMERIC_MAJORITY * whole
+    ):
         shown = ", ".join(map(repr, [cell for cell in text if _PARTLY_DATE.fullmatch(cell.strip())][:3]))
         raise UserError(
             f"column {name!r} holds months with a day or a year, {shown}: write whole dates, such as 2020-01-31, or "
@@ -142,7 +145,7 @@ def refuse_disguise(
             f"column {name!r} holds numbers with several units, {', '.join(map(repr, units[:4]))}: write them in one, "
             f"or say {category} for levels"
         )
-    elif sum(k for cell, k in text.items() if _NEARLY.fullmatch(undecorated(cell))) > MOST * whole:
+    elif sum(k for cell, k in text.items() if _NEARLY.fullmatch(undecorated(cell))) > NUMERIC_MAJORITY * whole:
         shown = ", ".join(map(repr, list(text)[:3]))
         raise UserError(
             f"column {name!r} holds times, fractions or marked numbers as text, {shown}: write plain numbers, or say "
@@ -176,7 +179,7 @@ def _disguise(name: str, text: Mapping[str, int], reading: Reading) -> Disguise 
     for result in _candidates(name, text, reading):
         share = sum(k for cell, k in text.items() if result.shows[cell]) / whole
         strange = any(shown and plain.plain(cell) is None for cell, shown in result.shows.items())
-        if strange and share > max(most, MOST):
+        if strange and share > max(most, NUMERIC_MAJORITY):
             best, most = result, share
     return best
 
@@ -192,7 +195,7 @@ def _several_units(text: Mapping[str, int]) -> list[str]:
     different = sorted(set(units.values()))
     sure = any(len(unit) > 1 or not unit.isalpha() for unit in different) or set(different) <= {*"kKmMbB"}
     numbers = sum(k for cell, k in text.items() if cell in units or POINTS.plain(cell) is not None)
-    return different if len(different) > 1 and sure and numbers > MOST * sum(text.values()) else []
+    return different if len(different) > 1 and sure and numbers > NUMERIC_MAJORITY * sum(text.values()) else []
 
 
 def _candidates(name: str, text: Mapping[str, int], reading: Reading) -> list[Disguise]:

@@ -10,18 +10,18 @@ MISSING = frozenset(
      "NULL", "NaN", "None", "n/a", "nan", "null")
 )  # fmt: skip
 #: entries that may be a missing value or the level of a category: NA is Namibia's code
-UNSURE = frozenset(("NA", "None", "NULL", "null"))
+AMBIGUOUS_WORDS = frozenset(("NA", "None", "NULL", "null"))
 #: others that are written for missing values, in any case of letters
 SIGNS = frozenset((".", "..", "-", "--", "---", "*", "?", "??", "missing", "n.a.", "n.a", "na", "not available"))
 #: numbers that are written for missing values
 SENTINELS = tuple(sign * code for code in (9.0, 99.0, 999.0, 9999.0, 99999.0) for sign in (-1, 1))
-#: a code of one digit stands beside so many other values at most: counts may be 9
+#: a code of one digit is beside so many other values at most: counts may be 9
 MOST_FEW = 3
 
 
 def is_unsure(word: str) -> bool:
     """Whether a word among the levels of a category may be a missing value."""
-    return word in UNSURE or word.lower() in SIGNS
+    return word in AMBIGUOUS_WORDS or word.lower() in SIGNS
 
 
 def unsure_among(cells: Collection[str]) -> list[str]:

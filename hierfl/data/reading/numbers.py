@@ -20,7 +20,15 @@ CURRENCIES = (
 _ORDINALS = ("st", "nd", "rd", "th")
 _TEXT_MARKS = re.compile(r'="([^"]+)"|\'\s*([-+.\d][^\']*)\'?|[\u2018\u201c"]\s*([-+.\d][^"\']*)[\u2019\u201d"]')
 #: signs of other scripts, and the point at half height
-_WIDE = {"\uff0e": ".", "\uff0c": ",", "\uff0d": "-", "\uff0b": "+", "\u066b": ".", "\u066c": ",", "\u00b7": "."}
+_SIGNS_OF_OTHER_SCRIPTS = {
+    "\uff0e": ".",
+    "\uff0c": ",",
+    "\uff0d": "-",
+    "\uff0b": "+",
+    "\u066b": ".",
+    "\u066c": ",",
+    "\u00b7": ".",
+}
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -94,7 +102,7 @@ def undecorated(cell: str) -> str:
     What cannot be seen is left out as well, such as a byte order mark or a blank of no width.
     """
     visible = "".join(c for c in cell if unicodedata.category(c) != "Cf").strip()
-    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else _WIDE.get(c, c) for c in visible)
+    text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else _SIGNS_OF_OTHER_SCRIPTS.get(c, c) for c in visible)
     result = _TEXT_MARKS.fullmatch(text)
     return (result[1] or result[2] or result[3]).strip() if result else text
 

@@ -10,7 +10,7 @@ from .numbers import undecorated, without_unit
 from .remedies import Remedies
 
 #: more than this share of the entries are ranges; and at least this share are numbers among other text
-MOST, SOME = 0.5, 0.1
+RANGES_SHARE, NUMBERS_SHARE = 0.5, 0.1
 _NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:[.,]\d+)?\s?%?"
 #: 3-5, 10 to 20, <5, >= 65, 5+, under 18, 65 and over
 _RANGE = re.compile(
@@ -51,13 +51,13 @@ def quantity_note(name: str, counts: Mapping[str, int], remedies: Remedies) -> s
     levels = sorted(counts)
     ranges = [level for level in levels if _RANGE.fullmatch(level.strip())]
     category = remedies.say(types={name: "category"})
-    if sum(counts[level] for level in ranges) > MOST * whole:
+    if sum(counts[level] for level in ranges) > RANGES_SHARE * whole:
         return (
             f"column {name!r} has ranges, such as {ranges[0]!r}: it is read as {len(levels)} categories, "
             f"of which {levels[0]!r} is the reference; {category} says that this is meant"
         )
     numbers = [level for level in levels if _is_amount(level)]
-    if sum(counts[level] for level in numbers) >= SOME * whole and len(numbers) > 1:
+    if sum(counts[level] for level in numbers) >= NUMBERS_SHARE * whole and len(numbers) > 1:
         other = next((level for level in levels if level not in numbers), None)
         beside = f", beside {other!r}" if other else ""
         return (

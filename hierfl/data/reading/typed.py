@@ -13,7 +13,7 @@ from ..spellings import has_stray_quote
 from .compact_dates import refuse_compact_dates
 from .dates import DATES, days, kinds_of
 from .disguise import MOST_MISSING, POINTS, refuse_disguise, rows_shown, usual
-from .missing_words import MISSING, UNSURE, is_unsure, sentinel, unsure_among
+from .missing_words import AMBIGUOUS_WORDS, MISSING, is_unsure, sentinel, unsure_among
 from .numbers import NumberFormat, is_whole, without_unit
 from .options import Reading
 from .quantities import quantity_note
@@ -99,7 +99,7 @@ class Typing:
         word = cell.strip()
         return (
             is_unsure(word)
-            and word not in UNSURE
+            and word not in AMBIGUOUS_WORDS
             and word != "*"
             and word.lower() != "na"
             and not self._is_declared_missing(cell)
@@ -151,7 +151,9 @@ class Typing:
         if not missing and None not in truths.values():
             return pd.Series([truths[cell] for cell in cells], dtype="bool")
         if strict:
-            unsure = {cell for cell in missing if cell.strip() in UNSURE and not self._is_declared_missing(cell)}
+            unsure = {
+                cell for cell in missing if cell.strip() in AMBIGUOUS_WORDS and not self._is_declared_missing(cell)
+            }
             kept = [k for k, cell in enumerate(cells) if cell not in missing or cell in unsure]
             if split:
                 self._refuse_unsure(name, cells, rows)

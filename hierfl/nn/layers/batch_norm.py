@@ -97,7 +97,7 @@ def client_norm(x: Tensor, own: Mapping[str, Tensor], eps: float, mask: Tensor |
     mean = (x * ones).sum((1, *around)) / total
     centred = (x - _beside(mean, x)) * ones
     spread = centred.square().sum((1, *around))
-    # What stands for the moments of a client without a variance has no gradient.
+    # The substitute for the moments of a client without a variance has no gradient.
     used_mean = torch.where(several[:, None], mean, wide["running_mean"])
     used_variance = torch.where(several[:, None], spread / total, wide["running_var"])
     y = (x - _beside(used_mean, x)) * _beside((used_variance + eps).rsqrt(), x)

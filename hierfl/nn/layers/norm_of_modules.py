@@ -57,7 +57,7 @@ class NormOfOne(nn.Module):
 
 
 def with_own_norms(module: nn.Module, norms: Mapping[str, Norm]) -> tuple[nn.Module, dict[str, NormOfOne]]:
-    """The module with :class:`NormOfOne` in the place of its batch norm, by prefix; all values are those of the module.
+    """The module with :class:`NormOfOne` instead of its batch norm, by prefix; all values are those of the module.
 
     Args:
         module: any.

@@ -24,7 +24,7 @@ class NetworkKind:
         images: whether inputs must be (channels, height, width).
         options: names of the numbers that may follow (:data:`hierfl.nn.networks.spec.OPTIONS`).
         head_bias: whether the head above it has a bias.
-        norm: what stands for its batch norm where nothing is said, see :func:`.weights.with_weights`.
+        norm: what replaces its batch norm where nothing is said, see :func:`.weights.with_weights`.
     """
 
     written: str

@@ -37,7 +37,7 @@ OWN_STEPS = 100.0
 #: a round's step, of the size of a trained value, and of others
 SHARE, SIZES = 0.1, 100.0
 #: processors may differ in the last digits of initial values
-CLOSE = 1e-5
+RELATIVE_TOLERANCE = 1e-5
 #: kinds of requests that carry shared values
 CARRYING = ("scores", "sums", "calibration", "finish")
 
@@ -134,7 +134,9 @@ class Bounds:
 
     def _begins(self, shared: State) -> None:
         for name, first in self.site.shared.items():
-            if not torch.allclose(shared[name], first, rtol=CLOSE, atol=CLOSE * _largest(first)):
+            if not torch.allclose(
+                shared[name], first, rtol=RELATIVE_TOLERANCE, atol=RELATIVE_TOLERANCE * _largest(first)
+            ):
                 raise OutOfBounds(f"{name!r} is not what every fit begins with")
 
     def _steps(self, number: int, shared: State) -> None:

@@ -65,7 +65,7 @@ class RemoteEngine:
         new_clients: whether sites are asked for what a new client begins with; see
             :class:`~hierfl.inference.engines.remote.site.Site`.
         greeting: what all have agreed on before the first round, see
-            :func:`~hierfl.inference.engines.remote.preparation.prepare`: also those who come late are told.
+            :func:`~hierfl.inference.engines.remote.preparation.prepare`: also those who come late are informed.
         restarts: see :class:`.questions.Questions`.
         rows: the fewest and the most training rows of each site, (2, J), as of its sums; None where they are not known.
         masks: opens sums of masked answers, where the options say ``masked``.
@@ -138,7 +138,7 @@ class RemoteEngine:
             self.offers.splits |= set(SPLITS)
 
     def _greeted(self, clients: Sequence[int]) -> list[int]:
-        """Tells sites what all have agreed on; those that have heard."""
+        """Tells sites what all have agreed on; those that have answered."""
         heads = self.questions.asked({"kind": "hello", "round": 0}, self.greeting, clients, 0)
         self.offers.note({j: head for j, (head, _) in heads.items()})
         self._at |= {j: head.get("at") for j, (head, _) in heads.items()}
@@ -148,7 +148,7 @@ class RemoteEngine:
         self, question: dict[str, Any], tensors: State, clients: Sequence[int], most: int,
         own: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> dict[int, tuple[dict[str, Any], State]]:  # fmt: skip
-        """What clients answer, in their order; those who come late are told first what the others know."""
+        """What clients answer, in their order; those who come late are sent first what the others know."""
         answers = self.questions.asked(question, tensors, clients, most, own) if clients else {}
         if late := [j for j in clients if self.ids[j] in self.questions.unprepared]:
             answers |= self.questions.asked(question, tensors, self._greeted(late), most, own)

@@ -263,9 +263,9 @@ class RequestFiles:
 
     def answered(self) -> int:
         """Answers the requests that wait, as far as that is possible now; how many there were."""
-        place, names = f"the exchange folder of {self.client}", list[str]()
-        if self.troubles.due(place):
-            with self.troubles.tried(place):
+        folder_label, names = f"the exchange folder of {self.client}", list[str]()
+        if self.troubles.due(folder_label):
+            with self.troubles.tried(folder_label):
                 names = _waiting(self.requests, _replied(self.folder, self.client))
         return sum(self._answered(name) for name in names if self.troubles.due(f"request {name}"))
 
@@ -274,7 +274,7 @@ class RequestFiles:
             if name not in self._unwritten:
                 request = self.requests.read(f"{name}{REQUEST}", LARGEST)
                 if not request or _problem(name, request):
-                    return False  # it has vanished, or another has taken its place
+                    return False  # it has vanished, or another has replaced it
                 self._unwritten = {name: self.answer(request)}
             self.replies.write(f"{name}{REPLY}", self._unwritten[name])
             del self._unwritten[name]

@@ -18,7 +18,7 @@ from ...state import form_of_state
 from ..base import Broadcast, ClientStatus, Reports
 from ..fixed import marked, refused_error, say_left_out, unmarked
 from ..groups import group_singles
-from ..masking import LEAST
+from ..masking import MIN_CLIENTS
 from .expected import Expected
 from .masks.parts import Total
 from .masks.server import MaskedSums
@@ -33,7 +33,7 @@ class HiddenSums:
     """Everyone on the roster answers every question: who has nothing to add sends zeros.
 
     The header says who adds (``adding``) and who trains (``training``), by name, where that is not everyone: all sites
-    must be told the same.
+    must be sent the same.
 
     Args:
         masks: opens sums.
@@ -62,9 +62,11 @@ class HiddenSums:
             UserError: for sums that count with all clients' numbers alone, where some do not fit.
         """
         kind, clients = question.about["kind"], len(self.ids)
-        if len(question.clients) < LEAST:
+        if len(question.clients) < MIN_CLIENTS:
             if question.clients:
-                log.warning("%s: %d sites have something to add, and masks need %d", kind, len(question.clients), LEAST)
+                log.warning(
+                    "%s: %d sites have something to add, and masks need %d", kind, len(question.clients), MIN_CLIENTS
+                )
             return Total(question.nothing, [], 0)
         nothing = question.nothing if question.finite else marked(question.nothing, clients)
         entries = self._header(question.about, adding=question.clients)
@@ -95,7 +97,7 @@ class HiddenSums:
         if len(opened) < len(totals):
             of_groups = f" of {len(totals) - len(opened)} groups" if len(totals) > 1 else ""
             log.warning("round %d: the sum%s has not opened, since answers are missing", number, of_groups)
-        if not opened and not self.questions.heard:
+        if not opened and not self.questions.answered:
             raise self.questions.missing(range(clients), f"no site has answered in round {number}")
         status, refused = torch.zeros(clients, dtype=torch.uint8, device=device), 0
         status[list(plan.reporting)] = ClientStatus.REJECTED
@@ -115,7 +117,7 @@ class HiddenSums:
 
     @property
     def members(self) -> list[list[int]]:
-        """Places of each group's clients, as the masks have them."""
+        """Positions of each group's clients, as the masks have them."""
         return [sorted(map(self.ids.index, group)) for group in self.masks.groups]
 
     def _sums(self, total: Total, expected: Expected) -> Sums:

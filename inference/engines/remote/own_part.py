@@ -19,7 +19,7 @@ from ...server.participation import draw_participants
 from ...server.receiver import Receiver
 from ...state import State, form_of_state
 from ..fixed import fits, marked
-from ..masking import LEAST, check_maskable, least_reporting
+from ..masking import MIN_CLIENTS, check_maskable, least_reporting
 from .expected import Expected
 from .masks.parts import Contribution
 from .refusals import refusal
@@ -70,8 +70,8 @@ class OwnPart:
                 train than these, or everyone: two sums over other sites would show what one of them adds.
         """
         among, names = self._among(head, "adding"), head.get("adding")
-        if names is not None and 0 < len(set(names)) < LEAST:
-            raise Unreadable(f"a sum over fewer than {LEAST} sites is asked for")
+        if names is not None and 0 < len(set(names)) < MIN_CLIENTS:
+            raise Unreadable(f"a sum over fewer than {MIN_CLIENTS} sites is asked for")
         if head.get("kind") != "round":
             return among
         adding, planned = set(self.roster if names is None else names), self._planned(head["round"])

@@ -22,7 +22,7 @@ from .masks.question import basis_of
 from .masks.server import MaskedSums
 from .questions import Questions
 from .refusals import Refused
-from .row_counts import ROWS, UNLIKE, RowBounds
+from .row_counts import ROWS, UNLIKE_KEY, RowBounds
 from .site import Site
 from .summing import PlainSums, Summation, SumQuestion
 from .wire import FORMAT, LARGEST_HEADER, Handshake, Unreadable, check_size, encode, flattened, header, nested
@@ -77,7 +77,7 @@ def prepare(
         data: what they are asked for.
         folder: the server's.
         masks: opens sums of masked answers; None where each answer is read.
-        rows: what sites may declare, which is told what they have; None where nothing is known of it.
+        rows: what sites may declare, which is given what they have; None where nothing is known of it.
 
     Raises:
         UserError: where a site is missing: columns made without it would be others.
@@ -88,7 +88,7 @@ def prepare(
         log.debug("sums over %s sites", head.get("sites"))
         if rows is not None and isinstance(counts := head.get(ROWS), dict):
             rows.rows_by_client.update({j: int(counts[name]) for j, name in enumerate(questions.ids) if name in counts})
-            rows.unlike.extend(map(str, head.get(UNLIKE, ())))
+            rows.unlike.extend(map(str, head.get(UNLIKE_KEY, ())))
         return kept
     totals: list[State] = []
     summing: Summation = HiddenSums(masks) if masks else PlainSums(questions)
@@ -110,7 +110,7 @@ def prepare(
             rows.compare(step, questions.ids)
     noted: dict[str, Any] = {}
     if rows and rows.rows_by_client:
-        noted = {ROWS: {questions.ids[j]: n for j, n in rows.rows_by_client.items()}, UNLIKE: rows.unlike}
+        noted = {ROWS: {questions.ids[j]: n for j, n in rows.rows_by_client.items()}, UNLIKE_KEY: rows.unlike}
     _write(path, {"study": study, "sites": clients, **noted}, totals)
     return totals
 

@@ -57,7 +57,7 @@ class Questions:
         unprepared: who has answered that it lacks what the others agreed on before the first round.
         refusals: {client: class} of those whose last answer was a refusal; see
             :data:`~hierfl.inference.engines.remote.refusals.CLASSES`.
-        heard: places of those who have answered the last question.
+        answered: numbers of those who have answered the last question.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Questions:
         self.counted = torch.zeros(len(self.ids), dtype=torch.int64)
         self.unprepared: set[str] = set()
         self.refusals: dict[str, str] = {}
-        self.heard: list[int] = []
+        self.answered: list[int] = []
 
     def asked(
         self, question: Mapping[str, Any], tensors: State, clients: Sequence[int], most: int,
@@ -118,7 +118,7 @@ class Questions:
         if missing:
             names = ", ".join(missing[:10]) + ", ..." * (len(missing) > 10)
             log.warning("no answer (%s, round %d) from %s", question["kind"], question["round"], names)
-        self.heard = list(readable)
+        self.answered = list(readable)
         return readable
 
     def _note(self, client: str, refused: str) -> None:

@@ -18,9 +18,9 @@ log = logging.getLogger("hierfl")
 #: of a header: rows by site
 ROWS = "rows"
 #: likewise: lines about sites that stand out
-UNLIKE = "unlike"
+UNLIKE_KEY = "unlike"
 #: a whole number that was divided and multiplied is off by less
-WHOLE = 1e-6
+WHOLE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RowBounds:
         declared: from a step's number and a site's sums to the rows that they are of; None where they do not say it.
         least, most: rows of a site; 0 for no such bound.
         columns: which columns a step has moments of; see :func:`~hierfl.inference.server.robust.moments.lines`.
-        found: {site's place: rows}, as far as they were declared.
+        found: {site's position: rows}, as far as they were declared.
         unlike: a line for each site whose moments stand out.
     """
 
@@ -53,7 +53,7 @@ class RowBounds:
         rows = self.declared(step, sums)
         if rows is None:
             return
-        if abs(rows - round(rows)) > WHOLE * max(1.0, abs(rows)):
+        if abs(rows - round(rows)) > WHOLE_TOLERANCE * max(1.0, abs(rows)):
             raise Unreadable("the rows that it declares are no whole number")
         if round(rows) < self.least or (self.most and round(rows) > self.most):
             bounds = f"{self.least} to {self.most}" if self.most else f"at least {self.least}"

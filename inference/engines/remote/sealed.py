@@ -185,7 +185,7 @@ def open_reply(
 
 
 def signed_reply(data: bytes, site: PublicCard) -> dict[str, Any]:
-    """The outer header of a reply that a site has signed, whoever may read what is in it.
+    """The outer header of a reply that a site has signed, also where only the server can read its content.
 
     Raises:
         Unreadable: for anything else.

@@ -1,4 +1,4 @@
-"""A site: one client at its own place, with its data, its own values on its own disk, and what it answers.
+"""A site: one client at its own position, with its data, its own values on its own disk, and what it answers.
 
 What leaves it are messages (of which the server needs the sum) and sums of metrics. A request may come twice, late, or
 from a server that was killed and has gone on: the site keeps its values before and after its last round and what it

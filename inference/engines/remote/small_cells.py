@@ -10,7 +10,7 @@ log = logging.getLogger("hierfl")
 
 
 def without_small_cells(method: object, sums: State, least: int) -> State:
-    """A method's sums, with zeros in place of counts of which a cell has few rows.
+    """A method's sums, with zeros instead of counts of which a cell has few rows.
 
     Args:
         method: ``row_counts`` are the names of its sums that count rows; none where it has no such attribute.

@@ -33,7 +33,7 @@ class SumQuestion:
         clients: who has something to add.
         check: raises :class:`.wire.Unreadable` for one client's numbers that cannot be.
         finite: whether numbers that are none are refused; else they are metrics.
-        note: is given each client's place and what it has answered, where answers are read one by one and count.
+        note: is given each client's position and what it has answered, where answers are read one by one and count.
     """
 
     about: Mapping[str, Any]

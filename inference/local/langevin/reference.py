@@ -26,9 +26,9 @@ from ..laplace.target import Target as HeadTarget
 #: how often the curvature follows the Gaussian over which it is averaged; Newton's steps each time
 TURNS, NEWTON = 5, 3
 #: numbers of a head whose curvature is kept whole; the rank of larger ones'
-WHOLE, RANK = 1500, 200
+MAX_DENSE_NUMBERS, LOW_RANK = 1500, 200
 #: where examples x outputs are fewer than this share of the head's numbers, the curvature is kept as their product
-FEW = 0.4
+MAX_PRODUCT_SHARE = 0.4
 #: numbers of the matrices that rows hold at a time
 MAX_NUMBERS_AT_ONCE = 8_000_000
 
@@ -37,9 +37,9 @@ def rank_of(chunk: ClientChunk) -> int:
     """The rank of the rows' curvatures, largest first; 0 where they are kept whole."""
     head = chunk.method.network.head
     rank = chunk.sizes[0] * head.outputs
-    if rank <= (RANK if head.d > WHOLE else FEW * head.d):
+    if rank <= (LOW_RANK if head.d > MAX_DENSE_NUMBERS else MAX_PRODUCT_SHARE * head.d):
         return max(1, rank)
-    return RANK if head.d > WHOLE else 0
+    return LOW_RANK if head.d > MAX_DENSE_NUMBERS else 0
 
 
 def parts(chunk: ClientChunk, first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -55,7 +55,7 @@ class Curvature(Protocol):
 
 
 #: below this what a client has seen is lost in I - B^-1 to rounding errors of the I
-LOST = 0.01
+MIN_INFORMATION = 0.01
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ScaledFull:
     @cached_property
     def whole(self) -> Tensor:
         """I - B^-1, (S, d, d)."""
-        if bool(self.largest > LOST):
+        if bool(self.largest > MIN_INFORMATION):
             matrix = torch.cholesky_inverse(self.factor).neg_()
             matrix.diagonal(dim1=-2, dim2=-1).add_(1)
             return matrix

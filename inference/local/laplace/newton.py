@@ -15,12 +15,12 @@ from .target import Expansion, Spread, Target
 HALVINGS = 8
 #: conjugate-gradient steps of a Newton direction, at most, where the curvature's form is not exact; they end where what
 #: is left is so small a share, its squared norm in the metric of the preconditioner
-CG_STEPS, LEFT = 30, 1e-12
+CG_STEPS, CG_RESIDUAL = 30, 1e-12
 #: a row has arrived where a step promises less: 1e-8 posterior standard deviations, and 1e-3 in single precision, whose
 #: gradients know no more
 ARRIVED = {torch.float64: 1e-16, torch.float32: 1e-6}
 #: nats that a step promises where its row is near the mode: what a step from there leads to is as good as that
-NEAR = 0.01
+NEAR_MODE_NATS = 0.01
 
 
 def nearer(
@@ -37,7 +37,7 @@ def nearer(
     """
     begun = at
     for _ in range(steps):
-        ahead = newton_step(target, at, known[1], spread, exact, NEAR)
+        ahead = newton_step(target, at, known[1], spread, exact, NEAR_MODE_NATS)
         if ahead is None:
             break
         at, known = ahead, curvature(ahead) if exact else known
@@ -87,7 +87,7 @@ def conjugate_gradients(at: Expansion, scaled: Scaled, right: Tensor) -> Tensor:
     x, residual = torch.zeros_like(right), right
     z = scaled.solve(residual)
     p, inner = z, (residual * z).sum(-1, keepdim=True)
-    most = LEFT * inner
+    most = CG_RESIDUAL * inner
     for _ in range(CG_STEPS):
         image = p + at.r * product_with(at.z, at.weights, at.r * p)
         # A row that has arrived stays, whichever rows are beside it; numbers that are not finite never do.

@@ -23,7 +23,7 @@ EXACT = 50
 
 @lru_cache
 def predictor_points(outputs: int, number: int) -> Tensor:
-    """Points (SETS, K, outputs) that stand for a standard normal, K >= number; float64.
+    """Points (SETS, K, outputs) that represent a standard normal, K >= number; float64.
 
     Each set is made of crosses: both ends of orthogonal axes, turned at random, so that its mean is 0 and its
     covariance I. Crosses of several sizes have a normal's radii. Examples of different sets have independent points:

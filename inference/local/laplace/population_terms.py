@@ -32,7 +32,7 @@ from hierfl.ppl.gaussian_factors import Gaussian
 
 from ...state import State
 from .forms import Curvature, Scaled
-from .newton import NEAR
+from .newton import NEAR_MODE_NATS
 from .target import Expansion, Target
 
 
@@ -124,7 +124,7 @@ class PopulationTerms:
         values, groups, offset = target.values, self.groups, at.offset(h, scaled)
         # A mean that Newton's steps have not brought near its end is what it is, not what a further step promises.
         promised = ((at.m + offset - at.mu) * at.slope).sum(-1, keepdim=True)
-        offset = torch.where(promised < NEAR, offset, at.mu - at.m)
+        offset = torch.where(promised < NEAR_MODE_NATS, offset, at.mu - at.m)
         member = torch.nn.functional.one_hot(self.blocks.to(at.r.device)).to(at.r)  # (d, B)
         shrinkage = scaled.data_share(groups.number).clone()
         shrinkage.diagonal(dim1=-2, dim2=-1).clamp_(min=0)  # rounding errors

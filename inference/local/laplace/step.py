@@ -59,7 +59,7 @@ class GaussianHead:
         latent: the head's site in the model, whose prior is Normal.
         mean: the personal value mu_j, (d,).
         covariance: the form of the curvature; the mean is that with the exact one whatever the form.
-        newton: steps on the mean at most, while the covariance is held.
+        newton: steps on the mean at most, while the covariance is fixed.
         nearer: steps before those, at most, of clients that are more than 0.01 nats from their mode, as those are that
             have been away for rounds.
         turns: how often the precision follows.
@@ -213,25 +213,25 @@ class GaussianHead:
         return posterior
 
     def _moved(self, target: Target, posterior: Posterior, begun: Tensor | None) -> tuple[Expansion, Curvature, Scaled]:
-        """The expansion where the mean stands after Newton's steps, and the curvature there.
+        """The expansion where the mean is after Newton's steps, and the curvature there.
 
         Directions are exact. A form that is not is a preconditioner alone, for which the last turn's curvature will do.
         """
         spread = None if posterior.away is None else target.spread(posterior.away, self.points)
         at = target.at(posterior.mu, spread) if begun is None else target.followed(posterior.mu, begun, spread)
         exact = self.covariance == "full"
-        held = self.newton > 1 and not exact
-        h, scaled = self._curvature(at, posterior.known[1] if held and posterior.known else None)
+        covariance_fixed = self.newton > 1 and not exact
+        h, scaled = self._curvature(at, posterior.known[1] if covariance_fixed and posterior.known else None)
         if self.nearer:
             at, h, scaled = nearer(target, at, (h, scaled), spread, self._curvature, exact, self.nearer)
         for number in range(self.newton):
             # After the last step that of the step before will do: where nothing moves any more they are the same.
-            h, scaled = self._curvature(at) if number and not held else (h, scaled)
+            h, scaled = self._curvature(at) if number and not covariance_fixed else (h, scaled)
             ahead = newton_step(target, at, scaled, spread, exact)
             if ahead is None:
                 break
             at = ahead
-        return at, *(self._curvature(at) if held else (h, scaled))
+        return at, *(self._curvature(at) if covariance_fixed else (h, scaled))
 
     def around_mode(self, target: Target) -> tuple[Expansion, Curvature, Scaled]:
         """The posterior's expansion, begun at the prior's mean: of shared values and data alone.

@@ -64,7 +64,7 @@ class Expansion:
 
     @property
     def height(self) -> Tensor:
-        """What the mean maximises while the covariance is held, (S,)."""
+        """What the mean maximises while the covariance is fixed, (S,)."""
         return self.log_prior + self.log_likelihood
 
     @property

@@ -36,7 +36,7 @@ class Judged:
     Attributes:
         weights: how much of each message counts under a robust rule, (R,) in [0, 1].
         measure: says :attr:`measured` and :attr:`without`, when they are asked for.
-        named: rows that stand out: each with the place of what in :data:`~.standing.WORDS`, and by how much.
+        named: rows that stand out: each with the position of what in :data:`~.standing.WORDS`, and by how much.
     """
 
     weights: Tensor

@@ -25,7 +25,7 @@ from .weights import middle
 #: iterations of centred clipping and of the geometric median
 ITERATIONS = 5
 #: in median distances from the median, beyond which a coordinate of a sum counts as no more: 3.4 standard deviations
-REACH = 5.0
+MAX_MEDIAN_DISTANCES = 5.0
 #: in median distances: who is nearer to the middle counts no more for it in a geometric median
 NEAREST = 0.5
 #: distances below this share of their median are none
@@ -90,9 +90,9 @@ def _within(points: Tensor, present: Tensor, ends: Tensor) -> Tensor:
 
 
 def _near(points: Tensor, present: Tensor) -> Tensor:
-    """Points (R, d), each coordinate no further from its median than :data:`REACH` median distances."""
+    """Points (R, d), each coordinate no further from its median than :data:`MAX_MEDIAN_DISTANCES` median distances."""
     centre = _middle_of(points, present)
-    reach = REACH * _middle_of((points - centre).abs(), present)
+    reach = MAX_MEDIAN_DISTANCES * _middle_of((points - centre).abs(), present)
     return torch.where(present[:, None], points.clamp(centre - reach, centre + reach), points)
 
 
@@ -155,7 +155,7 @@ class Median:
         return middle(points, weights > 0)
 
     def bounded(self, points: Tensor, present: Tensor) -> Tensor:
-        """Points, each coordinate clamped to :data:`REACH` median distances from the median."""
+        """Points, each coordinate clamped to :data:`MAX_MEDIAN_DISTANCES` median distances from the median."""
         return _near(points, present)
 
     def shares(self, points: Tensor, present: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ class CentredClip:
         return centre
 
     def bounded(self, points: Tensor, present: Tensor) -> Tensor:
-        """Points, each coordinate clamped to :data:`REACH` median distances from the median."""
+        """Points, each coordinate clamped to :data:`MAX_MEDIAN_DISTANCES` median distances from the median."""
         return _near(points, present)
 
     def shares(self, points: Tensor, present: Tensor) -> Tensor:

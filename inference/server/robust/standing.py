@@ -31,14 +31,14 @@ WORDS = (
 )  # fmt: skip
 DIRECTION = 1
 ESTIMATE, INFORMATION, AGAIN, REJECTED, SPREAD, EFFECTS, MOVES = range(3, 10)
-#: no spread counts as less: logarithms of sizes and influences, and the angle (Fisher's z)
+#: no spread counts as less: logarithms of sizes and influences, and Fisher's z of the angle
 LEAST_SPREAD = (0.3, 0.15, 0.3)
 #: standardised measures are no less: small messages and influences are no lies
 LEAST_MEASURE = -3.0
 #: fewer clients are not compared
 FEWEST = 4
 #: from so many clients on the spread is without the furthest, this share of them and at least one
-MANY, FURTHEST = 8, 0.1
+MIN_CLIENTS_TO_TRIM, TRIMMED_SHARE = 8, 0.1
 #: numbers that are compared at a time
 LARGEST = 2**20
 #: bounds by number of clients, in a single round and from ten rounds on
@@ -46,7 +46,7 @@ BOUNDS = {
     4: (21.6, 8.7), 5: (12.3, 7.8), 6: (9.3, 6.9), 8: (10.4, 8.5), 10: (7.7, 7.5), 12: (7.2, 7.2), 20: (7.2, 8.1),
     50: (8.0, 8.2),
 }  # fmt: skip
-LONG = 10
+LONG_ROUNDS = 10
 #: likewise of distances of estimates
 ESTIMATE_BOUNDS = {4: 7.0, 5: 6.5, 6: 5.6, 8: 6.5, 10: 5.7, 12: 5.7, 20: 6.2, 50: 6.7}
 
@@ -56,7 +56,7 @@ class StandsOut:
     """A client that stands out.
 
     Attributes:
-        client: its place.
+        client: its position.
         round: in which it did most, from 1.
         what: place in :data:`WORDS`.
         distance: in spreads; not a number where there is none.
@@ -78,7 +78,7 @@ def bound(clients: int, rounds: int) -> float:
     """The largest distance that honest clients have, in 95 % of runs."""
     sizes = np.array(sorted(BOUNDS))
     once, often = np.array([BOUNDS[size] for size in sizes]).T
-    share = min(1.0, np.log(max(1, rounds)) / np.log(LONG))
+    share = min(1.0, np.log(max(1, rounds)) / np.log(LONG_ROUNDS))
     return float((1 - share) * np.interp(clients, sizes, once) + share * np.interp(clients, sizes, often))
 
 
@@ -101,7 +101,7 @@ def standardised(measured: np.ndarray) -> np.ndarray:
 def without_furthest(squares: np.ndarray, clients: int) -> np.ndarray:
     """Squares (T, n, ...) of the other clients without those of the furthest, where there are many clients."""
     ordered = np.sort(squares, 1)  # what is no number comes last
-    return ordered[:, : -max(1, round(FURTHEST * clients))] if clients >= MANY else ordered
+    return ordered[:, : -max(1, round(TRIMMED_SHARE * clients))] if clients >= MIN_CLIENTS_TO_TRIM else ordered
 
 
 def medians(values: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What takes the place of a sum of messages: made of single messages by a robust rule, of the same form.
+"""What replaces a sum of messages: made of single messages by a robust rule, of the same form.
 
 Of a field with weights inside (:class:`~hierfl.inference.messages.form.Field`) the rule combines the values, which are
 the field over its weights; the total is the combined value times the sum of the weights, of which none is more than
@@ -60,7 +60,7 @@ def _coupled(field: Field) -> bool:
 
 
 def _bounded(rule: RobustRule, message: Mapping[str, Tensor], counts: Tensor) -> State:
-    """Messages, of which no number is far from the others' of its place: means of the messages in a row are compared.
+    """Messages, of which no number is far from the others' of its position: means over a row's messages are compared.
 
     A message that is in the middle otherwise would count in full, whatever a single number of it is.
     """

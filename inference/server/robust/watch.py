@@ -129,7 +129,7 @@ class Watch:
         asked = fingerprints({"": {k: v[None].to(singles.counts.device) for k, v in shared.items()}})
         prints = torch.where(singles.valid[:, None], fingerprints(singles.messages), torch.nan)
         self.prints.append(torch.cat([prints, asked]))
-        self.rejected.append(singles.heard & ~singles.valid)
+        self.rejected.append(singles.has_message & ~singles.valid)
         totals = dict(sums.totals)
         if self.rule is not None:  # a round of fewer than can be compared changes nothing
             enough = singles.valid.sum() >= self.rule.least
@@ -144,7 +144,7 @@ class Watch:
                 if self.rule is not None:
                     totals[name] = {k: torch.einsum("r,r...->...", kept.to(v), v) for k, v in message.items()}
                     # Who is left out has reported: the search goes on without it.
-                    sums = replace(sums, reported=sums.reported + (singles.heard & ~singles.valid).sum())
+                    sums = replace(sums, reported=sums.reported + (singles.has_message & ~singles.valid).sum())
             elif self.rule is not None:
                 totals[name] = group_total(self.rule, group.form, message, singles.counts)
         return replace(sums, totals=totals)

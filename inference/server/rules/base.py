@@ -77,7 +77,7 @@ class AggregationContext:
         rule_state: what the rule keeps from round to round, checkpointed with the server.
         shared: all shared values before the update, those of other rules among them.
         seed: of the run.
-        replies: where a rule puts what single clients are told: personal values {name: (J, *shape)}, of which each
+        replies: where a rule puts what single clients are sent: personal values {name: (J, *shape)}, of which each
             client whose message was used gets its own row alone. The method must name them in
             :attr:`~hierfl.inference.method.base.Method.replies`.
     """

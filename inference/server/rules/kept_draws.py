@@ -44,10 +44,10 @@ class KeptDraws(Unsent):
         context.rule_state["seen"] = rounds
         number = (rounds - self.burn - 1).div(self.thin, rounding_mode="floor") + 1  # of the draw, where it is one
         due = (rounds > self.burn) & ((rounds - self.burn - 1) % self.thin == 0)
-        most, place = len(kept), torch.arange(len(kept), device=value.device)
+        most, slots = len(kept), torch.arange(len(kept), device=value.device)
         num_kept = number.clamp(1, most)
         older = torch.where(number > most, kept.roll(-1, 0), kept)
-        last = (place == num_kept - 1).view(-1, *[1] * new.dim())
-        added = torch.where(last, new, older)[place % num_kept]
+        last = (slots == num_kept - 1).view(-1, *[1] * new.dim())
+        added = torch.where(last, new, older)[slots % num_kept]
         values = torch.where(due, added, kept)
         return {name: torch.where(rounds > self.burn, values, new.expand_as(kept))[None]}

@@ -17,7 +17,7 @@ from .base import AggregationContext
 from .weights import server_step, times_rows
 
 #: what the group has beside the mean
-BESIDE = ("precision", "rounds", "examples")
+EXTRA_VALUES = ("precision", "rounds", "examples")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class OnlineLaplace:
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         """Divide."""
-        mean, precision, rounds, examples = (f"{self.group}.{k}" for k in ("mean", *BESIDE))
+        mean, precision, rounds, examples = (f"{self.group}.{k}" for k in ("mean", *EXTRA_VALUES))
         num_rounds, everyone = old[rounds] + 1, total["weight"] * (context.num_clients / context.reported)
         return {
             mean: server_step(self.server_lr, old[mean], total[mean] / total[precision]),

@@ -22,7 +22,7 @@ class OwnCombination:
 
         mu_j <- sum_a alpha_ja mu_a,    alpha_j as in :func:`~hierfl.inference.server.rules.simplex.combinations`
 
-    The server sees every client's value and statistics by themselves, and not their sums; a client is told its own
+    The server sees every client's value and statistics by themselves, and not their sums; a client is sent its own
     combination (and what share of it is its own), and no other's. Values of those who have not reported take no part,
     and stay as they are. The shared value NAME (*shape) is the mean of the combinations: it bounds the size of what is
     sent.

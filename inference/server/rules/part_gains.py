@@ -17,11 +17,11 @@ from .base import AggregationContext
 
 #: nats that a part gains at least: log 20, which one likelihood ratio at one look exceeds at most once in twenty where
 #: the part is not there
-LEAST = math.log(20)
+MIN_GAIN_NATS = math.log(20)
 #: the normal's quantile of the test over clients, of which Student's follows
 NORMAL = 1.6448536269514722
 #: nats of one client at most, either way
-MOST = 1e4
+MAX_GAIN_NATS = 1e4
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class PartGains:
         """Differences, their squares, and counts."""
         dtype, parts = old[f"{self.name}.gain"].dtype, (len(self.parts),)
         return {
-            "gain": Field(parts, dtype, lambda d: d.abs() <= MOST),
+            "gain": Field(parts, dtype, lambda d: d.abs() <= MAX_GAIN_NATS),
             "square": Field(parts, dtype, not_negative),
             "favour": Field(parts, dtype, lambda d: d.abs() <= 1),
             "favour_square": Field(parts, dtype, lambda d: (d >= 0) & (d <= 1)),
-            "nulls": Field((self.nulls,), dtype, lambda d: d.abs() <= MOST),
+            "nulls": Field((self.nulls,), dtype, lambda d: d.abs() <= MAX_GAIN_NATS),
             "rows": Field((1,), dtype, not_negative),
             "judged": Field((1,), dtype, lambda c: (c >= 0) & (c <= 1)),
         }
@@ -91,8 +91,12 @@ class PartGains:
         size = len(chunk.clients)
         d, nulls, rows = (like.new_zeros((size, k)) for k in (len(self.parts), self.nulls, 1))
         if chunk.round <= self.until:
-            d, nulls, n = (v.to(like).nan_to_num(0.0, MOST, -MOST) for v in self.gains(chunk))
-            d, nulls, rows = d.clamp(-MOST, MOST), nulls.clamp(-MOST, MOST), n[:, None]
+            d, nulls, n = (v.to(like).nan_to_num(0.0, MAX_GAIN_NATS, -MAX_GAIN_NATS) for v in self.gains(chunk))
+            d, nulls, rows = (
+                d.clamp(-MAX_GAIN_NATS, MAX_GAIN_NATS),
+                nulls.clamp(-MAX_GAIN_NATS, MAX_GAIN_NATS),
+                n[:, None],
+            )
         t = (d / 2).tanh()
         return {
             "gain": d, "square": d.square(), "favour": t, "favour_square": t.square(), "nulls": nulls, "rows": rows,
@@ -118,7 +122,9 @@ class PartGains:
         entered = was
         if context.round in self.ends:
             # What has entered has a favour of zero.
-            passes = (gain > LEAST) & above_zero(favour, sum_error(favour, favour_square, judged), judged) & ~was
+            passes = (
+                (gain > MIN_GAIN_NATS) & above_zero(favour, sum_error(favour, favour_square, judged), judged) & ~was
+            )
             best = torch.where(passes, gain, -torch.inf).argmax()
             entered = was | (passes & (torch.arange(len(self.parts), device=best.device) == best))
         values = {"gain": gain, "error": error, "rows": rows, "null": kept["nulls"].argmax()[None]}

@@ -16,11 +16,11 @@ LONGEST_STEP, LEAST_LOG = 1.0, -7.0
 SHORTEST, LONGEST = math.log(0.125), math.log(4.0)
 #: where a step is longer than this share of the one before it, its logarithm crawls; by how much the factor grows, and
 #: what is taken from it where a step turns back
-SLOW, LONGER, HALF = 0.7, math.log(1.25), math.log(2.0)
+SLOW_STEP_SHARE, LOG_GROWTH, LOG_SHRINKAGE = 0.7, math.log(1.25), math.log(2.0)
 #: sums are no larger
 LARGEST = 1e30
 #: length of a step that was taken as a whole
-WHOLE = 0.9
+WHOLE_STEP_LENGTH = 0.9
 
 
 def scored(
@@ -48,15 +48,15 @@ def scored(
     last, whole, factor = (kept.get(f"{name}/{key}", zero) for key in ("step", "whole", "log_factor"))
     all_reported, again = context.reported == context.num_clients, kept["tries"].flatten()[0] > 0
     share = step / torch.where(last == 0, torch.inf, last)
-    longer = torch.where((share > SLOW) & (whole > 0), factor + LONGER, factor)
-    adapted = torch.where(share < 0, factor - HALF, longer).clamp(SHORTEST, LONGEST)
+    longer = torch.where((share > SLOW_STEP_SHARE) & (whole > 0), factor + LOG_GROWTH, factor)
+    adapted = torch.where(share < 0, factor - LOG_SHRINKAGE, longer).clamp(SHORTEST, LONGEST)
     says = all_reported & ~again
     factor = torch.where(says, adapted, factor)
     # Root, step, root: with factors on one side alone it might lead downhill.
     root = (0.5 * factor).exp()
     move = root * torch.linalg.solve(information, root * score)
     new = (log + length * move.clamp(-LONGEST_STEP, LONGEST_STEP)).clamp_min(LEAST_LOG)
-    taken = (length > WHOLE) & (move.abs() <= LONGEST_STEP) & (new > LEAST_LOG)
+    taken = (length > WHOLE_STEP_LENGTH) & (move.abs() <= LONGEST_STEP) & (new > LEAST_LOG)
     # A round that takes a step again says nothing of it, and a sample's is no measure for the next round's.
     kept[f"{name}/step"] = torch.where(all_reported, torch.where(again, last, step), zero)
     kept[f"{name}/whole"] = torch.where(all_reported, torch.where(again, zero, taken.to(log)), zero)

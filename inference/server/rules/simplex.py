@@ -14,7 +14,7 @@ def combinations(variance: Tensor, mean: Tensor) -> Tensor:
         alpha_j = argmin over the simplex of sum_a alpha_a^2 V_a + |sum_a alpha_a (H_j - H_a)|^2
 
     The first term is the combination's variance, the second its bias squared (Xu, Tong and Huang, ICLR 2023, with
-    D_j[a, b] = <H_j - H_a, H_j - H_b>): a sum of squares, so that it is convex as it stands. A client with V_j = 0 has
+    D_j[a, b] = <H_j - H_a, H_j - H_b>): a sum of squares, so that it is convex as it is. A client with V_j = 0 has
     nothing to gain, and keeps its own.
 
     Args:

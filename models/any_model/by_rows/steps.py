@@ -28,13 +28,13 @@ from ..names import (
     DRAWS,
     KEPT,
     MEAN,
-    OWN,
     OWN_ACCEPTED,
     OWN_DRAWS,
     OWN_MEAN,
     OWN_ROOT,
     OWN_SENT,
     OWN_SLOPE,
+    OWN_VALUES,
     PHASE,
     PRECISION,
     Phase,
@@ -71,7 +71,7 @@ class ArrowRows:
     @classmethod
     def for_chunk(cls, method: GaussianModel, layout: Layout, chunk: ClientChunk) -> ArrowRows:
         """The clients of a chunk, with data, guide and noise."""
-        values = {name: chunk.values[name].squeeze(1) for name in OWN}
+        values = {name: chunk.values[name].squeeze(1) for name in OWN_VALUES}
         batch, mean = chunk.batch(), chunk.shared[MEAN]
         clients = Clients(
             method.program, method.sites, method.network, method.network.stacked(batch), batch.mask, values[CENTRING],
@@ -142,7 +142,7 @@ class ArrowRows:
     def values(self) -> State:
         """What is kept of the clients, {name: (S, 1, *shape)}."""
         around = self.mean.expand(len(self.clients.centring), -1)
-        own = dict(zip(OWN, (*self.guide.packed(), around, self.clients.centring), strict=True))
+        own = dict(zip(OWN_VALUES, (*self.guide.packed(), around, self.clients.centring), strict=True))
         return {name: value.unsqueeze(1) for name, value in own.items()}
 
 
@@ -222,7 +222,7 @@ class FitRows:
     @property
     def trains(self) -> Sequence[str]:
         """The clients' part of the guide, and what counts of them."""
-        return (*OWN, *KEPT, OWN_ACCEPTED, OWN_SENT)
+        return (*OWN_VALUES, *KEPT, OWN_ACCEPTED, OWN_SENT)
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         """Fits the clients' part from the last guide that was kept, while the guide climbs."""

@@ -22,7 +22,7 @@ from .simplified import pure, simplify
 
 log = logging.getLogger("hierfl")
 #: how far a graph may be from what it was traced from, relative to the numbers' size
-CLOSE = 1e-9
+GRAPH_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def _close(value: Tensor, expected: Tensor) -> bool:
     finite = expected.isfinite()
     if value.shape != expected.shape:
         return False
-    return torch.allclose(value[finite], expected[finite], rtol=CLOSE, atol=CLOSE)
+    return torch.allclose(value[finite], expected[finite], rtol=GRAPH_TOLERANCE, atol=GRAPH_TOLERANCE)
 
 
 def _halves(made: GraphModule, fixed: int) -> Halves:

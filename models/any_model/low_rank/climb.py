@@ -23,7 +23,7 @@ CURVED = 1e-3
 #: where all log joints are quadratic, the guide has arrived where a step moves means by less, in standard deviations
 SETTLED_EXACT = 1e-7
 #: of so many numbers errors of the bound add up; those of more are independent
-ALONE = 16
+MAX_CORRELATED_NUMBERS = 16
 #: the shortest share of a step that is tried: one by a part of the curvature may be far too long
 SHORTEST = 2.0**-14
 #: a step is shorter than all before where it is by this factor: then the climb goes on, whether the bound rises or not
@@ -69,7 +69,7 @@ class LowRankClimb(Climb):
 
     def noise(self, numbers: float, *, exact: bool) -> float:
         """A fall of the bound that is none; of quadratics one number's, since their guide stays as wide."""
-        return NOISE if exact else NOISE * min(numbers, (ALONE * numbers) ** 0.5)
+        return NOISE if exact else NOISE * min(numbers, (MAX_CORRELATED_NUMBERS * numbers) ** 0.5)
 
     def newton(self, target: Tensor, gradient: Tensor) -> Tensor:
         """The quasi-Newton step of the mean, (p,), by the two loops of Nocedal (1980)."""

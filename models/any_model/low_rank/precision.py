@@ -16,7 +16,7 @@ from torch import Tensor
 
 #: the smallest eigenvalue of a precision in the metric of its diagonal part that counts as positive; and the smallest
 #: share of a precision's diagonal that is outside of the part of low rank
-LEAST = 1e-8
+MIN_EIGENVALUE = 1e-8
 
 
 #: how far a basis is from an orthonormal one at most
@@ -56,7 +56,7 @@ class LowRank:
         gains, vectors = torch.linalg.eigh((core + core.T) / 2)
         value = 1 + gains
         kept = torch.where(value.abs() < 1, (1 + value.square()) / 2, value.abs())
-        gains = torch.where(value > LEAST, gains, kept - 1)
+        gains = torch.where(value > MIN_EIGENVALUE, gains, kept - 1)
         order = gains.log1p().abs().argsort(descending=True)
         basis, gains = q @ vectors[:, order], gains[order]
         if len(gains) > rank:
@@ -98,7 +98,7 @@ class LowRank:
         """Changes D such that the diagonal of P is ``wanted`` (p,), where that is possible."""
         left = wanted - self.diagonal_of_all + self.diagonal
         return LowRank.from_factor(
-            left.clamp_min(LEAST * self.diagonal), self.factor, self.gains.sign(), len(self.gains)
+            left.clamp_min(MIN_EIGENVALUE * self.diagonal), self.factor, self.gains.sign(), len(self.gains)
         )
 
     def at(self, these: Tensor) -> LowRank:

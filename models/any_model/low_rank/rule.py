@@ -14,7 +14,7 @@ from hierfl.inference.state import State
 from hierfl.rng import normals
 
 from ..evaluating import global_prior
-from ..guide import HALF, Climb
+from ..guide import UNSURE_STEP, Climb
 from ..local import Conditional
 from ..names import MEAN, PRECISION, Phase
 from ..remembered import Remembered
@@ -114,7 +114,7 @@ class SketchedGradient(NaturalGradient):
 
     def _damping(self, context: AggregationContext) -> float:
         """Less where fewer report: how gradients of the others have changed since is known roughly."""
-        return HALF * float(context.reported) / max(1, context.num_clients)
+        return UNSURE_STEP * float(context.reported) / max(1, context.num_clients)
 
     @property
     def _when_exact(self) -> Phase:

@@ -21,16 +21,16 @@ from torch import Tensor
 
 from hierfl.rng import normals
 
-from .precision import LEAST, LowRank
+from .precision import MIN_EIGENVALUE, LowRank
 
 #: eigenvalues of W^T B W that are smaller than this share of the largest count as 0
 ZERO = 1e-10
 #: largest eigenvalue of a curvature in (2), over the longest image of a unit vector. A larger one comes from the small
 #: eigenvalues of an indefinite middle matrix, which are rounding errors.
-MOST = 1e3
+MAX_EIGENVALUE_RATIO = 1e3
 
 #: of points: by how much a precision may fall in a round, and what share of it is in the diagonal part at least
-FALL, APART = 4.0, 0.1
+MAX_FALL, MIN_DIAGONAL_SHARE = 4.0, 0.1
 
 
 @lru_cache(maxsize=4)
@@ -57,7 +57,7 @@ def nystroem(sketch: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     size = value.abs()
     length, largest = image.square().sum(-2), size.amax(-1, keepdim=True)
     reach = image.square().sum((-1, -2)).sqrt()[..., None]
-    kept = (size > ZERO * largest) & (length <= MOST * reach * size)
+    kept = (size > ZERO * largest) & (length <= MAX_EIGENVALUE_RATIO * reach * size)
     factor = image * torch.where(kept, size.clamp_min(1e-300).rsqrt(), 0.0)[..., None, :]
     return factor, torch.where(kept, value.sign(), 0.0)
 
@@ -92,15 +92,15 @@ class Sketched:
         """(2), kept positive definite.
 
         A diagonal entry that is not positive becomes what :func:`..local.kept_definite` makes of its ratio to that of
-        ``old``. Of points, which have no prior, no entry falls by more than :data:`FALL` in a round, and
-        :data:`APART` of each stays in the diagonal part: their precision is but the measure of a step.
+        ``old``. Of points, which have no prior, no entry falls by more than :data:`MAX_FALL` in a round, and
+        :data:`MIN_DIAGONAL_SHARE` of each stays in the diagonal part: their precision is but the measure of a step.
         """
         before = old.diagonal_of_all
         ratio = self.diagonal / before
         kept = torch.where(ratio.abs() < 1, (1 + ratio.square()) / 2, ratio.abs())
         whole = torch.where(self.diagonal > 0, self.diagonal, kept * before)
-        whole = torch.where(self.points, torch.maximum(whole, before / FALL), whole)
-        least = torch.where(self.points, APART, LEAST) * whole
+        whole = torch.where(self.points, torch.maximum(whole, before / MAX_FALL), whole)
+        least = torch.where(self.points, MIN_DIAGONAL_SHARE, MIN_EIGENVALUE) * whole
         base = torch.minimum(torch.maximum(self.prior, least), whole)
         unit = whole.sqrt()[:, None]
         factor, signs = nystroem((self.sketch - base[:, None] * self.directions) / unit, unit * self.directions)
@@ -110,7 +110,7 @@ class Sketched:
 
 
 def along(diagonal: Tensor, sketch: Tensor, w: Tensor, mean: Tensor) -> Tensor:
-    """What stands for A m in sums of differences: linear in A, and A m itself where r is p.
+    """What represents A m in sums of differences: linear in A, and A m itself where r is p.
 
         Y W^T m + a * (m - W W^T m)
 

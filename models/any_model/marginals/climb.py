@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ..guide import HALF, SETTLED, Climb
+from ..guide import SETTLED, UNSURE_STEP, Climb
 from .expected import Metric
 from .transform import MOST_SKEW, MOST_TAIL
 
@@ -87,7 +87,7 @@ class ShapedClimb(Climb):
             return replace(made, shape=shape)._turned(curvature.step(shape), curvature.metric)
         return replace(made, turn=torch.zeros_like(self.turn)) if made.share is self.share else made
 
-    def damped(self, gradient: Tensor, curvature: Any, share: float = HALF) -> Self:
+    def damped(self, gradient: Tensor, curvature: Any, share: float = UNSURE_STEP) -> Self:
         """Takes a share of the step after a round in which a client is missing."""
         made, shape = super().damped(gradient, curvature, share), self.tried
         return replace(made, shape=shape)._turned(curvature.step(shape), curvature.metric)

@@ -30,7 +30,7 @@ from .sums import by_shape
 from .transform import Marginals, unconstrained
 
 #: draws by which the metric of skews and tails is averaged, at least, and for each number
-DRAWN, EACH = 1024, 4
+MIN_DRAWS, DRAWS_PER_NUMBER = 1024, 4
 #: so many standard deviations of the guide from its mean, points of an exploration do not count
 MAX_POINT_SDS = 12.0
 
@@ -111,7 +111,7 @@ class ShapedGradient(NaturalGradient):
             expected.spread, expected.unit,
         )  # fmt: skip
         shape = by_shape(prior, marginals, mean + moved)[0] + slope.shape
-        many = self._lattice(mean, seed, max(DRAWN, EACH * p), fine=fine)
+        many = self._lattice(mean, seed, max(MIN_DRAWS, DRAWS_PER_NUMBER * p), fine=fine)
         p_of_spread = torch.zeros_like(precision)
         at = free[:p].nonzero().squeeze(-1)
         p_of_spread[at[:, None], at] = torch.cholesky_inverse(method.family.root_of_spread(precision))

@@ -24,10 +24,10 @@ from hierfl.data.column_design import ColumnDesign
 
 from ..densities import densities, log_prob
 from ..enumerating import is_enumerated, summed_out
-from ..levels import GIVEN, Model, level_of
+from ..levels import GIVEN_MARK, Model, level_of
 from ..log_joint import Complete, traced
 from ..sites import Coordinates, Sites
-from .run import OWN, SHARED, Guide, log_density, unpadded, values_of
+from .run import OWN_STREAM, SHARED_STREAM, Guide, log_density, unpadded, values_of
 
 #: draws x clients x rows that are held at once
 CELLS = 2_000_000
@@ -65,7 +65,7 @@ class Parts:
         for site in densities(trace):
             level = level_of(site)
             if level != "global":
-                latent = level == "data" and site["infer"].get(GIVEN)
+                latent = level == "data" and site["infer"].get(GIVEN_MARK)
                 own.append((site, unpadded(log_prob(site), batch.mask) if latent else log_prob(site)))
         if any(is_enumerated(site) for site, _ in own):
             return summed_out(trace, own)
@@ -110,8 +110,8 @@ class Parts:
     def over_draws(self, function: Callable[..., Any], shared: Tensor, noise: Tensor) -> Any:
         """``function(batch, shared, noise)`` at the server, at noise (K, G) of the globals."""
         batch = self.template(shared)
-        own = torch.zeros(self.guide.taken.get(OWN, 0)).to(noise)
-        return vmap(lambda draw: function(batch, shared, {SHARED: draw, OWN: own}))(noise)
+        own = torch.zeros(self.guide.taken.get(OWN_STREAM, 0)).to(noise)
+        return vmap(lambda draw: function(batch, shared, {SHARED_STREAM: draw, OWN_STREAM: own}))(noise)
 
     def globals(self, shared: Tensor, noise: Tensor) -> Tensor:
         """Draws of the globals, unconstrained, (K, p)."""
@@ -139,7 +139,7 @@ class Parts:
         def for_client(
             shared: Tensor, own: Tensor, of_all: Tensor, of_one: Tensor, rows: Tensor, present: Tensor | None
         ) -> Any:
-            return function(self.design.named(rows, present), shared, own, {SHARED: of_all, OWN: of_one})
+            return function(self.design.named(rows, present), shared, own, {SHARED_STREAM: of_all, OWN_STREAM: of_one})
 
         both = vmap(vmap(for_client, (0, 0, None, 0, 0, None if mask is None else 0)), (None, None, 0, 0, None, None))
         return both(*params, *noise, columns, mask)

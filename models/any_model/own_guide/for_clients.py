@@ -38,7 +38,7 @@ HIDDEN = 8
 
 
 def form_of(form: Any) -> str:
-    """The form that a name, or a class of Pyro's, stands for.
+    """The form that a name, or a class of Pyro's, represents.
 
     Raises:
         UserError: for another.
@@ -54,7 +54,7 @@ def refuse_automatic(guide: Any) -> None:
     """A class of Pyro's AutoGuides, or one of it, as the guide of a whole model.
 
     Raises:
-        UserError: which says what stands for it.
+        UserError: which says what to write instead.
     """
     guide_class = guide if isinstance(guide, type) else type(guide)
     if issubclass(guide_class, AutoGuide):

@@ -27,7 +27,7 @@ class FromNoise(TorchFunctionMode):
 
     Args:
         noise: standard normals by stream, (n,) each; None where they are only counted, and all are 0.
-        modules: tensors in place of parameters, by the parameters' ids.
+        modules: tensors instead of parameters, by the parameters' ids.
         outside: value of every standard normal outside of sites, where only first values of parameters are random; None
             draws them.
     """
@@ -58,14 +58,14 @@ class FromNoise(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Numbers of the vector in place of random ones."""
+        """Numbers of the vector instead of random ones."""
         kwargs = dict(kwargs or {})
         if func in REFUSED:
             raise UserError(
                 f"the guide's site {self.site!r} has a distribution whose draws are no function of normal numbers, "
                 "such as Gamma, Beta or Dirichlet: take LogNormal, or a TransformedDistribution"
             )
-        made = INSTEAD.get(func)
+        made = REPLACEMENTS.get(func)
         if made is not None and (self.stream is not None or self.outside is not None):
             return made(self, *args, **{k: v for k, v in kwargs.items() if k in ("low", "high", "mean", "std")})
         if self.modules and func not in OF_THE_MODULE:
@@ -93,7 +93,7 @@ def _normal_of(mode: FromNoise, mean: Tensor, std: Tensor) -> Tensor:
 
 
 #: what fills a tensor or makes one, and what takes its numbers from the vector
-INSTEAD: Mapping[Any, Callable[..., Tensor]] = {
+REPLACEMENTS: Mapping[Any, Callable[..., Tensor]] = {
     Tensor.normal_: _normal,
     Tensor.uniform_: _uniform,
     Tensor.exponential_: lambda mode, like, rate=1.0: -mode._unit(like.shape).log() / rate,

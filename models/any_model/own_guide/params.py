@@ -21,7 +21,7 @@ class Param:
         free: its first value in the unconstrained space.
         transform: from there to its constraint.
         personal: whether it has a dimension of clients.
-        module: the id of the module's parameter that it stands for; None of a ``pyro.param``.
+        module: the id of the module's parameter that it represents; None of a ``pyro.param``.
     """
 
     name: str

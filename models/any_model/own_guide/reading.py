@@ -23,7 +23,7 @@ from ..running import running
 from ..sites import Latent, Sites
 from .noise import FromNoise
 from .params import Packed
-from .run import OWN, SHARED, Drawing, FirstParams, Guide, values_of
+from .run import OWN_STREAM, SHARED_STREAM, Drawing, FirstParams, Guide, values_of
 
 #: what a level is called
 WHOSE: dict[Level, str] = {"global": "everyone's", "client": "a client's", "data": "a row's"}
@@ -195,7 +195,7 @@ def _densities_move(guide: Guide, batch: ColumnBatch) -> bool:
     """Whether a Delta, or a factor, has a log density that moves with the parameters at the same values of sites."""
     shared, own = guide.shared.start.requires_grad_(), guide.personal.start.requires_grad_()
     noise = {stream: torch.full((many,), 0.3, dtype=torch.float64) for stream, many in guide.taken.items()}
-    noise = {SHARED: torch.zeros(0), OWN: torch.zeros(0), **noise}
+    noise = {SHARED_STREAM: torch.zeros(0), OWN_STREAM: torch.zeros(0), **noise}
     with torch.no_grad():
         values = values_of(guide.run(batch, shared, own, noise))
     total = torch.zeros((), dtype=torch.float64)
@@ -228,7 +228,7 @@ def _values(guide: Guide, sites: Sites, design: ColumnDesign, rows: int) -> None
     for _ in range(LOOKS):
         noise = {
             stream: torch.randn(guide.taken.get(stream, 0), generator=generator, dtype=torch.float64)
-            for stream in (SHARED, OWN)
+            for stream in (SHARED_STREAM, OWN_STREAM)
         }
         with torch.no_grad():
             drawn = guide.run(batch, shared, own, noise)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hierfl")
 #: iterates of one step size are looked at each so many rounds, at most so many of the last ones
-EACH, MOST = 25, 400
+CHECK_EVERY, MAX_ITERATES = 25, 400
 #: how many of them are of one distribution where they have stopped to go anywhere
 SIZES = (50, 100, 200, 400)
 #: rounds of the last average
@@ -103,7 +103,7 @@ class StochasticAscent:
     # -- climb --------------------------------------------------------------------------------------------------------
 
     def _climbed(self, values: State, total: State, context: AggregationContext, stage: Phase) -> State:
-        """One step; every part of a sum stands for those that are missing."""
+        """One step; every part of a sum is scaled up for those that are missing."""
         method, memory = self.method, context.rule_state
         params = values[PARAMS].detach().requires_grad_()
         noise = shared_noise(method, method.fit_draws, context.seed, context.round, "message")
@@ -135,14 +135,14 @@ class StochasticAscent:
     def _followed(self, values: State, memory: State, stage: Phase, drawn: Tensor) -> None:
         """Whether steps become shorter, iterates are averaged, or the average is the end; by draws of the globals."""
         at = summary(drawn, values[BOUND])
-        window = torch.cat([memory.get("ascent.window", at[None, :][:0]), at[None]])[-MOST:]
+        window = torch.cat([memory.get("ascent.window", at[None, :][:0]), at[None]])[-MAX_ITERATES:]
         memory["ascent.window"] = window
         rounds = memory.get("ascent.rounds", at.new_zeros(())) + 1
         memory["ascent.rounds"] = rounds
         if stage == Phase.FINE:
             mean = memory["ascent.mean"]
             memory["ascent.mean"] = mean + (values[PARAMS] - mean) / rounds
-        if int(rounds) % EACH or len(window) < (AVERAGED if stage == Phase.FINE else 2 * EACH):
+        if int(rounds) % CHECK_EVERY or len(window) < (AVERAGED if stage == Phase.FINE else 2 * CHECK_EVERY):
             return
         if stage == Phase.FINE:
             first, last = (half.mean(0) for half in window.tensor_split(2))

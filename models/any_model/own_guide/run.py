@@ -22,7 +22,7 @@ from .noise import FromNoise, Taken
 from .params import Packed, Param
 
 #: streams of random numbers: of what everyone shares, and of a client's own
-SHARED, OWN = "shared", "own"
+SHARED_STREAM, OWN_STREAM = "shared", "own"
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Drawing(Messenger):
                     f"the guide's site {name!r} has a distribution without reparametrised draws ({kind(fn)}): "
                     "leave discrete latents out, and take a continuous one for the others"
                 )
-            self.mode.stream, self.mode.site = (SHARED if level_of(msg) == "global" else OWN), name
+            self.mode.stream, self.mode.site = (SHARED_STREAM if level_of(msg) == "global" else OWN_STREAM), name
             msg["value"] = fn.rsample()
             self.mode.stream = None
         msg["done"] = True

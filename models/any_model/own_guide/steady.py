@@ -16,7 +16,7 @@ RHAT = 1.1
 STILL, STILL_BOUND = 5e-3, 5e-3
 #: what averages of two step sizes, or of the halves of the last average, may differ by: of means in sds and of log sds;
 #: the bound, in nats
-SAME, SAME_BOUND = 0.05, 0.2
+MAX_DIFFERENCE, MAX_BOUND_DIFFERENCE = 0.05, 0.2
 
 
 def summary(x: Tensor, bound: Tensor) -> Tensor:
@@ -54,4 +54,4 @@ def steady(window: Tensor) -> bool:
 def same(summary: Tensor, other: Tensor) -> bool:
     """Whether two averages of iterates say the same."""
     of_globals, of_bound = gaps(summary, other)
-    return bool(of_globals < SAME) and bool(of_bound < SAME_BOUND + 1e-4 * summary[-1].abs())
+    return bool(of_globals < MAX_DIFFERENCE) and bool(of_bound < MAX_BOUND_DIFFERENCE + 1e-4 * summary[-1].abs())

@@ -22,7 +22,7 @@ from ..names import CENTRING, DRAWS, INNER, OWN_DRAWS, PHASE, Phase
 from .adam import Adam
 from .bound import CELLS, Parts
 from .names import OWN_ENDED, OWN_FIRST, OWN_PARAMS, OWN_SECOND, OWN_STEPS, PARAMS, RATE
-from .run import OWN, SHARED, log_density, values_of
+from .run import OWN_STREAM, SHARED_STREAM, log_density, values_of
 
 if TYPE_CHECKING:
     from hierfl.data.column_batch import ColumnBatch
@@ -35,7 +35,7 @@ WHITENED = 32
 
 def shared_noise(method: Guided, draws: int, *parts: object) -> Tensor:
     """Standard normals of the globals, (K, G), the same for all clients and the server: half of them mirrored."""
-    return _noise(method.users_guide.taken.get(SHARED, 0), draws // 2, parts)
+    return _noise(method.users_guide.taken.get(SHARED_STREAM, 0), draws // 2, parts)
 
 
 @lru_cache(maxsize=16)
@@ -50,7 +50,7 @@ def _noise(width: int, half: int, parts: tuple[object, ...]) -> Tensor:
 
 def own_noise(method: Guided, chunk: ClientChunk, draws: int, *parts: object, mirrored: bool = True) -> Tensor:
     """Standard normals of each client, (K, S, O); half of them mirrored."""
-    width, count = method.users_guide.taken.get(OWN, 0), draws // 2 if mirrored else draws
+    width, count = method.users_guide.taken.get(OWN_STREAM, 0), draws // 2 if mirrored else draws
     z = philox.normals(chunk.keys, key(*parts), 0, count * width, torch.float64)
     z = z.reshape(len(chunk.clients), count, width).movedim(0, 1).to(chunk.federation.device)
     return torch.cat([z, -z]) if mirrored else z

@@ -32,7 +32,7 @@ from .simulate import Simulated, responses, simulate
 from .table import Rows
 
 #: most draws x clients x rows in the log joints of a block's climb, and most replicates of a block
-CELLS, MOST = 800_000, 50
+MAX_CELLS, MAX_REPLICATES = 800_000, 50
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Blocks:
     def size(self) -> int:
         """Replicates of a block."""
         rows = self.base.clients * max(self.base.sizes())
-        return max(1, min(MOST, CELLS // (self.method.draws_of_round(fine=True) * rows)))
+        return max(1, min(MAX_REPLICATES, MAX_CELLS // (self.method.draws_of_round(fine=True) * rows)))
 
     @cached_property
     def quantities(self) -> tuple[list[str], list[str]]:
@@ -193,7 +193,7 @@ class Blocks:
         return clients.latents(x, v).detach()
 
     def _places(self, truth: Tensor, draws: Tensor, number: int) -> list[int]:
-        """Ranks of numbers (m,) among draws (L, m); where some are equal, any of their places is as good."""
+        """Ranks of numbers (m,) among draws (L, m); where some are equal, any of their positions is as good."""
         below, same = (draws < truth).sum(0), (draws == truth).sum(0)
         u = torch.rand(len(truth), generator=generator(self.seed, "ties", number))
         return (below + (u * (same + 1)).floor().long().clamp(max=same)).tolist()

@@ -34,7 +34,20 @@ from ..marginals.rule import ShapedGradient
 from ..marginals.transform import Marginals
 from ..method import AnyModel
 from ..moments import Moments, moments, whitened_draws
-from ..names import ACCEPTED, AROUND, CENTRING, MEAN, OWN, OWN_MEAN, OWN_ROOT, OWN_SLOPE, PHASE, PRECISION, SHAPE, Phase
+from ..names import (
+    ACCEPTED,
+    AROUND,
+    CENTRING,
+    MEAN,
+    OWN_MEAN,
+    OWN_ROOT,
+    OWN_SLOPE,
+    OWN_VALUES,
+    PHASE,
+    PRECISION,
+    SHAPE,
+    Phase,
+)
 from ..remembered import sent
 from ..rule import NaturalGradient
 from ..steps import AtSites, FitConditional, kept
@@ -181,7 +194,7 @@ class Replicates:
 
     def _at(self, chunk: ClientChunk, rows: list[int], mean: Tensor, moved: Tensor, noise: Tensor) -> AtSites:
         method, (columns, mask) = self.method, self.data
-        values = {name: chunk.values[name].squeeze(1) for name in OWN}
+        values = {name: chunk.values[name].squeeze(1) for name in OWN_VALUES}
         index = torch.tensor(rows)
         clients = Clients(
             method.program, method.sites, method.network, columns[index], None if mask is None else mask[index],

@@ -122,7 +122,7 @@ def _cells(column: str, values: tuple[Tensor, Tensor | None], before: Tensor, af
 
 
 def _of_clients(cells_of: dict[str, Cells]) -> dict[str, Cells]:
-    """Cells by name, a client's first row in place of all where no site observes another row of the column."""
+    """Cells by name, a client's first row instead of all where no site observes another row of the column."""
     columns = [cells.column for cells in cells_of.values()]
     return {
         name: Cells(cells.column) if cells.row == 0 and columns.count(cells.column) == 1 else cells

@@ -20,7 +20,7 @@ import numpy as np
 from hierfl.errors import UserError
 
 #: characters of a text, parentheses and signs inside each other
-MOST, DEEPEST = 2000, 30
+MAX_CHARACTERS, MAX_DEPTH = 2000, 30
 NUMBER = re.compile(r"\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?")
 
 
@@ -34,7 +34,7 @@ def hypotheses(text: str, names: Sequence[str]) -> tuple[list[str], np.ndarray, 
     Raises:
         UserError: for text that is none, names no coefficient, or says nothing of any.
     """
-    if not isinstance(text, str) or len(text) > MOST:
+    if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
         raise UserError("hypotheses are text, such as 'x = z = 0'")
     parser, sentences, rows = _Parser(text, names), list[str](), list[np.ndarray]()
     while True:
@@ -130,7 +130,7 @@ class _Parser:
 
     def factor(self, depth: int) -> np.ndarray:
         value = np.zeros(len(self.names) + 1)
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             raise self.wrong()
         for sign in ("+", "-"):
             if self.takes(sign):

@@ -23,16 +23,16 @@ from ..report.same_data import NO_ROWS
 from .rows import KEPT, effects_at_estimates
 
 #: of a design, groups of other levels than the clients, and columns of formulas
-OTHERS = ("inner", "outer", "dispersion", "zero_inflation")
+OTHER_GROUPS = ("inner", "outer", "dispersion", "zero_inflation")
 #: of a design, what is written as it is
 PLAIN = (
     "fixed", "random", "family", "extras", "levels", "centre", "scale", "blocks", "labels", "fixed_correlation",
     "histogram",
 )  # fmt: skip
 #: of a design, what is written in a way of its own
-APART = ("fixed_units", "random_units", "further", "correlation", "above")
+CONVERTED_ENTRIES = ("fixed_units", "random_units", "further", "correlation", "above")
 #: of a federation, what notes are of
-ABOUT = ("left_out", "codes", "dropped")
+NOTE_ENTRIES = ("left_out", "codes", "dropped")
 
 
 def record_of(run: Run, df: Any = None) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def record_of(run: Run, df: Any = None) -> dict[str, Any]:
     federation, design = run.fitted.federation, run.fitted.method.network
     assert isinstance(design, Design)
     units = {name: asdict(getattr(design, f"{name}_units")) for name in ("fixed", "random")}
-    others = {name: None if (grouping := getattr(design, name)) is None else asdict(grouping) for name in OTHERS}
+    others = {name: None if (grouping := getattr(design, name)) is None else asdict(grouping) for name in OTHER_GROUPS}
     return {
         "design": {
             **{name: getattr(design, name) for name in PLAIN},
@@ -51,7 +51,7 @@ def record_of(run: Run, df: Any = None) -> dict[str, Any]:
             "correlation": None if design.correlation is None else asdict(design.correlation),
         },
         "sizes": [int(n) for n in federation.sizes()],
-        "about": {name: federation.about[name] for name in ABOUT if name in federation.about},
+        "about": {name: federation.about[name] for name in NOTE_ENTRIES if name in federation.about},
         "reader": reader_record(federation, df),
     }
 
@@ -98,7 +98,7 @@ def design_of(record: Mapping[str, Any]) -> Design:
     """The design that was written."""
     entries = record["design"]
     units = {f"{name}_units": _units(entry) for name, entry in entries["units"].items()}
-    others = {name: None if entries[name] is None else _grouping(entries[name]) for name in OTHERS}
+    others = {name: None if entries[name] is None else _grouping(entries[name]) for name in OTHER_GROUPS}
     lists = {name: [_grouping(entry) for entry in entries.get(name, ())] for name in ("further", "above")}
     correlation = None if entries["correlation"] is None else Correlation(**entries["correlation"])
     given: dict[str, Any] = {name: entries[name] for name in PLAIN} | units | others

@@ -159,7 +159,7 @@ def _numbered(run: Run, y: np.ndarray, labels: tuple[object, ...]) -> np.ndarray
 
 
 def _put_numbers(reader: Reader, df: pd.DataFrame, inputs: Tensor, role: Literal["event", "weights"]) -> None:
-    """What ended the times of rows, or how often each counts, in place of ones.
+    """What ended the times of rows, or how often each counts, instead of ones.
 
     Raises:
         UserError: for a table that lacks the column.
@@ -175,7 +175,7 @@ def _put_numbers(reader: Reader, df: pd.DataFrame, inputs: Tensor, role: Literal
 
 
 def _put_series(run: Run, df: pd.DataFrame, inputs: Tensor) -> None:
-    """The series of each row and its time, in place of ones, where residuals correlate.
+    """The series of each row and its time, instead of ones, where residuals correlate.
 
     Raises:
         UserError: for a table that lacks a column of the correlation, or has times that cannot be.

@@ -38,7 +38,7 @@ RECORD = {"formula": str, "how": dict, "data": str, "clients": list, "seconds": 
 #: what a fit has of its clients and its server
 STATES = ("shared", "personal", "copies", "initial")
 #: tensors of :class:`~hierfl.inference.run.watched.Watched`
-WATCHED = ("measured", "beside", "without", "errors")
+WATCHED_TENSORS = ("measured", "beside", "without", "errors")
 
 
 def save(run: Run, formula: str, how: Mapping[str, Any], df: pd.DataFrame, folder: Path) -> None:
@@ -53,9 +53,9 @@ def save(run: Run, formula: str, how: Mapping[str, Any], df: pd.DataFrame, folde
         "columns": _columns(run.fitted.method, run.fitted.federation), "rowless": record_of(run, df),
     }  # fmt: skip
     if (watched := run.watched) is not None:
-        arrays = {name: getattr(watched, name) for name in WATCHED}
+        arrays = {name: getattr(watched, name) for name in WATCHED_TENSORS}
         state |= {f"watched/{name}": torch.as_tensor(array) for name, array in arrays.items() if array is not None}
-        rest = {f.name: list(getattr(watched, f.name)) for f in fields(watched) if f.name not in WATCHED}
+        rest = {f.name: list(getattr(watched, f.name)) for f in fields(watched) if f.name not in WATCHED_TENSORS}
         entries["watched"] = {**rest, "named": [asdict(row) for row in watched.named]}
     checkpoint.save(folder, state, entries)
 
@@ -106,7 +106,7 @@ def _run(method: MixedEffects, federation: Federation, state: State, record: Map
     options = options_of(method, how["seed"], "cpu", how["rounds"])
     watched = None
     if (kept := record.get("watched")) is not None:
-        arrays = {name: state[f"watched/{name}"].numpy() for name in WATCHED if f"watched/{name}" in state}
+        arrays = {name: state[f"watched/{name}"].numpy() for name in WATCHED_TENSORS if f"watched/{name}" in state}
         watched = Watched(**{**kept, "named": [StandsOut(**row) for row in kept["named"]], **arrays})
     shared, personal, copies, initial = parts
     fitted = Fitted(method, federation.to("cpu", options.dtype), shared, personal, copies, initial, how["seed"])

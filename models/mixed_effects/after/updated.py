@@ -6,8 +6,8 @@ import re
 
 from hierfl.errors import UserError
 
-#: what stands for all that was on a side
-SAME = "."
+#: the sign for all that was on a side
+SAME_SIDE = "."
 _HAS_SAME = re.compile(r"(?<![\w.)`])\.(?![\w.])")
 _QUOTED = re.compile(r"`[^`]*`|'[^']*'|\"[^\"]*\"")
 
@@ -27,7 +27,7 @@ def updated(formula: str, update: str) -> str:
         raise UserError(f"a formula is changed as in '~ . - x', not by {update!r}")
     (left, right), (new_left, new_right) = ((side.strip() for side in text.split("~")) for text in (formula, update))
     signed_terms = _terms(new_right)
-    if inside := [term for _, term in signed_terms if term != SAME and _HAS_SAME.search(_QUOTED.sub("", term))]:
+    if inside := [term for _, term in signed_terms if term != SAME_SIDE and _HAS_SAME.search(_QUOTED.sub("", term))]:
         raise UserError(f"in a change '.' is a term of its own, as in '~ . + b + x:b', and not part of {inside[0]!r}")
     random = {_squeezed(term) for sign, term in signed_terms if sign == "-" and _is_random(term)}
     kept = [(sign, term) for sign, term in _terms(right) if _squeezed(term) not in random]
@@ -35,12 +35,12 @@ def updated(formula: str, update: str) -> str:
         raise UserError(f"the formula {formula!r} has no term {sorted(strange)[0]!r} to leave out")
     parts = list[str]()
     for sign, term in signed_terms:
-        if term == SAME:
+        if term == SAME_SIDE:
             parts += [part for group in kept for part in group]
         elif not (sign == "-" and _is_random(term)):
             parts += [sign, term]
     text = " ".join(parts).removeprefix("+ ")
-    response = left if new_left in ("", SAME) else new_left
+    response = left if new_left in ("", SAME_SIDE) else new_left
     return f"{response} ~ {text}{mark}{own}"
 
 

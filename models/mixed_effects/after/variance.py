@@ -12,7 +12,7 @@ level (Johnson, Methods in Ecology and Evolution 5:944, 2014), and that of an ob
     gamma                        log(1 + 1 / shape)
     exponential, weibull, cox    pi^2 / 6, of log H_0(t), a Gumbel's whatever the baseline hazard
 
-lambda is the mean of a response over rows and random effects, exp(mean of eta + half the variance of eta), in place of
+lambda is the mean of a response over rows and random effects, exp(mean of eta + half the variance of eta), instead of
 what a second fit without covariates would say. Others are refused: docs/mixed-after.md has their list.
 """
 

@@ -18,7 +18,7 @@ from .covariance import Covariance
 
 #: by level of the design: the shared value that is the root of its covariance, the value that is its effects, and where
 #: these are integrated out
-ABOUT: dict[str, tuple[str, str, Literal["site", "server"]]] = {
+LEVEL_VALUES: dict[str, tuple[str, str, Literal["site", "server"]]] = {
     CLIENT: ("root", "b", "site"), INNER: ("inner_root", "c", "site"), OUTER: ("outer_root", "regions", "server"),
     **{kind: (kind.replace(INNER, "inner_root"), kind.replace(INNER, "c"), "site") for kind in INSIDE[1:]},
 }  # fmt: skip
@@ -92,6 +92,6 @@ def levels_of(design: Design) -> tuple[Level, ...]:
     """Levels that a design has, the clients' first: in the order of the population's numbers."""
     levels = []
     for kind, grouping in design.groupings.items():
-        name, effects, where = CROSSED[kind] if grouping.crossed else ABOUT[kind]
+        name, effects, where = CROSSED[kind] if grouping.crossed else LEVEL_VALUES[kind]
         levels.append(Level(kind, name, effects, grouping, Covariance(grouping.blocks), where))
     return tuple(levels)

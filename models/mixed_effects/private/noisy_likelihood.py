@@ -1,4 +1,4 @@
-"""The likelihood of what clients have sent with noise, in place of a gaussian response's own.
+"""The likelihood of what clients have sent with noise, instead of a gaussian response's own.
 
 It is a quadratic in the coefficients, as the likelihood of rows is: the search, errors, intervals and draws are the
 usual ones. Clients' own effects are by their own rows, without noise, given the population.

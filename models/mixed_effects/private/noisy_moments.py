@@ -34,7 +34,7 @@ STEPS = 3
 #: coefficients of columns in [-1, 1] on a response in [-1, 1] multiply noise by no more than this
 LARGEST = 10.0
 #: of sums of products, added to a diagonal before it is inverted
-LEAST = 1e-13
+DIAGONAL_JITTER = 1e-13
 
 
 class Quadratic(NamedTuple):
@@ -109,7 +109,7 @@ class NoisyMoments:
     @cached_property
     def first(self) -> Tensor:
         """Coefficients of least squares of all clients' sums, (p,)."""
-        total = self.latent.mean.sum(0) + LEAST * self.latent.counts.sum() * torch.eye(self.c).to(self.g)
+        total = self.latent.mean.sum(0) + DIAGONAL_JITTER * self.latent.counts.sum() * torch.eye(self.c).to(self.g)
         return torch.linalg.lstsq(total @ self.fixed, self.g.sum(0)[:, None]).solution[:, 0]
 
     @cached_property
@@ -118,7 +118,7 @@ class NoisyMoments:
         s, n = self.latent.mean, self.latent.counts
         values = torch.linalg.eigvalsh(s)
         most = values.amax(-1, keepdim=True)
-        volume = torch.where(values > LEAST * most, values, 1.0).log().sum(-1)
+        volume = torch.where(values > DIAGONAL_JITTER * most, values, 1.0).log().sum(-1)
         explained = torch.einsum("ja,jab,jb->j", self.g, torch.linalg.pinv(s, hermitian=True), self.g)
         degrees = n - self.c
         log_constant = residual.log_constant((self.yy - explained).maximum(1e-6 * degrees), degrees)
@@ -155,7 +155,7 @@ class NoisyMoments:
     def _clean(self, spread: Tensor, variance: Tensor) -> Tensor:
         """O without K, (M, J, c, c)."""
         s = self.latent.mean
-        least = LEAST * self.latent.counts[:, None, None] * torch.eye(self.c).to(s)
+        least = DIAGONAL_JITTER * self.latent.counts[:, None, None] * torch.eye(self.c).to(s)
         return s @ spread[:, None] @ s + variance[:, None, None, None] * (s + least)
 
     def _weighted(self, clean: Tensor, spread: Tensor, b: Tensor) -> Weighted:
@@ -210,13 +210,13 @@ class Weighted(NamedTuple):
 
 def _solved(a: Tensor, b: Tensor) -> Tensor:
     scale = a.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
-    jitter = LEAST * scale * torch.eye(a.shape[-1]).to(a)
+    jitter = DIAGONAL_JITTER * scale * torch.eye(a.shape[-1]).to(a)
     return torch.linalg.solve(a + jitter, b[..., None])[..., 0]
 
 
 def root_of(matrix: Tensor) -> Tensor:
     """A lower root (..., n, n), in units of the diagonal; not a number where there is none."""
     unit = matrix.diagonal(dim1=-2, dim2=-1).clamp_min(torch.finfo(matrix.dtype).tiny).sqrt()
-    scaled = matrix / (unit[..., None] * unit[..., None, :]) + LEAST * torch.eye(matrix.shape[-1]).to(matrix)
+    scaled = matrix / (unit[..., None] * unit[..., None, :]) + DIAGONAL_JITTER * torch.eye(matrix.shape[-1]).to(matrix)
     root, failed = torch.linalg.cholesky_ex(scaled)
     return torch.where(failed[..., None, None] > 0, torch.nan, root) * unit[..., None]

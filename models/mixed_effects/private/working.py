@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from .latent import LatentProducts
-from .noisy_moments import LEAST, STEPS, NoisyMoments, Quadratic, _solved
+from .noisy_moments import DIAGONAL_JITTER, STEPS, NoisyMoments, Quadratic, _solved
 
 #: shares of the budget: later rounds are nearer to the estimates
 SHARES = (0.15, 0.2, 0.25, 0.4)
@@ -74,7 +74,7 @@ class WorkingMoments(NoisyMoments):
         """d_j = b + E[u_j | h_j] - b_j, (M, J, c), zero before b is known; and P_j, (M, J, c, c)."""
         s, identity = self.latent.mean, torch.eye(self.c).to(self.g)
         ds = spread[:, None] @ s
-        clean = s @ ds + s + (self.sd**2 + LEAST) * identity
+        clean = s @ ds + s + (self.sd**2 + DIAGONAL_JITTER) * identity
         left = spread[:, None] - ds @ torch.linalg.solve(clean, ds.mT)
         h = self.g - torch.einsum("jab,mb->mja", s, b)
         effect = (ds @ torch.linalg.solve(clean, h[..., None]))[..., 0]
@@ -116,7 +116,7 @@ def next_point(
     s = vectors @ torch.diag_embed(values.clamp_min(0)) @ vectors.mT
     middle = middle.clamp(-LARGEST, LARGEST)
     h = scores - torch.einsum("jab,jb->ja", s, middle - point)
-    both = s @ spread @ s + s + (noise + LEAST) * torch.eye(len(middle)).to(s)
+    both = s @ spread @ s + s + (noise + DIAGONAL_JITTER) * torch.eye(len(middle)).to(s)
     point_next: Tensor = middle + torch.einsum(
         "ab,jb->ja", spread, (s @ torch.linalg.solve(both, h[..., None]))[..., 0]
     )

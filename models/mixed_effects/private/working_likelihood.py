@@ -1,4 +1,4 @@
-"""The likelihood of noisy scores and information, in place of that of rows of a binary response."""
+"""The likelihood of noisy scores and information, instead of that of rows of a binary response."""
 
 from __future__ import annotations
 

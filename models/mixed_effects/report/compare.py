@@ -36,7 +36,7 @@ Test = Literal["auto", "f", "bootstrap", "likelihood-ratio"]
 #: simulated tables of a bootstrap
 REPLICATES = 199
 #: seconds from which a bootstrap is announced
-LONG = 10.0
+ANNOUNCED_SECONDS = 10.0
 log = logging.getLogger("hierfl")
 
 
@@ -185,7 +185,7 @@ def _bootstrapped(small: Model, large: Model, ratio: float, replicates: int) -> 
     above = fits = 0
     begun = time.monotonic()
     for number in range(replicates):
-        if number == 1 and (seconds := (time.monotonic() - begun) * replicates) > LONG:
+        if number == 1 and (seconds := (time.monotonic() - begun) * replicates) > ANNOUNCED_SECONDS:
             log.warning(
                 f"the test fits both models to {replicates} simulated tables, for about {seconds:.0f} s: "
                 "test='likelihood-ratio' needs none, and replicates= says how many"

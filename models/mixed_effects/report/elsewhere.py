@@ -6,7 +6,7 @@ _EFFECTS = "summary().table has every coefficient, with its standard error, inte
 _NUMBERS = "summary().numbers has log_likelihood, aic, bic and the like"
 
 #: name of an attribute -> the way
-ELSEWHERE = {
+NAMES_ELSEWHERE = {
     **dict.fromkeys(("bse", "pvalues", "tvalues"), _EFFECTS),
     "coef": "params has the population's coefficients, shrinkage() each client's own (column hierarchical)",
     **dict.fromkeys(("coef_", "fixef", "fe_params"), "params has the coefficients"),

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import stats
 from torch import Tensor
 
-from hierfl.data.formula.parsed import OWN
+from hierfl.data.formula.parsed import OWN_FORMULAS
 from hierfl.inference.state import State
 
 from ..model.equations import MixedModel
@@ -80,7 +80,7 @@ def _wald(label: str, value: float, step: float) -> float:
     if label.startswith("p("):
         odds = value / (1 - value) * np.exp(step / (value * (1 - value)))
         return float(odds / (1 + odds))
-    if label.partition(":")[0] in OWN:
+    if label.partition(":")[0] in OWN_FORMULAS:
         return value + step
     with np.errstate(over="ignore"):  # of a number of which next to nothing is known
         return float(value * np.exp(step / value)) if value > 0 else value + step

@@ -15,7 +15,7 @@ from hierfl.inference.run.result import Run
 #: key of a federation's facts that marks it as one without rows
 NO_ROWS = "without rows"
 #: what a row has beside its response and effects: what it is called, and what it is where a model has none
-BESIDE: Mapping[str, tuple[str, float]] = {
+EXTRA_COLUMNS: Mapping[str, tuple[str, float]] = {
     "weight": ("weights", 1.0), "offset": ("offsets", 0.0), "trials": ("trials", 1.0), "event": ("events", 1.0),
     "known": ("known standard errors", 0.0), "precision": ("precision weights", 1.0),
 }  # fmt: skip
@@ -35,7 +35,7 @@ def check_same_data(first: Run, other: Run) -> None:
 
 
 def check_same_columns(this: Run, other: Run) -> None:
-    """Refuses two fits in which one name stands for different columns: then equal names do not make models nested.
+    """Refuses two fits in which one name represents different columns: then equal names do not make models nested.
 
     Args:
         one, other: fits of the same data.
@@ -87,7 +87,7 @@ def _difference(this: Run, other: Run) -> str:
             return f"responses, {names[0]} and {names[1]}"
         differ = clients[0] != clients[1]
         return f"clients, {clients[0]} and {clients[1]}" if differ else f"rows, or of other values of {names[0]}"
-    for name, (words, usual) in BESIDE.items():
+    for name, (words, usual) in EXTRA_COLUMNS.items():
         values = [_beside(run, name) for run in runs]
         filled = [first.y.new_full(first.y.shape, usual) if column is None else column for column in values]
         if not torch.equal(*(_training(run, column) for run, column in zip(runs, filled, strict=True))):

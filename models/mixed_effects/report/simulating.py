@@ -85,12 +85,12 @@ def simulated_federation(run: Run, y: Tensor, seed: int) -> Federation:
     extras = method.network.extras
     if "event" not in extras:
         return replace(federation, y=y)
-    place = list(extras).index("event") - len(extras)
+    position = list(extras).index("event") - len(extras)
     x, y = federation.x.clone(), y.clone()
     for client, rows in zip(federation.ids, federation.train, strict=True):
-        watched, event = federation.y[rows], federation.x[rows, place]
+        watched, event = federation.y[rows], federation.x[rows, position]
         y[rows], seen = watched_until(y[rows], watched, event, key(seed, client, "watched"))
-        x[rows, place] = seen.to(x)
+        x[rows, position] = seen.to(x)
     return replace(federation, x=x, y=y)
 
 

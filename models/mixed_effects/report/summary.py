@@ -49,14 +49,20 @@ def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, d
 
     Returns:
         A row for each coefficient, standard deviation, correlation and number of the family: effect, estimate,
-        standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and
-        standard_error are its mean and standard deviation. And numbers: log_likelihood (of REML its criterion), aic,
-        bic, parameters, groups, rows, off_maximum (the length in standard errors of the Newton step still to go),
-        inner_groups, inner_2_groups, ..., outer_groups and crossed_groups (those inside clients, of clients, and that
-        cross them), laplace (1 where effects of several levels inside, of groups that cross clients, or of more effects
-        than have nodes, are integrated out so), effective_points (what the explored points are worth), population_draws
-        (0 where there are none), profile_unknown (ends of profile intervals that were not found), left_out (rows that
-        lacked a value), exact (1 where the residual's standard deviation is nothing beside the response's).
+        standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and standard_error are
+        its mean and standard deviation. And by name, numbers of the fit:
+
+        - log_likelihood: of REML its criterion; aic, bic, parameters;
+        - groups, rows; inner_groups, inner_2_groups, ...: groups inside clients; outer_groups: groups of clients;
+          crossed_groups: groups that cross clients;
+        - off_maximum: the length of the next Newton step, in standard errors;
+        - laplace: 1 where the effects of several levels inside, of groups that cross clients, or of more effects than
+          have nodes, are integrated out by Laplace's approximation;
+        - effective_points: the number of independent draws that the explored points are worth;
+        - population_draws: how many draws of the population there are;
+        - profile_unknown: how many ends of profile intervals were not found;
+        - left_out: rows that lacked a value;
+        - exact: 1 where the residual's standard deviation is negligible beside the response's.
     """
     import pandas as pd
 

@@ -18,7 +18,7 @@ from .bounds import directions
 from .state import first_criterion
 
 #: the least standard deviation of the other effects to begin with, over the one that is left out
-LEAST = 0.3
+MIN_START_RATIO = 0.3
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Face:
         level, k = deviations(method)[number]
         t = directions(method.groupings[level], estimates[level])[1][k]
         roots = {name: covariance.matrix(estimates[name]) for name, covariance in method.covariances.items()}
-        least = LEAST * (t @ roots[level]).norm()
+        least = MIN_START_RATIO * (t @ roots[level]).norm()
         free, start = [], []
         lost = torch.zeros_like(least)
         for name, size in method.sizes.items():

@@ -1,4 +1,4 @@
-"""How the population is found from sums: phases in order, each of which asks clients and is told their sum.
+"""How the population is found from sums: phases in order, each of which asks clients and is given their sum.
 
     to_estimates  ->  restrict  ->  profile_bounds  ->  to_mode  ->  explore  ->  boundaries
 

@@ -14,7 +14,7 @@ from ..model.equations import MixedModel
 from .ranges import EXPLORED
 
 #: responses of a site spread at most so many times as those of all, mostly
-UNLIKE = 1.5
+MAX_SPREAD_RATIO = 1.5
 #: of a round's points, at most: the proposal's tails have some 20 times the density's mass
 SHARE = 1 / 32
 
@@ -29,5 +29,7 @@ def too_narrow(method: MixedModel, points: Tensor) -> Tensor:
     width = method.response_family.width(method.parts(points))
     if width is None:
         return torch.zeros(len(points), dtype=torch.bool)
-    narrow = method.response_family.unit / width.reshape(len(points), -1).amin(1) > EXPLORED.steepness / UNLIKE
+    narrow = (
+        method.response_family.unit / width.reshape(len(points), -1).amin(1) > EXPLORED.steepness / MAX_SPREAD_RATIO
+    )
     return narrow & (narrow.double().mean() <= SHARE)

@@ -12,7 +12,7 @@ from .state import Search
 
 
 def draw_population(search: Search, many: Tensor, points: Tensor, log_weights: Tensor) -> None:
-    """Writes draws of the population into the shared values; of a posterior its mean in place of estimates, too.
+    """Writes draws of the population into the shared values; of a posterior its mean instead of estimates, too.
 
     What follows from the searched numbers is drawn given them: see :meth:`.protocol.Likelihood.drawn`.
 

@@ -18,7 +18,7 @@ from ..model.equations import MixedModel
 from ..model.prior_text import log_density, read
 
 #: standard deviation of a prior that is not declared, over the response's; a response without units counts as 1
-WIDE = 2.5
+DEFAULT_PRIOR_SD = 2.5
 #: standard deviation of coefficients without a declared prior where the response is not gaussian, in the design's
 #: units: so wide that any data outweigh it
 WIDE_BETA = 10.0
@@ -53,7 +53,7 @@ class Priors:
             flat = torch.full((len(d.fixed),), wide, dtype=torch.float64)
             return (torch.zeros_like(flat), flat) if self.method.likelihood.searches_beta else None
         scale = torch.tensor(d.fixed_units.scale, dtype=torch.float64)
-        mean, sd = torch.zeros_like(scale), torch.full_like(scale, WIDE * d.scale)
+        mean, sd = torch.zeros_like(scale), torch.full_like(scale, DEFAULT_PRIOR_SD * d.scale)
         for k, name in enumerate(d.fixed):
             setting = "intercept_prior" if name in INTERCEPT else "beta_prior"
             if text := getattr(s, setting):
@@ -69,7 +69,7 @@ class Priors:
         q = covariance.q
         log_sd = coordinates[..., :q]
         if self.bayes:
-            kind, numbers = read("sd_prior", s.sd_prior or f"half-t(3, {WIDE * d.scale!r})")
+            kind, numbers = read("sd_prior", s.sd_prior or f"half-t(3, {DEFAULT_PRIOR_SD * d.scale!r})")
             units = log_sd.new_tensor(self.method.groupings[level].units.scale) if s.sd_prior else 1.0
             density = log_density(kind, numbers, log_sd.exp() / units) + log_sd
             return density.sum(-1) + covariance.log_lkj(coordinates, s.lkj)
@@ -103,7 +103,7 @@ class Priors:
 
     def _residual(self, numbers: Tensor) -> Tensor:
         """The log prior of log standard deviations of residuals (..., m): (...)."""
-        text = self.method.settings.residual_prior or f"half-t(3, {WIDE * self.method.network.scale!r})"
+        text = self.method.settings.residual_prior or f"half-t(3, {DEFAULT_PRIOR_SD * self.method.network.scale!r})"
         spread = numbers.exp() * self.method.response_family.unit
         log_p = log_density(*read("residual_prior", text), spread) + numbers
         return log_p.sum(-1)

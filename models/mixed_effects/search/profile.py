@@ -28,17 +28,17 @@ from .climb import eigen
 from .criterion import Surface
 
 #: points of one bound, at most; how near its height has to be, and how short the step that is left, in standard errors
-TRIES, NEAR, SHORT = 40, 1e-5, 1e-3
+MAX_POINTS_PER_BOUND, HEIGHT_TOLERANCE, STEP_TOLERANCE = 40, 1e-5, 1e-3
 #: a point whose height is so much below l* is gone back from
 TOO_LOW = 3.0
 #: a standard deviation below this share of the one that the search began at is zero
 ZERO_SD_SHARE = 1e-3
-#: what stands for a bound that was not found, and for one without end: shared values are numbers
+#: the value of a bound that was not found, and for one without end: shared values are numbers
 UNKNOWN, INFINITE = -1e300, 1e300
 #: how much lower, in log sd, a search may begin whose first point is too low
 DEEP = 8.0
 #: a correlation so near to one is one
-ONE = 1e-6
+CORRELATION_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Profile:
         effect, upper = divmod(int(self.number), 2)
         finite = bool(height > 0.5 * IMPOSSIBLE) and bool(gradient.isfinite().all() & curvature.isfinite().all())
         if not finite or bool(height < self.least - TOO_LOW):
-            if int(self.tries) >= TRIES:
+            if int(self.tries) >= MAX_POINTS_PER_BOUND:
                 return self._ended(effect, upper, UNKNOWN)
             return self._on(self.good, 0.5 * (self.good + self.next))
         value, slope, bend = _with_derivatives(method, effect, self.next)
@@ -111,9 +111,9 @@ class Profile:
         step = self._step(height, gradient, curvature, side * slope, side * bend)
         values, vectors, scale = eigen(curvature)
         length = float(((vectors.mT @ (step * scale)).square() * values.abs()).sum().sqrt())
-        if abs(float(height - self.least)) < NEAR and length < SHORT:
+        if abs(float(height - self.least)) < HEIGHT_TOLERANCE and length < STEP_TOLERANCE:
             return self._ended(effect, upper, value)
-        if int(self.tries) >= TRIES:
+        if int(self.tries) >= MAX_POINTS_PER_BOUND:
             return self._ended(effect, upper, UNKNOWN)
         step = step / (step.abs() / self.longest).max().clamp_min(1.0)
         return self._on(self.next, self.next + step)
@@ -173,7 +173,7 @@ def _value(method: MixedModel, effect: int, at: Tensor) -> float:
 def _end(method: MixedModel, effect: int, value: float) -> float | None:
     """The bound at which an effect is, perhaps an infinite one; None for others."""
     name, family = profiled(method)[effect], method.response_family
-    if name.startswith("corr(") and abs(value) > 1 - ONE:
+    if name.startswith("corr(") and abs(value) > 1 - CORRELATION_TOLERANCE:
         return float(np.copysign(1.0, value))
     if name.startswith(("sd(", "corr(")) or not family.at_bound(name, value):
         return None

@@ -82,7 +82,7 @@ class Restricted(RestrictedState):
         return replace(self, fresh=fresh, turning=turning)._measure(number + 1)
 
     def _learned(self) -> Restricted:
-        """The search with the bend that takes the last place's slopes to this one's (Powell's symmetric Broyden)."""
+        """The search with the bend that takes the last position's slopes to this one's (Powell's symmetric Broyden)."""
         moved, missed = self.best[: self.t] - self.began, self.fresh - self.slope
         direction = eigen(self.highest.profile[1])[2].square() * moved
         length = direction @ moved

@@ -14,7 +14,7 @@ from support.parties import Parties
 from hierfl import read_table
 from hierfl.data.formula.federate import from_formula
 from hierfl.experiments.federate.guard.policy import POLICY
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 
 
 def european(path: Path, rows: int = 40) -> pd.DataFrame:
@@ -105,7 +105,7 @@ def test_a_site_keeps_how_its_file_is_read(hierfl: Call, tmp_path: Path) -> None
     parties = Parties.of(("a", "b"))
     parties.put_into(tmp_path / "study.toml")
     parties.save(tmp_path)
-    (tmp_path / "a" / POLICY).write_text(OPEN.text())
+    (tmp_path / "a" / POLICY).write_text(PERMISSIVE_POLICY.text())
     approve = ("federate", "approve", "a", "--study", "study.toml", "--by", "Dr A")
     pins = ("--pin", "coordinator/coordinator.pub", "--pin", "b/b.pub")
     read = ("--data", "excel.csv", "--decimal", ",", "--na", "-999")

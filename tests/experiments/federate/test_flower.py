@@ -214,7 +214,7 @@ def test_a_site_whose_process_is_away_is_asked_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its courier says so; as soon as it is back it answers, and nothing has changed."""
-    monkeypatch.setattr(flower, "AGAIN", 0.1)
+    monkeypatch.setattr(flower, "RETRY_SECONDS", 0.1)
     sites = ready(PFedVEM, {}, tmp_path)
     nodes, request = nodes_of(sites), b"anything"
     grid, stack = LocalGrid(client, nodes), ExitStack()

@@ -25,7 +25,7 @@ from hierfl.experiments.federate.dry_run import dry_run
 from hierfl.experiments.federate.guard.approve import propose
 from hierfl.experiments.federate.guard.claims import AccountClaims
 from hierfl.experiments.federate.guard.policy import POLICY
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.run_folder.csv_files import read_frame
 from hierfl.experiments.run_folder.summary import read_summary
@@ -241,7 +241,7 @@ def test_a_dry_run_counts_requests_for_masks(tmp_path: Path) -> None:
 def test_a_site_that_gives_no_scores_adds_zeros_and_the_others_sum_opens(tmp_path: Path) -> None:
     """And what it is not asked for costs it nothing."""
     place = mixed(tmp_path, rounds=1)
-    (place.home("h01").folder / POLICY).write_text(replace(OPEN, train_scores=False).text())
+    (place.home("h01").folder / POLICY).write_text(replace(PERMISSIVE_POLICY, train_scores=False).text())
     place.approve("h01")
     place.restart("h01")
     place.serve()

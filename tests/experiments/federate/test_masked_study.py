@@ -21,7 +21,7 @@ from hierfl.errors import UserError
 from hierfl.experiments.federate.draft import draft
 from hierfl.experiments.federate.guard.approve import propose
 from hierfl.experiments.federate.guard.policy import POLICY
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 from hierfl.experiments.federate.leaving import leaving
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import read_site_data
@@ -115,7 +115,7 @@ def test_who_has_left_is_said_before_a_smaller_roster_is_approved(tmp_path: Path
 
 def test_a_policy_that_demands_masks_approves_a_study_that_has_them(tmp_path: Path) -> None:
     place = mixed(tmp_path, masked=False)
-    (place.home("h01").folder / POLICY).write_text(replace(OPEN, masked=True).text())
+    (place.home("h01").folder / POLICY).write_text(replace(PERMISSIVE_POLICY, masked=True).text())
     about = {"pins": [place.parties.server.card], "ledger": place.ledger("h01")}
     found = propose(place.home("h01"), place.study, place.files["h01"], **about)
     assert found.failing == ["masked"]

@@ -19,7 +19,7 @@ from hierfl.experiments import methods
 from hierfl.experiments.federate.dry_run import dry_run
 from hierfl.experiments.federate.guard.approve import propose
 from hierfl.experiments.federate.guard.policy import POLICY
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 from hierfl.experiments.federate.leaving import leaving
 from hierfl.experiments.federate.papers.memory import kept_by_server
 from hierfl.experiments.federate.site_results import predictions, site_run, write_site_results
@@ -207,7 +207,7 @@ def test_points_of_an_exploration_count_against_the_budget(tmp_path: Path) -> No
     about = {"pins": [of.parties.server.card], "ledger": of.ledger("s00")}
 
     def rule(budget: dict[str, int]) -> Any:
-        (home.folder / POLICY).write_text(replace(OPEN, budget=budget).text())
+        (home.folder / POLICY).write_text(replace(PERMISSIVE_POLICY, budget=budget).text())
         found = propose(home, of.study, of.files["s00"], **about)
         return next(rule for rule in found.rules if rule.name == "budget")
 
@@ -236,7 +236,7 @@ def test_a_policy_that_refuses_is_obeyed(word: str, tmp_path: Path) -> None:
     own = write_tables(visits(), tmp_path / "data")
     of = model_sites(tmp_path / "study")
     home = of.home("s00")
-    (home.folder / POLICY).write_text(replace(OPEN, **{word: "refuse"}).text())
+    (home.folder / POLICY).write_text(replace(PERMISSIVE_POLICY, **{word: "refuse"}).text())
     about = {"pins": [of.parties.server.card], "ledger": of.ledger("s00"), "allow": [word]}
     found = propose(home, of.study, own["s00"], **about)
     assert word in found.failing

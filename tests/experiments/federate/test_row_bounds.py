@@ -55,7 +55,7 @@ def test_a_site_that_invents_rows_at_the_preparation(
 
     def lying(rows: SiteRows, before: Any) -> State:
         found = sums(rows, before)
-        if rows.held.client == "h02" and not before:  # type: ignore[attr-defined]
+        if rows.site_data.client == "h02" and not before:  # type: ignore[attr-defined]
             found["n"] = found["n"] * factor
         return found
 
@@ -138,7 +138,7 @@ def test_a_site_in_other_units_is_named(
 
     def grams(rows: SiteRows, before: Any) -> State:
         found = sums(rows, before)
-        if rows.held.client == "h02" and before:  # type: ignore[attr-defined]
+        if rows.site_data.client == "h02" and before:  # type: ignore[attr-defined]
             found |= {
                 "response.total": 1e4 * found["response.total"],
                 "response.square": 1e8 * found["response.square"],

@@ -18,7 +18,7 @@ from hierfl import load_mixed_model, load_study, mixed_model
 from hierfl.errors import UserError
 from hierfl.experiments.federate.guard.policy import Policy
 from hierfl.experiments.federate.guard.rules import rules
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 from hierfl.experiments.federate.leaving import leaving
 from hierfl.experiments.federate.study import Study
 from hierfl.experiments.federate.study_site import read_site_data
@@ -30,7 +30,7 @@ SETTINGS = {"draws": 0, "residuals": True}
 
 def served(folder: Path, df: pd.DataFrame, **given: Any) -> FileStudy:
     files = write_tables(df, folder / "data")
-    parties, policy = Parties.of(list(files)), given.pop("policy", OPEN)
+    parties, policy = Parties.of(list(files)), given.pop("policy", PERMISSIVE_POLICY)
     study = formula_study(folder, files, settings=SETTINGS, rounds=40, parties=parties, **given)
     place = FileStudy(study, files, folder, parties, policy)
     place.serve()
@@ -60,7 +60,7 @@ def test_masked_sites_with_small_cells_count_none(tmp_path: Path) -> None:
     age = rng.normal(60, 10, len(site)).clip(20, 99).round()
     df = pd.DataFrame({"site": site, "age": age, "y": rng.poisson(np.exp(0.02 * age))})
     formula = "y ~ age + (1 | site)"
-    columns, policy = {name: PATIENTS[name] for name in ("y", "age")}, replace(OPEN, least_cell=2)
+    columns, policy = {name: PATIENTS[name] for name in ("y", "age")}, replace(PERMISSIVE_POLICY, least_cell=2)
     served(tmp_path, df, family="poisson", masked=True, columns=columns, formula=formula, policy=policy)
     pooled = mixed_model(df, formula, family="poisson", draws=0).run.fitted
     own = effects_at_estimates(pooled)

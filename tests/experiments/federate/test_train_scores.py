@@ -11,7 +11,7 @@ import pytest
 from support.commands import Call
 from support.studies import FileStudy, formula_study, patients, write_tables
 
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 
 
 @pytest.mark.slow
@@ -19,7 +19,7 @@ def test_metrics_are_null_and_effects_as_before(tmp_path: Path, hierfl: Call) ->
     files = write_tables(patients(4), tmp_path / "data")
     path = formula_study(tmp_path / "study", files, rounds=30)
     found = {}
-    for name, policy in (("open", OPEN), ("reticent", replace(OPEN, train_scores=False))):
+    for name, policy in (("open", PERMISSIVE_POLICY), ("reticent", replace(PERMISSIVE_POLICY, train_scores=False))):
         study = FileStudy(path, files, tmp_path / name, policy=policy)
         summary = study.serve()
         folder = tmp_path / name / "server"

@@ -19,7 +19,7 @@ from hierfl import UserError
 from hierfl.data.synthetic import synthetic as made_data
 from hierfl.experiments.papers import round_cost, runners, synthetic
 from hierfl.experiments.papers.client_sizes import EDGES
-from hierfl.experiments.papers.definition import Place
+from hierfl.experiments.papers.definition import EntryKey
 from hierfl.experiments.papers.differences import differences, in_words, paired
 from hierfl.experiments.papers.labels import labels
 from hierfl.experiments.papers.make_table import definition, make_table
@@ -48,7 +48,7 @@ def test_draws_are_compared_with_the_only_prediction_of_a_method_without_draws(t
         numbers = dict.fromkeys(("clients", "rounds", "seed"), 1)
         rest = {**dict.fromkeys(("data", "split", "seconds_per_round", "best")), "versions": {}}
         (folder / "summary.json").write_text(json.dumps({"method": method, "device": "cpu", **numbers, **rest, **own}))
-        runs[Place("fashion-mnist", 100, "", method)] = {0: folder}
+        runs[EntryKey("fashion-mnist", 100, "", method)] = {0: folder}
     table = dataclasses.replace(table, claims=(*table.claims, ("fedper", "fedavg")))
     gaps = {(gap["better"], gap["worse"]): gap["by"] for gap in differences(table, runs)}
     means = {pair: {name: number["mean"] for name, number in by.items()} for pair, by in gaps.items()}

@@ -15,7 +15,7 @@ from hierfl import UserError
 from hierfl.data.datasets.registry import load
 from hierfl.experiments.papers import unseen
 from hierfl.experiments.papers.cells import table_cell
-from hierfl.experiments.papers.definition import Place
+from hierfl.experiments.papers.definition import EntryKey
 from hierfl.experiments.papers.read_definition import shipped
 from hierfl.inference import Run
 from hierfl.inference.method.settings import make_settings
@@ -96,16 +96,16 @@ def test_rows_are_what_their_names_say() -> None:
     ours |= {"pfedhb-own-norm-features": {"local_norm": "all", "features": "on"}}
     assert {*wanted, *ours, "fedprox"} == set(table.methods)
     for row, settings in ours.items():
-        config = table_cell(table, Place("digit-three", 3, "", row), 3).config({"rounds": 20})
+        config = table_cell(table, EntryKey("digit-three", 3, "", row), 3).config({"rounds": 20})
         assert (config.run.method, config.settings) == ("pfedhb", vars(make_settings(PFedHB, {**STEPS, **settings})))
     for row, (method, settings) in wanted.items():
-        config = table_cell(table, Place("digit-three", 3, "", row), 3).config({"rounds": 20})
+        config = table_cell(table, EntryKey("digit-three", 3, "", row), 3).config({"rounds": 20})
         run = config.run.as_table()
         assert run.pop("method") == method
         del run["method_digest"]  # of the method's file
         assert config.settings == {**STEPS, **settings}, row
         runs.append(run)
-        said = table_cell(table, Place("digit-three", 3, "", row), 3, {"lr": 0.02}).config({}).settings
+        said = table_cell(table, EntryKey("digit-three", 3, "", row), 3, {"lr": 0.02}).config({}).settings
         assert said["lr"] == 0.02
     assert all(run == runs[0] for run in runs)
     assert runs[0]["validation_fraction"] == 0

@@ -16,7 +16,7 @@ from hierfl import UserError
 from hierfl.experiments.papers import budget, draw
 from hierfl.experiments.papers.cells import table_cell
 from hierfl.experiments.papers.costs import seconds_per_round
-from hierfl.experiments.papers.definition import Place
+from hierfl.experiments.papers.definition import EntryKey
 from hierfl.experiments.papers.make_table import definition
 from hierfl.experiments.papers.read_definition import shipped
 from hierfl.experiments.papers.round_cost import with_width
@@ -110,11 +110,11 @@ def test_cells_with_most_to_say_come_first_until_the_budget_is_used(
     assert first[:4] == ["fedavg-0", "fedper-0", "pfedvem-0", "pfedhb-0"]  # headline, published, cheapest
     assert all(name.endswith("-0") for name in first[:12])
     here = {("fashion-mnist", 100, "fedavg"): 7.0}
-    place = Place("fashion-mnist", 100, "", "fedavg")
+    place = EntryKey("fashion-mnist", 100, "", "fedavg")
     assert seconds_per_round(place, here) == (7.0, "measured here")
     assert seconds_per_round(place, {})[1] == "measured earlier, on another machine"
-    assert seconds_per_round(Place("new.npz", 0, "", "fedavg"), {})[1].endswith("a guess")
-    unknown = [(Place("new.npz", 0, "", "fedavg"), cells[0][1])] * 2
+    assert seconds_per_round(EntryKey("new.npz", 0, "", "fedavg"), {})[1].endswith("a guess")
+    unknown = [(EntryKey("new.npz", 0, "", "fedavg"), cells[0][1])] * 2
     words = r"2 of 2 cells to run, about \d+ minutes; seconds of a round are the median of all .* a guess \(2 cells\)"
     assert re.fullmatch(words, budget.plan(unknown, Path("none"), {}, None))
     now = iter([0.0, 3599.0, 3601.0])
@@ -167,7 +167,7 @@ def test_how_many_published_numbers_have_been_run(tmp_path: Path, capsys: pytest
 
 def test_rows_of_pfedvmps_ablations_and_what_is_called_otherwise_now(capsys: pytest.CaptureFixture) -> None:
     table = shipped("pfedvmp-2")
-    cells = {m: table_cell(table, Place("fashion-mnist", 50, "dirichlet:0.3", m), 1) for m in table.methods}
+    cells = {m: table_cell(table, EntryKey("fashion-mnist", 50, "dirichlet:0.3", m), 1) for m in table.methods}
     settings = {name: cell.config({}).settings for name, cell in cells.items()}
     steps = {"epochs": 1, "lr": 0.01, "batch": 10, "momentum": 0.0}
     assert all(values.items() >= steps.items() for values in settings.values())

@@ -17,7 +17,7 @@ from support.once import Once
 
 from hierfl import UserError
 from hierfl.experiments.papers.cells import table_cell
-from hierfl.experiments.papers.definition import Place
+from hierfl.experiments.papers.definition import EntryKey
 from hierfl.experiments.papers.make_table import make_table
 from hierfl.experiments.papers.published import numbers_of, published_numbers
 from hierfl.experiments.papers.read_definition import names, shipped
@@ -164,8 +164,8 @@ def test_a_cell_that_another_process_runs_is_left_to_it(tiny: Path) -> None:
 def test_published_numbers_stand_beside_ours(tiny: Path, hierfl: Call) -> None:
     theirs = published_numbers("pfedvem", "1")
     assert len(theirs) == 168
-    assert theirs[Place("fashion-mnist", 100, "", "pfedvem"), "PM"].value == 91.4
-    assert theirs[Place("cifar10", 100, "", "pfedvem"), "GM"].value == 60.1
+    assert theirs[EntryKey("fashion-mnist", 100, "", "pfedvem"), "PM"].value == 91.4
+    assert theirs[EntryKey("cifar10", 100, "", "pfedvem"), "GM"].value == 60.1
     assert all(0 < p.value < 100 and 0 <= p.sem < 5 for p in theirs.values())
     code, out, _ = hierfl("table", "pfedvem-1", "--collect", "--data", "cifar10")
     assert code == 0
@@ -177,7 +177,7 @@ def test_published_numbers_stand_beside_ours(tiny: Path, hierfl: Call) -> None:
 
 
 def test_local_trains_for_twenty_epochs() -> None:
-    config = table_cell(shipped("pfedvem-1"), Place("fashion-mnist", 100, "", "local"), 0).config({})
+    config = table_cell(shipped("pfedvem-1"), EntryKey("fashion-mnist", 100, "", "local"), 0).config({})
     assert config.run.rounds * config.settings["epochs"] == 20
 
 

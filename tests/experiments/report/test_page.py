@@ -261,9 +261,11 @@ BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil
     indirect=True,
 )
 def test_a_browser_shows_it(pages: list[Path], tmp_path: Path, width: int) -> None:
-    """No console errors, nothing wider than the window but in boxes that scroll, every picture there."""
+    """No console errors, nothing wider than the window but in boxes that scroll, every picture and column there."""
     look = """<script>addEventListener("load", () => {
-      const all = [...document.images], wide = document.documentElement.scrollWidth > innerWidth;
+      const all = [...document.images];
+      const boxes = [document.documentElement, ...[...document.querySelectorAll(".short")].map(t => t.parentElement)];
+      const wide = boxes.some(box => box.scrollWidth > box.clientWidth);
       document.title = JSON.stringify({pictures: all.length, drawn: all.filter(i => i.naturalWidth > 0 &&
         i.getBoundingClientRect().width > 200).length, wide, width: innerWidth});
     })</script>"""

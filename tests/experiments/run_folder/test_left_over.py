@@ -12,7 +12,7 @@ from support.run_folders import SMALL, Finished, arrays, lines
 
 from hierfl.experiments.grid import run_cell
 from hierfl.experiments.papers.cells import table_cell
-from hierfl.experiments.papers.definition import Place
+from hierfl.experiments.papers.definition import EntryKey
 from hierfl.experiments.papers.read_definition import shipped
 from hierfl.files import check_writable
 
@@ -40,7 +40,7 @@ def test_somebodys_own_files_are_not_overwritten(hierfl: Call, tmp_path: Path) -
 def test_a_tables_cell_begins_again_where_a_start_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arrays(tmp_path / "fashion-mnist.npz")
-    cell = table_cell(shipped("pfedvem-1"), Place("fashion-mnist", 3, "", "fedavg"), 0)
+    cell = table_cell(shipped("pfedvem-1"), EntryKey("fashion-mnist", 3, "", "fedavg"), 0)
     (tmp_path / "cell").mkdir()
     (tmp_path / "cell/.lock").touch()
     (tmp_path / "cell/.config.toml.part").write_text("[run")

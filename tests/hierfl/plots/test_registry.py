@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from importlib import import_module
+
+from support.paths import ROOT
+
 from hierfl.plots import registry
 
 
@@ -29,3 +34,26 @@ def test_figures_of_a_section_are_in_the_order_of_their_files() -> None:
     names = ["rounds", "reliability-clients", "histogram", "reliability", "sizes", "confidence-deviation", "confidence"]
     shown = registry.of_section("run", "Clients", names)
     assert shown == ["sizes", "histogram", "confidence-deviation", "confidence"]  # "-" comes before "."
+
+
+def test_every_figure_is_in_the_gallery() -> None:
+    """Functions that draw into an axis or write a file have a section, a call and a picture in docs/figures.md."""
+    page, drawing = (
+        (ROOT / "docs" / "figures.md").read_text(encoding="utf-8"),
+        {figure.draw for figure in registry.FIGURES},
+    )
+    for path in sorted((ROOT / "hierfl" / "plots").glob("[!_]*.py")):
+        module = import_module(f"hierfl.plots.{path.stem}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            parameters = inspect.signature(function).parameters
+            draws = "ax" in parameters and parameters["ax"].default is None
+            writes = "path" in parameters and inspect.signature(function).return_annotation == "Path" and name != "save"
+            drawing |= (
+                {function} if function.__module__ == module.__name__ and name[0] != "_" and (draws or writes) else set()
+            )
+    assert len(drawing) > 30
+    for function in drawing:
+        name = function.__name__
+        assert f"### `{name}`" in page, name
+        assert f"![{name}](figures/{name.replace('_', '-')}.png)" in page, name
+        assert (ROOT / "docs" / "figures" / f"{name.replace('_', '-')}.png").is_file(), name

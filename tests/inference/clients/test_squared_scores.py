@@ -89,7 +89,7 @@ def test_layer_by_layer_it_is_that_of_single_examples(
         singles = mean_squared_scores(chunk, net, "w", labels)
         monkeypatch.setattr(squared_scores, "MAX_NUMBERS_AT_ONCE", 0)
         monkeypatch.setattr(squared_gradients, "MAX_NUMBERS_AT_ONCE", 200)
-        monkeypatch.setattr(squared_scores, "TOGETHER", 4)
+        monkeypatch.setattr(squared_scores, "EXAMPLES_PER_PASS", 4)
         for by_layer in (True, False):  # or single examples, one at a time
             monkeypatch.setattr(squared_scores, "is_layered", lambda network, there=by_layer: there)
             torch.testing.assert_close(mean_squared_scores(chunk, net, "w", labels), singles, rtol=1e-10, atol=1e-13)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hierfl.inference.messages.fixed_point import BEYOND, FixedPoint
+from hierfl.inference.messages.fixed_point import OVERFLOW_VALUE, FixedPoint
 
 DTYPES = [torch.float64, torch.float32, torch.int64]
 DOUBLE = FixedPoint.for_dtype(torch.float64)
@@ -100,9 +100,9 @@ def test_what_is_not_finite_does_not_fit_and_what_is_as_good_as_infinite_is_seen
         others = torch.full((sites - 1, 1), DOUBLE.largest(sites), dtype=torch.float64)
         for bad in (-1e100, 2e100):
             rows = torch.cat([-others * np.sign(bad), torch.tensor([[bad]], dtype=torch.float64)])
-            assert float(summed(DOUBLE, rows, sites)) == np.sign(bad) * BEYOND
+            assert float(summed(DOUBLE, rows, sites)) == np.sign(bad) * OVERFLOW_VALUE
         both = torch.tensor([[-1e100]] * 3, dtype=torch.float64)
-        assert float(summed(DOUBLE, both, sites)) == -3 * BEYOND
+        assert float(summed(DOUBLE, both, sites)) == -3 * OVERFLOW_VALUE
 
 
 def test_counts_and_booleans_are_one_limb() -> None:

@@ -124,7 +124,7 @@ def test_clients_in_parts_are_all_clients(monkeypatch: pytest.MonkeyPatch) -> No
     whole, height = moments(clients.log_joint, x, v), clients.log_joint(x, v)
     for cells, many in ((140, 1), (140, 100), (400, 1), (1, 1)):  # two clients at a time, all, one
         monkeypatch.setattr(in_parts, "CELLS", cells)
-        monkeypatch.setattr(in_parts, "MANY", many)
+        monkeypatch.setattr(in_parts, "MIN_PARTS_FOR_GRAPH", many)
         torch.testing.assert_close(log_joints(clients, x, v), height, rtol=1e-12, atol=1e-12)
         found = moments_of(clients, x, v)
         for name in ("height", "gradient", "hessian", "spread"):
@@ -145,7 +145,7 @@ def test_blocks_are_the_plate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(in_parts, "CELLS", 250)
     monkeypatch.setattr(blocks, "POINTS", 3)
     for many in (1, 10_000):  # by graphs, and by the text
-        monkeypatch.setattr(blocks, "MANY", many)
+        monkeypatch.setattr(blocks, "MIN_EVALUATIONS_FOR_GRAPH", many)
         for ours, theirs in zip(found(), whole, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     assert any(method.graphs.cache.values())

@@ -16,7 +16,7 @@ from support.verdict.referees import OFF, off
 import hierfl
 from hierfl.data.column_batch import ColumnBatch
 from hierfl.inference.server.explored import Explored
-from hierfl.models.any_model.verdict import FEW, Verdict, verdict
+from hierfl.models.any_model.verdict import MIN_DRAWS, Verdict, verdict
 from hierfl.pareto import k_hat
 
 GOOD = Verdict(points=1000.0, k_hat=0.3, worth=600.0, noise=0.1, clients=8.0, inner=32.0)
@@ -91,7 +91,7 @@ def test_a_funnel_of_clients_with_few_points_is_wrong_and_warned_of() -> None:
     df = case.data(0)
     found = hierfl.fit_model(case.model, df, progress=False, **case.settings)
     assert off("held, few points", df, found.run.shared["posterior.draws"]) > OFF
-    assert found.verdict.worth < FEW
+    assert found.verdict.worth < MIN_DRAWS
     assert any("too few to tell" in line for line in found.verdict.warnings)
 
 

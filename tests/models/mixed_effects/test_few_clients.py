@@ -248,7 +248,7 @@ def test_a_long_bootstrap_says_so_and_nothing_of_simulated_clients(
     df = counts("binomial", 8).assign(u=lambda d: d.site.astype("category").cat.codes % 2)
     how: dict = {"family": "binomial", "draws": 0, "nodes": 1, "population": "ml"}
     small, large = (mixed_model(df, f"y ~ x{more} + (1 | site)", **how) for more in ("", " + u"))
-    monkeypatch.setattr(compare, "LONG", 0.0)
+    monkeypatch.setattr(compare, "ANNOUNCED_SECONDS", 0.0)
     monkeypatch.setattr("hierfl.inference.run.watched.Watched.lines", property(lambda self: ["s1 stands out"]))
     caplog.clear()
     large.compare(small, replicates=2)

@@ -1,6 +1,7 @@
 """The curve of rows recovered against points, numbers of docs/threats.md.
 
     python tests/support/attacks/rows_curve.py docs/images [SEEDS]
+    python tests/support/attacks/rows_curve.py docs/images --draw   # the picture, from the table that is there
 
 It writes rows_from_answers.csv and rows_from_answers.png. A row is of one kind of attack: "chosen" by a server that
 chooses its points (rows_from_answers.py), "honest" by one that only fits (rows_from_a_fit.py), "sums" of X'X, X'y and
@@ -14,11 +15,12 @@ import sys
 import warnings
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 
 from hierfl.models.mixed_effects.search.ranges import ASKED
+from hierfl.plots.legible import legend_of_panels
+from hierfl.plots.style import line_of, styled
 
 sys.path.append(str(Path(__file__).parents[2]))  # last: there is a folder "hierfl" of tests
 from support.attacks.rows_from_a_fit import honest
@@ -50,21 +52,30 @@ def curve(folder: Path, seeds: int) -> None:
     table = pd.DataFrame(found).groupby(["kind", "family", "n", "points"], as_index=False)
     table = table[["recovered", "guess", "ends"]].mean().round(3)
     table.to_csv(folder / "rows_from_answers.csv", index=False)
-    figure, axes = plt.subplots(1, 2, figsize=(8, 3.2), sharey=True)
-    for axis, family in zip(axes, ("binomial", "poisson"), strict=True):
-        for n, some in table[(table["family"] == family) & (table["kind"] == "chosen")].groupby("n"):
-            (line,) = axis.plot(some["points"], some["recovered"], marker="o", label=f"{n} rows")
-            axis.axhline(some["guess"].mean(), color=line.get_color(), linewidth=0.7, linestyle=":")
-        axis.set(xscale="log", xticks=POINTS, xticklabels=POINTS, xlabel="points", title=family, ylim=(-0.02, 1.02))
-        axis.minorticks_off()
-    axes[0].set_ylabel("rows recovered")
-    axes[1].legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(folder / "rows_from_answers.png", dpi=110)
-    plt.close(figure)
+    draw(table, folder)
+
+
+def draw(table: pd.DataFrame, folder: Path) -> None:
+    """Writes rows_from_answers.png: a panel for each family, a line for each number of rows."""
+    with styled() as plt:
+        figure, axes = plt.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
+        for axis, family in zip(axes, ("binomial", "poisson"), strict=True):
+            chosen = table[(table["family"] == family) & (table["kind"] == "chosen")]
+            for k, (n, some) in enumerate(chosen.groupby("n")):
+                axis.plot(some["points"], some["recovered"], marker="o", label=f"{n} rows", **line_of(k))
+                axis.axhline(some["guess"].mean(), color=line_of(k)["color"], linewidth=0.9, linestyle=":")
+            axis.set(xscale="log", xticks=POINTS, xticklabels=POINTS, xlabel="points", title=family, ylim=(-0.02, 1.02))
+            axis.minorticks_off()
+        axes[0].set_ylabel("rows recovered; dotted: guessed")
+        legend_of_panels(figure, *axes[0].get_legend_handles_labels())
+        figure.savefig(folder / "rows_from_answers.png", dpi=110)
+        plt.close(figure)
 
 
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    curve(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 2)
+    if sys.argv[2:] == ["--draw"]:
+        draw(pd.read_csv(Path(sys.argv[1]) / "rows_from_answers.csv"), Path(sys.argv[1]))
+    else:
+        curve(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 2)

@@ -16,7 +16,7 @@ class Effects:
     """Effects as R expands them, in their order."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        self.tokens, self.place = [*tokens, Token("end", "")], 0
+        self.tokens, self.position = [*tokens, Token("end", "")], 0
 
     def read(self) -> tuple[bool, list[Effect]]:
         """Whether there is an intercept, and the effects.
@@ -27,17 +27,17 @@ class Effects:
         intercept, effects = True, list[Effect]()
         while True:
             minus = self._signs()
-            token, after = self.tokens[self.place], self.tokens[min(self.place + 1, len(self.tokens) - 1)]
+            token, after = self.tokens[self.position], self.tokens[min(self.position + 1, len(self.tokens) - 1)]
             if token.text in ("0", "1") and (after.kind == "end" or after in (sign("+"), sign("-"))):
-                self.place += 1
+                self.position += 1
                 intercept = (token.text == "1") != minus
             elif minus:
                 effects = without(effects, self._product())
             else:
                 effects = joined(effects, self._product())
-            if self.tokens[self.place].kind == "end":
+            if self.tokens[self.position].kind == "end":
                 return intercept, effects
-            if self.tokens[self.place] not in (sign("+"), sign("-")):
+            if self.tokens[self.position] not in (sign("+"), sign("-")):
                 raise Refused(UNREAD)
 
     def _signs(self) -> bool:
@@ -48,10 +48,10 @@ class Effects:
         return minus
 
     def _take(self, *signs: str) -> str:
-        token = self.tokens[self.place]
+        token = self.tokens[self.position]
         if token.kind != "sign" or token.text not in signs:
             return ""
-        self.place += 1
+        self.position += 1
         return token.text
 
     def _sum(self) -> list[Effect]:
@@ -78,8 +78,8 @@ class Effects:
         effects = self._part()
         if not self._take("**"):
             return effects
-        exponent = self.tokens[self.place]
-        self.place += 1
+        exponent = self.tokens[self.position]
+        self.position += 1
         if not exponent.text.isdigit() or not 1 <= int(exponent.text) <= MAX_EXPONENT or len(effects) < 2:
             raise Refused(UNREAD)
         whole = list[Effect]()
@@ -94,21 +94,22 @@ class Effects:
             if not self._take(")"):
                 raise Refused(UNREAD)
             return effects
-        first = self.place
+        first = self.position
         if self.tokens[first].kind in ("name", "quoted"):
-            self.place += 1
+            self.position += 1
         elif self.tokens[first] != sign("{"):
             raise Refused(UNREAD)
-        if self.tokens[self.place] in (sign("("), sign("{")):
+        if self.tokens[self.position] in (sign("("), sign("{")):
             depth = 0
             while True:
-                depth += (self.tokens[self.place].text in ("(", "{")) - (self.tokens[self.place].text in (")", "}"))
-                self.place += 1
+                text = self.tokens[self.position].text
+                depth += (text in ("(", "{")) - (text in (")", "}"))
+                self.position += 1
                 if not depth:
                     break
-                if self.tokens[self.place].kind == "end":
+                if self.tokens[self.position].kind == "end":
                     raise Refused(UNREAD)
-        return [(tuple(self.tokens[first : self.place]),)]
+        return [(tuple(self.tokens[first : self.position]),)]
 
 
 def _crossed(some: Sequence[Effect], others: Sequence[Effect]) -> list[Effect]:

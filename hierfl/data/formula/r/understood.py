@@ -76,13 +76,13 @@ def _first_powers(tokens: list[Token]) -> list[Token]:
     return kept
 
 
-def _is_call(tokens: Sequence[Token], place: int, *names: str) -> bool:
+def _is_call(tokens: Sequence[Token], position: int, *names: str) -> bool:
     """Whether one of these functions is called there."""
-    return tokens[place].kind == "name" and tokens[place].text in names and tokens[place + 1] == sign("(")
+    return tokens[position].kind == "name" and tokens[position].text in names and tokens[position + 1] == sign("(")
 
 
 def _categories(tokens: list[Token]) -> list[Token]:
-    """``factor(g, c(...))`` has levels at its second place."""
+    """``factor(g, c(...))`` has levels at its second position."""
     rewritten = list[Token]()
     for k, token in enumerate(tokens):
         if k < len(tokens) - 1 and _is_call(tokens, k, *CATEGORIES):
@@ -129,12 +129,12 @@ def _splines(tokens: list[Token]) -> list[Token]:
     return rewritten
 
 
-def _two_numbers(tokens: Sequence[Token], place: int) -> tuple[list[Token], list[Token]] | None:
+def _two_numbers(tokens: Sequence[Token], position: int) -> tuple[list[Token], list[Token]] | None:
     """The tokens of each number of ``= c(a, b)`` from there on; None for anything else."""
-    if list(tokens[place : place + 3]) != [sign("="), Token("name", "c"), sign("(")]:
+    if list(tokens[position : position + 3]) != [sign("="), Token("name", "c"), sign("(")]:
         return None
     parts = [list[Token]()]
-    for token in tokens[place + 3 : closing(tokens, place + 2)]:
+    for token in tokens[position + 3 : closing(tokens, position + 2)]:
         if token == sign(","):
             parts.append([])
         else:

@@ -57,7 +57,7 @@ class Carrying:
         self.cards = {name: cards[name] for name in questions.ids}
         self.groups = [list(group) for group in groups]
         self.slots = min(slots, max(1, _MOST_KEYS // len(questions.ids)))
-        self.places = {name: place for place, name in enumerate(questions.ids)}
+        self.index_of = {name: index for index, name in enumerate(questions.ids)}
         self.state = ServerState.load(folder, questions.handshake.study, roster_digest(self.cards))
         self._table: KeyTable | None = None
         self._packets: dict[str, Tensor] = {}
@@ -76,23 +76,23 @@ class Carrying:
         """
         self.state.save(self.folder)
         answers = self._asked_once(question, tensors, own, most)
-        late = [place for place in own if self.questions.ids[place] in self.questions.unprepared]
+        late = [index for index in own if self.questions.ids[index] in self.questions.unprepared]
         if late and self.greet is not None:
-            greeted = {place: own[place] for place in self.greet(late)}
+            greeted = {index: own[index] for index in self.greet(late)}
             answers |= self._asked_once(question, tensors, greeted, most) if greeted else {}
-        newly_told = {self.questions.ids[place] for place in answers} - set(self.state.told)
+        newly_told = {self.questions.ids[index] for index in answers} - set(self.state.told)
         if self.state.fixed and newly_told and question["kind"] != KEYS:
             self.state.told = sorted({*self.state.told, *newly_told})
-        return {place: answers[place] for place in sorted(answers)}
+        return {index: answers[index] for index in sorted(answers)}
 
     def _asked_once(
         self, question: Mapping[str, Any], tensors: State, own: Mapping[int, Mapping[str, Any]], most: int
     ) -> Answers:
         self._rekeyed, answers = False, {}
-        for place, (head, tensors_of_site) in self.questions.asked(question, tensors, sorted(own), most, own).items():
-            name = self.questions.ids[place]
+        for index, (head, tensors_of_site) in self.questions.asked(question, tensors, sorted(own), most, own).items():
+            name = self.questions.ids[index]
             if "rekey" not in head and name not in self.questions.unprepared:
-                answers[place] = head, tensors_of_site
+                answers[index] = head, tensors_of_site
             elif is_number(head.get("rekey")):
                 log.info("%s has other keys: new ones are made", name)
                 self.state.stale = self._rekeyed = True
@@ -128,14 +128,14 @@ class Carrying:
             self._begin()
         for _ in range(2):
             question = {"kind": KEYS, "round": 0, "masks": {"epoch": self.state.epoch, "slots": self._count}}
-            lacking: Lacking = {place: {} for name, place in self.places.items() if name not in self.state.keys}
+            lacking: Lacking = {index: {} for name, index in self.index_of.items() if name not in self.state.keys}
             epoch = Epoch(self.state.study, self.state.roster, self.state.epoch, self._count)
-            for place, (head, _) in self.asked(question, {}, lacking, 0).items() if lacking else ():
-                name = self.questions.ids[place]
+            for index, (head, _) in self.asked(question, {}, lacking, 0).items() if lacking else ():
+                name = self.questions.ids[index]
                 try:
                     self.state.keys[name] = SiteKeys.read(head.get("keys"), epoch, self.cards[name]).text
                 except Unreadable as error:
-                    self.questions.refuse(place, KEYS, error)
+                    self.questions.refuse(index, KEYS, error)
             if not self.state.stale:
                 return
             self._begin()
@@ -147,12 +147,12 @@ class Carrying:
     def has_all(self) -> bool:
         """Makes sure that there are keys of all sites."""
         state = self.state
-        if state.stale or not state.epoch or (state.fixed and len(state.keys) < len(self.places)):
+        if state.stale or not state.epoch or (state.fixed and len(state.keys) < len(self.index_of)):
             state.stale = True
             self._collect()
         elif not state.fixed:
             self._collect()
-        if len(state.keys) < len(self.places):
+        if len(state.keys) < len(self.index_of):
             return False
         state.fixed = True
         return True
@@ -182,14 +182,14 @@ class Carrying:
         """Asks for packets of shares of those who have keys, and have dealt none."""
         state, table = self.state, self.table
         masks = {"epoch": state.epoch, "table": table.digest, "keys": state.keys}
-        lacking: Lacking = {self.places[name]: {} for name in state.keys if name not in state.dealt}
-        most = self._count * len(self.places) * PACKET_BYTES
+        lacking: Lacking = {self.index_of[name]: {} for name in state.keys if name not in state.dealt}
+        most = self._count * len(self.index_of) * PACKET_BYTES
         packets = self.packets()
-        for place, (_, tensors) in self.asked({"kind": SHARES, "round": 0, "masks": masks}, {}, lacking, most).items():
-            name, dealt = self.questions.ids[place], tensors.get("packets")
+        for index, (_, tensors) in self.asked({"kind": SHARES, "round": 0, "masks": masks}, {}, lacking, most).items():
+            name, dealt = self.questions.ids[index], tensors.get("packets")
             shape = (self._count, len(self.recipients(name)), PACKET_BYTES)
             if dealt is None or dealt.dtype != torch.uint8 or tuple(dealt.shape) != shape:
-                self.questions.refuse(place, SHARES, Unreadable("its packets are none"))
+                self.questions.refuse(index, SHARES, Unreadable("its packets are none"))
                 continue
             packets[name] = dealt.cpu()
         write_tensors(self.folder / PACKETS_FILE, table.digest, packets)

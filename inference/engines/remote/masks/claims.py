@@ -1,4 +1,4 @@
-"""What was said once and for all: a second, different thing in its place is refused."""
+"""What was said once and for all: a second, different thing instead is refused."""
 
 from __future__ import annotations
 

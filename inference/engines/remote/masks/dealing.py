@@ -20,7 +20,7 @@ _NONCE = bytes(12)
 
 
 def point_of(name: str, everyone: Sequence[str]) -> int:
-    """The point at which a site's polynomials of shares are evaluated: its place in the group, from 1."""
+    """The point at which a site's polynomials of shares are evaluated: its position in the group, from 1."""
     return everyone.index(name) + 1
 
 

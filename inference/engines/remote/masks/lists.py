@@ -123,15 +123,15 @@ class Lists:
                         "list": listed_group.as_json(),
                     }
                     masks |= {"group": group} if self.grouped else {}
-                    own[carrying.places[name]] = {"masks": {**masks, **carrying.untold(name), **more(group, name)}}
+                    own[carrying.index_of[name]] = {"masks": {**masks, **carrying.untold(name), **more(group, name)}}
             most = SHARE_BYTES * max(map(len, carrying.groups))
             answers = carrying.asked({"kind": kind, "round": self.number}, {}, own, most) if own else {}
-            for place, (head, tensors) in answers.items():
-                name = carrying.questions.ids[place]
+            for index, (head, tensors) in answers.items():
+                name = carrying.questions.ids[index]
                 try:
                     take(groups[name], name, head, tensors)
                 except Unreadable as error:
-                    carrying.questions.refuse(place, kind, error)
+                    carrying.questions.refuse(index, kind, error)
 
     def _packets_for(self, name: str, survived: SurvivorList) -> str:
         """Packets of shares that the other members have dealt to a site, in order of names, as they are carried."""

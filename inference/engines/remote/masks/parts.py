@@ -10,7 +10,7 @@ from ....state import State, StateForm
 
 #: "whole": the sum of all sites opens by itself; "shares": one over survivors that two thirds have signed
 Mode = Literal["whole", "shares"]
-#: kinds of requests of the masks themselves; what else is asked is masked, or told to all
+#: kinds of requests of the masks themselves; what else is asked is masked, or sent to all
 KEYS, SHARES, SIGN, OPEN = "keys", "shares", "sign", "open"
 #: kinds of questions that are answered with masks, of which no other answer leaves a site
 MASKED = ("prepare", "round", "scores", "sums", "calibration")

@@ -1,4 +1,4 @@
-"""What sites were told before a question, which their messages depend on: all must have been told the same.
+"""What sites were sent before a question, which their messages depend on: all must have been sent the same.
 
 Two entries of ``masks`` say it, and so are part of what masks depend on:
 
@@ -6,7 +6,7 @@ Two entries of ``masks`` say it, and so are part of what masks depend on:
 - ``past``: digests of the rounds that were asked, one after the other, 32 hexadecimal digits each, "-" for none: by
   them a site's own values were made.
 
-A site compares them with what it knows. Those that were told something else refuse, or have other masks.
+A site compares them with what it knows. Those that were sent something else refuse, or have other masks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Past:
         return " ".join(self.rounds.get(number, NONE) for number in range(1, _last(head) + 1))
 
     def check(self, head: Mapping[str, Any], masks: Mapping[str, Any], basis: str) -> None:
-        """Compares a question with what a site was told, and with the rounds that it has answered.
+        """Compares a question with what a site was sent, and with the rounds that it has answered.
 
         Args:
             head: of the request.
@@ -88,7 +88,7 @@ class Past:
 
         Raises:
             Unreadable: where it says nothing of rounds.
-            Refused: "answered", where the site was told something else.
+            Refused: "answered", where the site was sent something else.
         """
         if basis and head["kind"] != "prepare" and masks.get("basis") != basis:
             raise Refused("other sites began with other sums than this one", "answered")

@@ -3,8 +3,8 @@
 A message that fails a check of its own site becomes zeros. A server could look for broadcast values at which all
 messages but one fail. So with shares each masked answer holds a packet for each of the others, which says in one byte
 whether the message is there. A site signs a list of survivors where so many of these say yes, and each survivor has
-said something: else the mask of a site's own would be told before it has answered with it. In a sum of all sites a
-message that is not there is random numbers in place of zeros, beside the counts: nothing opens.
+said something: else the mask of a site's own would be known before it has answered with it. In a sum of all sites a
+message that is not there is random numbers instead of zeros, beside the counts: nothing opens.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The entry ``masks`` of a masked question's header:
   them;
 - ``mode``: "whole" or "shares"; with shares ``slot``, of the keys, and ``members``, the names whose masks cancel;
 - ``group``: number of the client's group, where the sum is one of a group;
-- ``basis`` and ``past``: what sites were told before; see :mod:`.past`;
+- ``basis`` and ``past``: what sites were sent before; see :mod:`.past`;
 - ``own``: what the header says to each client alone: {name: entries}, or {"": entries} where all are equal. That is
   ``counted`` alone: who adds, who trains and what is asked is said to all alike.
 
@@ -46,7 +46,7 @@ _ENTRIES: dict[str, set[str]] = {
     "sums": {"final", "summary", "new"}, "calibration": {"final", "question", "adding"},
 }  # fmt: skip
 #: the entries of a header that may differ between clients
-_OWN = {"counted"}
+_PER_CLIENT_ENTRIES = {"counted"}
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ def own_of(own: object, members: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     if not isinstance(own, Mapping) or not all(isinstance(entries, Mapping) for entries in own.values()):
         raise Unreadable("it does not say what each site is asked")
-    if not all(entries.keys() <= _OWN for entries in own.values()):
+    if not all(entries.keys() <= _PER_CLIENT_ENTRIES for entries in own.values()):
         raise Unreadable("it asks single sites for something else than all")
     if set(own) == {""}:
         return {name: dict(own[""]) for name in members}

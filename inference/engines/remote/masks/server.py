@@ -49,7 +49,7 @@ class MaskedSums:
         quorum: the fewest survivors, and the fewest that are to report, of which a sum is opened.
         groups: into how many groups the roster is divided; 0 for none.
         slots: how many questions keys and shares are dealt for at once.
-        greet: tells clients what all have agreed on, and returns those that have heard; None where no one needs it.
+        greet: tells clients what all have agreed on, and returns those that have answered; None where no one needs it.
 
     Attributes:
         basis: digest of the sums over all sites with which these begin; empty where there are none.
@@ -136,9 +136,9 @@ class Asked:
         self.layout = Layout(form, len(sums.everyone))
         self._values = tensors_digest(tensors)
         sums.past.note(question, tensors)
-        self.places = {name: place for place, name in enumerate(sums.questions.ids)}
+        self.index_of = {name: index for index, name in enumerate(sums.questions.ids)}
         counted = sums.questions.counted
-        self.own = {name: {"counted": int(counted[place]), **own.get(place, {})} for name, place in self.places.items()}
+        self.own = {name: {"counted": int(counted[k]), **own.get(k, {})} for name, k in self.index_of.items()}
 
     def _questions(self, members: Sequence[Sequence[str]], slot: int) -> list[Question]:
         """What each part is asked, as its sites understand it."""
@@ -177,12 +177,12 @@ class Asked:
                     masks = self._masks(number, members[number], slot)
                     if name in members[number]:
                         masks |= carrying.untold(name)
-                    own[self.places[name]] = {**self.own[name], "masks": masks}
+                    own[self.index_of[name]] = {**self.own[name], "masks": masks}
         others = {name: len(part) - 1 for part in members for name in part}
         most = 8 * self.layout.size + TOLD_BYTES * (max(others.values()) if self.mode == "shares" else 0)
         answers: dict[str, Answer] = {}
-        for place, (head, tensors) in carrying.asked(self.about, self.tensors, own, most).items():
-            name = self.sums.questions.ids[place]
+        for index, (head, tensors) in carrying.asked(self.about, self.tensors, own, most).items():
+            name = self.sums.questions.ids[index]
             try:
                 row = tensors.get("masked")
                 if head.get("masked") is not True or row is None:
@@ -195,7 +195,7 @@ class Asked:
                 packets = tensors["told"].cpu() if self.mode == "shares" else None
                 answers[name] = row.cpu().numpy().view(np.uint64), packets
             except Unreadable as error:
-                self.sums.questions.refuse(place, self.about["kind"], error)
+                self.sums.questions.refuse(index, self.about["kind"], error)
         return answers
 
     def total(self, survivors: Sequence[str], row: np.ndarray | int) -> Total | None:
@@ -205,7 +205,7 @@ class Asked:
             survivors: whose answers are in it.
             row: the sum, or how many messages would be in one that sites have not opened.
         """
-        kind, number, places = self.about["kind"], self.about["round"], sorted(self.places[name] for name in survivors)
+        kind, number, sites = self.about["kind"], self.about["round"], sorted(self.index_of[name] for name in survivors)
         adding = self.about.get("adding", self.sums.everyone)
         messages = sum(name in adding for name in survivors)
         if isinstance(row, int):
@@ -221,9 +221,9 @@ class Asked:
                 "says why", kind, number, counts["reported"], messages,
             )  # fmt: skip
             sums = self._nothing()
-            return Total(sums, places, counts["reported"], counts["diverged"], counts["refused"], opened=False)
+            return Total(sums, sites, counts["reported"], counts["diverged"], counts["refused"], opened=False)
         sums = {name: value.to(self.sums.questions.device) for name, value in sums.items()}
-        return Total(sums, places, counts["reported"], counts["diverged"], counts["refused"])
+        return Total(sums, sites, counts["reported"], counts["diverged"], counts["refused"])
 
     def _nothing(self) -> State:
         """Zeros of the sum's form."""

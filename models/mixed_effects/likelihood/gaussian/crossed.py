@@ -2,7 +2,7 @@
 
 Let w_1 ... w_I ~ N(0, L L^T) be the effects. With C = [Z X y]^T V^-1 [Z X y] summed over all clients, Z the I q columns
 of the groups, the server eliminates them as it does those of one region, whose root is I times L along a diagonal
-(:mod:`.regions`). Of several such factors and curves the columns stand beside each other.
+(:mod:`.regions`). Of several such factors and curves the columns are beside each other.
 """
 
 from __future__ import annotations

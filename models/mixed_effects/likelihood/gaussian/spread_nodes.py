@@ -16,11 +16,11 @@ NODES, MOMENTS = 25, 9
 #: derivatives are those of nodes that are held, which so many have
 LEAST_NODES = 11
 #: of Newton's method: steps at most, their length in e, where it ends in standard deviations, the least curvature in t
-STEPS, LONGEST, NEAR, LEAST = 40, 1.0, 0.02, 0.3
+MAX_NEWTON_STEPS, MAX_STEP_LENGTH, ARRIVED_STANDARD_DEVIATIONS, MIN_CURVATURE = 40, 1.0, 0.02, 0.3
 #: of second differences, in standard deviations of the prior and of e
 STEP = 1e-3
 #: draws are by the density at so many points, so many standard deviations around the mode
-GRID, WIDE = 65, 7.0
+GRID_POINTS, GRID_STANDARD_DEVIATIONS = 65, 7.0
 
 
 def nodes_of(method: MixedModel) -> int:
@@ -37,14 +37,14 @@ def mode(given: GivenSpread, numbers: Tensor) -> tuple[Tensor, Tensor]:
     omega = given.omega(numbers)[:, None]
     t = numbers.new_zeros(len(numbers), s)
     step = STEP / omega.abs().clamp_min(1.0)
-    far = LONGEST / omega.abs().clamp_min(1e-300)
-    for _ in range(STEPS):
+    far = MAX_STEP_LENGTH / omega.abs().clamp_min(1e-300)
+    for _ in range(MAX_NEWTON_STEPS):
         below, at, above = given.heights(numbers, torch.stack([t - step, t, t + step]))
         slope, bend = (above - below) / (2 * step), (2 * at - above - below) / step.square()
-        bend = torch.where(bend > LEAST, bend, LEAST)
+        bend = torch.where(bend > MIN_CURVATURE, bend, MIN_CURVATURE)
         move = (slope / bend).nan_to_num(0.0).clamp(-far, far)
         t = t + move
-        if bool((move.abs() * bend.sqrt() < NEAR).all()):
+        if bool((move.abs() * bend.sqrt() < ARRIVED_STANDARD_DEVIATIONS).all()):
             break
     return t, bend.rsqrt()
 
@@ -79,7 +79,7 @@ def derivatives(given: GivenSpread, numbers: Tensor, t: Tensor, log_weight: Tens
 def drawn_spreads(given: GivenSpread, numbers: Tensor, z: Tensor) -> Tensor:
     """Draws of t at points (D, k), (D, S): where the distribution function is that of standard normals z (D, S)."""
     middle, sd = mode(given, numbers)
-    away = torch.linspace(-WIDE, WIDE, GRID).to(numbers)
+    away = torch.linspace(-GRID_STANDARD_DEVIATIONS, GRID_STANDARD_DEVIATIONS, GRID_POINTS).to(numbers)
     logs = given.heights(numbers, middle + sd * away[:, None, None])
     density = (logs - logs.amax(0)).exp()
     between = 0.5 * (density[1:] + density[:-1])

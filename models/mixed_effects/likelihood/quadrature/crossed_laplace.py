@@ -40,11 +40,11 @@ from .stencil import derivatives, size, stencil
 #: the maximum is where it was expected, in standard deviations of an effect
 SETTLED_SDS = 1e-5
 #: at the stencil's other points that is not asked for where asking again has not brought it nearer than this share
-SAME = 0.25
+MAX_SHARE_LEFT = 0.25
 #: how far it was before it was asked for
 UNKNOWN_DISTANCE = 1e9
 #: longest Newton step, in standard deviations, whose parabola predicts the height at its end
-LOST = 5.0
+MAX_PREDICTABLE_STEP = 5.0
 #: how often clients are asked about the same point
 MAX_EFFECT_MOVES = 30
 #: to which heights at different points can be compared, relative to them
@@ -100,7 +100,7 @@ def reached(method: MixedModel, many: Tensor, numbers: Tensor, w: Tensor) -> Rea
 
 def _where_reached(maximum: Reached) -> Tensor:
     """Heights, impossible where the maximum over the effects is far from where clients were."""
-    return torch.where(maximum.far <= LOST, maximum.height, IMPOSSIBLE)
+    return torch.where(maximum.far <= MAX_PREDICTABLE_STEP, maximum.height, IMPOSSIBLE)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class CrossedLaplace(Quadrature):
         tries = memory.get("tries", torch.zeros(()).double())
         far, last = maximum.far.amax(), memory.get("far", torch.full((), UNKNOWN_DISTANCE).double())
         # Terms of third order in the stencil's steps are left in. They are small, see stencil.
-        converged = bool(maximum.far[0] < SETTLED_SDS) and bool((far < SETTLED_SDS) | (far > SAME * last))
+        converged = bool(maximum.far[0] < SETTLED_SDS) and bool((far < SETTLED_SDS) | (far > MAX_SHARE_LEFT * last))
         again = not converged and int(tries) < MAX_EFFECT_MOVES
         memory["tries"] = tries + 1 if again else 0 * tries
         memory["far"] = far if again else torch.full_like(last, UNKNOWN_DISTANCE)

@@ -29,7 +29,7 @@ from .nodes import integral, nodes_of, nodes_per_row
 #: nodes x points x examples of a pass: with second derivatives some fifty numbers are held for each
 EXAMPLES_PER_PASS = 1_000_000
 #: of so many nodes it does not matter for the integral whether they are precisely around the mode
-ENOUGH = 9
+MIN_ROBUST_NODES = 9
 
 
 def log_marginals(problem: Problem, mode: Tensor, factors: Factors) -> Tensor:
@@ -108,7 +108,7 @@ def heights_at(method: MixedModel, chunk: ClientChunk, points: Mapping[str, Tens
     """
     parts = []
     number = max(len(value) for value in points.values())
-    tolerance = NEAR_NODES if nodes_of(method) >= ENOUGH and not method.inside else NEWTON_TOLERANCE
+    tolerance = NEAR_NODES if nodes_of(method) >= MIN_ROBUST_NODES and not method.inside else NEWTON_TOLERANCE
     for part in passes(method, chunk, 1):
         batch = part.batch()
         numbers_each = max(batch.width * nodes_per_row(method), numbers_of(method)) * len(part.clients)

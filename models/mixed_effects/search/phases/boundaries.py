@@ -25,7 +25,7 @@ from .base import SearchPhase
 #: a statistic that was not found: shared values are numbers
 NOT_FOUND = -2.0
 #: a climb ends nearer than so many standard errors to its maximum, after so many points, or where T is beyond this
-NEAR, TRIES, ENOUGH = 0.1, 12, 60.0
+ARRIVED_STANDARD_ERRORS, MAX_POINTS, MAX_STATISTIC = 0.1, 12, 60.0
 #: names of a server's memory begin with this
 MEMORY = "boundary."
 
@@ -73,10 +73,13 @@ class Boundaries(SearchPhase):
         height, slope, bend = search.surface.expansion(sums, free @ climb.next, criterion, nodes)
         climb = climb.updated(height, free.mT @ slope, free.mT @ bend @ free, search.digits)
         self._keep(climb)
-        below, near = 2 * (search.values["height"] - search.constant - climb.height), climb.arrived(NEAR)
+        below, near = (
+            2 * (search.values["height"] - search.constant - climb.height),
+            climb.arrived(ARRIVED_STANDARD_ERRORS),
+        )
         least = below - climb.to_go.square()
-        enough = near or bool(least > ENOUGH)
-        if enough or int(climb.rounds) >= TRIES:
+        enough = near or bool(least > MAX_STATISTIC)
+        if enough or int(climb.rounds) >= MAX_POINTS:
             number = int(search.memory[f"{MEMORY}number"])
             statistics = search.values["boundary"].clone()
             statistic = least if enough else below

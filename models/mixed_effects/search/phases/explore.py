@@ -91,7 +91,7 @@ class Explore(SearchPhase):
         memory.update(explored.state())
 
     def _points(self, explored: Explored) -> tuple[Tensor, Tensor]:
-        """What is asked about, (M, k), and which of them stand for points that are not, (M,)."""
+        """What is asked about, (M, k), and which of them represent points that are not, (M,)."""
         surface = self.search.surface
         points = surface.of_coordinates(explored.asked)
         narrow = too_narrow(self.search.method, points)

@@ -58,7 +58,7 @@ class Restrict(SearchPhase):
 
 
 def estimates(surface: Surface, search: Restricted, curvature: Tensor) -> State:
-    """What is broadcast at the end: restricted estimates; in place of the others, too, where those are asked for.
+    """What is broadcast at the end: restricted estimates; instead of the others, too, where those are asked for.
 
     Args:
         surface: of the search.

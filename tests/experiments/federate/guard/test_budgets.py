@@ -131,7 +131,7 @@ def test_an_approval_says_whether_the_points_left_are_enough(tmp_path: Path) -> 
         return found.holds, found.margin
 
     def charge(of: str, points: int) -> None:
-        data, name = keep_rows(place.gates["north"].site.data.held, ledger), f"round {next(number)}"
+        data, name = keep_rows(place.gates["north"].site.data.site_data, ledger), f"round {next(number)}"
         ledger.charge(Charge(data, of, "north", name, name, 0, name, points), 10**9)
 
     assert rule() == (True, f"0 of 30 points were evaluated on these rows, in all studies; this study may need {need}")

@@ -23,7 +23,7 @@ from hierfl.experiments.federate.guard.broadcasts import Broadcasts
 from hierfl.experiments.federate.guard.epsilon import EPSILON, ComputedBefore, EpsilonLedger
 from hierfl.experiments.federate.guard.ledger import Charge, Ledger, OverBudget
 from hierfl.experiments.federate.guard.policy import Policy
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 from hierfl.experiments.federate.papers.record import as_markdown, record
 from hierfl.experiments.run_folder.dp_lines import dp_lines
 from hierfl.inference.noise import Mechanism, Plan
@@ -236,7 +236,7 @@ def test_first_sums_are_not_answered_and_others_are_refused(place: FileStudy) ->
 def test_approval_shows_epsilon(policy: dict, failing: set[str], margin: str, tmp_path: Path) -> None:
     place = noisy_place(tmp_path)
     home = place.home("h01")
-    (home.folder / "policy.toml").write_text(replace(OPEN, **policy).text())
+    (home.folder / "policy.toml").write_text(replace(PERMISSIVE_POLICY, **policy).text())
     found = propose(home, place.study, None, pins=[place.parties.server.card], ledger=place.ledger("h01"))
     assert set(found.failing) == failing
     assert margin in " ".join(rule.margin for rule in found.rules)
@@ -246,7 +246,7 @@ def test_approval_shows_epsilon(policy: dict, failing: set[str], margin: str, tm
 @pytest.mark.cpu(6, "studies of four sites")
 def test_two_studies_of_the_same_rows_share_epsilon(tmp_path: Path) -> None:
     files = own_files(tmp_path)
-    policy = replace(OPEN, largest_epsilon=3.0)
+    policy = replace(PERMISSIVE_POLICY, largest_epsilon=3.0)
     first = FileStudy(noisy_study(tmp_path / "first", files), files, tmp_path / "first", policy=policy)
     first.serve()
     found = record(first.home("h01"), "noisy", first.ledger("h01"))

@@ -21,7 +21,7 @@ from hierfl.experiments.federate.guard.audit import Audit
 from hierfl.experiments.federate.guard.broadcasts import Broadcasts
 from hierfl.experiments.federate.guard.gate import Gate
 from hierfl.experiments.federate.guard.policy import POLICY, Policy
-from hierfl.experiments.federate.guard.simulated import OPEN
+from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
 from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.wire import header
 
@@ -99,7 +99,7 @@ def test_every_evaluated_point_counts_against_the_budget(
 ) -> None:
     """Of one data set: in another study, under another name, and from another home of the same account."""
     monkeypatch.setattr(points, "need_of", lambda *_: 3)
-    text = replace(OPEN, budget={"poisson": 3}).text()
+    text = replace(PERMISSIVE_POLICY, budget={"poisson": 3}).text()
     (place.home("h01").folder / POLICY).write_text(text)
     place.approve("h01")
     place.restart("h01")
@@ -126,7 +126,7 @@ def test_every_evaluated_point_counts_against_the_budget(
     }
     other.parties.put_into(study)
     other.ledger = place.ledger  # type: ignore[method-assign]
-    other.policy = replace(OPEN, budget={"poisson": 3})
+    other.policy = replace(PERMISSIVE_POLICY, budget={"poisson": 3})
     with pytest.raises(UserError, match="not approved: budget"):
         other.restart("h01")
 
@@ -193,7 +193,7 @@ def test_what_is_not_approved_as_it_is_now_is_not_answered(
         assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == refused
         assert set(server.said[0]) == {"error", "refused", "client", "round"}
         place.gates["h01"] = Gate(place.home("h01"), place.place("h01"), ledger=place.ledger("h01"))
-    (place.home("h01").folder / POLICY).write_text(OPEN.text())
+    (place.home("h01").folder / POLICY).write_text(PERMISSIVE_POLICY.text())
     place.approve("h01")
     assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == ""
 
@@ -220,7 +220,7 @@ def test_other_code_another_roster_and_other_rows_are_refused(
 
 
 def test_scores_of_training_rows_and_values_that_no_fit_has_are_refused(place: FileStudy) -> None:
-    (place.home("h01").folder / POLICY).write_text(replace(OPEN, train_scores=False).text())
+    (place.home("h01").folder / POLICY).write_text(replace(PERMISSIVE_POLICY, train_scores=False).text())
     place.approve("h01")
     place.restart("h01")
     server = prepared(place)

@@ -148,7 +148,7 @@ def test_engines_agree_and_a_fit_goes_on_with_the_same_bits(tmp_path: Path) -> N
 def test_the_sum_of_messages_is_the_gradient_of_all_data_together() -> None:
     """By hand: the bound of the pooled model at the same noise, its parameters stopped in log q."""
     from hierfl.inference.clients.chunk import ClientChunk
-    from hierfl.models.any_model.own_guide.run import OWN, SHARED
+    from hierfl.models.any_model.own_guide.run import OWN_STREAM, SHARED_STREAM
     from hierfl.models.any_model.own_guide.steps import OwnRows
 
     method, federation = small()
@@ -160,7 +160,7 @@ def test_the_sum_of_messages_is_the_gradient_of_all_data_together() -> None:
     (eps, each), m = rows.noise("message"), torch.tensor([3.0, 1.3], dtype=torch.float64).requires_grad_()
     root = torch.diag(torch.tensor([0.5, 0.1], dtype=torch.float64))
     z = m + eps @ root.T
-    assert method.users_guide.taken == {SHARED: 2, OWN: 1}
+    assert method.users_guide.taken == {SHARED_STREAM: 2, OWN_STREAM: 1}
     total = torch.zeros((), dtype=torch.float64)
     for j in range(3):
         batch = federation.batch([j])

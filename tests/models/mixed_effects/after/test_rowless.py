@@ -15,7 +15,7 @@ from support.after_fit import arms
 
 from hierfl import UserError, load_mixed_model, mixed_model
 from hierfl.data.formula.design import Design
-from hierfl.models.mixed_effects.after.rowless import APART, OTHERS, PLAIN
+from hierfl.models.mixed_effects.after.rowless import CONVERTED_ENTRIES, OTHER_GROUPS, PLAIN
 from hierfl.models.mixed_effects.fitted_model import FittedMixedModel
 from hierfl.nn.architecture import Architecture
 
@@ -79,7 +79,7 @@ def test_a_structure_needs_no_table(formula: str, how: dict[str, Any], tmp_path:
 
 def test_all_of_a_design_is_written() -> None:
     own = {field.name for field in fields(Design)} - {field.name for field in fields(Architecture)}
-    assert own == {*PLAIN, *OTHERS, *APART}
+    assert own == {*PLAIN, *OTHER_GROUPS, *CONVERTED_ENTRIES}
 
 
 def test_what_needs_rows_says_so(tmp_path: Path) -> None:
