@@ -64,6 +64,8 @@ def predict(
     from ..run_folder.csv_files import write_frame
     from ..run_folder.kept_model import MODEL
 
+    if out is not None and out.suffix.lower() in (".npz", ".parquet", ".xlsx", ".json"):
+        raise UserError(f"--out writes csv, and {out.name} is called {out.suffix}: say FILE.csv (or --json for json)")
     if out is not None and out.exists() and not overwrite:
         raise UserError(f"{out} exists; choose another --out, or say --overwrite")
     if folder.is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from hierfl.inference.run.fit import fit as fit_alone
 from hierfl.inference.run.journal import Row
 from hierfl.inference.run.progress import working
 from hierfl.inference.run.result import Run
+from hierfl.inference.tracking.tracking import tracker_names
 from hierfl.models import METHODS
 
 from ..config import Configuration, RunConfig, options
@@ -32,6 +33,7 @@ from .config_file import read_config
 from .files import write_metrics
 from .layout import check_out, create_run_folder, lock_run_folder
 from .results import write_results
+from .track import tracked_run
 
 log = logging.getLogger("hierfl")
 
@@ -47,6 +49,7 @@ def fit(
     overwrite: bool = False,
     progress: bool = True,
     observe: Callable[[list[Row]], None] | None = None,
+    track: str | Sequence[str] | None = None,
     engine: EngineMaker = PlateEngine,
     **options: Any,
 ) -> Run:
@@ -65,6 +68,8 @@ def fit(
         overwrite: whether a run that is in ``folder`` may be replaced.
         progress: a bar on standard error, if it takes longer than two seconds.
         observe: called with all metrics rows after each evaluation.
+        track: trackers, such as ``"csv,tensorboard"``, in which the run is called as ``folder``. A fit that goes on has
+            those that it began with, unless others are named.
         engine: where the clients are; see :class:`~hierfl.inference.engines.base.Engine`.
         **options: fields of :class:`~hierfl.inference.options.Options`.
 
@@ -77,9 +82,10 @@ def fit(
     plain = target is not None and resume and not (target / "config.toml").is_file()
     if target is None or plain or engine is not PlateEngine or federation.outline or is_tabular(method):
         return fit_alone(
-            method, federation, rounds, folder=folder, resume=resume, progress=progress, observe=observe, engine=engine,
-            **options,
+            method, federation, rounds, folder=folder, resume=resume, progress=progress, observe=observe, track=track,
+            engine=engine, **options,
         )  # fmt: skip
+    trackers = ",".join(tracker_names(track)) or None
     federation = replace(federation, about={"data": "data", "split": "natural", "redraws": 0, **federation.about})
     ready = Fit(method, federation, Options.for_method(method, rounds=rounds, **options), engine)
     if resume:
@@ -87,31 +93,37 @@ def fit(
         if not config.run.data.startswith(PYTHON):
             raise UserError(f"{target} was begun by a command: go on with hierfl run --resume {target}")
         with lock_run_folder(target):
-            return _fitted(ready, target, progress, observe, resume=True)
+            return _fitted(ready, target, progress, observe, trackers or config.run.track, resume=True)
     fresh = target.is_dir() and all(map(is_leftover, target.iterdir()))
     if target.exists() and not (overwrite or fresh):
         raise UserError(f"{target} exists: another folder=, overwrite=True, or resume=True goes on there")
     check_out(target, overwrite or fresh)
-    with create_run_folder(target, overwrite or fresh, "", _configuration(method, federation, ready.options)) as made:
-        return _fitted(ready, made, progress, observe, resume=False)
+    config = _configuration(method, federation, ready.options).with_run(track=trackers)
+    with create_run_folder(target, overwrite or fresh, "", config) as made:
+        return _fitted(ready, made, progress, observe, trackers, resume=False)
 
 
 def _fitted(
-    ready: Fit, folder: Path, progress: bool, observe: Callable[[list[Row]], None] | None, *, resume: bool
-) -> Run:
+    ready: Fit, folder: Path, progress: bool, observe: Callable[[list[Row]], None] | None, track: str | None, *,
+    resume: bool,
+) -> Run:  # fmt: skip
     """Fits, and writes everything; a run whose results cannot be written is returned all the same."""
 
-    def observed(rows: list[Row]) -> None:
-        write_metrics(folder, rows)
-        if observe is not None:
-            observe(rows)
+    with tracked_run(folder, track, resumed=resume) as tracking:
 
-    run = warned(ready.run(folder / "checkpoint", resume=resume, progress=progress, observe=observed))
-    try:
-        with working("drawing from the posterior, writing results", progress):
-            write_results(folder, run, ready.method.name or type(ready.method).__name__)
-    except (UserError, OSError) as error:
-        log.warning("results are not in %s: %s", folder, error)
+        def observed(rows: list[Row]) -> None:
+            write_metrics(folder, rows)
+            tracking.observe(rows)
+            if observe is not None:
+                observe(rows)
+
+        run = warned(ready.run(folder / "checkpoint", resume=resume, progress=progress, observe=observed))
+        try:
+            with working("drawing from the posterior, writing results", progress):
+                summary = write_results(folder, run, ready.method.name or type(ready.method).__name__)
+            tracking.finish(run.rounds, summary, sorted((folder / "figures").glob("*.png")))
+        except (UserError, OSError) as error:
+            log.warning("results are not in %s: %s", folder, error)
     return run
 
 

@@ -125,6 +125,7 @@ def test_what_is_not_understood_is_one_line(asked: Callable[..., Any], tmp_path:
         ("--data", "none.npz", "--client", "0"): "no file none.npz",
         ("--data", "alone.npz", "--sep", ";"): "--sep is for tables",
         ("--data", "alone.npz", "--client", "0", "--out", "out.csv"): "out.csv exists",
+        ("--data", "alone.npz", "--client", "0", "--out", "p.npz"): "--out writes csv, and p.npz is called .npz",
         ("--data", "alone.npz", "--study", "s"): "--study is of a site",
     }
     for options, words in lines.items():

@@ -61,6 +61,27 @@ def test_a_fit_in_python_leaves_what_a_command_leaves(finished: Finished, tmp_pa
         hierfl.load_run(tmp_path / "a" / "b", federation=blobs([9, 7, 6], test=3))
 
 
+def test_trackers_of_a_run_are_those_of_a_command(tmp_path: Path) -> None:
+    """`hierfl.fit(folder=, track=)` is the documented call; a fit that goes on has the trackers that it began with."""
+    fed, folder = blobs([9, 7], test=3), tmp_path / "first"
+
+    def fitted(rounds: int, **more: Any) -> list[list[str]]:
+        hierfl.fit(FedAvg(network_for(FedAvg, fed)), fed, rounds, folder=folder, progress=False, **more)
+        return [line.split(",") for line in (folder / "track.csv").read_text().splitlines()[1:]]
+
+    with pytest.raises(UserError, match="unknown tracker 'comet'"):
+        fitted(1, track=["comet"])
+    assert not folder.exists()
+    rows = fitted(1, track=["csv"])
+    assert {row[0] for row in rows} == {"first"}
+    assert {row[2] for row in rows} >= {"test", "summary"}
+    evaluated = [row for row in rows if row[2] != "summary"]
+    again = fitted(2, resume=True)
+    assert again[: len(evaluated)] == evaluated
+    assert {row[1] for row in again[len(evaluated) :]} == {"2"}
+    assert [row[2:4] for row in again[len(evaluated) :]] == [row[2:4] for row in rows]
+
+
 def test_it_goes_on_and_is_not_written_over(tmp_path: Path) -> None:
     fed = blobs([9, 7])
 
