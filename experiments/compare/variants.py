@@ -16,6 +16,7 @@ from hierfl.inference.options import OF_NOISE
 
 from ..columns import NETWORK
 from ..config import Configuration, options
+from ..declared import PYTHON
 from ..methods import known_class
 from ..run_folder.config_file import read_config
 from ..run_folder.csv_files import read_frame
@@ -80,16 +81,14 @@ def gather_variants(runs: Sequence[Path], labels: Mapping[Path, str] | None = No
         UserError: for folders that are no finished runs, the same run twice, or runs of different data or splits.
     """
     groups: list[tuple[dict[str, Any], type[Method] | None, dict[int, Path]]] = []
-    configs: dict[Path, Configuration] = {}
-    for run in runs:
-        config = read_config(run)
-        read_summary(run)  # not finished? say so first
+    configs = _configurations(runs)
+    for run, config in configs.items():
         if config.run.network == NETWORK:
             raise UserError(
                 f"{run} is of a plain model, which holds nothing out, and test data are what is compared: "
                 "hierfl ablate a.py b.py --data FILE --group COLUMN compares models, hierfl report has leave-one-out"
             )
-        configs[run], seed = config, config.run.seed
+        seed = config.run.seed
         setting = setting_of(config)
         members = next((m for s, _, m in groups if s == setting), None)
         if members is None:
@@ -106,6 +105,11 @@ def gather_variants(runs: Sequence[Path], labels: Mapping[Path, str] | None = No
     for run, mine in zip(configs, facts, strict=True):
         if other := [k for k in same_data if mine[k] != facts[0][k]]:
             k = other[0]
+            if k == "data" and any(str(of["data"]).startswith(PYTHON) for of in (mine, facts[0])):
+                raise UserError(
+                    f"{run} and {runs[0]} cannot be compared: the data of a Python program have no name, and no run "
+                    "of a command with the same seed has the same data to the bit"
+                )
             raise UserError(f"{run} is of other data than {runs[0]}: its {k} is {mine[k]!r}, not {facts[0][k]!r}")
     variants = []
     if labels is None:
@@ -125,6 +129,30 @@ def gather_variants(runs: Sequence[Path], labels: Mapping[Path, str] | None = No
                 how = _how_data_differ(*(v.clients[v.clients["seed"] == seed] for v in (first, variant)))
                 raise UserError(f"{variant.runs[seed]} is of other data than {first.runs[seed]}: {how}")
     return variants
+
+
+def _configurations(runs: Sequence[Path]) -> dict[Path, Configuration]:
+    """The configurations of finished runs. Runs from Python and from a command have one way of reading one data set.
+
+    A program's data have a digest and no file. If a run of a command with the same seed has this digest, its options
+    name the data. Options of a response's standard deviation are compared as they are.
+    """
+    configs: dict[Path, Configuration] = {}
+    for run in runs:
+        config = read_config(run)
+        if run in configs:
+            raise UserError(f"{run} and {run} are the same run: same method, settings and seed")
+        configs[run] = config
+    summaries = {run: read_summary(run) for run in configs}
+    data = {run: (config.run.seed, summaries[run].get("federation")) for run, config in configs.items()}
+    of_commands = {data[run]: c.run for run, c in configs.items() if not c.run.data.startswith(PYTHON)}
+    for run, config in configs.items():
+        command = of_commands.get(data[run])
+        if config.run.data.startswith(PYTHON) and command is not None and data[run][1]:
+            apart = ("response_sd", "learn_sd") if summaries[run].get("pm_accuracy") is None else ()
+            names = {name for name, facts in options().items() if facts.same_data} | {"data_origin"}
+            configs[run] = config.with_run(**{name: getattr(command, name) for name in names.difference(apart)})
+    return configs
 
 
 def _clients(run: Path) -> pd.DataFrame:

@@ -29,7 +29,7 @@ from hierfl.models import METHODS
 from ..config import Configuration, RunConfig, options
 from ..declared import PYTHON
 from ..fingerprints import fingerprint, short_digest
-from .config_file import read_config
+from .config_file import read_config, write_config
 from .files import write_metrics
 from .layout import check_out, create_run_folder, lock_run_folder
 from .results import write_results
@@ -118,6 +118,8 @@ def _fitted(
                 observe(rows)
 
         run = warned(ready.run(folder / "checkpoint", resume=resume, progress=progress, observe=observed))
+        if (config := read_config(folder)).run.rounds != ready.options.rounds:  # a fit may go on for more of them
+            write_config(folder, config.with_run(rounds=ready.options.rounds))
         try:
             with working("drawing from the posterior, writing results", progress):
                 summary = write_results(folder, run, ready.method.name or type(ready.method).__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.commands import Call
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 import hierfl
 from hierfl import UserError, inference
+from hierfl.experiments.run_folder.config_file import read_config
 from hierfl.models import FedAvg, PFedVEM
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.functional import Network
@@ -95,6 +97,7 @@ def test_it_goes_on_and_is_not_written_over(tmp_path: Path) -> None:
     gone_on = fitted(tmp_path / "run", 3, resume=True)
     assert all(torch.equal(value, gone_on.shared[name]) for name, value in straight.shared.items())
     assert hierfl.load_run(tmp_path / "run").rounds == 3
+    assert read_config(tmp_path / "run").run.rounds == 3
     assert fitted(tmp_path / "run", 1, overwrite=True).rounds == 1
     inference.fit(FedAvg(network_for(FedAvg, fed)), fed, 1, folder=tmp_path / "old", progress=False)
     assert fitted(tmp_path / "old", 2, resume=True).rounds == 2  # checkpoints alone
@@ -114,6 +117,24 @@ def test_commands_know_a_run_of_python(hierfl: Call, tmp_path: Path) -> None:
     assert hierfl("report", "run", "--quiet")[0] == 0
     code, out, _ = hierfl("runs", ".")
     assert "finished" in out
+
+
+@pytest.mark.cpu(3, "a run of a command, and two in Python, all in folders")
+def test_runs_of_python_and_of_commands_are_compared(hierfl: Call, tmp_path: Path) -> None:
+    """By the digest of their data: the same seed and rows are the same data, however they were read."""
+    from hierfl import Federation, compare, fit
+
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 3)).astype("float32"), rng.integers(0, 2, 60)
+    np.savez(tmp_path / "a.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+    how = ("--data", "a.npz", "--clients", "2", "--split", "iid", "--rounds", "2", "--network", "mlp:2", "--quiet")
+    assert hierfl("run", "fedper", *how, "--out", "command")[0] == 0
+    for seed in (0, 1):
+        fed = Federation.from_npz("a.npz", clients=2, split="iid", seed=seed)
+        fit(FedAvg(network_for(FedAvg, fed)), fed, folder=f"python-{seed}", seed=seed, **HOW)
+    assert set(compare(["python-0", "command"]).table.over) == {"fedper"}
+    with pytest.raises(UserError, match="no run of a command with the same seed has the same data"):
+        compare(["python-1", "command"])
 
 
 def test_a_class_and_a_module_of_a_program_are_handed_over(tmp_path: Path) -> None:
