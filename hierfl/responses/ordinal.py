@@ -128,7 +128,7 @@ class OrdinalResponse(Response):
 
     name = "ordinal"
     about = (
-        "P(y <= k) = logistic(c_k - eta): thresholds, in place of the intercept; whole numbers, or an ordered "
+        "P(y <= k) = logistic(c_k - eta): thresholds, instead of the intercept; whole numbers, or an ordered "
         "category, whose names stay"
     )
     ratio = "odds ratio"

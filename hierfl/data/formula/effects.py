@@ -189,10 +189,11 @@ class FormulaParser(ArgumentParser):
         """Columns right of a bar, a, a:b or a/b; and whether each has effects of its own."""
         start, names, signs = self.position, list[str](), set[str]()
         while True:
-            after = self.tokens[self.position + 1]
-            if self.current.kind in ("name", "quoted") and after.kind == "end":
+            named = self.current.kind in ("name", "quoted")
+            after = self.tokens[self.position + 1] if named else self.current  # nothing follows the end
+            if named and after.kind == "end":
                 raise Refused("a parenthesis is not closed: ')' is missing at the end")
-            if self.current.kind not in ("name", "quoted") or after.text not in (")", "/", ":"):
+            if not named or after.text not in (")", "/", ":"):
                 raise Refused(f"random terms belong to a column of the table, not to {self._until(')', start)}")
             names.append(self.column())
             sign = self.take("/", ":")
