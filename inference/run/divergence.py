@@ -12,6 +12,7 @@ from ..engines.base import ClientStatus
 from ..evaluation.fitted import Fitted
 from ..evaluation.predictive_model import PredictiveModel
 from ..method.capabilities import is_tabular
+from ..options import Options
 from .journal import Row
 
 #: of the clients' local steps, what part may be undone without a line
@@ -22,13 +23,14 @@ WORSE_NLL, ABOVE_CHANCE = 2.0, 0.05
 WORSE_RMSE = 3.0
 
 
-def divergence(fitted: Fitted, evaluations: Sequence[Row], status: np.ndarray | None) -> str:
+def divergence(fitted: Fitted, evaluations: Sequence[Row], status: np.ndarray | None, options: Options) -> str:
     """One line for a fit of a network that has diverged; empty for others.
 
     Args:
         fitted: method, data and state.
         evaluations: one row for each evaluation and split.
         status: (rounds, J) of :class:`~hierfl.inference.engines.base.ClientStatus`; None without a round.
+        options: how the fit was run: noise for differential privacy may be the cause.
     """
     if is_tabular(fitted.method) or status is None or not len(status):
         return ""
@@ -40,7 +42,10 @@ def divergence(fitted: Fitted, evaluations: Sequence[Row], status: np.ndarray | 
     undone = next((int(row["diverged"]) for row in reversed(evaluations) if row.get("diverged")), 0)
     if undone > UNDONE_PART * max(steps, undone):
         bad.append(f"{undone} of {max(steps, undone)} local steps were undone, as their numbers were not finite")
-    return f"the fit has diverged: {'; '.join(bad)}{_smaller_step(fitted.method)}" if bad else ""
+    if not bad:
+        return ""
+    noise = "" if options.dp == "none" else f"; it has noise for epsilon {options.epsilon:g}: try a larger epsilon"
+    return f"the fit has diverged: {'; '.join(bad)}{noise}{_smaller_step(fitted.method)}"
 
 
 def bad_metrics(row: Mapping[str, Any], classes: int, sd: float | None) -> list[str]:

@@ -211,8 +211,11 @@ class Run(Predicting, ClientModules):
     @property
     def warnings(self) -> list[str]:
         """What a reader has to know of the fit, a line each."""
-        lines = [divergence(self.fitted, self.evaluations, self.status), self.coverage.warning if self.coverage else ""]
-        return [*filter(None, lines), *(self.watch.lines if self.watch else [])]
+        diverged = divergence(self.fitted, self.evaluations, self.status, self.options)
+        return [
+            *filter(None, (diverged, self.coverage.warning if self.coverage else "")),
+            *(self.watch.lines if self.watch else []),
+        ]
 
     # -- ArviZ ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from support.federations import blobs
 from support.methods import network_for
 
 from hierfl.inference import fit
-from hierfl.inference.run.divergence import bad_metrics
+from hierfl.inference.run.divergence import bad_metrics, divergence
 from hierfl.models import FedAvg
 
 
@@ -48,5 +49,7 @@ def test_a_step_that_is_too_large_is_named(caplog: pytest.LogCaptureFixture) -> 
     assert line.startswith("the fit has diverged: ")
     assert line.endswith("try smaller steps: --set lr=1e+29")
     assert line in caplog.messages
+    noisy = divergence(run.fitted, run.evaluations, run.status, replace(run.options, dp="client", epsilon=0.01))
+    assert "it has noise for epsilon 0.01: try a larger epsilon; try smaller steps" in noisy
     calm = fit(FedAvg(net, lr=0.01), federation, rounds=2, seed=0, dtype=torch.float64, progress=False)
     assert calm.warnings == []
