@@ -99,6 +99,7 @@ def load_of(folder: Path, run: Mapping[str, Any], *, trust_code: bool = False) -
     if reference in METHODS:
         loaded = load(reference)
         if not same_version(loaded.digest, run["method_digest"]):
+            _of_no_other(loaded, folder, run)
             _unchanged(loaded.source, loaded.digest, folder, run)
             _foundation_unchanged(loaded, folder, run)
         return loaded
@@ -134,6 +135,18 @@ def known_class(run: Mapping[str, Any]) -> type[Method] | None:
     same = short_digest(source) == own_part(run["method_digest"])
     trusted = same and trust.trusted(source)
     return _from_file(path.resolve(), source, run.get("model")).cls if trusted else None
+
+
+def _of_no_other(loaded: Loaded, folder: Path, run: Mapping[str, Any]) -> None:
+    mine, digest = run["method"], own_part(run["method_digest"])
+    if own_part(loaded.digest) == digest:
+        return
+    for name in METHODS:
+        if own_part(load(name).digest) == digest:
+            raise UserError(
+                f"the configuration of {folder} was edited: its method is {mine}, and its method_digest that of "
+                f"{name}; hierfl run {mine} begins a run of {mine}"
+            )
 
 
 def _unchanged(path: Path, digest: str, folder: Path, run: Mapping[str, Any]) -> None:

@@ -39,6 +39,9 @@ def test_checkpoints_that_cannot_be_used(hierfl: Call, tmp_path: Path, finished:
     refused("config.toml is damaged", lambda f: (f / "config.toml").write_text("= ="))
     refused("config.toml is damaged: run is missing", lambda f: (f / "config.toml").write_text("a = 1"))
     refused("has changed since", lambda f: change(f, 'method_digest = "', 'method_digest = "0'))
+    refused(
+        "its method is fedper, and its method_digest that of", lambda f: change(f, 'method = "', 'method = "fedper" #')
+    )
     refused("rounds is 'ten'", lambda f: change(f, "rounds = 2", 'rounds = "ten"'))
     refused("seed is missing", lambda f: change(f, "seed = 0", ""))
     refused("belongs to another method, network or federation", lambda f: change(f, "mlp:64", "mlp:32"))
