@@ -14,9 +14,21 @@ from torch import Tensor
 
 from ..shapes import broadcast_shapes
 
+#: a standard deviation of zero has no density: beside the largest entry of the root it is taken for this much
+LEAST_DIAGONAL = 1e-9
+
+
+def with_least_diagonal(root: Tensor) -> Tensor:
+    """A root (..., q, q) whose diagonal is at least :data:`LEAST_DIAGONAL` of its largest entry."""
+    least = LEAST_DIAGONAL * root.detach().abs().amax((-1, -2)).clamp_min(LEAST_DIAGONAL)
+    diagonal = root.diagonal(dim1=-2, dim2=-1)
+    return root + torch.diag_embed(diagonal.maximum(least.unsqueeze(-1)) - diagonal)
+
 
 class NormalOfRoot(MultivariateNormal):
-    """N(loc, root root^T).
+    """N(loc, root root^T). Its density is that of :func:`with_least_diagonal`.
+
+    A root that is singular but for rounding, as at a correlation of one, would divide rounding errors by each other.
 
     Args:
         loc: (..., q).
@@ -34,3 +46,9 @@ class NormalOfRoot(MultivariateNormal):
         new = NormalOfRoot.__new__(NormalOfRoot) if _instance is None else _instance
         expanded: NormalOfRoot = super().expand(batch_shape, new)
         return expanded
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """See :meth:`torch.distributions.Distribution.log_prob`."""
+        regular = NormalOfRoot(self.loc, with_least_diagonal(self._unbroadcasted_scale_tril), self._validate_args)
+        density: Tensor = super(NormalOfRoot, regular).log_prob(value)
+        return density

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hierfl.ppl.normal_of_root import NormalOfRoot
+from hierfl.ppl.normal_of_root import NormalOfRoot, with_least_diagonal
 from hierfl.shapes import broadcast_shapes
 
 
@@ -68,14 +68,8 @@ def sound(values: Tensor) -> Tensor:
     return values.abs() < -IMPOSSIBLE
 
 
-#: a standard deviation of zero has no density: beside the largest entry of L it is taken for this much
-LEAST_DIAGONAL = 1e-9
-
-
 def positive(root: Tensor) -> Tensor:
     """The root of the same covariance as L (..., q, q), with a diagonal above zero."""
     sign = torch.where(root.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0).to(root)
     root = root * sign.unsqueeze(-2)
-    least = LEAST_DIAGONAL * root.detach().abs().amax((-1, -2)).clamp_min(LEAST_DIAGONAL)
-    diagonal = root.diagonal(dim1=-2, dim2=-1)
-    return root + torch.diag_embed(diagonal.maximum(least.unsqueeze(-1)) - diagonal)
+    return with_least_diagonal(root)
