@@ -14,8 +14,9 @@ from torch import Tensor
 
 from ..shapes import broadcast_shapes
 
-#: a standard deviation of zero has no density: beside the largest entry of the root it is taken for this much
-LEAST_DIAGONAL = 1e-9
+#: a standard deviation of zero has no density: beside the largest entry of the root it is taken for this much, the root
+#: of what rounding is, so that rounding errors over it are as small as it is
+LEAST_DIAGONAL = 1e-8
 
 
 def with_least_diagonal(root: Tensor) -> Tensor:

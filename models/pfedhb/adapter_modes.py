@@ -45,9 +45,12 @@ class Mode:
             height, gradient, h = likelihood.expanded(b)
             scaled = tau[:, None] * h * tau
             step = tau * torch.linalg.solve(scaled + identity, tau * gradient)
-            promised = (gradient * step).sum(-1)
-            if number == steps or bool((promised <= ARRIVED + rounding * height.abs()).all()):
+            arrived = (gradient * step).sum(-1) <= ARRIVED + rounding * height.abs()
+            if number == steps or bool(arrived.all()):
                 break
+            step = torch.where(
+                arrived[:, None], 0.0, step
+            )  # else a row would depend on those that it shares a plate with
             length = torch.ones_like(height)
             for _ in range(HALVINGS):
                 new = b + length[:, None] * step

@@ -124,8 +124,12 @@ class FeatureShifts:
         for _ in range(self.newton):
             gradient, h = predictor.slope_and_curvature(v)
             step = torch.linalg.solve(h + torch.diag(predictor.tau**-2), gradient)
-            if bool(((gradient * step).sum(-1) < ARRIVED).all()):
+            arrived = (gradient * step).sum(-1) < ARRIVED
+            if bool(arrived.all()):
                 break
+            step = torch.where(
+                arrived[:, None], 0.0, step
+            )  # else a row would depend on those that it shares a plate with
             length = torch.ones_like(height)
             for _ in range(HALVINGS):
                 new = v + length[:, None] * step
