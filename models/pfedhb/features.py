@@ -29,7 +29,7 @@ MAX_FEATURES = 512
 #: where the spreads of scales and shifts begin, and the scale of their half-normal prior
 TAU_0, TAU_SCALE = 0.1, 10.0
 #: how often a step of Newton's is halved, and what it promises where it has arrived
-HALVINGS, ARRIVED = 8, 1e-10
+HALVINGS, ARRIVED = 8, 1e-14
 #: numbers of the gradient of some examples' outputs that are held at a time
 MAX_NUMBERS_AT_ONCE = 4_000_000
 
