@@ -41,28 +41,30 @@ LEVEL = 0.95
 
 
 def effects_table(fitted: Fitted, level: float = LEVEL) -> tuple[pd.DataFrame, dict[str, float]]:
-    """What was estimated.
+    """What was estimated, and numbers of the fit.
+
+    The numbers, by name:
+
+    - log_likelihood: of REML its criterion; aic, bic, parameters;
+    - groups, rows; inner_groups, inner_2_groups, ...: groups inside clients; outer_groups: groups of clients;
+      crossed_groups: groups that cross clients;
+    - off_maximum: the length of the next Newton step, in standard errors;
+    - laplace: 1 where the effects of several levels inside, of groups that cross clients, or of more effects than have
+      nodes, are integrated out by Laplace's approximation;
+    - effective_points: the number of independent draws that the explored points are worth;
+    - population_draws: how many draws of the population there are;
+    - profile_unknown: how many ends of profile intervals were not found;
+    - left_out: rows that lacked a value;
+    - exact: 1 where the residual's standard deviation is negligible beside the response's.
 
     Args:
         fitted: by a fit.
         level: of the intervals.
 
     Returns:
-        A row for each coefficient, standard deviation, correlation and number of the family: effect, estimate,
+        A row for each coefficient, standard deviation, correlation and number of the family, with effect, estimate,
         standard_error, lower and upper, statistic (t or z), df, p, note. Of a posterior estimate and standard_error are
-        its mean and standard deviation. And by name, numbers of the fit:
-
-        - log_likelihood: of REML its criterion; aic, bic, parameters;
-        - groups, rows; inner_groups, inner_2_groups, ...: groups inside clients; outer_groups: groups of clients;
-          crossed_groups: groups that cross clients;
-        - off_maximum: the length of the next Newton step, in standard errors;
-        - laplace: 1 where the effects of several levels inside, of groups that cross clients, or of more effects than
-          have nodes, are integrated out by Laplace's approximation;
-        - effective_points: the number of independent draws that the explored points are worth;
-        - population_draws: how many draws of the population there are;
-        - profile_unknown: how many ends of profile intervals were not found;
-        - left_out: rows that lacked a value;
-        - exact: 1 where the residual's standard deviation is negligible beside the response's.
+        its mean and standard deviation. And the numbers.
     """
     import pandas as pd
 
