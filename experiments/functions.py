@@ -141,7 +141,8 @@ def tune(
         run: run options (rounds, clients, network, data_root, group, y, ...).
 
     Returns:
-        The best setting with its metrics, as ``hierfl tune --json`` prints it.
+        The best cell, as ``hierfl tune --json`` prints it: ``settings`` are those of the grid, typed, ``all_settings``
+        all of the method's, and beside them are the metrics.
 
     Raises:
         UserError: for a plain Pyro model, an empty budget, no grid, unknown metrics, or unknown options.

@@ -221,7 +221,8 @@ def _numbers_of_table(run: Run, df: pd.DataFrame, name: str | None, asked: Quest
     interval = asked.interval or INTERVAL
     if asked.new:
         draws = NEW_DRAWS if asked.draws is None else asked.draws
-        answer = run.predict_new_client(df, draws, given=given, interval=interval)
+        unnamed = df.drop(columns=run.fitted.federation.about.get("client") or [], errors="ignore")
+        answer = run.predict_new_client(unnamed, draws, given=given, interval=interval)
     else:
         answer = run.predict(df, str(name), draws=asked.draws, interval=interval, shares=asked.shares)
     table: pd.DataFrame = answer.drop(columns="client", errors="ignore")

@@ -99,6 +99,10 @@ def search(
     if out.is_dir():
         raise UserError(f"{out} is a folder; --out is the file of the search")
     cells_so_far = read_cells(out, facts, may_differ=("by",))  # the same cells may be judged again
+    for cell in cells_so_far:  # files of earlier versions have what was searched as text
+        cell["settings"] = {
+            name: cell.get("all_settings", {}).get(name, value) for name, value in cell["settings"].items()
+        }
     cls = load(method).cls
     # A setting that is newer than the file had its default.
     done = [make_settings(cls, applicable(cls, c["all_settings"])) for c in cells_so_far if "all_settings" in c]
@@ -119,7 +123,8 @@ def search(
                 evaluate_cell(method, data, {**given, "seed": seed}, settings, settle, progress)
                 for seed in range(seeds)
             ]
-            cells_so_far.append({"settings": settings, "all_settings": whole, **_means(rows)})
+            searched = {name: whole[name] for name in settings}
+            cells_so_far.append({"settings": searched, "all_settings": whole, **_means(rows)})
             done.append(make_settings(cls, whole))
             say(in_words(cells_so_far[-1]))
             _write(out, facts, by, cells_so_far, lenient)

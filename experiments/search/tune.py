@@ -91,7 +91,7 @@ def tune(
     if budget < 1:
         raise UserError(f"a budget is a number of cells, not {budget}")
     name = load(method).name
-    whole, source = grid, "as given on the command line"
+    whole, source = grid, "as given"
     if all(len(values) == 1 for values in grid.values()):  # what is fixed is shown beside the published
         whole, source = published_grid(name)
         whole = {**whole, **grid}

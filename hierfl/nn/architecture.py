@@ -94,7 +94,7 @@ class Architecture:
         if which == "nothing":
             return frozenset()
         if not names:
-            raise UserError(f"network {self.spec} has no batch norm; bncnn:16,32:64 (--network) has")
+            raise UserError(f"network {self.spec} has no batch norm; bncnn:16,32:64 has")
         return frozenset(names)
 
     # -- the whole network as a function of one vector ---------------------------------------------------------------

@@ -108,7 +108,7 @@ def mixing(data: Any) -> tuple[Any, Any]:
     if posterior.sizes["chain"] < 2:
         raise UserError(
             "R-hat compares chains, and here is one: draws of a guide or point have none, a method that samples has "
-            "more with --set chains=4"
+            "more with chains=4 (--set chains=4)"
         )
     if posterior.sizes["draw"] < 4:
         raise UserError(f"R-hat needs at least 4 draws of each chain, and here are {posterior.sizes['draw']}")

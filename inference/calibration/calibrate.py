@@ -23,6 +23,8 @@ from .search import find_powers, find_threshold
 
 #: kinds of prediction as metrics call them: at the posterior mean, averaged over draws
 KINDS = ("pm", "pm_draws")
+#: what holds out validation data
+HOLD_OUT = "validation_fraction=0.1 (--validation-fraction 0.1)"
 #: what is said of tempered predictions; their accuracy is what it was
 TEMPERED = ("nll", "brier", "ece", "ece_pooled")
 
@@ -137,11 +139,12 @@ def check_calibration(engine: Engine, options: Options) -> None:
         UserError: for a regression, or where there are no validation data.
     """
     # A study's sites have no --validation-of.
-    remedy = "--validation-fraction 0.1; if no client has ten rows of a class, --validation-of clients in a simulation"
+    few = "if no client has ten rows of a class, validation_of=clients (--validation-of clients) in a simulation"
+    remedy = f"{HOLD_OUT}; {few}"
     check_wanted(options, engine.task, engine.has_data("validation"), remedy)
 
 
-def check_wanted(options: Options, task: str, validation: bool, remedy: str = "--validation-fraction 0.1") -> None:
+def check_wanted(options: Options, task: str, validation: bool, remedy: str = HOLD_OUT) -> None:
     """Refuses the same before there is an engine.
 
     Args:
@@ -163,7 +166,7 @@ def check_wanted(options: Options, task: str, validation: bool, remedy: str = "-
 
 
 def _wanted(options: Options) -> dict[str, bool]:
-    return {"--calibrate temperature": options.calibrate != "none", "--conformal": options.conformal > 0}
+    return {"calibrate=temperature": options.calibrate != "none", "conformal": options.conformal > 0}
 
 
 def calibrate(engine: Engine, broadcast: Broadcast, options: Options, *, random: bool) -> Calibration | None:

@@ -88,10 +88,12 @@ class DistributedEngine:
         """See :class:`~hierfl.inference.engines.base.Engine`."""
         if exchange.individual:
             group = exchange.individual[0]
-            raise UserError(f"the messages of {group!r} are looked at one by one, and ranks send sums: --engine plate")
+            raise UserError(
+                f"the messages of {group!r} are looked at one by one, and ranks send sums: take engine plate"
+            )
         if self.method.replies:
             name = self.method.replies[0]
-            raise UserError(f"the server makes each client's {name!r}, and ranks hear one broadcast: --engine plate")
+            raise UserError(f"the server makes each client's {name!r}, and ranks hear one broadcast: take engine plate")
         check_maskable(self.method, exchange, self.options, len(self.ids))
         self.exchange = exchange
         self.plate.groups = [set(self._mine(group)) for group in client_groups(self.ids, self.options)]

@@ -121,7 +121,7 @@ def local_device(device: str) -> torch.device:
         return own
     number, num_devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if own.index is not None:
-        raise UserError(f"ranks have a device each: say --device cuda, not {device}")
+        raise UserError(f"ranks have a device each: say device=cuda (--device cuda), not {device}")
     if number >= num_devices:
         raise UserError(f"rank {number} of this machine has no device of its own: there are {num_devices}")
     torch.cuda.set_device(number)

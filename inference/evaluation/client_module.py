@@ -145,7 +145,10 @@ def client_module(fitted: Fitted, row: int, draws: int) -> ClientModule:
     federation, name = fitted.federation, fitted.method.name or type(fitted.method).__name__
     network = getattr(fitted.method, "network", None)
     if not isinstance(network, Architecture) or type(network.base) is not Network or fitted.method.conditions:
-        raise UserError(f"{name} predicts with more than a network: client_module is of networks alone")
+        alone = "client_module is of methods that predict with a network alone"
+        raise UserError(
+            f"{name} does not predict with a network alone: {alone}; run.predict(df) has every method's answer"
+        )
     if network.encoder is not None:
         raise UserError(f"{name} has latent features, which are drawn for each example: no plain module predicts so")
     called = _Called()

@@ -48,7 +48,7 @@ def _rising(trend: Trend, rounds: int) -> str:
     error = f"{100 * trend.error:.1f}" if percent else f"{trend.error:.2g}"
     data = {"validation": "validation", "train": "training"}[trend.split]
     over = f"by {size} (standard error {error}) over rounds {trend.first} to {trend.last}"
-    return f"{name} on {data} data was still {way}, {over}: try --rounds {2 * rounds}"
+    return f"{name} on {data} data was still {way}, {over}: try rounds={2 * rounds} (--rounds)"
 
 
 def _temperature(run: Run) -> str:
@@ -65,6 +65,7 @@ def _temperature(run: Run) -> str:
         return ""
     between = " and ".join(f"{t:.2f}" for t in gain.temperatures)
     return (
-        f"--calibrate temperature would lower NLL from {gain.before:.3f} to {gain.after:.3f} (standard error of the "
-        f"difference {gain.error:.2g}) on validation data of clients that it was not chosen on, with T {between}"
+        f"calibrate=temperature (--calibrate) would lower NLL from {gain.before:.3f} to {gain.after:.3f} (standard "
+        f"error of the difference {gain.error:.2g}) on validation data of clients that it was not chosen on, "
+        f"with T {between}"
     )

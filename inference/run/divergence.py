@@ -75,4 +75,4 @@ def _smaller_step(method: PredictiveModel) -> str:
     """The method's step sizes, a tenth of what they were."""
     settings = vars(method.settings)
     sizes = {k: v for k, v in settings.items() if k.endswith("lr") and k != "server_lr" and isinstance(v, float) and v}
-    return f"; try smaller steps: {' '.join(f'--set {k}={v / 10:.3g}' for k, v in sizes.items())}" if sizes else ""
+    return f"; try smaller steps: {', '.join(f'{k}={v / 10:.3g}' for k, v in sizes.items())} (--set)" if sizes else ""

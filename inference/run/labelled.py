@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch.distributions import Distribution, Normal
 
 from hierfl.data.client_names import client_names
 from hierfl.data.federation import Federation
+from hierfl.data.frames import is_table
 from hierfl.data.response_units import ResponseUnits
 from hierfl.data.spellings import as_known
 from hierfl.errors import UserError
@@ -82,16 +83,85 @@ def of_clients(
 
 
 def of_new_client(
+    source: Source, df: pd.DataFrame, draws: int, given: Examples | pd.DataFrame | None, rounds: int,
+    interval: float | None,
+) -> pd.DataFrame:  # fmt: skip
+    """See :meth:`hierfl.inference.run.result.Run.predict_new_client`."""
+    import pandas as pd
+
+    check_interval(interval)
+    owner = _new_owners(source.fitted.federation, df)
+    names: list[str | None] = [None] if owner is None or not len(df) else list(dict.fromkeys(owner.tolist()))
+    parts = []
+    for name in names:
+        places = np.arange(len(df)) if name is None else np.flatnonzero(owner == name)
+        examples = _examples(source.fitted.federation, given, name, several=len(names) > 1)
+        part = _of_new_client(source, df.iloc[places], draws, examples, rounds, interval)
+        parts.append(part.set_axis(places))
+    table = pd.concat(parts).sort_index().set_axis(df.index)
+    if owner is not None:
+        table.insert(0, "client", owner)
+    return table
+
+
+def _of_new_client(
     source: Source, df: pd.DataFrame, draws: int, given: Examples | None, rounds: int, interval: float | None
 ) -> pd.DataFrame:
-    """See :meth:`hierfl.inference.run.result.Run.predict_new_client`."""
-    check_interval(interval)
     federation, seed = source.fitted.federation, key(source.seed, "new client's response")
     fns = new_client_responses(source.fitted, df, draws, given, rounds)
     means = torch.cat([predictions(fn, federation.task, federation.units) for fn in fns])
     if federation.task == "classification":
-        return _of_classes(federation, means).set_axis(df.index)
-    return _of_responses(federation.units, means, fns, interval, seed, spread=draws > 0).set_axis(df.index)
+        return _of_classes(federation, means)
+    return _of_responses(federation.units, means, fns, interval, seed, spread=draws > 0)
+
+
+def _new_owners(federation: Federation, df: pd.DataFrame) -> np.ndarray | None:
+    """The name of each row's client, (n,); None where the table does not say.
+
+    Raises:
+        UserError: for a client that was fitted.
+    """
+    column = federation.about.get("client")
+    if column is None or column not in df.columns:
+        return None
+    names = client_names(df[column], f"column {column!r}")
+    if fitted := [name for name in dict.fromkeys(names.tolist()) if name in federation.ids]:
+        raise UserError(
+            f"client {fitted[0]!r} was fitted: predict(df) has its own model; without column {column!r} the rows are a "
+            "new client's"
+        )
+    return names
+
+
+def _examples(federation: Federation, given: Any, name: str | None, *, several: bool) -> Examples | None:
+    """A new client's inputs and targets.
+
+    Args:
+        federation: of the other clients.
+        given: a pair, or a table with responses.
+        name: the client's; None where its rows do not say.
+        several: whether there are rows of other new clients, too.
+
+    Raises:
+        UserError: for a table without responses or without rows of this client, and where it is not clear whose
+            examples they are.
+    """
+    if given is None or (not is_table(given) and not several):
+        return cast("Examples | None", given)
+    column, response = federation.about.get("client"), federation.about.get("response")
+    if is_table(given) and response not in given.columns:
+        raise UserError(f"given has no responses: it lacks column {response!r}")
+    names = client_names(given[column], f"column {column!r} of given") if is_table(given) and column in given else None
+    if names is None and several:
+        raise UserError(
+            f"the rows are of several clients: given takes a table whose column {column!r} says whose are whose"
+        )
+    if names is not None and name is None and len(set(names.tolist())) > 1:
+        raise UserError(f"given has rows of several clients, and the table that is predicted has no column {column!r}")
+    rows = given if names is None or name is None else given[names == name]
+    if not len(rows):
+        raise UserError(f"given has no rows of client {name!r}")
+    return rows, rows[response]
 
 
 def check_interval(interval: float | None) -> None:

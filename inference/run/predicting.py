@@ -79,7 +79,7 @@ class Predicting:
 
     @checked_call
     def predict_new_client(
-        self, x: Inputs, draws: int = 100, given: Examples | None = None, rounds: int = 1,
+        self, x: Inputs, draws: int = 100, given: Examples | pd.DataFrame | None = None, rounds: int = 1,
         interval: float | None = 0.9,
     ) -> Any:  # fmt: skip
         """What the federation says to a client that was never seen.
@@ -89,21 +89,23 @@ class Predicting:
         method has; the shared values stay, and nothing is sent.
 
         Args:
-            x: raw inputs, (n, *event), or a table.
+            x: raw inputs, (n, *event), or a table. Its column of clients may name several new ones.
             draws: of the personal latents, from their prior or posterior; 0 puts them at its mean.
-            given: examples of the client, inputs (m, *event) and targets (m,), with labels as the federation's.
+            given: examples of the client, inputs (m, *event) and targets (m,), with labels as the federation's; or for
+                a table a table with responses, in which each new client's rows are found by the column of clients.
             rounds: how often it goes through those steps; 0 leaves it where a new client begins.
             interval: of a table's regression, as of :meth:`predict`.
 
         Returns:
-            As :meth:`predict`.
+            As :meth:`predict`, of a table with ``client`` where it names them.
 
         Raises:
-            UserError: for examples that do not fit, or a method in which a client learns nothing of its own.
+            UserError: for examples that do not fit, a client that was fitted, or a method in which a client learns
+                nothing of its own.
         """
         if is_table(x) and not is_tabular(self.fitted.method):
             return of_new_client(self._source, cast("pd.DataFrame", x), draws, given, rounds, interval)
-        return predicted_new_client(self.fitted, x, draws, given, rounds)
+        return predicted_new_client(self.fitted, x, draws, cast("Examples | None", given), rounds)
 
     @checked_call
     def prediction_sets(self, x: Inputs, client: int | str) -> Tensor:

@@ -42,7 +42,7 @@ def check_participation(clients: int, probability: float, least: int, whole: str
 def _never(clients: int, probability: float, least: int) -> UserError:
     return UserError(
         f"with participation {probability} of {clients} clients, {least} practically never report together; "
-        "raise --participation"
+        "raise participation (--participation)"
     )
 
 

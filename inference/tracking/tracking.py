@@ -43,7 +43,7 @@ def tracker_names(trackers: str | Sequence[str] | None) -> list[str]:
             raise unknown("tracker", str(name), TRACKERS)
         package = TRACKERS[name][2]
         if package and importlib.util.find_spec(package) is None:
-            raise UserError(f"--track {name} needs {package}: pip install 'hierfl[{name}]'")
+            raise UserError(f"tracker {name} needs {package}: pip install 'hierfl[{name}]'")
     return names
 
 
@@ -72,7 +72,7 @@ class Tracking:
                 raise
             except Exception as error:
                 self.close(finished=False)
-                raise UserError(f"--track {name}: {' '.join(str(error).split()) or type(error).__name__}") from error
+                raise UserError(f"tracker {name}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
     def __enter__(self) -> Tracking:
         return self
@@ -127,7 +127,7 @@ class Tracking:
             getattr(self.trackers[name], method)(*arguments)
         except Exception as error:
             del self.trackers[name]
-            log.warning("--track %s stopped, and the run goes on: %s", name, " ".join(str(error).split()))
+            log.warning("tracker %s stopped, and the run goes on: %s", name, " ".join(str(error).split()))
 
 
 def _is_number(value: object) -> bool:

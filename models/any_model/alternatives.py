@@ -122,7 +122,7 @@ def refuse_rows(name: str, model: Model, design: ColumnDesign, rows: Tensor, *, 
     if len(by_row) > 1 and not held_out:
         raise UserError(
             f"{name}: each row has {len(by_row)} sites, {', '.join(by_row)}, and leave-one-out is of one: hold rows "
-            "out by --test-fraction 0.2"
+            "out by test_fraction=0.2 (--test-fraction 0.2)"
         )
 
 

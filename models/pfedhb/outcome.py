@@ -57,8 +57,8 @@ class Outcome:
         """
         if network.learned == "clients":
             raise UserError(
-                "outcome gives each client a scale of its own, with a population, and --learn-sd clients one without: "
-                "--learn-sd shared, or outcome=off"
+                "outcome gives each client a scale of its own, with a population, and noise=clients (--learn-sd "
+                "clients) one without: noise=shared (--learn-sd shared), or outcome=off"
             )
         return cls(1.0 if network.learned else float(network.noise), draws)
 

@@ -112,7 +112,7 @@ def test_what_does_not_go_together_is_one_line(fed: Federation) -> None:
             PFedHB(net, **{part: "auto"})
     with pytest.raises(UserError, match="^outcome=auto is of a regression, and this is data with labels: outcome=off"):
         PFedHB(architecture("linear", blobs([9, 9])), outcome="auto")
-    with pytest.raises(UserError, match="--learn-sd shared, or outcome=off"):
+    with pytest.raises(UserError, match="one without: noise=shared .--learn-sd shared., or outcome=off"):
         PFedHB(architecture("linear", fed, noise="clients"))
     with pytest.raises(UserError, match="noise would hide: outcome=off"):
         fitted(PFedHB(net, **COMMON, heads="off"), fed, 1, dp="client", epsilon=8.0)

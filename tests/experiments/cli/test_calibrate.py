@@ -63,8 +63,8 @@ def test_too_few_validation_examples_are_said(hierfl: Call) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (["--calibrate", "temperature", "--validation-fraction", 0], "--calibrate temperature is by validation data"),
-        (["--conformal", 0.1, "--validation-fraction", 0], "--conformal is by validation data, and there are none"),
+        (["--calibrate", "temperature", "--validation-fraction", 0], "calibrate=temperature is by validation data"),
+        (["--conformal", 0.1, "--validation-fraction", 0], "conformal is by validation data, and there are none"),
         (["--calibrate", "isotonic"], "unknown value of --calibrate 'isotonic'"),
         (["--conformal", 1], "conformal must be 0"),
         (["--conformal", "nan"], "conformal must be 0"),
@@ -85,7 +85,9 @@ def test_small_classes_get_the_option_that_holds_out_rows_of_every_client(hierfl
     few += ["--conformal", 0.1, "--validation-fraction", 0.5]
     code, _, error = hierfl("run", "fedavg", *few)
     assert code == 2
-    assert "if no client has ten rows of a class, --validation-of clients in a simulation" in error
+    assert (
+        "if no client has ten rows of a class, validation_of=clients (--validation-of clients) in a simulation" in error
+    )
     assert hierfl("run", "fedavg", *few, "--validation-of", "clients", "--quiet")[0] == 0
 
 

@@ -38,8 +38,8 @@ from hierfl.models.mixed_effects.method import MixedEffects
         (["--set", "particles=20000"], "particles must be at most 10000, not 20000"),
         (["--set", "head_lr=1e300"], "head_lr must be at most 3.4e+38 in size, not 1e300"),
         (["--set", "sigma_0=1e30"], "sigma_0 must be at most 1e+12, not 1e30"),
-        (["--participation", "0.0001", "--quorum", "3"], "3 practically never report together; raise --participation"),
-        (["--participation", "1e-300"], "1 practically never report together; raise --participation"),
+        (["--participation", "0.0001", "--quorum", "3"], "3 practically never report together; raise participation"),
+        (["--participation", "1e-300"], "1 practically never report together; raise participation"),
     ],
 )
 def test_extreme_numbers_get_one_line_and_leave_nothing(

@@ -21,17 +21,18 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     arguments = ["search", "fedavg", "--rounds", "2", "--seeds", "2", "--out", str(out)]
     command(*arguments, "lr=0.001,0.05")
     first = json.loads(out.read_text())
-    assert [c["settings"]["lr"] for c in first["cells"]] == ["0.05", "0.001"]  # best first
+    assert [c["settings"]["lr"] for c in first["cells"]] == [0.05, 0.001]  # best first
     assert first["cells"][0]["pm_nll"] < first["cells"][1]["pm_nll"]
     assert first["cells"][0]["diverged_local_steps"] == 0
     kept = first["cells"][0] | {"pm_nll": 0.123}
     del kept["all_settings"]["server_lr"]  # as if that setting were newer than the search
+    kept["settings"] = {"lr": "0.05"}  # as in files of earlier versions
     out.write_text(json.dumps(first | {"cells": [kept, first["cells"][1]]}))
     command(*arguments, "lr=0.05,0.02")
     command(*arguments, "lr=5e-2")  # the same
     cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
-    assert cells.keys() == {"0.05", "0.001", "0.02"}
-    assert cells["0.05"]["pm_nll"] == 0.123  # not run again
+    assert cells.keys() == {0.05, 0.001, 0.02}
+    assert cells[0.05]["pm_nll"] == 0.123  # not run again
     command(*arguments, "lr=0.05,0.02", "--by", "pm_accuracy,gm_accuracy")  # judged anew
     again = json.loads(out.read_text())
     values = [c["pm_accuracy"] + c["gm_accuracy"] for c in again["cells"]]
@@ -50,7 +51,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
         with pytest.raises(UserError, match=words):
             command(*arguments, *said)
     cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
-    assert cells.keys() == {"0.05", "0.001", "0.02"}  # nothing is run of a grid that cannot be
+    assert cells.keys() == {0.05, 0.001, 0.02}  # nothing is run of a grid that cannot be
     smaller = [
         "search",
         "fedavg",

@@ -135,7 +135,7 @@ def test_what_cannot_be_compared_is_one_line(hierfl: Call, arguments: tuple[obje
     ("text", "more", "word"),
     [
         (FACTORS, (), "a: no row has a log likelihood of its own: pyro.factor gives none"),
-        (TWO, (), "a: each row has 2 sites, y, z, and leave-one-out is of one: hold rows out by --test-fraction"),
+        (TWO, (), "a: each row has 2 sites, y, z, and leave-one-out is of one: hold rows out by test_fraction=0.2"),
         (ONCE, ("--test-fraction", 0.5), "a observes something once for a client: its rows have no densities alone"),
     ],
 )  # fmt: skip

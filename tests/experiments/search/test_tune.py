@@ -83,7 +83,7 @@ def test_tune_searches_goes_on_and_says_what_to_ship(hierfl: Call, tmp_path: Pat
     said = ("--rounds", 1, "--clients", 4, "--network", "mlp:5", "--by", "pm_accuracy,gm_accuracy", "--out", "t.json")
     code, out, err = hierfl("tune", "fedprox", "lr=0.1,0.01", "mu=0.1,1", "--budget", 2, *said)
     assert code == 0
-    assert "fedprox on digits: at most 2 of 4 settings (as given on the command line)" in err
+    assert "fedprox on digits: at most 2 of 4 settings (as given)" in err
     assert "1 of 2" in err
     cells = json.loads((tmp_path / "t.json").read_text())["cells"]
     assert len(cells) == 2

@@ -31,7 +31,7 @@ def test_a_fit_that_still_rises_is_better_with_the_rounds_that_are_advised(feder
     lines = [line for line in advice(short) if "--rounds" in line]
     assert lines == [lines[0]]
     assert lines[0].startswith("accuracy on validation data was still rising, by ")
-    assert lines[0].endswith("over rounds 8 to 14: try --rounds 28")
+    assert lines[0].endswith("over rounds 8 to 14: try rounds=28 (--rounds)")
     assert long.last()["pm_accuracy"] > short.last()["pm_accuracy"] + 0.02  # as test data say, which it never saw
 
 
@@ -50,7 +50,9 @@ def test_a_temperature_is_advised_where_probabilities_are_too_sure() -> None:
     federation = blobs([60] * 16, validation=0.4, test=40, features=6, seed=3)
     sure, with_it = run(federation, 8, 3.0), run(federation, 8, 3.0, calibrate="temperature")
     (line,) = advice(sure)
-    assert line.startswith("--calibrate temperature would lower NLL from 0.268 to 0.081 (standard error of the ")
+    assert line.startswith(
+        "calibrate=temperature (--calibrate) would lower NLL from 0.268 to 0.081 (standard error of the "
+    )
     assert line.endswith("on validation data of clients that it was not chosen on, with T 4.48 and 4.48")
     assert advice(with_it) == []
     tested = {**with_it.last(), **with_it.calibration.numbers}  # type: ignore[union-attr]

@@ -20,6 +20,8 @@ N = 60
 RNG = np.random.default_rng(0)
 DF = pd.DataFrame({"h": [f"h{k}" for k in range(3)] * 20, "x": RNG.normal(size=N), "u": RNG.normal(size=N)})
 DF["y"], DF["word"] = RNG.normal(size=N), np.where(DF.x > 0, "yes", "no")
+NEW = DF.drop(columns="h")
+TWO_NEW = NEW[:9].assign(h=["n1"] * 4 + ["n2"] * 5)
 
 
 def federation(y: str = "y") -> Federation:
@@ -87,7 +89,12 @@ def test_wrong_calls(call: Callable[[Federation], object], words: str) -> None:
         (lambda run: run.predict(pd.concat([DF, DF], axis=1), "h0"), "two columns of the name 'x'"),
         (lambda run: run.predict(DF.head(0), "h0"), "no inputs to predict for"),
         (lambda run: run.predict(DF, "h0", draw=3), "unexpected keyword argument 'draw'"),
-        (lambda run: run.predict_new_client(DF, given=(DF, DF.word)), "the y of given= holds .*, not numbers"),
+        (lambda run: run.predict_new_client(DF), "client 'h0' was fitted: predict.df. has its own model"),
+        (lambda run: run.predict_new_client(NEW, given=NEW.drop(columns="y")), "it lacks column 'y'"),
+        (lambda run: run.predict_new_client(NEW, given=DF), "given has rows of several clients, and"),
+        (lambda run: run.predict_new_client(TWO_NEW, given=NEW), "given takes a table whose column 'h'"),
+        (lambda run: run.predict_new_client(TWO_NEW, given=TWO_NEW[:3]), "given has no rows of client 'n2'"),
+        (lambda run: run.predict_new_client(NEW, given=(DF, DF.word)), "the y of given= holds .*, not numbers"),
         (lambda run: run.metrics(), r"a table, not a function: write run.metrics"),
         (lambda run: run.history(), "a table, not a function"),
         (lambda run: run.clients(), "a table, not a function"),
@@ -120,11 +127,11 @@ def test_a_tables_columns_come_in_any_order_and_stride(runs: dict[str, Run]) -> 
 def test_a_new_clients_labels_are_written_as_the_others(runs: dict[str, Run]) -> None:
     run, few = runs["word"], DF.tail(9)
     assert run.fitted.federation.about["labels"] == ["no", "yes"]
-    said = [run.predict_new_client(DF, given=(few, y)) for y in (few.word, [*few.word], (few.word == "yes") * 1)]
+    said = [run.predict_new_client(NEW, given=(few, y)) for y in (few.word, [*few.word], (few.word == "yes") * 1)]
     pd.testing.assert_frame_equal(said[0], said[1])
     pd.testing.assert_frame_equal(said[0], said[2])
     with pytest.raises(UserError, match="holds 'perhaps', which is no label of the federation; known: no, yes"):
-        run.predict_new_client(DF, given=(few, ["perhaps"] * 9))
+        run.predict_new_client(NEW, given=(few, ["perhaps"] * 9))
 
 
 def test_what_is_meant_rightly_works(tmp_path, runs: dict[str, Run]) -> None:

@@ -47,7 +47,7 @@ def test_a_step_that_is_too_large_is_named(caplog: pytest.LogCaptureFixture) -> 
     run = fit(FedAvg(net, lr=1e30), federation, rounds=2, seed=0, dtype=torch.float64, progress=False)
     line, _ = run.warnings  # and which client
     assert line.startswith("the fit has diverged: ")
-    assert line.endswith("try smaller steps: --set lr=1e+29")
+    assert line.endswith("try smaller steps: lr=1e+29 (--set)")
     assert line in caplog.messages
     noisy = divergence(run.fitted, run.evaluations, run.status, replace(run.options, dp="client", epsilon=0.01))
     assert "it has noise for epsilon 0.01: try a larger epsilon; try smaller steps" in noisy

@@ -87,12 +87,31 @@ def test_classes_have_their_names(classification: Run) -> None:
 
 
 def test_a_client_that_was_never_seen(regression: Run, classification: Run) -> None:
-    table = regression.predict_new_client(ROWS[:4], draws=400)
+    unnamed = ROWS.drop(columns="ward")
+    table = regression.predict_new_client(unnamed[:4], draws=400)
     wanted = regression.predict_new_client(arrays(ROWS[:4]), draws=400)
     assert np.allclose(table["mean"], wanted[:, 0])
     half = (table.response_upper - table.response_lower) / 2
     assert np.allclose(half, norm.ppf(0.95) * wanted[:, 1], rtol=0.05)
-    assert list(classification.predict_new_client(ROWS[:2])) == ["label", "p(alive)", "p(died)"]
+    assert list(classification.predict_new_client(unnamed[:2])) == ["label", "p(alive)", "p(died)"]
+
+
+def test_several_clients_that_were_never_seen(regression: Run) -> None:
+    """Each is predicted as if it were asked for alone, by its own rows of ``given``."""
+    rows = ROWS[:8].assign(ward=["p", "q"] * 4)
+    few = ROWS[8:20].assign(ward=["q", "p"] * 6, y=lambda df: df.y + 3 * (df.ward == "p"))
+    table = regression.predict_new_client(rows, draws=5, given=few)
+    assert (list(table.index), list(table.client)) == (list(rows.index), ["p", "q"] * 4)
+    for name in ("p", "q"):
+        alone = few[few.ward == name]
+        wanted = regression.predict_new_client(rows[rows.ward == name], 5, given=(alone, alone.y))
+        pd.testing.assert_frame_equal(table[table.client == name], wanted)
+    unnamed = regression.predict_new_client(rows.drop(columns="ward"), 5, given=few[few.ward == "q"])
+    pd.testing.assert_frame_equal(unnamed[1::2], table[table.client == "q"].drop(columns="client"))
+    without = regression.predict_new_client(rows, 5)
+    pd.testing.assert_frame_equal(
+        without.drop(columns="client"), regression.predict_new_client(rows.drop(columns="ward"), 5)
+    )
 
 
 def test_a_point_has_no_interval_of_its_mean() -> None:

@@ -182,7 +182,9 @@ def test_sites_and_ranks_refuse_them(
     ranked.method = Numbered(net)
     exchange = Fit(Numbered(net), fed, Options(rounds=1, **HOW)).server.exchange
     assert not exchange.individual
-    with pytest.raises(UserError, match="makes each client's 'number', and ranks hear one broadcast: --engine plate"):
+    with pytest.raises(
+        UserError, match="makes each client's 'number', and ranks hear one broadcast: take engine plate"
+    ):
         ranked.begin({}, {}, exchange)
 
 

@@ -173,14 +173,14 @@ def test_a_tracker_that_fails_stops_and_the_fit_goes_on(
 
     monkeypatch.setattr(to_csv, "CsvTracker", Broken)
     assert {row["round"] for row in run(tmp_path, "csv")} == {1, 2, 3, 4}
-    assert [r.getMessage() for r in caplog.records] == ["--track csv stopped, and the run goes on: no space left"]
+    assert [r.getMessage() for r in caplog.records] == ["tracker csv stopped, and the run goes on: no space left"]
 
 
 def test_what_cannot_be_tracked_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="unknown tracker 'tensorbord'; known: csv, tensorboard, mlflow, wandb"):
         tracking.tracker_names("tensorbord")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"--track mlflow needs mlflow: pip install 'hierfl\[mlflow\]'"):
+    with pytest.raises(UserError, match=r"tracker mlflow needs mlflow: pip install 'hierfl\[mlflow\]'"):
         tracking.tracker_names("csv, mlflow")
     with pytest.raises(UserError, match=r"track needs a folder"):
         fit(FedAvg(architecture("linear", blobs([9, 9]))), blobs([9, 9]), track="csv")
@@ -189,7 +189,7 @@ def test_what_cannot_be_tracked_is_one_line(tmp_path: Path, monkeypatch: pytest.
         raise ConnectionError("nobody\nanswers")
 
     monkeypatch.setattr(to_csv, "CsvTracker", refuse)
-    with pytest.raises(UserError, match="--track csv: nobody answers"):
+    with pytest.raises(UserError, match="tracker csv: nobody answers"):
         tracking.Tracking(["csv"], TrackedRun(tmp_path, {}))
 
 

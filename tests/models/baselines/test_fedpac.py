@@ -287,5 +287,5 @@ def test_whatever_adds_messages_up_refuses_them(skewed: Federation, net: Archite
 def test_ranks_refuse_them_on_the_command_line(hierfl: Call) -> None:
     code, _, err = hierfl("run", "fedpac", "--engine", "distributed", "--ranks", "2", "--rounds", "1", "--quiet")
     assert code != 0
-    assert "the messages of 'heads' are looked at one by one, and ranks send sums: --engine plate" in err
+    assert "the messages of 'heads' are looked at one by one, and ranks send sums: take engine plate" in err
     assert "Traceback" not in err

@@ -88,7 +88,7 @@ def test_masks_refuse_it() -> None:
 
 def test_ranks_refuse_it() -> None:
     fed, design = from_formula(table(5), FORMULA)
-    with pytest.raises(UserError, match="looked at one by one, and ranks send sums: --engine plate"):
+    with pytest.raises(UserError, match="looked at one by one, and ranks send sums: take engine plate"):
         begin_on_a_rank(MixedEffects(design, one_round=True), fed)
 
 
