@@ -7,8 +7,8 @@
 
 A shard is some tests of one folder, at most :data:`LIMIT` CPU seconds in all, or one test that takes longer. It touches
 the packages that its files are the tests of, or import, by way of tests/support too. The record has the commit at which
-a shard last passed. A run takes at most two shards that touch most of what has changed since then, and one more that
-the hash of HEAD chooses.
+a shard last passed. A run takes at most two shards that touch most of what has changed since then, and one more: the
+one that passed the most commits ago if that is more than :data:`LONG_AGO`, else one that the hash of HEAD chooses.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ RECORD = ROOT / ".ci" / "slow.json"
 LIMIT = 180.0
 #: shards of a run that touch what has changed
 TOUCHED = 2
+#: commits after which a shard that has not passed is due
+LONG_AGO = 100
 FLOORS = ("hierfl", "inference", "models", "experiments")
 
 
@@ -170,15 +172,18 @@ def changed(since: str) -> frozenset[str]:
 
 
 def choose(
-    shards: list[Shard], head: str, files_since: Callable[[str], Collection[str]] = changed
-) -> list[tuple[Shard, str]]:
+    shards: list[Shard], head: str, files_since: Callable[[str], Collection[str]] = changed,
+    ago: Callable[[Shard], float] | None = None,
+) -> list[tuple[Shard, str]]:  # fmt: skip
     """What a run takes, and why.
 
     Args:
         shards: all of them.
         head: the commit that is tested; its hash chooses among equals, and the last one.
         files_since: the files that have changed since a commit.
+        ago: commits since a shard passed, infinite where that is not recorded; None for :func:`commits_ago`.
     """
+    age = ago or commits_ago
 
     def turn(shard: Shard) -> str:
         return hashlib.sha256(f"{head} {shard.name}".encode()).hexdigest()
@@ -197,17 +202,26 @@ def choose(
         both = [name for names in near(shard) for name in names]
         chosen.append((shard, f"touches {', '.join(both[:4])}{' and more' if len(both) > 4 else ''}"))
     left = sorted((shard for shard in shards if shard not in [taken for taken, _ in chosen]), key=turn)
+    late = max(left, key=lambda shard: (age(shard), shard.name), default=None)
+    if late is not None and age(late) > LONG_AGO:
+        known = f"passed {age(late):.0f} commits ago" if age(late) < math.inf else "has no record of having passed"
+        return [*chosen, (late, f"is due: it {known}")]
     return [*chosen, *((shard, f"the turn of commit {head[:8]}") for shard in left[:1])]
+
+
+def commits_ago(shard: Shard) -> float:
+    """Commits since a shard passed: infinite where that is not recorded, -1 where the history at hand does not say."""
+    return _commits_since(shard.passed) if shard.passed else math.inf
+
+
+@cache
+def _commits_since(commit: str) -> float:
+    return float(git("rev-list", "--count", f"{commit}..HEAD")) if is_commit(commit) else -1.0
 
 
 def oldest(shards: list[Shard], number: int) -> list[str]:
     """The names of those that passed the most commits ago; first those of which that is not recorded."""
-
-    def commits_ago(shard: Shard) -> float:
-        known = is_commit(shard.passed)
-        return -int(git("rev-list", "--count", f"{shard.passed}..HEAD")) if known else -math.inf
-
-    return [shard.name for shard in sorted(shards, key=commits_ago)[:number]]
+    return [shard.name for shard in sorted(shards, key=commits_ago, reverse=True)[:number]]
 
 
 def run(names: list[str]) -> int:

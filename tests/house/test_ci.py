@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -79,15 +80,20 @@ def test_a_run_takes_two_that_the_change_touches_and_one_by_turns(shards: Module
     files = ["inference/room3/a.py", "tests/room/test_7.py", "README.md", "inference/room9/b.py"]
     turns = set()
     for commit in range(200):
-        chosen = shards.choose(all_shards, str(commit), lambda since: files)
+        chosen = shards.choose(all_shards, str(commit), lambda since: files, lambda shard: 7.0)
         assert len(chosen) == 3
         assert chosen[0][0].name == "room-7"  # the test itself has changed
         assert chosen[1][0].name in ("room-3", "room-9")
         assert "inference/room" in chosen[1][1]
         turns.add(chosen[2][0].name)
     assert len(turns) == 10
-    chosen = shards.choose(all_shards, "abc", lambda since: ["README.md"])
+    chosen = shards.choose(all_shards, "abc", lambda since: ["README.md"], lambda shard: 7.0)
     assert [why for _, why in chosen] == ["the turn of commit abc"]
+    ages = {"room-2": 101.0, "room-4": 180.0, "room-5": math.inf}
+    for due, why in (("room-5", "is due: it has no record of having passed"), ("room-4", "is due: it passed 180 comm")):
+        ((shard, said),) = shards.choose(all_shards, "abc", lambda since: [], lambda shard: ages.get(shard.name, 100.0))
+        assert (shard.name, said[: len(why)]) == (due, why)
+        del ages[due]
 
 
 def test_each_shard_asks_what_has_changed_since_it_passed(shards: ModuleType) -> None:
@@ -99,6 +105,7 @@ def test_each_shard_asks_what_has_changed_since_it_passed(shards: ModuleType) ->
     assert shards.choose([one, other], "head", lambda commit: since[commit])[0][0] is one
     assert "touches" not in shards.choose([other], "head", lambda commit: since[commit])[0][1]
     assert shards.oldest([shards.Shard("a", {}, (), passed="HEAD"), shards.Shard("b", {}, ())], 1) == ["b"]
+    assert [shards.commits_ago(shards.Shard("a", {}, (), passed=name)) for name in ("HEAD", "0" * 40)] == [0, -1]
     files = set(shards.git("ls-files").splitlines())
     assert shards.changed("no commit") == files
 
