@@ -93,7 +93,8 @@ def ablate(
         data: a data set's name or a path; None for the method's usual data.
         settings: of the method, the same for all priors.
         seeds: number of runs of each prior, with seeds 0, 1, ...
-        choose_seeds: number of seeds over which a scale is chosen (None: 1); 0 takes the method's scale for these data.
+        choose_seeds: number of seeds over which a scale is chosen; 0 takes the method's scale for these data, None is
+            for three, or ``seeds`` where these are fewer.
         scales: candidates for the scale of a prior; empty for the method's own.
         out: the folder of all runs; None for ``runs/ablate-METHOD-DATA``.
         progress: whether to show the runs.
@@ -114,9 +115,16 @@ def ablate(
         if choose_seeds is not None or scales:
             raise UserError(f"choose_seeds and scales are for priors: of {load(method).name} parts are taken out")
         return ablate_parts(method, source, run, dict(settings or {}), seeds, folder, progress)
-    tried = 1 if choose_seeds is None else choose_seeds
     return run_priors(
-        method, source, run, dict(settings or {}), seeds, folder, choose_seeds=tried, scales=scales, progress=progress
+        method,
+        source,
+        run,
+        dict(settings or {}),
+        seeds,
+        folder,
+        choose_seeds=choose_seeds,
+        scales=scales,
+        progress=progress,
     )
 
 

@@ -61,7 +61,7 @@ def ablate(
     choose_seeds: Annotated[
         int | None,
         typer.Option(help="Number of seeds over which a prior's scale is chosen on validation data; 0 keeps the "
-                     "method's.", show_default="1"),
+                     "method's.", show_default="3, or --seeds where these are fewer"),
     ] = None,
     scales: Annotated[
         str | None,
@@ -103,7 +103,7 @@ def ablate(
     else:
         compared = run_priors(
             method, data, given, parse_settings(setting or []), 5 if seeds is None else seeds, folder,
-            choose_seeds=1 if choose_seeds is None else choose_seeds,
+            choose_seeds=choose_seeds,
             scales=decimals("--scales", scales) if scales else (), progress=not (quiet or as_json),
         )  # fmt: skip
     if as_json:
