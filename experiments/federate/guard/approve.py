@@ -92,8 +92,8 @@ class Proposal:
             raise UserError(f"not approved: {', '.join(self.failing)}: nothing was recorded, and nothing leaves")
         if not by.strip() or not by.isprintable():
             raise UserError("say who approves: --by NAME")
-        study, card = self.member.study, self.home.identity.card
-        heads = Heads(self.ledger, Audit(self.home.folder), card.fingerprint)
+        study = self.member.study
+        heads = Heads.of(self.ledger, Audit(self.home.folder), self.home.identity)
         heads.check()
         approval = Approval(
             study.digest, study.roster, study.table["method_digest"], code_digest(), self.policy.digest, study.name,

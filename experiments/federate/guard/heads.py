@@ -9,11 +9,12 @@ and the difference of the two sums is this site's part. A home that is new sees 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hierfl.errors import UserError
 from hierfl.files import shown
+from hierfl.inference.engines.remote.keys import Identity
 
 from .approval import APPROVALS
 from .audit import Audit
@@ -41,13 +42,32 @@ class Heads:
         ledger: of the account.
         audit: of the home.
         key: fingerprint of the home's key.
+        earlier: those of the keys that rotations have moved aside.
     """
 
-    def __init__(self, ledger: Ledger, audit: Audit, key: str) -> None:
+    def __init__(self, ledger: Ledger, audit: Audit, key: str, earlier: Sequence[str] = ()) -> None:
         self.ledger, self.audit, self.key, self._epsilon = ledger, audit, key, EpsilonLedger(ledger)
+        self._keys = [key, *earlier]
         self.seen = Seen(ledger.folder)
         self._masks: dict[str, Lines] = {}
         self._whole: bool | None = None  # not checked yet
+
+    @classmethod
+    def of(cls, ledger: Ledger, audit: Audit, identity: Identity) -> Heads:
+        """Those of a home by its keys, of which some may have been moved aside.
+
+        Args:
+            ledger: of the account.
+            audit: of the home.
+            identity: the home's keys.
+        """
+        earlier = [rotated.card.fingerprint for rotated in Identity.earlier(audit.path.parent)]
+        return cls(ledger, audit, identity.card.fingerprint, earlier)
+
+    def last_audit_head(self) -> Head | None:
+        """The head of the audit file that the account has last seen, under whichever of the home's keys."""
+        heads = [head for key in self._keys if (head := self.seen.last_audit_head(key)) is not None]
+        return max(heads, default=None)
 
     def check(self) -> None:
         """Refuses an audit file or a ledger that lacks what the other, or the ledger itself, has seen of it.
@@ -67,7 +87,7 @@ class Heads:
         home = self.audit.path.parent
         accept = f"put the loss on record: hierfl federate audit {shown(home)} --accept NAME"
         try:
-            self.audit.check(self.seen.last_audit_head(self.key))
+            self.audit.check(self.last_audit_head())
         except UserError as error:
             yield str(error)
         if not self.audit.head[0] and any((home / APPROVALS).glob("*.toml")):
@@ -90,7 +110,7 @@ class Heads:
 
     def _check(self, name: str, head: Head) -> None:
         if name == HEADS:
-            if head[0] and self.seen.last_audit_head(self.key) is None:
+            if head[0] and self.last_audit_head() is None:
                 raise UserError(f"{shown(self.ledger.folder / HEADS)} has no line about {shown(self.audit.path)}")
         elif name in FOLDERS:
             if (num_files := self._files(name)) < head[0]:
@@ -122,7 +142,7 @@ class Heads:
         counts, before = self._counts(accept), self.audit.spent
         # a line of each masked study of the account in each line would make the file long
         now = {k: v for k, v in counts.items() if not k.startswith(f"{CLAIMS}/") or before.get(k) != v}
-        now[HEADS] = int(self.seen.last_audit_head(self.key) is not None), ""
+        now[HEADS] = int(self.last_audit_head() is not None), ""
         head = self.audit.append({**entries, "spent": {name: list(head) for name, head in now.items()}})
         self.seen.see(self.key, head, counts)
         if accept:

@@ -25,9 +25,9 @@ def audited(home: Home, accept: str = "", ledger: Ledger | None = None) -> Audit
     Raises:
         UserError: for a gap, an edit, or lines of the audit file or the ledger that were seen and are gone.
     """
-    ledger, card, audit = ledger or Ledger(), home.identity.card, Audit(home.folder)
-    heads = Heads(ledger, audit, card.fingerprint)
-    last_seen = heads.seen.last_audit_head(card.fingerprint)
+    audit = Audit(home.folder)
+    heads = Heads.of(ledger or Ledger(), audit, home.identity)
+    last_seen = heads.last_audit_head()
     if not accept:
         heads.check()
     elif losses := list(heads.losses()):

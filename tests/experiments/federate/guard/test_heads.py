@@ -18,6 +18,7 @@ from hierfl.experiments.federate.guard.epsilon import Spending
 from hierfl.experiments.federate.guard.heads import Heads
 from hierfl.experiments.federate.guard.ledger import Charge, Ledger
 from hierfl.experiments.federate.guard.replies import Replies
+from hierfl.experiments.federate.write_keys import write_keys
 from hierfl.inference.engines.remote.keys import Identity
 from hierfl.inference.engines.remote.sealed import seal_reply
 
@@ -117,6 +118,18 @@ def test_a_reply_of_another_home_beside_a_lost_ledger_is_noticed(tmp_path: Path)
     assert replies.unknown(study, tmp_path / "exchange") == "000001-round-0123456789abcdef.reply"
     ledger.charge(Charge("rows", study.digest, "north", "round 1", "q", 0, "v", 1), 9)
     assert not replies.unknown(study, tmp_path / "exchange")  # a new home of the same account
+
+
+def test_a_home_whose_key_was_rotated_keeps_what_was_seen_of_it(tmp_path: Path) -> None:
+    ledger, home = Ledger(tmp_path / "ledger"), tmp_path / "home"
+    old = write_keys(home, "north")
+    for kind in ("approval", "round"):
+        Heads.of(ledger, Audit(home), old).append({"kind": kind})
+    new = write_keys(home, "north", rotate=True)
+    Heads.of(ledger, Audit(home), new).check()
+    cut(home / "audit.jsonl")
+    with pytest.raises(UserError, match="audit.jsonl has 1 lines, and it had 2"):
+        Heads.of(ledger, Audit(home), new).check()
 
 
 def cut(path: Path) -> None:
