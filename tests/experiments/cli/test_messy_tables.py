@@ -19,6 +19,7 @@ from hierfl.errors import UserError
 from hierfl.experiments.build import _from_table
 from hierfl.experiments.cli import app
 from hierfl.experiments.cli.reading import COLUMN_OPTIONS, FILE_OPTIONS, reading_options
+from hierfl.experiments.config import options as run_options
 from hierfl.experiments.configure import configure
 
 TABLES = 500
@@ -26,17 +27,11 @@ TABLES = 500
 OPTION = r"--[a-z]+ (?:'[^']*'(?:\"'\"'[^']*')?|\S+)"
 
 
-#: parameters of ``hierfl run`` that belong to no configuration
-OWN = frozenset(
-    ("method", "prior", "setting", "out", "overwrite", "resume", "offline", "trust_code", "engine", "ranks", "quiet")
-)
-
-
 def parsed(path: Path, options: list[str]) -> tuple[str, dict[str, Any]]:
     """The data, and the entries of a configuration, that ``hierfl run`` makes of these options: nothing is run."""
-    command = get_command(app).commands["run"]
+    command, known = get_command(app).commands["run"], {*run_options(), *FILE_OPTIONS, *COLUMN_OPTIONS} - {"method"}
     result = command.make_context("run", ["mixed-effects", "--data", str(path), *options]).params
-    declared = {name: value for name, value in result.items() if value is not None and name not in OWN}
+    declared = {name: value for name, value in result.items() if value is not None and name in known}
     reading = {name: declared.pop(name) for name in (*FILE_OPTIONS, *COLUMN_OPTIONS) if name in declared}
     return declared.pop("data"), {**declared, **reading_options(reading)}
 

@@ -128,7 +128,7 @@ def test_a_home_whose_key_was_rotated_keeps_what_was_seen_of_it(tmp_path: Path) 
     new = write_keys(home, "north", rotate=True)
     Heads.of(ledger, Audit(home), new).check()
     cut(home / "audit.jsonl")
-    with pytest.raises(UserError, match="audit.jsonl has 1 lines, and it had 2"):
+    with pytest.raises(UserError, match="audit.jsonl has 1 lines, and this account has seen 2"):
         Heads.of(ledger, Audit(home), new).check()
 
 
