@@ -37,6 +37,17 @@ COLUMNS = {
     "personal ECE": "pm_ece", "averaged draws: NLL": "pm_draws_nll", "ECE": "pm_draws_ece", "global NLL": "gm_nll",
 }  # fmt: skip
 
+SENT = pd.concat([pd.read_csv(FOLDER / name / "table.csv") for name in ("more", "table")]).set_index("method")[
+    "bytes_per_message"
+]
+
+
+def kilobytes(method: str) -> str:
+    """What a client sends in a round."""
+    sent = SENT[method] if method in SENT.index else None
+    values = [] if sent is None else [v for v in (sent if isinstance(sent, pd.Series) else [sent]) if v == v]
+    return f"{values[0] / 1e3:.1f}" if values else ""
+
 
 def cell(values: pd.Series, metric: str) -> str:
     """Mean ± standard error, accuracies in percent."""
@@ -49,8 +60,9 @@ def cell(values: pd.Series, metric: str) -> str:
 
 
 for title, methods in TABLES.items():
-    print(f"{title}\n\n| | {' | '.join(COLUMNS)} |\n|---|{'---:|' * len(COLUMNS)}")
+    print(f"{title}\n\n| | {' | '.join(COLUMNS)} | kB a message |\n|---|{'---:|' * (len(COLUMNS) + 1)}")
     for method, name in methods.items():
         rows = RUNS[RUNS["method"] == method]
-        print(f"| {name} | {' | '.join(cell(rows[metric], metric) for metric in COLUMNS.values())} |")
+        cells = [*(cell(rows[metric], metric) for metric in COLUMNS.values()), kilobytes(method)]
+        print(f"| {name} | {' | '.join(cells)} |")
     print()
