@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hierfl.errors import UserError
+from hierfl.files import shown
 from hierfl.schema import AnyOf, Number, Schema
 
 from ..engines.base import ClientStatus, Reports, Scores
@@ -120,7 +122,11 @@ class Journal:
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Tensor], record: Mapping[str, Any], device: torch.device) -> Journal:
-        """The one that :meth:`tensors` and :meth:`record` have described."""
+        """The one that :meth:`tensors` and :meth:`record` have described.
+
+        Raises:
+            UserError: for metrics that the record names, and the tensors lack.
+        """
         validation: dict[int, State] = {}
         held_out = {int(k.removeprefix("held_out/")): v.cpu() for k, v in tensors.items() if k.startswith("held_out/")}
         for key, value in sorted(tensors.items()):
@@ -129,10 +135,11 @@ class Journal:
                 number, _, name = rest.partition("/")
                 validation.setdefault(int(number), {})[name] = value.cpu()
         tested = record.get("tested")
-        clients = [
-            {name: tensors[f"tested/{k}/{name}"].cpu().numpy() for name in names}
-            for k, names in enumerate(tested["metrics"] if tested else [])
-        ]
+        metrics = tested["metrics"] if tested else []
+        wanted = [[(name, f"tested/{k}/{name}") for name in names] for k, names in enumerate(metrics)]
+        if lacking := [name for names in wanted for name, key in names if key not in tensors]:
+            raise UserError(f"the checkpoint is damaged: it lacks clients' metric {shown(lacking[0])!r}")
+        clients = [{name: tensors[key].cpu().numpy() for name, key in names} for names in wanted]
         status = list(tensors["status"].to(device)) if "status" in tensors else []
         return cls(
             record["round"], record["seconds"], record["diverged"], record["metrics"], sorted(validation.items()),
