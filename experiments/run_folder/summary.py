@@ -179,19 +179,17 @@ def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             ": ".join([f"temperature {summary[f'{kind}_temperature']:.3f} {what}", *[", ".join(parts)] * bool(parts)])
         )
-    examples = summary.get("calibration_examples")
-    if lines and examples is not None and examples < MIN_CALIBRATION_EXAMPLES:
+    examples = summary.get("calibration_examples", MIN_CALIBRATION_EXAMPLES)
+    number = counted(examples, "validation example")
+    if lines and examples < MIN_CALIBRATION_EXAMPLES:
         lines.append(
-            f"a temperature from {counted(examples, 'validation example')} of all clients together can make predictions "
-            "worse: a larger validation fraction gives more"
+            f"a temperature from {number} of all clients together can make predictions worse: "
+            "a larger validation fraction gives more"
         )
     if summary.get("set_alpha") is not None:
         wanted = f"sets that should hold the label in {1 - summary['set_alpha']:.1%}"
         if summary["set_threshold"] >= 1:
-            lines.append(
-                f"{wanted}: {counted(examples, 'validation example')} "
-                f"{'is' if examples == 1 else 'are'} too few, every label stays"
-            )
+            lines.append(f"{wanted}: {number} {'is' if examples == 1 else 'are'} too few, every label stays")
         elif summary.get("set_coverage") is not None:
             worst, unheard = summary["set_coverage_worst10"], summary.get("set_coverage_unheard")
             share_held = f"hold it in {summary['set_coverage']:.1%} (worst tenth of the clients {worst:.1%}"
