@@ -17,8 +17,9 @@ from hierfl.data.folders.load import new_client_rows
 from hierfl.data.frames import is_table
 from hierfl.data.readers.npz import read_npz
 from hierfl.data.readers.pictures import is_picture, picture_files
+from hierfl.data.reading.dates import DATES
 from hierfl.data.reading.options import OF_FILES, Reading
-from hierfl.data.reading.read import unused_options
+from hierfl.data.reading.read import is_text, unused_options
 from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
 from hierfl.files import shown
@@ -78,7 +79,9 @@ def table_rows(
     """
     if isinstance(path, NewRows):
         df = _named(path, text)
-        numbers = {name for name, kind in Reading.from_table(run.reading).types.items() if kind == "number"}
+        types = Reading.from_table(run.reading).types
+        _refuse_written_dates(df, [name for name in used if types.get(name) in DATES])
+        numbers = {name for name, kind in types.items() if kind == "number"}
         refuse_codes(df, set(used) - numbers)
         warn_of_codes(df, set(used) - numbers)
         return df
@@ -98,6 +101,16 @@ def table_rows(
     df = tables.read(str(path), names, text & header, reading=replace(how, **declared), notes=False)
     warn_of_codes(df, set(names) - {name for name, kind in how.types.items() if kind == "number"})
     return df
+
+
+def _refuse_written_dates(df: pd.DataFrame, names: Collection[str]) -> None:
+    """Values of a request have types, and none is a date: the fit has counted the days of these columns."""
+    for name in names:
+        if name in df.columns and is_text(df[name]):
+            raise UserError(
+                f"column {name!r} is a date of the fit, and holds text such as {df[name].dropna().iloc[0]!r}: "
+                "write days since 1970-01-01, such as 19754 for 2024-02-01"
+            )
 
 
 def _reading_of_new_rows(of_run: Reading, given: Reading | None) -> Reading:

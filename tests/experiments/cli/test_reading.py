@@ -11,10 +11,14 @@ import pytest
 from support.commands import Call
 from support.parties import Parties
 
-from hierfl import read_table
+from hierfl import load_run, read_table
 from hierfl.data.formula.federate import from_formula
+from hierfl.errors import UserError
 from hierfl.experiments.federate.guard.policy import POLICY
 from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
+from hierfl.experiments.predict.answers import Question, answered
+from hierfl.experiments.predict.new_rows import NewRows
+from hierfl.experiments.run_folder.config_file import read_config
 
 
 def european(path: Path, rows: int = 40) -> pd.DataFrame:
@@ -153,5 +157,11 @@ def test_new_rows_are_read_by_the_options_of_the_run(hierfl: Call, tmp_path: Pat
     answers = [hierfl("predict", "out", "--data", *of) for of in asked]
     assert [(code, err) for code, _, err in answers] == [(0, "")] * 4
     assert len({out for _, out, _ in answers}) == 1
+    asked_json = Question(NewRows(rows.astype({"ward": str}), None))
+    with pytest.raises(UserError, match="column 'day' is a date of the fit.* write days since 1970-01-01"):
+        answered(load_run("out"), read_config(Path("out")).run, asked_json)
+    for given in ((), ("--given", "t.csv")):
+        code, _, err = hierfl("predict", "out", "--data", "comma.csv", "--new", *given)
+        assert (code, "was fitted, and --new is of clients that were not" in err) == (2, True)
     code, _, err = hierfl("predict", "out", "--data", "strange.csv", "--decimal", ".")
     assert (code, "column 'ward' has the level '9'" in err) == (2, True)
