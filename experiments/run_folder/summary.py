@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hierfl.inference import Run
 
 #: validation examples of all clients together, with fewer of which a temperature is little more than a guess
-MIN_CALIBRATION_EXAMPLES = 100
+MIN_CALIBRATION_EXAMPLES = 20
 NUMBER_OR_NULL = AnyOf(Number(), None)
 SUMMARY_METRICS = (
     *(f"{kind}_{name}" for kind in KINDS for name in (global_metrics() if kind == "gm" else client_metrics())),
@@ -183,7 +183,7 @@ def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
     number = counted(examples, "validation example")
     if lines and examples < MIN_CALIBRATION_EXAMPLES:
         lines.append(
-            f"a temperature from {number} of all clients together can make predictions worse: "
+            f"the temperature is from {number} of all clients together, which determine it poorly: "
             "a larger validation fraction gives more"
         )
     if summary.get("set_alpha") is not None:
