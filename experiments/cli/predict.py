@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@with_reading(columns=False, drop=False)
+@with_reading(columns=("type",), drop=False)
 def predict(
     folder: Annotated[Path, path_argument("RUN|DIR", "A finished run, or a site's own folder.")],
     data: Annotated[
@@ -100,6 +100,8 @@ def predict(
             raise UserError(f"{folder} is no folder of a finished run{other}")
         if of_runs := [name for name, value in given_options.items() if value]:
             raise UserError(f"{of_runs[0]} is for the folder of a run, and {folder} is a site's own")
+        if how is not None and how.types:
+            raise UserError(f"--type is for the folder of a run, and {folder} is a site's own: types are in study.toml")
         answers = predict_at_site(folder, data, study, draws or 0, how, shares, trust_code=trust_code)
     if as_json:
         print_json(answers)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, get_args
 
 import typer
 
 from hierfl.data.formula.missing import Missing
-from hierfl.data.reading.options import Reading, column_values, split_words
+from hierfl.data.reading.options import OF_FILES, Reading, column_values, split_words
 from hierfl.errors import UserError
 
 
@@ -60,17 +60,19 @@ COLUMN_OPTIONS: Mapping[str, Any] = {
 }
 
 
-def with_reading(*, columns: bool = True, drop: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_reading(
+    *, columns: Collection[str] = tuple(COLUMN_OPTIONS), drop: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command the options of reading a table.
 
     The command gets ``reading``, a table of :class:`~hierfl.data.reading.options.Reading` with what was said, if any
     was; and ``na`` where it was said what becomes of rows that lack a value.
 
     Args:
-        columns: whether types, orders and references are said there.
+        columns: which of types, orders and references the command takes.
         drop: whether it is said there what becomes of rows that lack a value.
     """
-    wanted = {**FILE_OPTIONS, **(COLUMN_OPTIONS if columns else {})}
+    wanted = {**FILE_OPTIONS, **{name: COLUMN_OPTIONS[name] for name in columns}}
     if not drop:
         wanted["missing"] = _many("WORDS", MISSING, "--na")
 
@@ -121,7 +123,7 @@ def reading_options(given: Mapping[str, Any], *, drop: bool = True) -> dict[str,
             f"--na {min(rules)} is said of a fit (of a study, in study.toml); here --na says how missing values look"
         )
     result: dict[str, Any] = {"na": min(rules)} if rules else {}
-    declared = {name: given[name] for name in ("sep", "decimal", "thousands", "encoding", "sheet") if name in given}
+    declared = {name: given[name] for name in OF_FILES if name in given}
     orders = column_values("--order", given.get("order", ()))
     reading = Reading(
         **declared, na=tuple(dict.fromkeys(word for word in words if word not in rules)),

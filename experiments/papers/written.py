@@ -126,11 +126,11 @@ def _how(method: str, row: Mapping[str, Any]) -> str:
     cls = known_class({**row["setting"]["run"], "method_digest": row["method_digests"][0]})
     if cls is not None and settings.keys() <= {field.name for field in fields(cls.Settings)}:
         settings = applicable(cls, settings)  # of a fixed prior, for one, its learned spread says nothing
-    values = ", ".join(f"{k}={v}" for k, v in settings.items())
+    values = f" ({', '.join(f'{k}={v}' for k, v in settings.items())})" if settings else ""
     chosen = row["settings_chosen"] or "its defaults, not searched on this data set"
     mixed = "; runs of different versions of its file" if len(row["method_digests"]) > 1 else ""
     cost = f"{row['rounds']} rounds, {row['bytes_per_message'] / 1e3:,.0f} kB a message"
-    return f"- {method}: {cost}; {chosen}{mixed} ({values})"
+    return f"- {method}: {cost}; {chosen}{mixed}{values}"
 
 
 def _legend(table: Table) -> str:

@@ -247,14 +247,14 @@ def _of_mixed(fitted: FittedMixedModel, config: RunConfig, asked: Question) -> p
     if asked.given is not None:
         used = {*terms.predictors, *(terms.response or ()), *reader.more.columns - reader.more.groups}
         given = _regrouped(table_rows(asked.given, config, text, asked.reading, used), asked, column)
+    names = client_names(df[column], f"column {column!r}") if asked.new and column in df.columns else None
+    if fitted_ones := [name for name in dict.fromkeys([] if names is None else names.tolist()) if name in ids]:
+        raise UserError(
+            f"client {fitted_ones[0]!r} was fitted, and --new is of clients that were not: leave one of them out"
+        )
     with torch.random.fork_rng(devices=[]):
         table = fitted.predict(df, "new" if asked.new else "client", asked.interval or INTERVAL, given)
-    if asked.new and given is None and column in df.columns:
-        names = client_names(df[column], f"column {column!r}")
-        if fitted_ones := [name for name in dict.fromkeys(names.tolist()) if name in ids]:
-            raise UserError(
-                f"client {fitted_ones[0]!r} was fitted, and --new is of clients that were not: leave one of them out"
-            )
+    if names is not None and given is None:
         table.insert(0, "client", names)
     return table
 

@@ -17,7 +17,9 @@ from hierfl.data.folders.load import new_client_rows
 from hierfl.data.frames import is_table
 from hierfl.data.readers.npz import read_npz
 from hierfl.data.readers.pictures import is_picture, picture_files
-from hierfl.data.reading.options import Reading
+from hierfl.data.reading.dates import DATES
+from hierfl.data.reading.options import OF_FILES, Reading
+from hierfl.data.reading.read import is_text, unused_options
 from hierfl.data.reading.remedies import option_flags
 from hierfl.errors import UserError
 from hierfl.files import shown
@@ -69,7 +71,7 @@ def table_rows(
         path: of the table; or its rows, whose values have types.
         run: whose reading and columns of names are meant.
         text: columns of names, such as the clients'.
-        reading: what was said of the file; None for what was said of the run's own.
+        reading: options given for this file; None for none. What they leave open is as for the run's own.
         used: columns whose values are used, as far as they are there.
 
     Raises:
@@ -77,13 +79,17 @@ def table_rows(
     """
     if isinstance(path, NewRows):
         df = _named(path, text)
-        numbers = {name for name, kind in Reading.from_table(run.reading).types.items() if kind == "number"}
+        types = Reading.from_table(run.reading).types
+        _refuse_written_dates(df, [name for name in used if types.get(name) in DATES])
+        numbers = {name for name, kind in types.items() if kind == "number"}
         refuse_codes(df, set(used) - numbers)
         warn_of_codes(df, set(used) - numbers)
         return df
     if not tables.is_table_file(str(path)):
         raise UserError(f"{shown(path)} is no table: the run's data are rows of columns by name")
-    how = Reading.from_table(run.reading) if reading is None else reading
+    unused = unused_options(str(path))
+    of_run = {name: value for name, value in (run.reading or {}).items() if name not in unused}
+    how = _reading_of_new_rows(Reading.from_table(of_run), reading)
     text = {name for name in text if name}
     plain = replace(how, types={}, order={}, reference={})
     header = set(tables.read(str(path), text=text, reading=plain).columns)
@@ -95,6 +101,33 @@ def table_rows(
     df = tables.read(str(path), names, text & header, reading=replace(how, **declared), notes=False)
     warn_of_codes(df, set(names) - {name for name, kind in how.types.items() if kind == "number"})
     return df
+
+
+def _refuse_written_dates(df: pd.DataFrame, names: Collection[str]) -> None:
+    """Values of a request have types, and none is a date: the fit has counted the days of these columns."""
+    for name in names:
+        if name in df.columns and is_text(df[name]):
+            raise UserError(
+                f"column {name!r} is a date of the fit, and holds text such as {df[name].dropna().iloc[0]!r}: "
+                "write days since 1970-01-01, such as 19754 for 2024-02-01"
+            )
+
+
+def _reading_of_new_rows(of_run: Reading, given: Reading | None) -> Reading:
+    """The options of reading that new rows of a run have.
+
+    Options of the file, such as its decimal mark, are the run's if none was given, since they describe one file
+    together. Missing values and types are the run's for every column for which nothing was given. A reference is a
+    level of the fit, which new rows may lack: its column is a category.
+    """
+    given = given or Reading()
+    file = given if any(getattr(given, name) for name in OF_FILES) else of_run
+    types = {**of_run.types, **dict.fromkeys(of_run.reference, "category"), **given.types}
+    order = {name: levels for name, levels in of_run.order.items() if name not in given.types}
+    return Reading(
+        **{name: getattr(file, name) for name in OF_FILES},
+        na=given.na or of_run.na, types=types, order=order,  # type: ignore[arg-type]
+    )  # fmt: skip
 
 
 def network_rows(

@@ -15,6 +15,7 @@ from hierfl.inference.run.advice import advice
 from hierfl.metrics.registry import KINDS, MIN_TEST_EXAMPLES, client_metrics, global_metrics
 from hierfl.models.mixed_effects.report.fit_notes import fit_notes
 from hierfl.models.pfedhb.report import part_lines
+from hierfl.plurals import counted
 from hierfl.schema import AnyOf, Number, Schema, read_json
 
 from .dp_lines import DP_SCHEMA, dp_summary
@@ -23,7 +24,8 @@ from .files import versions
 if TYPE_CHECKING:
     from hierfl.inference import Run
 
-
+#: validation examples of all clients together, with fewer of which a temperature is little more than a guess
+MIN_CALIBRATION_EXAMPLES = 20
 NUMBER_OR_NULL = AnyOf(Number(), None)
 SUMMARY_METRICS = (
     *(f"{kind}_{name}" for kind in KINDS for name in (global_metrics() if kind == "gm" else client_metrics())),
@@ -177,12 +179,17 @@ def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(
             ": ".join([f"temperature {summary[f'{kind}_temperature']:.3f} {what}", *[", ".join(parts)] * bool(parts)])
         )
+    examples = summary.get("calibration_examples", MIN_CALIBRATION_EXAMPLES)
+    number = counted(examples, "validation example")
+    if lines and examples < MIN_CALIBRATION_EXAMPLES:
+        lines.append(
+            f"the temperature is from {number} of all clients together, which determine it poorly: "
+            "a larger validation fraction gives more"
+        )
     if summary.get("set_alpha") is not None:
         wanted = f"sets that should hold the label in {1 - summary['set_alpha']:.1%}"
         if summary["set_threshold"] >= 1:
-            lines.append(
-                f"{wanted}: {summary['calibration_examples']} validation examples are too few, every label stays"
-            )
+            lines.append(f"{wanted}: {number} {'is' if examples == 1 else 'are'} too few, every label stays")
         elif summary.get("set_coverage") is not None:
             worst, unheard = summary["set_coverage_worst10"], summary.get("set_coverage_unheard")
             share_held = f"hold it in {summary['set_coverage']:.1%} (worst tenth of the clients {worst:.1%}"

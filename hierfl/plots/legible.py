@@ -64,8 +64,8 @@ def name_rows(ax: Any, names: Sequence[object], after: Sequence[str] = (), most:
 
 
 def title(ax: Any, text: str) -> None:
-    """A title, in lines that fit."""
-    ax.set_title(lines := fill(text, TITLE_LETTERS))
+    """A title, in lines that fit; a number and its % stay together."""
+    ax.set_title(lines := fill(text.replace(" %", "\N{NO-BREAK SPACE}%"), TITLE_LETTERS))
     grow(ax, height=ROW * lines.count("\n"))
 
 

@@ -209,7 +209,7 @@ def _clients(groups: Any, rows: int) -> np.ndarray | None:
         return None
     names = client_names(groups, "groups")
     if len(names) != rows:
-        raise UserError(f"groups names the clients of {len(names)} rows, and X has {rows}")
+        raise UserError(f"groups names the clients of {counted(len(names), 'row')}, and X has {rows}")
     return names
 
 

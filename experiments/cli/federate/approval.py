@@ -19,7 +19,7 @@ ALLOW_HELP = (
 )
 
 
-@with_reading(columns=False, drop=False)
+@with_reading(columns=(), drop=False)
 def approve(
     home: Annotated[Path, path_argument("HOME", HOME_HELP)],
     study: Annotated[Path, path_option("STUDY", "study.toml, as the coordinator has sent it.")],

@@ -69,7 +69,7 @@ def study(
                f"approve HOME --study {out.name} --data FILE --by NAME --pin CARD.pub ...")  # fmt: skip
 
 
-@with_reading(columns=False, drop=False)
+@with_reading(columns=(), drop=False)
 def check(
     study: StudyFile,
     data: Annotated[Path, path_option("FILE", "The site's own data: FILE.csv or FILE.npz.")],

@@ -16,6 +16,9 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", r"\t": "\t", "pipe": 
 #: separators of thousands that have names
 THOUSANDS = {"space": " ", "apostrophe": "'", "comma": ",", "point": "."}
 
+#: options that describe how a file is written
+OF_FILES = ("sep", "decimal", "thousands", "encoding", "sheet")
+
 
 @dataclass(frozen=True)
 class Reading:
@@ -47,7 +50,7 @@ class Reading:
         if not isinstance(self.na, str | list | tuple):
             raise UserError(f"na is a list of entries that are missing values, not {self.na!r}")
         object.__setattr__(self, "na", (self.na,) if isinstance(self.na, str) else tuple(map(str, self.na)))
-        for name in ("sep", "decimal", "thousands", "encoding", "sheet"):
+        for name in OF_FILES:
             if not isinstance(getattr(self, name), str):
                 raise UserError(f"{name} is text, not {getattr(self, name)!r}")
         for name in ("types", "order", "reference"):
@@ -100,9 +103,7 @@ class Reading:
 
     def as_table(self) -> dict[str, Any]:
         """The options as a table of a toml file; those that are not set are left out."""
-        declared: dict[str, Any] = {
-            name: getattr(self, name) for name in ("sep", "decimal", "thousands", "encoding", "sheet")
-        }
+        declared: dict[str, Any] = {name: getattr(self, name) for name in OF_FILES}
         declared |= {"na": list(self.na), "types": dict(self.types)}
         declared |= {"order": {name: list(levels) for name, levels in self.order.items()}}
         declared |= {"reference": dict(self.reference)}

@@ -10,7 +10,7 @@ from ...errors import UserError, unknown
 from .arrow import arrow_cells, is_arrow
 from .cells import Cells, cells_of
 from .decoded import OLD_EXCEL, ZIP, contents, decoded
-from .options import Reading, Type
+from .options import OF_FILES, Reading, Type
 from .remedies import FILE, FRAME, OPTIONS, Remedies
 from .saved_set import is_saved, saved_cells
 from .typed import Typing
@@ -46,6 +46,20 @@ def read_cells(path: Path | str, reading: Reading, remedies: Remedies) -> Cells:
     if reading.sheet:
         raise UserError(f"{data} is no .xlsx workbook, so it has no sheet {reading.sheet!r}")
     return cells_of(data, decoded(path, content, reading.encoding, remedies), reading.sep, remedies)
+
+
+def unused_options(path: Path | str) -> tuple[str, ...]:
+    """Options that the form of a file does not have, such as the separator of a workbook.
+
+    Raises:
+        UserError: for a file that cannot be read.
+    """
+    if is_saved(path):
+        return OF_FILES
+    content = contents(path)
+    if is_arrow(content):
+        return OF_FILES
+    return ("sep", "encoding") if content.startswith(ZIP) else ("sheet",)
 
 
 def read_file(

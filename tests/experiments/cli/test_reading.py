@@ -11,10 +11,14 @@ import pytest
 from support.commands import Call
 from support.parties import Parties
 
-from hierfl import read_table
+from hierfl import load_run, read_table
 from hierfl.data.formula.federate import from_formula
+from hierfl.errors import UserError
 from hierfl.experiments.federate.guard.policy import POLICY
 from hierfl.experiments.federate.guard.simulated import PERMISSIVE_POLICY
+from hierfl.experiments.predict.answers import Question, answered
+from hierfl.experiments.predict.new_rows import NewRows
+from hierfl.experiments.run_folder.config_file import read_config
 
 
 def european(path: Path, rows: int = 40) -> pd.DataFrame:
@@ -130,3 +134,34 @@ def test_a_reference_is_what_the_others_are_compared_with(hierfl: Call, tmp_path
     assert design.fixed == ("Intercept", "arm[drug]")
     new = federation.about["reader"](pd.DataFrame({"arm": ["placebo", "drug"]}))
     assert new[:, 1].tolist() == [0, 1]
+
+
+def test_new_rows_are_read_by_the_options_of_the_run(hierfl: Call, tmp_path: Path) -> None:
+    """New rows may lack the reference, and be of another form; an option of their own leaves the run's types."""
+    pytest.importorskip("pyarrow")
+    df = european(tmp_path / "excel.csv").assign(arm=lambda d: np.array(["drug", "placebo"])[d.index % 2])
+    df = df.assign(ward=df.index % 3 + 1, day=[f"0{1 + k % 9}.02.2024" for k in range(len(df))])
+    df.to_csv("t.csv", index=False, sep=";", decimal=",")
+    how = ("run", "mixed-effects", "--data", "t.csv", "--formula", "y ~ age + arm + ward + day + (1 | site)")
+    declared = ("--type", "ward=category", "--type", "day=date-dmy", "--reference", "arm=placebo")
+    code, _, err = hierfl(*how, *declared, "--decimal", ",", "--set", "draws=20", "-q", "--out", "out")
+    assert (code, err) == (0, "")
+    rows = df.loc[df["arm"] == "drug"].drop(columns="y")[:3]
+    rows.to_csv("comma.csv", index=False, sep=";", decimal=",")
+    rows.to_csv("point.csv", index=False)
+    rows.to_parquet("new.parquet")
+    rows.assign(day=[day[6:] + day[2:6] + day[:2] for day in rows["day"]]).to_csv("iso.csv", index=False)
+    rows.assign(day=[day.replace(".", "-") for day in rows["day"]], ward=[9, 1, 2]).to_csv("strange.csv", index=False)
+    iso = ("iso.csv", "--decimal", ".", "--type", "day=date")
+    asked = (("comma.csv",), ("point.csv", "--decimal", "."), ("new.parquet",), iso)
+    answers = [hierfl("predict", "out", "--data", *of) for of in asked]
+    assert [(code, err) for code, _, err in answers] == [(0, "")] * 4
+    assert len({out for _, out, _ in answers}) == 1
+    asked_json = Question(NewRows(rows.astype({"ward": str}), None))
+    with pytest.raises(UserError, match="column 'day' is a date of the fit.* write days since 1970-01-01"):
+        answered(load_run("out"), read_config(Path("out")).run, asked_json)
+    for given in ((), ("--given", "t.csv")):
+        code, _, err = hierfl("predict", "out", "--data", "comma.csv", "--new", *given)
+        assert (code, "was fitted, and --new is of clients that were not" in err) == (2, True)
+    code, _, err = hierfl("predict", "out", "--data", "strange.csv", "--decimal", ".")
+    assert (code, "column 'ward' has the level '9'" in err) == (2, True)

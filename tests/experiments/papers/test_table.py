@@ -252,4 +252,5 @@ def test_settings_that_say_nothing_beside_a_fixed_prior_are_left_out() -> None:
     shown = _how("pfedvem prior=fixed", row)
     assert "prior=fixed" in shown
     assert "tau=" not in shown
+    assert _how("mine", {**row, "setting": {"settings": {}, "run": run}}).endswith("not searched on this data set")
     assert "tau=" in _how("pfedvem", {**row, "setting": {"settings": asdict(PFedVEM.Settings()), "run": run}})

@@ -32,6 +32,14 @@ def test_clients_with_few_test_examples_have_one_ece_together() -> None:
     assert not ece_lines({"test_examples_median": 18, "pm_rmse": 1.0})
 
 
+def test_a_temperature_of_few_validation_examples_says_so() -> None:
+    *_, line = calibration_lines(FEW | {"calibration_examples": 2})
+    assert line.startswith("the temperature is from 2 validation examples of all clients together, which determine")
+    assert len(calibration_lines(FEW | {"calibration_examples": 20})) == 1
+    (sets,) = calibration_lines({"calibration_examples": 1, "set_alpha": 0.1, "set_threshold": 1.0})
+    assert sets.endswith("90.0%: 1 validation example is too few, every label stays")
+
+
 def test_a_summary_has_the_median_of_the_test_examples(finished: Finished, tmp_path: Path) -> None:
     finished("pfedvem", tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

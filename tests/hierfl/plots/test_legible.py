@@ -13,7 +13,7 @@ import pytest
 from hierfl.plots.calibration import client_reliability, compact, mean_error, reliability
 from hierfl.plots.clients import metric_by_client
 from hierfl.plots.gains import three_ways
-from hierfl.plots.legible import legend_of_panels, short_names
+from hierfl.plots.legible import legend_of_panels, short_names, title
 from hierfl.plots.mixed import caterpillar, shrinkage
 from hierfl.plots.predictive import shares
 from hierfl.plots.style import line_of
@@ -127,3 +127,14 @@ def test_whole_numbers_have_bars_that_hold_all_rows() -> None:
     assert of_data.sum() == pytest.approx(1)
     names, of_data, _ = shares(np.full(3, 2.0), np.full((2, 3), 2.0))
     assert (names, of_data.tolist()) == (["2"], [1.0])
+
+
+def test_a_title_keeps_a_number_and_its_percent_sign_together() -> None:
+    import matplotlib.pyplot as plt
+
+    axis = plt.subplots()[1]
+    title(axis, "w_j[yes: feature 14]: population and clients, 90 % HDI")
+    assert axis.get_title().split("\n") == [
+        "w_j[yes: feature 14]: population and clients,",
+        "90\N{NO-BREAK SPACE}% HDI",
+    ]
