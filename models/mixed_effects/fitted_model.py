@@ -134,8 +134,8 @@ class FittedMixedModel(AfterFit):
         """Random effects: a row for each group and effect, their posterior mean, sd and 90 % interval.
 
         The sd includes the population's uncertainty. Without draws it is conditional on the estimates. The sd of
-        clients is then also conditional on the effects of groups that cross them. Such groups themselves have an sd
-        without draws only if the response is gaussian.
+        clients is then also conditional on the effects of groups that cross them, and on those of groups of clients.
+        Such groups themselves have an sd without draws only if the response is gaussian.
 
         Args:
             level: "client", or the column of the groups inside clients, or of clients.

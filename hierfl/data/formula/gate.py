@@ -24,7 +24,7 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import deepcopy
 from functools import lru_cache
 from math import prod
@@ -38,6 +38,7 @@ from .calls import INTEGER, NUMPY, WHOLE_NUMBER_RANGES
 from .hints import hint, rewritten
 from .own_numbers import read_formula
 from .parsed import Formula
+from .terms import has_each_once, is_same_call, margins_first, own_copy, value_hash
 from .tokens import MAX_CHARACTERS, Refused, Token, tokens_of
 
 if TYPE_CHECKING:
@@ -151,26 +152,21 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
     Raises:
         UserError: with what formulae says, where the two do not fit.
     """
-    from formulae import model_description
     from formulae.environment import Environment
-    from formulae.matrices import DesignMatrices
-    from formulae.terms.terms import Term
-    from formulae.terms.variable import Variable
 
     constant = "one client"
     while constant in df.columns:
         constant += "_"
     try:
         with quietly():
-            model = model_description(formula.safe)
-            _check_width(model, df)
-            # A/x is a + a:x of one object a, whose coding in the second term would be that of the first.
-            known_components = set[int]()
-            model.common_terms = [_own(term, known_components) for term in model.common_terms]
-            for term in model.group_terms:
-                term.expr, term.factor = _own(term.expr, known_components), Term(Variable(constant))
             table, names = in_own_order(df, formula).assign(**{constant: 0}), Environment([namespace()])
-            read = DesignMatrices(model, table, names)
+            try:
+                model, read = _designed(_described(formula, df, constant, list), table, names)
+                is_coded = has_each_once(model.common_terms)
+            except IndexError:  # of an effect that an earlier interaction has left no column
+                is_coded = False
+            if not is_coded:
+                model, read = _designed(_described(formula, df, constant, margins_first), table, names)
             if any(term.expr.kind not in ("intercept", "numeric") for term in model.group_terms):
                 read.group = _coded_as_fixed(model, table, names)
             return read
@@ -185,18 +181,43 @@ def evaluate(formula: Formula, df: pd.DataFrame) -> Any:
         raise misfit(formula, fault) from fault
 
 
-def _own(term: Any, known_components: set[int]) -> Any:
-    """A term, or a copy of one that has a component of an earlier one.
+def _described(formula: Formula, df: pd.DataFrame, constant: str, order: Callable[[Sequence[Any]], list[Any]]) -> Any:
+    """formulae's description of a formula, whose grouping factors are one column.
 
     Args:
-        term: of a formula.
-        seen: which components are known, written into.
+        formula: what to describe.
+        df: the table.
+        constant: the name of the column.
+        order: puts the fixed effects in order.
     """
-    parts = {id(part) for part in getattr(term, "components", ())}
-    if parts & known_components:
-        return deepcopy(term)
-    known_components |= parts
-    return term
+    from formulae import model_description
+    from formulae.terms.call_resolver import LazyCall, LazyValue
+    from formulae.terms.terms import Term
+    from formulae.terms.variable import Variable
+
+    LazyCall.__eq__, LazyValue.__hash__ = is_same_call, value_hash
+    model = model_description(formula.safe)
+    _check_width(model, df)
+    # A/x is a + a:x of one object a, whose coding in the second term would be that of the first.
+    known_components = set[int]()
+    model.common_terms = [own_copy(term, known_components) for term in order(model.common_terms)]
+    for term in model.group_terms:
+        term.expr, term.factor = own_copy(term.expr, known_components), Term(Variable(constant))
+    return model
+
+
+def _designed(model: Any, table: pd.DataFrame, names: Any) -> tuple[Any, Any]:
+    """A model with formulae's design matrices of it.
+
+    Of ``a + b * c * d / a`` formulae adds the interactions that the last one contains, and not those that these
+    contain in turn. It adds these when it is asked again.
+    """
+    from formulae.matrices import DesignMatrices
+
+    read = DesignMatrices(model, table, names)
+    while has_each_once(model.common_terms) and any(len(codes) > 1 for codes in model._get_encoding_bools().values()):
+        read = DesignMatrices(model, table, names)
+    return model, read
 
 
 def is_alone(column: pd.Series) -> bool:
@@ -210,12 +231,18 @@ def _coded_as_fixed(model: Any, table: pd.DataFrame, names: Any) -> Any:
     formulae codes each category beside a random intercept without its first level, whatever else there is. Of
     (1 + a:x | site) that level would have no slope, and (1 + a:b | site) would have no main effects.
     """
-    from formulae.matrices import DesignMatrices, GroupEffectsMatrix
+    from formulae.matrices import GroupEffectsMatrix
     from formulae.terms.terms import GroupSpecificTerm
 
     factor = model.group_terms[0].factor
     effects = type(model)(*{term.name: deepcopy(term.expr) for term in model.group_terms}.values())
-    DesignMatrices(effects, table, names)  # finds the coding of each effect
+    try:
+        _designed(effects, table, names)  # finds the coding of each effect
+    except IndexError as fault:
+        raise UserError(
+            "a random effect is part of an interaction before it, which has all of its columns: write main effects "
+            "before their interactions"
+        ) from fault
     terms = [GroupSpecificTerm(effect, deepcopy(factor)) for effect in effects.common_terms]
     for term, effect in zip(terms, effects.common_terms, strict=True):
         term.set_type(table, names)

@@ -39,6 +39,16 @@ SAME = {
     "y ~ x * {z} - {z}:x + (1 | site)": "y ~ x + {z} + (1 | site)",
     "y ~ (x * z - z:x | site)": "y ~ (x + z | site)",
     "y ~ (x * z - z:x || site)": "y ~ (1 | site) + (0 + x | site) + (0 + z | site)",
+    # an interaction before an effect that it contains
+    "y ~ g:h + g + (1 | site)": "y ~ g + g:h + (1 | site)",
+    "y ~ g:h + h + (1 | site)": "y ~ h + g:h + (1 | site)",
+    "y ~ g / h + h / g + (1 | site)": "y ~ g + h + g:h + (1 | site)",
+    "y ~ 0 + x:g:h + x:g + (1 | site)": "y ~ 0 + x:g + x:g:h + (1 | site)",
+    # calls inside calls, beside other arguments
+    "y ~ scale(exp(x)) + scale(z) + {exp(x) * 2} + {z * 2} + (1 | site)":
+        "y ~ (scale(exp(x)) + scale(z) + {exp(x) * 2} + {z * 2}) + (1 | site)",
+    "y ~ (g + z) * (x + poly(z, 2)) + (1 | site)":
+        "y ~ g + z + x + poly(z, 2) + g:x + g:poly(z, 2) + z:x + z:poly(z, 2) + (1 | site)",
     "y ~ ((x * z - z:x) || site)": "y ~ (1 | site) + (0 + x | site) + (0 + z | site)",
 }  # fmt: skip
 
