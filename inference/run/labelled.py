@@ -116,21 +116,21 @@ def _of_new_client(
 
 
 def _new_owners(federation: Federation, df: pd.DataFrame) -> np.ndarray | None:
-    """The name of each row's client, (n,); None where the table does not say.
+    """The name of each row's client, (n,); None where the table does not say, or has rows of fitted clients alone.
 
     Raises:
-        UserError: for a client that was fitted.
+        UserError: for clients of whom some were fitted, and others not.
     """
     column = federation.about.get("client")
     if column is None or column not in df.columns:
         return None
     names = client_names(df[column], f"column {column!r}")
-    if fitted := [name for name in dict.fromkeys(names.tolist()) if name in federation.ids]:
+    fitted = [name for name in dict.fromkeys(names.tolist()) if name in federation.ids]
+    if fitted and len(fitted) < len(set(names.tolist())):
         raise UserError(
-            f"client {fitted[0]!r} was fitted: predict(df) has its own model; without column {column!r} the rows are a "
-            "new client's"
+            f"client {fitted[0]!r} was fitted, and others of the table were not: predict(df) has its own model"
         )
-    return names
+    return None if fitted else names
 
 
 def _examples(federation: Federation, given: Any, name: str | None, *, several: bool) -> Examples | None:

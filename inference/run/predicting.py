@@ -89,7 +89,8 @@ class Predicting:
         method has; the shared values stay, and nothing is sent.
 
         Args:
-            x: raw inputs, (n, *event), or a table. Its column of clients may name several new ones.
+            x: raw inputs, (n, *event), or a table. Its column of clients may name several new ones; if all that it names
+                were fitted, its rows are answered as those of one new client.
             draws: of the personal latents, from their prior or posterior; 0 puts them at its mean.
             given: examples of the client, inputs (m, *event) and targets (m,), with labels as the federation's; or for
                 a table a table with responses, in which each new client's rows are found by the column of clients.
@@ -100,8 +101,8 @@ class Predicting:
             As :meth:`predict`, of a table with ``client`` where it names them.
 
         Raises:
-            UserError: for examples that do not fit, a client that was fitted, or a method in which a client learns
-                nothing of its own.
+            UserError: for examples that do not fit, a table of fitted and other clients, or a method in which a
+                client learns nothing of its own.
         """
         if is_table(x) and not is_tabular(self.fitted.method):
             return of_new_client(self._source, cast("pd.DataFrame", x), draws, given, rounds, interval)

@@ -93,7 +93,7 @@ class Proposal:
         if not by.strip() or not by.isprintable():
             raise UserError("say who approves: --by NAME")
         study = self.member.study
-        heads = Heads.of(self.ledger, Audit(self.home.folder), self.home.identity)
+        heads = Heads.of_home(self.ledger, Audit(self.home.folder), self.home.identity)
         heads.check()
         approval = Approval(
             study.digest, study.roster, study.table["method_digest"], code_digest(), self.policy.digest, study.name,

@@ -53,7 +53,7 @@ class Heads:
         self._whole: bool | None = None  # not checked yet
 
     @classmethod
-    def of(cls, ledger: Ledger, audit: Audit, identity: Identity) -> Heads:
+    def of_home(cls, ledger: Ledger, audit: Audit, identity: Identity) -> Heads:
         """Those of a home by its keys, of which some may have been moved aside.
 
         Args:

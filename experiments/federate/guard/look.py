@@ -26,7 +26,7 @@ def audited(home: Home, accept: str = "", ledger: Ledger | None = None) -> Audit
         UserError: for a gap, an edit, or lines of the audit file or the ledger that were seen and are gone.
     """
     audit = Audit(home.folder)
-    heads = Heads.of(ledger or Ledger(), audit, home.identity)
+    heads = Heads.of_home(ledger or Ledger(), audit, home.identity)
     last_seen = heads.last_audit_head()
     if not accept:
         heads.check()

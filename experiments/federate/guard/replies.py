@@ -82,7 +82,7 @@ class Replies:
 
     def __init__(self, identity: Identity, audit: Audit, ledger: Ledger) -> None:
         self.identity, self.audit = identity, audit
-        self.heads = Heads.of(ledger, audit, identity)
+        self.heads = Heads.of_home(ledger, audit, identity)
 
     def sealed(self, asked: Asked, study: Study, plain: bytes, refused: str = "") -> bytes:
         """A plain answer as it leaves the site.

@@ -112,5 +112,5 @@ def _delete(folder: Path, keep: tuple[str, ...]) -> None:
 
 def note(home: Home, study: str, client: str, kind: str, entries: Mapping[str, Any], ledger: Ledger) -> None:
     """A line of the audit file for what was done at the site itself."""
-    heads = Heads.of(ledger, Audit(home.folder), home.identity)
+    heads = Heads.of_home(ledger, Audit(home.folder), home.identity)
     heads.append({"study": study, "client": client, "kind": kind, **entries})

@@ -89,7 +89,7 @@ def test_wrong_calls(call: Callable[[Federation], object], words: str) -> None:
         (lambda run: run.predict(pd.concat([DF, DF], axis=1), "h0"), "two columns of the name 'x'"),
         (lambda run: run.predict(DF.head(0), "h0"), "no inputs to predict for"),
         (lambda run: run.predict(DF, "h0", draw=3), "unexpected keyword argument 'draw'"),
-        (lambda run: run.predict_new_client(DF), "client 'h0' was fitted: predict.df. has its own model"),
+        (lambda run: run.predict_new_client(pd.concat([DF, TWO_NEW])), "was fitted, and others of the table were not"),
         (lambda run: run.predict_new_client(NEW, given=NEW.drop(columns="y")), "it lacks column 'y'"),
         (lambda run: run.predict_new_client(NEW, given=DF), "given has rows of several clients, and"),
         (lambda run: run.predict_new_client(TWO_NEW, given=NEW), "given takes a table whose column 'h'"),

@@ -89,6 +89,7 @@ def test_classes_have_their_names(classification: Run) -> None:
 def test_a_client_that_was_never_seen(regression: Run, classification: Run) -> None:
     unnamed = ROWS.drop(columns="ward")
     table = regression.predict_new_client(unnamed[:4], draws=400)
+    pd.testing.assert_frame_equal(table, regression.predict_new_client(ROWS[:4], draws=400))  # of fitted clients alone
     wanted = regression.predict_new_client(arrays(ROWS[:4]), draws=400)
     assert np.allclose(table["mean"], wanted[:, 0])
     half = (table.response_upper - table.response_lower) / 2

@@ -124,12 +124,12 @@ def test_a_home_whose_key_was_rotated_keeps_what_was_seen_of_it(tmp_path: Path) 
     ledger, home = Ledger(tmp_path / "ledger"), tmp_path / "home"
     old = write_keys(home, "north")
     for kind in ("approval", "round"):
-        Heads.of(ledger, Audit(home), old).append({"kind": kind})
+        Heads.of_home(ledger, Audit(home), old).append({"kind": kind})
     new = write_keys(home, "north", rotate=True)
-    Heads.of(ledger, Audit(home), new).check()
+    Heads.of_home(ledger, Audit(home), new).check()
     cut(home / "audit.jsonl")
     with pytest.raises(UserError, match="audit.jsonl has 1 lines, and this account has seen 2"):
-        Heads.of(ledger, Audit(home), new).check()
+        Heads.of_home(ledger, Audit(home), new).check()
 
 
 def cut(path: Path) -> None:
