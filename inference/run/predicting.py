@@ -89,8 +89,8 @@ class Predicting:
         method has; the shared values stay, and nothing is sent.
 
         Args:
-            x: raw inputs, (n, *event), or a table. Its column of clients may name several new ones; if all that it names
-                were fitted, its rows are answered as those of one new client.
+            x: raw inputs, (n, *event), or a table. Its column of clients may name several new ones; if all of them
+                were fitted, the rows are answered as those of one new client.
             draws: of the personal latents, from their prior or posterior; 0 puts them at its mean.
             given: examples of the client, inputs (m, *event) and targets (m,), with labels as the federation's; or for
                 a table a table with responses, in which each new client's rows are found by the column of clients.
