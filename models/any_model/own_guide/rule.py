@@ -24,7 +24,7 @@ from ..verdict import Verdict
 from .adam import Adam
 from .names import PARAMS, RATE
 from .steady import same, steady, summary
-from .steps import sent, shared_noise
+from .steps import bound_noise, sent, shared_noise
 
 if TYPE_CHECKING:
     from .guided import Guided
@@ -169,8 +169,12 @@ class StochasticAscent:
     # -- check --------------------------------------------------------------------------------------------------------
 
     def _checked(self, values: State, total: State, context: AggregationContext, missing: int) -> State:
-        """The verdict by the weights of the guide's draws; it needs everyone in one round."""
+        """The final guide's bound, and the verdict by the weights of its draws, which needs everyone in one round."""
         method = self.method
+        noise = bound_noise(method, context.seed, context.round)
+        scale = context.num_clients / context.reported.to(values[PARAMS])
+        own = method.parts.over_draws(method.parts.server, values[PARAMS], noise).mean()
+        values[BOUND] = (scale * total["bound"] + own).detach()
         often = context.rule_state.get("ascent.missed", values[WORTH].new_zeros(())) + bool(missing)
         context.rule_state["ascent.missed"] = often
         if missing and method.checks and int(often) < MISSED:

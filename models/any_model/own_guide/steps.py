@@ -48,6 +48,15 @@ def _noise(width: int, half: int, parts: tuple[object, ...]) -> Tensor:
     return torch.cat([z, -z])
 
 
+def bound_noise(method: Guided, seed: int, round: int) -> Tensor:
+    """Standard normals of the globals for the bound of the final guide, (K, G); K is even."""
+    return shared_noise(method, method.settings.points, *_bound_key(seed, round))
+
+
+def _bound_key(seed: int, round: int) -> tuple[object, ...]:
+    return seed, round, "bound"
+
+
 def own_noise(method: Guided, chunk: ClientChunk, draws: int, *parts: object, mirrored: bool = True) -> Tensor:
     """Standard normals of each client, (K, S, O); half of them mirrored."""
     width, count = method.users_guide.taken.get(OWN_STREAM, 0), draws // 2 if mirrored else draws
@@ -116,14 +125,34 @@ class OwnRows:
         return own + move, adam
 
     def last_averaged(self, own: Tensor) -> Tensor:
-        """The clients' own parameters (S, R) at the shared ones: ever shorter steps, of which the last half count."""
-        steps, first = self.method.settings.last_steps, self.method.settings.rate
-        adam, total = Adam.begin(own), torch.zeros_like(own)
-        for i in range(steps):
-            rate = first * (1 + math.cos(math.pi * i / steps)) / 2
-            own, adam = self.climbed(own, adam, rate, ("last", i))
-            total = total + own if 2 * i >= steps else total
-        return total / (steps - (steps + 1) // 2) if steps else own
+        """The clients' own parameters (S, R) at the final shared ones: ever shorter steps, of which the last half count.
+
+        Steps go on as they were in the last round. First steps of the fit's beginning would lead away from where a
+        client has come to; they are for a client that has taken fewer steps than these.
+        """
+        count, first = self.method.settings.last_steps, self.method.settings.rate
+        before = (self.chunk.values[name].squeeze(1) for name in (OWN_FIRST, OWN_SECOND, OWN_STEPS))
+        adam, total = Adam(*before), torch.zeros_like(own)
+        longest = torch.where(adam.steps < count, first, self.chunk.shared[RATE])
+        for i in range(count):
+            own, adam = self.climbed(own, adam, longest * (1 + math.cos(math.pi * i / count)) / 2, ("last", i))
+            total = total + own if 2 * i >= count else total
+        return total / (count - (count + 1) // 2) if count else own
+
+    def final_bound(self, own: Tensor) -> Tensor:
+        """L_j (S,) by as many draws as are weighed, of a noise of their own."""
+        method, chunk = self.method, self.chunk
+        of_all = bound_noise(method, chunk.seed, chunk.round)
+        of_clients = own_noise(method, chunk, len(of_all), *_bound_key(chunk.seed, chunk.round))
+        most, total = max(1, CELLS // max(1, self.columns.shape[0] * self.columns.shape[-1])), torch.zeros(())
+        with torch.no_grad():
+            for first in range(0, len(of_all), most):
+                noise = of_all[first : first + most], of_clients[first : first + most]
+                params = (self.shared(), own)
+                total = total + self.parts.over_clients(
+                    self.parts.client, self.columns, self.mask, params, noise
+                ).sum(0)  # fmt: skip
+        return total / len(of_all)
 
     def drawn(self, own: Tensor, noise: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Draws of the clients' latents (K, S, q), log p(y_j, v_j | z) of each and log q(v_j | z), (K, S)."""
@@ -256,8 +285,11 @@ def sent(method: Guided, chunk: ClientChunk) -> State:
     if stage <= Phase.FINE:
         bound, gradient = rows.message(chunk.values[OWN_PARAMS].squeeze(1))
         return {"bound": bound, "gradient": gradient}
-    if stage == Phase.EXPLORE and method.checks:
+    if stage != Phase.EXPLORE:
+        return {}
+    made = {"bound": rows.final_bound(chunk.values[OWN_PARAMS].squeeze(1))}
+    if method.checks:
         noise = method.check_noise(chunk.seed)
         estimates = own_heights(method, chunk, noise, int(chunk.shared[INNER]), "check")
-        return {"heights": estimates.height.T, "noise": estimates.variance.median(0).values}
-    return {}
+        made |= {"heights": estimates.height.T, "noise": estimates.variance.median(0).values}
+    return made

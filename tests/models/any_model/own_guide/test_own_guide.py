@@ -80,6 +80,14 @@ def exact(df: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     return covariance @ linear, np.sqrt(covariance.diagonal())
 
 
+def evidence(df: pd.DataFrame) -> float:
+    """log p(y), from its covariance."""
+    x, same = df["x"].to_numpy(), df["site"].to_numpy()[:, None] == df["site"].to_numpy()
+    covariance = 100.0 + 25 * np.outer(x, x) + same + 0.25 * np.eye(len(df))
+    whitened = np.linalg.solve(covariance, df["y"])
+    return float(-0.5 * (df["y"] @ whitened + np.linalg.slogdet(2 * np.pi * covariance)[1]))
+
+
 @pytest.mark.slow
 @pytest.mark.cpu(40, "a whole stochastic ascent")
 def test_a_full_gaussian_family_reaches_the_exact_posterior() -> None:
@@ -100,6 +108,7 @@ def test_a_full_gaussian_family_reaches_the_exact_posterior() -> None:
     assert np.abs(draws.std(0) / sd - 1).max() < 0.05
     text = str(found.summary())
     assert "draws are the guide's" in text
+    assert float(found.run.shared["posterior.bound"]) == pytest.approx(evidence(frame()), abs=1e-3)
     assert "k-hat" in text
     assert not found.verdict.warnings
     given = pd.DataFrame({"site": "other", "x": 0.0, "y": [5.0, 5.2, 4.8, 5.1]})
@@ -174,6 +183,31 @@ def test_the_sum_of_messages_is_the_gradient_of_all_data_together() -> None:
 
 
 net = torch.nn.Linear(1, 2)
+
+
+def test_the_end_goes_on_from_where_clients_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the last round's steps, and not with the longer ones that a client begins with; the bound is by many draws."""
+    from hierfl.models.any_model.own_guide import steps as module
+    from hierfl.inference.clients.chunk import ClientChunk
+    from hierfl.models.any_model.own_guide.names import OWN_FIRST, OWN_SECOND, OWN_STEPS, RATE
+    from hierfl.models.any_model.own_guide.steps import OwnRows
+
+    method, federation = small(last_steps=20, rate=0.5)
+    federation = federation.to(dtype=torch.float64)
+    own = method.users_guide.personal.start.expand(3, 1, -1)
+    shared = {PARAMS: method.users_guide.shared.start, RATE: torch.tensor(1e-9).double()}
+
+    def moved(steps: float) -> float:
+        values = {OWN_PARAMS: own, OWN_FIRST: 0 * own, OWN_SECOND: 0 * own + 1.0, OWN_STEPS: own[..., :1] * 0 + steps}
+        rows = OwnRows.for_chunk(method, ClientChunk(method, federation, [0, 1, 2], 1, 0, shared, values))
+        return float((rows.last_averaged(own.squeeze(1)) - own.squeeze(1)).abs().max())
+
+    assert moved(20) < 1e-6
+    assert moved(19) > 0.1
+    rows = OwnRows.for_chunk(method, ClientChunk(method, federation, [0, 1, 2], 1, 0, shared, {OWN_PARAMS: own}))
+    bound = rows.final_bound(own.squeeze(1))
+    monkeypatch.setattr(module, "CELLS", 40)
+    torch.testing.assert_close(rows.final_bound(own.squeeze(1)), bound)
 
 
 def by_rows(batch: ColumnBatch) -> None:
