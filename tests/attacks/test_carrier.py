@@ -27,7 +27,7 @@ def site(tmp_path: Path) -> GatedCoordinator:
     return north.approved(path, tmp_path / "north.csv")
 
 
-def said(site: GatedCoordinator, kind: str, **head: object) -> dict[str, object]:
+def request_header(site: GatedCoordinator, kind: str, **head: object) -> dict[str, object]:
     """The header of a request."""
     about = {"kind": kind, "round": 0, "client": "north", "counted": 0, "handshake": site.study.handshake.table()}
     return {**about, **head}
@@ -38,7 +38,7 @@ def test_links_in_an_exchange_folder_lead_nowhere(site: GatedCoordinator, tmp_pa
     elsewhere.mkdir()
     requests = exchange / "north" / "requests"
     requests.mkdir(parents=True)
-    request = site.sealed(encode(said(site, "prepare", step=0), {}))
+    request = site.sealed(encode(request_header(site, "prepare", step=0), {}))
     (requests / f"{name_of(request)}.request").write_bytes(request)
     private = tmp_path / "north.csv"
     before = private.read_bytes()
@@ -53,7 +53,7 @@ def test_old_requests_and_later_totals_say_nothing_new(site: GatedCoordinator) -
     """A replayed request has the bytes that it had, or none; totals change no more once they were told."""
     assert site.prepared()
     sent = initial(site.study, site.totals)
-    request = site.sealed(encode(said(site, "round", round=1, reports=True), sent))
+    request = site.sealed(encode(request_header(site, "round", round=1, reports=True), sent))
     first = site.gate.answer(request)
     assert outer(first)["refused"] == ""
     assert site.gate.answer(request) == first
@@ -72,14 +72,14 @@ def test_replies_and_requests_that_are_played_again_are_in_no_masked_sum(
 ) -> None:
     """Keys, shares, signatures and masked answers of another site or question: one site's are lost, and no more."""
     monkeypatch.setattr(files, "POLL", 0.01)
-    place, replayed = networks(tmp_path, rounds=3, evaluate_every=3), set[str]()
+    file_study, replayed = networks(tmp_path, rounds=3, evaluate_every=3), set[str]()
     requests, replies = (tmp_path / "exchange" / "h03" / part for part in ("requests", "replies"))
     old: dict[str, bytes] = {}
     keys = tmp_path / "h03" / "studies"
 
     def answers(names: list[str]) -> None:
         asked = {path.stem: path.read_bytes() for path in requests.glob("*.request")}
-        place.answers(names)
+        file_study.answers(names)
         (stem,) = asked
         number, kind = stem.split("-")[:2]
         own, theirs = replies / f"{stem}.reply", list((tmp_path / "exchange" / "h02" / "replies").glob("*.reply"))
@@ -91,14 +91,14 @@ def test_replies_and_requests_that_are_played_again_are_in_no_masked_sum(
             (state,) = keys.glob("*/masks/epoch.json")
             before = state.read_bytes()
             for request in (old[f"request {name}"] for name in ("keys", "shares", "round", "sign", "open")):
-                assert "masked" not in header(place.gates["h03"].answer(request))
+                assert "masked" not in header(file_study.gates["h03"].answer(request))
             assert state.read_bytes() == before
         if number == "000001" and kind == "round":
             old["round"] = own.read_bytes()
         for data in asked.values():
             old.setdefault(f"request {kind}", data)
 
-    place.serve(answers)
+    file_study.serve(answers)
     assert replayed == {"sign", "open", "round", "old"}
     who = read_frame(tmp_path / "server" / "participation.csv")
     assert who[["h00", "h01", "h02"]].to_numpy().tolist() == [[1, 1, 1]] * 3

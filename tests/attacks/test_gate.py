@@ -104,30 +104,30 @@ def test_two_studies_do_not_differ_by_one_patient(first: str, ahead: float, nort
     df = hospital(300, lone=False)
     df.loc[df.age.isin([60, 61]), "age"] = 62
     df.loc[9, "age"] = 61
-    found = []
+    failing = []
     for cut in (60, 61, 70):
         formula = f"y ~ {first.format(cut + ahead)} + sex + (1 | site)"
         path = north.study(table_study(tmp_path, formula, df, name=f"cut-{cut}", test=0.2))
-        found.append(north.failing(path, tmp_path / "north.csv"))
-        if not found[-1]:
+        failing.append(north.failing(path, tmp_path / "north.csv"))
+        if not failing[-1]:
             north.approved(path, tmp_path / "north.csv")
-    assert [found[0], found[2]] == [[], []]
-    assert "rows of earlier studies" in found[1]
-    assert set(found[1]) <= {"rows of earlier studies", "columns of earlier studies"}
+    assert [failing[0], failing[2]] == [[], []]
+    assert "rows of earlier studies" in failing[1]
+    assert set(failing[1]) <= {"rows of earlier studies", "columns of earlier studies"}
 
 
 def test_a_threshold_does_not_move_over_one_patient_in_another_study(north: Hospital, tmp_path: Path) -> None:
     df = hospital(300, lone=False)
     df.loc[df.age.isin([60, 61]), "age"] = 62
     df.loc[9, "age"] = 61
-    found = []
+    outcomes = []
     for cut in (60.5, 61.5, 70.0):
         formula = "y ~ where(center(age) > 0, 1, 0) + sex + (1 | site)"
         path = table_study(tmp_path, formula, df, name=f"cut-{cut:.0f}", test=0.2)
         site = north.approved(north.study(path), tmp_path / "north.csv")
         assert site.sums([]) is not None
-        found.append((gram(site, cut, 1500.0) is not None, site.classes()))
-    assert found == [(True, []), (False, ["policy"]), (True, [])]
+        outcomes.append((gram(site, cut, 1500.0) is not None, site.classes()))
+    assert outcomes == [(True, []), (False, ["policy"]), (True, [])]
 
 
 def moved(site: GatedCoordinator, by: float) -> State:

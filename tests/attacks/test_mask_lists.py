@@ -14,9 +14,9 @@ from hierfl.inference.engines.remote.keys import Identity
 @pytest.fixture(scope="module")
 def opening(tmp_path_factory: pytest.TempPathFactory) -> tuple[Snapshot, list[Seen]]:
     """A network of four sites, whose rounds count without one of them: all have signed, and are asked to open."""
-    place = networks(tmp_path_factory.mktemp("network") / "open")
-    seen = watched(place)
-    return Snapshot(place, until(place, "open")), seen
+    file_study = networks(tmp_path_factory.mktemp("network") / "open")
+    seen = watched(file_study)
+    return Snapshot(file_study, until(file_study, "open")), seen
 
 
 def sign_request(seen: list[Seen]) -> dict[str, Any]:
@@ -26,17 +26,17 @@ def sign_request(seen: list[Seen]) -> dict[str, Any]:
 
 def test_a_site_signs_one_list_also_from_a_restored_folder(opening: tuple[Snapshot, list[Seen]]) -> None:
     """Two sums of one round that differ by a site would show its message; the account remembers the first list."""
-    place, head = opening[0].restored(), sign_request(opening[1])
-    server = Coordinator(place)
+    file_study, head = opening[0].restored(), sign_request(opening[1])
+    server = Coordinator(file_study)
     assert server.refused("h00", fewer(head, 3)) == "answered"
     assert server.refused("h00", fewer(head, 2)) == "policy"
     assert server.refused("h00", head) == ""
-    path = place.place("h00") / "masks" / "epoch.json"
+    path = file_study.site_folder("h00") / "masks" / "epoch.json"
     older = json.loads(path.read_text())
     assert older["slots"]["0"]["survivors"]
     older["slots"]["0"]["survivors"] = ""
     path.write_text(json.dumps(older))
-    place.restart("h00")
+    file_study.restart("h00")
     assert server.refused("h00", fewer(head, 3)) == "answered"
     assert server.refused("h00", head) == ""
 
@@ -49,7 +49,7 @@ def test_nothing_opens_without_two_thirds_of_signatures(opening: tuple[Snapshot,
     few: dict[str, Any] = dict(list(signatures.items())[:2])
     other = Identity.make("h03")
     for given in (few, {**few, "h03": other.sign(b"anything").hex()}):
-        said, answer = server.ask("h00", {**head, "masks": {**head["masks"], "signatures": given}}, tensors)
-        assert said.get("refused")
+        reply_head, answer = server.ask("h00", {**head, "masks": {**head["masks"], "signatures": given}}, tensors)
+        assert reply_head.get("refused")
         assert not answer
     assert server.refused("h00", head, tensors) == ""

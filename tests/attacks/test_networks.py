@@ -22,9 +22,9 @@ def test_an_imprinted_first_layer_shows_images_to_the_pixel(tmp_path: Path) -> N
     site = plain(tmp_path / "site", path, "north", tmp_path / "north.npz")
     assert site.prepared(), site.refusals
     images = x.reshape(len(x), -1).astype(float)
-    found = imprint.attack(site, initial(site.study, site.totals), images, list(range(1, 7)))
-    assert found[-1] > found[0] > 0
-    assert found[-1] > 20
+    recovered = imprint.attack(site, initial(site.study, site.totals), images, list(range(1, 7)))
+    assert recovered[-1] > recovered[0] > 0
+    assert recovered[-1] > 20
 
 
 @pytest.mark.parametrize(("images", "steps", "least"), [(1, 1, 1), (2, 5, 2), (32, 5, 0)])
@@ -42,8 +42,8 @@ def test_an_honest_broadcast_shows_few_images_in_its_gradient(
     sent = initial(site.study, site.totals)
     message = site.round(1, sent)
     assert message is not None
-    found = inversion.quotients(imprint.changes(message, sent), sent)
-    error = inversion.errors(found, x[:images].reshape(images, -1), *imprint.moments(site.totals[0]))
+    quotients = inversion.quotients(imprint.changes(message, sent), sent)
+    error = inversion.errors(quotients, x[:images].reshape(images, -1), *imprint.moments(site.totals[0]))
     assert least <= (error < inversion.SEEN).sum() <= max(least, 3)
 
 
@@ -52,24 +52,24 @@ def test_who_was_in_a_study_shows_in_the_global_model() -> None:
     x, y = membership.digits(50)
     settings = {"lr": 0.1, "batch": 30, "epochs": 3}
     fitted = membership.network("fedavg", x, y, 2, network="mlp:16", settings=settings, rounds=5, evaluate_every=5)
-    found = membership.run(fitted, 10, 50)
-    assert 0.6 < found.auc < 0.95
-    assert found.gap > 0
+    attack = membership.run(fitted, 10, 50)
+    assert 0.6 < attack.auc < 0.95
+    assert attack.gap > 0
 
 
 def test_an_attack_that_knows_nothing_is_a_coin() -> None:
     rng = np.random.default_rng(0)
-    found = membership.run(lambda member, seed: rng.normal(size=len(member)), 32, 400)
-    assert abs(found.auc - 0.5) < 0.02
-    assert found.tpr < 0.02
+    attack = membership.run(lambda member, seed: rng.normal(size=len(member)), 32, 400)
+    assert abs(attack.auc - 0.5) < 0.02
+    assert attack.tpr < 0.02
 
 
 def test_means_of_a_class_of_one_image_are_not_approved(north: Hospital, tmp_path: Path) -> None:
     """With networks allowed, too."""
     x, y = membership.digits(150)
     path = imprint.image_study(tmp_path, "fedproto", list(SITES), x, y, 10, rounds=2)
-    found = north.proposal(north.study(path), tmp_path / "north.npz", ["networks"]).failing
-    assert "label counts" in found
+    failing = north.proposal(north.study(path), tmp_path / "north.npz", ["networks"]).failing
+    assert "label counts" in failing
 
 
 def images_known(north: Hospital, folder: Path, rounds: list[int], *, walks: bool) -> tuple[list[int], list[str]]:
@@ -81,8 +81,8 @@ def images_known(north: Hospital, folder: Path, rounds: list[int], *, walks: boo
     site = north.approved(north.study(path), data, allow=["networks"])
     assert site.prepared()
     truth = x.reshape(len(x), -1).astype(float)
-    found = imprint.attack(site, initial(site.study, site.totals), truth, rounds, walks=walks)
-    return found, site.classes()
+    recovered = imprint.attack(site, initial(site.study, site.totals), truth, rounds, walks=walks)
+    return recovered, site.classes()
 
 
 def test_a_first_broadcast_of_imprinted_layers_is_refused(north: Hospital, tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_first_broadcast_of_imprinted_layers_is_refused(north: Hospital, tmp_p
 
 def test_whoever_allows_networks_allows_images_to_be_read(north: Hospital, tmp_path: Path) -> None:
     """No promise is broken: bounds delay imprinted layers by a round. It is why networks need the site's word."""
-    found, classes = images_known(north, tmp_path, list(range(1, 7)), walks=True)
-    assert found[0] == 0
-    assert found[-1] > 20
+    recovered, classes = images_known(north, tmp_path, list(range(1, 7)), walks=True)
+    assert recovered[0] == 0
+    assert recovered[-1] > 20
     assert classes == []

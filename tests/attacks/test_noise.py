@@ -45,14 +45,14 @@ def test_the_attack_sees_the_model_that_is_published(noise: dict[str, Any]) -> N
 def test_with_noise_who_was_in_a_study_shows_no_more_than_epsilon_allows() -> None:
     """The same steps without noise tell members from others."""
     x, y = membership.digits(50)
-    found = {}
+    attacks = {}
     for epsilon in (0.0, 1.0):
         noise = {"dp": "site", "epsilon": epsilon, "usual_rows": 30} if epsilon else {}
         settings = {"lr": 1.0, "batch": 1000, "epochs": 20, "momentum": 0.0}
         fitted = membership.network(
             "fedavg", x, y, 2, network="mlp:16", settings=settings, rounds=5, evaluate_every=5, **noise
         )
-        found[epsilon] = membership.run(fitted, 10, 50)
-    assert found[0.0].auc > 0.6
-    assert found[1.0].auc < found[0.0].auc
-    assert found[1.0].auc < gaussian_auc(gaussian_ratio(1.0, 1e-5)) + 3 * found[1.0].se
+        attacks[epsilon] = membership.run(fitted, 10, 50)
+    assert attacks[0.0].auc > 0.6
+    assert attacks[1.0].auc < attacks[0.0].auc
+    assert attacks[1.0].auc < gaussian_auc(gaussian_ratio(1.0, 1e-5)) + 3 * attacks[1.0].se

@@ -34,20 +34,20 @@ def counted(victim: Victim, own: Rows, steep: float, questions: int) -> int:
         slope: float = victim.answer(np.array([intercept - victim.offset, steep, 0.0]))["slope"][1]
         return -slope
 
-    cells, found = [(19.95, 99.05, above(19.95), above(99.05))], []
+    cells, estimates = [(19.95, 99.05, above(19.95), above(99.05))], []
     while cells and victim.asked < questions:
         low, high, more, fewer = cells.pop(0)
         if round(more - fewer) < 1:
             continue
         if high - low < 0.11:
-            found.append((round((low + high) / 2, 1), round(more - fewer)))
+            estimates.append((round((low + high) / 2, 1), round(more - fewer)))
             continue
         middle = round((low + high) / 2 - 0.05, 1) + 0.05
         between = above(middle)
         cells = [(low, middle, more, between), (middle, high, between, fewer), *cells]
     values, counts = np.unique(own.x, return_counts=True)
-    there = dict(zip(values.tolist(), counts.tolist(), strict=True))
-    return sum(there.get(value, 0) == count for value, count in found)
+    true_counts = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return sum(true_counts.get(value, 0) == count for value, count in estimates)
 
 
 def test_steep_coefficients_are_not_answered(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_what_the_answers_of_a_budget_say_of_single_rows(tmp_path: Path) -> None
 
 @pytest.mark.cpu(4, "a fit of ten sites, and the regression of 120 rows")
 def test_a_server_that_only_fits_learns_no_rows_of_a_site_of_120() -> None:
-    found = honest("binomial", 120, 0)
-    assert float(found["recovered"]) <= float(found["guess"]) + 0.05  # type: ignore[arg-type]
+    result = honest("binomial", 120, 0)
+    assert float(result["recovered"]) <= float(result["guess"]) + 0.05  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [5, 10, 20])

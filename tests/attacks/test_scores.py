@@ -40,9 +40,9 @@ def excess(site: Coordinator, start: State, at: list[float]) -> float:
         "effects.log_noise": start["effects.log_noise"] * 0 - 20.0,
     }
     sent = {f"shared/{name}": value for name, value in {**start, **narrow}.items()}
-    found = site.ask("scores", sent, len(at), counted=1, split="test", draws=[0], final=False)
-    assert found is not None
-    return float(found["global|crps"])
+    scores = site.ask("scores", sent, len(at), counted=1, split="test", draws=[0], final=False)
+    assert scores is not None
+    return float(scores["global|crps"])
 
 
 def test_a_gaussian_studys_scores_read_the_largest_response(tmp_path: Path) -> None:
@@ -53,19 +53,19 @@ def test_a_gaussian_studys_scores_read_the_largest_response(tmp_path: Path) -> N
     start, n, asked = initial(site.study, site.totals), len(responses), [1000.0]
     assert site.round(1, start) is not None
     offset = excess(site, start, asked) - n * 1000.0  # all responses are below
-    low, high, found = 0.0, 80.0, []
-    while len(found) < 2:
+    low, high, points = 0.0, 80.0, []
+    while len(points) < 2:
         for at in ((low + high) / 2, (low + high) / 2 + 1e-3):
             asked.append(at)
-            found.append((at, (excess(site, start, asked) - n * at - offset) / 2))
-        (at, sum_above), (_, next_above) = found[-2:]
+            points.append((at, (excess(site, start, asked) - n * at - offset) / 2))
+        (at, sum_above), (_, next_above) = points[-2:]
         count = round((sum_above - next_above) / 1e-3)
         if count != 1:
             low, high = (at, high) if count else (low, at)
-            found.clear()
+            points.clear()
     assert len(asked) <= 32
     centre = float(torch.divide(*site.totals[1]["centre"]))
-    assert np.isclose(sum(found[0]) + centre, responses[-1], atol=1e-4)
+    assert np.isclose(sum(points[0]) + centre, responses[-1], atol=1e-4)
 
 
 def test_a_study_that_holds_rows_out_needs_the_sites_word(north: Hospital, tmp_path: Path) -> None:

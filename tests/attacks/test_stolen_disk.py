@@ -28,7 +28,7 @@ def kept(tmp_path: Path, once: Once) -> Kept:
 
 
 def responses(kept: Kept) -> np.ndarray:
-    return pd.read_csv(kept.place / "north.csv")["y"].to_numpy()
+    return pd.read_csv(kept.root / "north.csv")["y"].to_numpy()
 
 
 def test_stored_answers_do_not_open_with_the_sites_own_key(kept: Kept) -> None:
@@ -54,17 +54,17 @@ def test_only_its_user_may_look_into_a_home_and_a_ledger(kept: Kept) -> None:
         "studies/*/answers/*",
     ]
     for pattern in private:
-        found = sorted(kept.home.folder.glob(pattern))
-        assert found, pattern
-        assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+        paths = sorted(kept.home.folder.glob(pattern))
+        assert paths, pattern
+        assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o600}
 
 
 def test_no_row_is_in_a_home_or_in_the_ledger(kept: Kept) -> None:
     """Values of the site's model are, and hashes of rows whose key is beside them."""
     assert of_rows(kept.home.folder, {ROWS}, responses(kept)) == []
-    found = of_rows(kept.ledger.folder, {ROWS}, responses(kept))
-    assert {line.partition(":")[0].split("/")[0] for line in found} == {"rows"}  # a hash for each row
-    assert not [line for line in found if "has a response" in line]
+    lines = of_rows(kept.ledger.folder, {ROWS}, responses(kept))
+    assert {line.partition(":")[0].split("/")[0] for line in lines} == {"rows"}  # a hash for each row
+    assert not [line for line in lines if "has a response" in line]
 
 
 @pytest.mark.parametrize("how", ["withdraw", "forget"])
@@ -76,6 +76,6 @@ def test_what_was_withdrawn_or_forgotten_is_not_on_the_disk(how: str, kept: Kept
         withdraw(kept.home, kept.folder, "Dr North", kept.ledger)
     else:
         forget(kept.home, "", None, kept.ledger)
-    held = [path.read_bytes() for path in kept.home.folder.rglob("*") if path.is_file()]
-    assert not before & set(held)
+    contents = [path.read_bytes() for path in kept.home.folder.rglob("*") if path.is_file()]
+    assert not before & set(contents)
     assert not [path for path in kept.home.folder.rglob("*") if path.suffix in (".safetensors", ".reply")]

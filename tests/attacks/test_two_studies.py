@@ -47,18 +47,18 @@ def test_columns_of_two_studies_do_not_differ_in_few_rows(
     first: str, second: str, few: bool, north: Hospital, tmp_path: Path
 ) -> None:
     """Two outcomes, two wards, two columns of a measurement, and a steep curve that has moved over one patient."""
-    df, found = patients(), []
+    df, failing = patients(), []
     for k, formula in enumerate((first, second, first)):
         folder = tmp_path / str(k)
         folder.mkdir()
         used = [name for name in df if name in formula]
         about = df[[*used, *(name for name in df if name not in used)]]
         path = north.study(table_study(folder, formula, about, "gaussian", name=f"study-{k}"))
-        found.append(north.failing(path, folder / "north.csv"))
-        if not found[-1]:
+        failing.append(north.failing(path, folder / "north.csv"))
+        if not failing[-1]:
             north.approved(path, folder / "north.csv")
-    assert [found[0], found[2]] == [[], []]
-    assert ("columns of earlier studies" in found[1]) == few
+    assert [failing[0], failing[2]] == [[], []]
+    assert ("columns of earlier studies" in failing[1]) == few
 
 
 def of_times(folder: Path, df: pd.DataFrame, name: str, **columns: str) -> Path:
@@ -79,14 +79,14 @@ def test_events_and_weights_of_few_are_refused(role: str, north: Hospital, tmp_p
     df["rare"] = 1.0 * (df.index < 2) + 1e6 * (df.index < 2) * (role == "weights") + (role == "weights")
     if role == "event":
         df["rare"] = df.rare.astype(int)
-    found = {}
+    failing = {}
     for name in ("rare", "first", "second", "first"):
-        path = north.study(of_times(tmp_path / f"{name}-{len(found)}", df, f"{name}-{len(found)}", **{role: name}))
-        found[f"{name}-{len(found)}"] = north.failing(path, path.parent / "north.csv")
+        path = north.study(of_times(tmp_path / f"{name}-{len(failing)}", df, f"{name}-{len(failing)}", **{role: name}))
+        failing[f"{name}-{len(failing)}"] = north.failing(path, path.parent / "north.csv")
         if name == "first":
             north.approved(path, path.parent / "north.csv")
-    assert [bool(rules) for rules in found.values()] == [True, False, True, False]
-    assert found["second-2"] == ["columns of earlier studies"]
+    assert [bool(rules) for rules in failing.values()] == [True, False, True, False]
+    assert failing["second-2"] == ["columns of earlier studies"]
 
 
 def test_columns_of_training_rows_count_by_themselves(north: Hospital, tmp_path: Path) -> None:

@@ -49,10 +49,10 @@ def problem(arguments: list[str]) -> str | None:
     command: click.Command = typer.main.get_command(cli.app)
     while isinstance(command, click.Group) and arguments:
         name, *arguments = arguments
-        found = command.get_command(click.Context(command), name)
-        if found is None:
+        subcommand = command.get_command(click.Context(command), name)
+        if subcommand is None:
             return name if not name.startswith("--") else None
-        command = found
+        command = subcommand
     try:
         command.make_context("hierfl", list(arguments))
     except click.exceptions.Exit:

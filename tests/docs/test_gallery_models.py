@@ -43,8 +43,8 @@ def parts(name: str) -> tuple[torch.Tensor, torch.Tensor]:
     shared, own = latents(model, batch)
     prior, sums = log_prior(model, batch, shared), enumerated(model, batch)
     single = [
-        log_joint(model, Batch(frame, group, [one]), {**shared, **of_one(own, j)}, sums) - prior
-        for j, one in enumerate(names)
+        log_joint(model, Batch(frame, group, [client]), {**shared, **of_one(own, j)}, sums) - prior
+        for j, client in enumerate(names)
     ]
     return log_joint(model, batch, {**shared, **own}, sums) - prior, torch.stack(single).sum()
 
@@ -103,9 +103,9 @@ def test_the_text_is_plain_enough_for_vmap(name: str) -> None:
         mapped = torch.func.vmap(term, (0, 0, None))(columns, {k: v[:, None] for k, v in own.items()}, shared)
         slope = torch.func.vmap(torch.func.grad(term, 2), (0, 0, None))
         slopes = slope(columns, {k: v[:, None] for k, v in own.items()}, shared)
-    for j, one in enumerate(names):
+    for j, client in enumerate(names):
         free = {k: v.clone().requires_grad_() for k, v in shared.items()}
-        alone = log_joint(model, Batch(frame, group, [one]), {**free, **of_one(own, j)}, False)
+        alone = log_joint(model, Batch(frame, group, [client]), {**free, **of_one(own, j)}, False)
         torch.testing.assert_close(mapped[j], alone.detach())
         for k, gradient in zip(free, torch.autograd.grad(alone, list(free.values())), strict=True):
             torch.testing.assert_close(slopes[k][j], gradient)

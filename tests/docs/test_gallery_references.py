@@ -38,28 +38,28 @@ def read(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", JUDGED)
 def test_judged_models_have_references_that_mixed(name: str, seed: int) -> None:
-    found = read(PATHS[f"{name}-{seed}"])
-    assert found["settled"]
-    assert not found["caveat"]
-    for quantity in found["quantities"].values():
+    reference = read(PATHS[f"{name}-{seed}"])
+    assert reference["settled"]
+    assert not reference["caveat"]
+    for quantity in reference["quantities"].values():
         assert np.max(quantity["rhat"]) < 1.01
         assert min(np.min(quantity["ess"]), np.min(quantity["ess_tail"])) >= 4000
-    assert found["divergences"] <= 1e-3 * found["draws"] * found["chains"]
-    assert name != "eight_schools" or found["quantities"]["tau"]["ess"] >= 10_000
+    assert reference["divergences"] <= 1e-3 * reference["draws"] * reference["chains"]
+    assert name != "eight_schools" or reference["quantities"]["tau"]["ess"] >= 10_000
 
 
 @pytest.mark.parametrize("key", PATHS)
 def test_a_reference_is_of_the_data_that_the_page_makes(key: str) -> None:
-    found = read(PATHS[key])
-    assert key == f"{found['model']}-{found['seed']}"
-    module = load(found["model"])
-    frame = module.data(found["seed"])
-    assert (found["group"], found["rows"]) == (module.GROUP, len(frame))
-    assert found["clients"] == sorted(frame[module.GROUP].unique())
-    for quantity in found["quantities"].values():
+    reference = read(PATHS[key])
+    assert key == f"{reference['model']}-{reference['seed']}"
+    module = load(reference["model"])
+    frame = module.data(reference["seed"])
+    assert (reference["group"], reference["rows"]) == (module.GROUP, len(frame))
+    assert reference["clients"] == sorted(frame[module.GROUP].unique())
+    for quantity in reference["quantities"].values():
         mean, sd, low, high = (np.array(quantity[what]) for what in ("mean", "sd", "q05", "q95"))
         assert mean.shape == sd.shape == low.shape == high.shape == np.shape(quantity["ess"])
-        assert quantity["of"] == "globals" or len(mean) == len(found["clients"])
+        assert quantity["of"] == "globals" or len(mean) == len(reference["clients"])
         assert (sd > 0).all()
         assert (low < high).all()
 
@@ -67,27 +67,27 @@ def test_a_reference_is_of_the_data_that_the_page_makes(key: str) -> None:
 @pytest.mark.parametrize("key", PATHS)
 def test_the_page_and_its_referee_have_the_same_log_joint(key: str) -> None:
     """Both write all constants; the referee sums over what the page enumerates by formulas of its own."""
-    found = read(PATHS[key])
-    module = load(found["model"])
-    frame = module.data(found["seed"])
+    reference = read(PATHS[key])
+    module = load(reference["model"])
+    frame = module.data(reference["seed"])
     frame = frame.astype(dict.fromkeys(frame.select_dtypes(exclude="number"), "category"))
-    values = {name: torch.tensor(value) for name, value in found["point"]["values"].items()}
-    first = Batch(frame, module.GROUP, found["clients"][:1])
+    values = {name: torch.tensor(value) for name, value in reference["point"]["values"].items()}
+    first = Batch(frame, module.GROUP, reference["clients"][:1])
     own, sums = latents(module.model, first)[1], enumerated(module.model, first)
     shared = {name: value for name, value in values.items() if name not in own}
     prior = log_prior(module.model, first, shared)
     joint = prior
-    for j, client in enumerate(found["clients"]):
+    for j, client in enumerate(reference["clients"]):
         mine = {name: values[name][j : j + 1, None] for name in own}
         joint = joint + log_joint(module.model, Batch(frame, module.GROUP, [client]), {**shared, **mine}, sums) - prior
     # A simplex was written with twelve digits.
-    assert joint.item() == pytest.approx(found["point"]["log_joint"], rel=1e-8)
+    assert joint.item() == pytest.approx(reference["point"]["log_joint"], rel=1e-8)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_eight_schools_is_its_quadrature(seed: int) -> None:
     """The mean mu and all effects integrate out in closed form, and what is left has one dimension, tau."""
-    found = read(PATHS[f"eight_schools-{seed}"])["quantities"]
+    quantities = read(PATHS[f"eight_schools-{seed}"])["quantities"]
     frame = load("eight_schools").data(seed)
     y, sigma = frame["y"].to_numpy(), frame["sigma"].to_numpy()
     log_tau = np.linspace(-12.0, 9.0, 8001)
@@ -104,7 +104,7 @@ def test_eight_schools_is_its_quadrature(seed: int) -> None:
         "mu": (weight @ mu, weight @ (mu**2 + 1 / precision)),
     }
     for name, (mean, square) in exact.items():
-        sd, got = np.sqrt(square - mean**2), found[name]
+        sd, got = np.sqrt(square - mean**2), quantities[name]
         error = sd / np.sqrt(got["ess"])
         assert got["mean"] == pytest.approx(mean, abs=4 * error)
         assert got["sd"] == pytest.approx(sd, rel=0.05)  # tau's fourth moment is large: its sd has a larger error

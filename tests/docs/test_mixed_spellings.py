@@ -56,7 +56,7 @@ def pairs() -> list[Pair]:
     rows = re.findall(
         r"^\| `(.+?)` \| `(.+?)` \| (yes|no) \|$", PAGE.read_text().replace("\\|", "\u00a6"), re.MULTILINE
     )
-    found = []
+    spellings = []
     for theirs, ours, read in rows:
         function, inside = re.fullmatch(r"(\w+)\((.*)\)", theirs.replace("\u00a6", "|")).groups()  # type: ignore[union-attr]
         formula, rest = re.fullmatch(r"(.*), d\b(.*)", inside).groups()  # type: ignore[union-attr]
@@ -69,9 +69,11 @@ def pairs() -> list[Pair]:
         assert isinstance(call, ast.Call)
         assert ast.unparse(call.func) == "mixed_model"
         text = ast.literal_eval(call.args[1])
-        found.append(Pair(formula, how, text, {k.arg: ast.literal_eval(k.value) for k in call.keywords}, read == "yes"))
-    assert len(found) == sum(line.startswith("| `") for line in PAGE.read_text().splitlines()) > 35
-    return found
+        spellings.append(
+            Pair(formula, how, text, {k.arg: ast.literal_eval(k.value) for k in call.keywords}, read == "yes")
+        )
+    assert len(spellings) == sum(line.startswith("| `") for line in PAGE.read_text().splitlines()) > 35
+    return spellings
 
 
 def table() -> pd.DataFrame:
@@ -118,8 +120,8 @@ def test_every_pair_of_the_page(pair: Pair) -> None:
         return
     theirs = mixed_model(df, pair.theirs, draws=0, rounds=ROUNDS, **pair.how)
     assert theirs.log_likelihood == pytest.approx(ours.log_likelihood, abs=1e-10)
-    one, two = (fit.summary().table.select_dtypes("number").to_numpy() for fit in (theirs, ours))
-    np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-10)
+    actual, expected = (fit.summary().table.select_dtypes("number").to_numpy() for fit in (theirs, ours))
+    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-10)
     for name in ("client", "population"):
         a, b = (fit.predict(df, level=name, interval=None)["mean"] for fit in (theirs, ours))  # type: ignore[arg-type]
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
@@ -159,7 +161,7 @@ def test_splines_with_knots_that_are_said_have_the_curves_of_r() -> None:
         ("ns(x, knots=c(-0.5, 0.5), Boundary.knots=c(-3.5, 3.6))", natural),
         ("bs(x, knots=c(-0.5, 0.5), Boundary.knots=c(-3.5, 3.6))", plain),
     ):
-        one = mixed_model(df, f"y ~ {call} + (1 | site)", draws=0, population="ml")
-        two = mixed_model(df.assign(**columns), f"y ~ {' + '.join(columns)} + (1 | site)", draws=0, population="ml")
-        assert one.log_likelihood == pytest.approx(two.log_likelihood, abs=1e-8)
-        assert len(one.summary().table) == len(two.summary().table)
+        spline = mixed_model(df, f"y ~ {call} + (1 | site)", draws=0, population="ml")
+        powers = mixed_model(df.assign(**columns), f"y ~ {' + '.join(columns)} + (1 | site)", draws=0, population="ml")
+        assert spline.log_likelihood == pytest.approx(powers.log_likelihood, abs=1e-8)
+        assert len(spline.summary().table) == len(powers.summary().table)

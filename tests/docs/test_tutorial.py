@@ -14,8 +14,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize("page", ["mixed-tutorial.md", pytest.param("mixed-after.md", marks=pytest.mark.slow)])
 def test_a_page_says_what_it_prints(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = doctest.testfile(
+    results = doctest.testfile(
         str(DOCS / page), module_relative=False, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     )
-    assert found.attempted > 20
-    assert not found.failed
+    assert results.attempted > 20
+    assert not results.failed

@@ -17,8 +17,8 @@ PAGE = (ROOT / "docs/which-method.md").read_text(encoding="utf-8")
 
 def row(start: str) -> str:
     """The row of a table, or the item of a list, that begins with these words."""
-    (found,) = [line for line in PAGE.replace("\n  ", " ").splitlines() if line.lstrip("|*- ").startswith(start)]
-    return found
+    (text,) = [line for line in PAGE.replace("\n  ", " ").splitlines() if line.lstrip("|*- ").startswith(start)]
+    return text
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -52,7 +52,7 @@ def test_fashion_mnist_by_size() -> None:
         name: rows(f"pfedvem-1/clients/fashion-mnist-100-{name}-0.csv") for name in ("pfedvem", "fedper", "local")
     }
     small, large = (
-        [percent(fmean(float(r["accuracy"]) for r in held if low < int(r["n"]) <= high)) for held in clients.values()]
+        [percent(fmean(float(r["accuracy"]) for r in table if low < int(r["n"]) <= high)) for table in clients.values()]
         for low, high in ((0, 50), (600, 10**9))
     )
     shown = row("the same, with very small clients")
@@ -62,8 +62,8 @@ def test_fashion_mnist_by_size() -> None:
 
 
 def test_fedpop() -> None:
-    found = {r["method"]: r for r in read("fedpop/cifar10/table.json")["rows"] if r["condition"] == "classes:2"}
-    pop, rep = found["fedpop"], found["fedrep"]
+    by_method = {r["method"]: r for r in read("fedpop/cifar10/table.json")["rows"] if r["condition"] == "classes:2"}
+    pop, rep = by_method["fedpop"], by_method["fedrep"]
     shown = row("have two classes each")
     assert f"FedPop {pop['ours']:.1f} %, FedRep {rep['ours']:.1f} %; ECE {pop['ece']:.3f} and {rep['ece']:.3f}" in shown
     pop, rep = (read(f"fedpop/ood/{name}-summary.json") for name in ("fedpop", "fedrep"))
@@ -88,10 +88,10 @@ def test_label_shares() -> None:
 
 
 def test_domains() -> None:
-    found = {r["variant"]: r["accuracy"] for r in read("pfedv/digit-three/skew.json")["rows"]}
+    by_variant = {r["variant"]: r["accuracy"] for r in read("pfedv/digit-three/skew.json")["rows"]}
 
     def shown_mean(name: str) -> str:
-        seeds = [100 * fmean(values) for values in zip(*found[name].values(), strict=True)]
+        seeds = [100 * fmean(values) for values in zip(*by_variant[name].values(), strict=True)]
         return f"{fmean(seeds):.1f} ± {stdev(seeds) / len(seeds) ** 0.5:.1f} %"
 
     shown = row("differ in the inputs")

@@ -54,11 +54,11 @@ def test_a_changed_base_file_refuses_a_resume(method: str, hierfl: Call, monkeyp
     before = read_config(Path("o")).run.method_digest
     with monkeypatch.context() as context:
         changed(context, "_local_head.py")
-        code, _, said = hierfl("run", "--resume", "o", "-q")
+        code, _, error = hierfl("run", "--resume", "o", "-q")
     assert code == 2
-    assert "builds on" in said
-    assert "_local_head.py" in said
-    assert "has changed since o was begun" in said
+    assert "builds on" in error
+    assert "_local_head.py" in error
+    assert "has changed since o was begun" in error
     assert read_config(Path("o")).run.method_digest == before
     with monkeypatch.context() as context:
         changed(context, "fedrep.py")  # not a file of it
@@ -70,9 +70,9 @@ def test_a_changed_file_of_ones_own_is_not_run(hierfl: Call) -> None:
     arrays(Path("d.npz"))
     assert hierfl("run", "mine.py", *RUN) == (0, "", "")
     Path("mine.py").write_text(MINE + "\nopen('ran', 'w').close()\n")
-    code, _, said = hierfl("run", "--resume", "o", "-q", "--trust-code")
+    code, _, error = hierfl("run", "--resume", "o", "-q", "--trust-code")
     assert code == 2
-    assert "mine.py has changed since o was begun" in said
+    assert "mine.py has changed since o was begun" in error
     assert not Path("ran").exists()
 
 

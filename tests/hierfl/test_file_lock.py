@@ -36,7 +36,7 @@ def test_a_lock_is_never_held_twice(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RIVAL, "0.7"]
     rivals = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     counts = [tuple(map(int, rival.communicate()[0].split())) for rival in rivals]
-    assert sum(held for held, _ in counts) > 100
+    assert sum(count for count, _ in counts) > 100
     assert sum(twice for _, twice in counts) == 0
 
 

@@ -26,8 +26,8 @@ KNOWN = [
 @pytest.mark.parametrize(("counter", "key", "expected"), KNOWN)
 def test_words_are_the_authors(counter: list[int], key: list[int], expected: list[int]) -> None:
     c0, c1, c2, c3 = (torch.tensor([[c, c]]) for c in counter)
-    found = philox.words((c0, c1, c2, c3), (torch.tensor([[key[0]]]), torch.tensor([[key[1]]])))
-    assert [word.tolist() for word in found] == [[[word, word]] for word in expected]
+    words = philox.words((c0, c1, c2, c3), (torch.tensor([[key[0]]]), torch.tensor([[key[1]]])))
+    assert [word.tolist() for word in words] == [[[word, word]] for word in expected]
 
 
 def by_numpy(counter: np.ndarray, key: np.ndarray) -> np.ndarray:
@@ -45,8 +45,8 @@ def test_words_of_any_counter_are_those_of_unsigned_arithmetic() -> None:
     rng = np.random.default_rng(0)
     counter, key = rng.integers(0, 2**32, (4, 500)), rng.integers(0, 2**32, (2, 500))
     c0, c1, c2, c3 = map(torch.from_numpy, counter)
-    found = torch.stack(philox.words((c0, c1, c2, c3), (torch.from_numpy(key[0]), torch.from_numpy(key[1]))))
-    assert np.array_equal(found.numpy().astype(np.uint64), by_numpy(counter, key))
+    words = torch.stack(philox.words((c0, c1, c2, c3), (torch.from_numpy(key[0]), torch.from_numpy(key[1]))))
+    assert np.array_equal(words.numpy().astype(np.uint64), by_numpy(counter, key))
 
 
 @given(first=st.integers(0, 10_000), count=st.integers(0, 300), rows=st.integers(1, 5), at_once=st.integers(1, 200))
@@ -57,8 +57,8 @@ def test_normals_are_functions_of_their_place(first: int, count: int, rows: int,
     whole = philox.normals(keys, 7, 0, 10_300, torch.float64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(philox.AT_ONCE, "cpu", at_once)
-        found = philox.normals(keys, 7, first, count, torch.float64)
-    assert torch.equal(found, whole[:, first : first + count])
+        numbers = philox.normals(keys, 7, first, count, torch.float64)
+    assert torch.equal(numbers, whole[:, first : first + count])
 
 
 def test_a_place_beyond_32_bits_has_numbers_of_its_own() -> None:
@@ -98,9 +98,9 @@ def test_uniform_numbers_are_uniform_and_a_clients_own() -> None:
 
 
 def test_normals_of_a_shape() -> None:
-    found = normals(torch.Size([3, 5]), 0, "server", dtype=torch.float64)
-    assert found.shape == (3, 5)
-    assert torch.equal(found, normals(torch.Size([3, 5]), 0, "server", dtype=torch.float64))
+    numbers = normals(torch.Size([3, 5]), 0, "server", dtype=torch.float64)
+    assert numbers.shape == (3, 5)
+    assert torch.equal(numbers, normals(torch.Size([3, 5]), 0, "server", dtype=torch.float64))
     assert normals(torch.Size([]), 0, dtype=torch.float32).shape == ()
 
 
@@ -116,17 +116,17 @@ def test_orders_of_all_clients_are_those_of_each(sizes: list[int], passes: int, 
         [n for n, times in zip(sizes, each, strict=True) for _ in range(times)]
     )
     alone = [(row, n, epoch) for row, n in enumerate(sizes) for epoch in range(each[row])]
-    for found, (row, n, epoch) in zip(orders, alone, strict=bool(alone)):
-        assert sorted(found.tolist()) == [*range(n)]
-        assert torch.equal(found, permutation(n, row, seed, "epochs", number=epoch))
+    for order, (row, n, epoch) in zip(orders, alone, strict=bool(alone)):
+        assert sorted(order.tolist()) == [*range(n)]
+        assert torch.equal(order, permutation(n, row, seed, "epochs", number=epoch))
 
 
 def test_orders_are_sorted_in_parts_where_one_number_cannot_hold_their_places() -> None:
     """Three clients of 2^29 + 1 places would need too many bits; as many parts are forced by a few large places."""
     sizes = [2**14 + 1] + [3] * 2**18  # 15 bits of places: 2^16 orders at a time
-    found = permutations(client_keys(range(len(sizes))), sizes, [1] * len(sizes), 0)
-    assert found[: sizes[0]].sort().values.equal(torch.arange(sizes[0]))
-    rest = found[sizes[0] :].view(-1, 3)
+    orders = permutations(client_keys(range(len(sizes))), sizes, [1] * len(sizes), 0)
+    assert orders[: sizes[0]].sort().values.equal(torch.arange(sizes[0]))
+    rest = orders[sizes[0] :].view(-1, 3)
     assert (rest.sort(1).values == torch.arange(3)).all()
     for row in (2**16 - 2, 2**16 - 1, 2**16, 2**18 - 1):  # beside the cuts
         assert torch.equal(rest[row], permutation(3, row + 1, 0))
@@ -158,10 +158,10 @@ def test_blocks_that_are_made_ahead_change_nothing(monkeypatch: pytest.MonkeyPat
         noise = ClientNoise(client_keys("ab"), (0,), 2).reading(9)
         return torch.stack([noise.at(step).normal("w", None, torch.Size([7])) for step in range(9)])
 
-    found = all_steps()
+    expected = all_steps()
     for ahead in (1, 60, 100):
         monkeypatch.setitem(rng.MADE_AHEAD, "cpu", ahead)
-        assert torch.equal(all_steps(), found)
+        assert torch.equal(all_steps(), expected)
 
 
 def test_noise_of_examples_does_not_depend_on_padding_or_pieces() -> None:

@@ -14,13 +14,13 @@ ASKED = "import os, hierfl; print(os.environ.get('GOMP_SPINCOUNT'))"
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("variables", "expected"),
     [({}, ""), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
 )
-def test_threads_that_wait_sleep_soon_unless_the_environment_says_how(said: dict[str, str], expected: str) -> None:
+def test_threads_that_wait_sleep_soon_unless_the_environment_says_how(variables: dict[str, str], expected: str) -> None:
     rest = {name: value for name, value in os.environ.items() if name not in WAIT_VARIABLES}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", ASKED], env={**rest, **said}, capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", ASKED], env={**rest, **variables}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() in ([expected] if expected else [str(TURNS), str(TURNS_BUSY)])
 

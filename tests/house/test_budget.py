@@ -53,9 +53,9 @@ def run(folder: Path, suite: float, tests: str = TESTS, reference: float = 1e9, 
     return done.returncode, done.stdout + done.stderr
 
 
-def section(said: str) -> list[str]:
+def section(output: str) -> list[str]:
     """Lines of the budget's section, from its head."""
-    lines = said.splitlines()
+    lines = output.splitlines()
     (at,) = [number for number, line in enumerate(lines) if line.strip("-") == " CPU seconds "]
     return lines[at:]
 
@@ -64,37 +64,37 @@ EXCEEDED = ": EXCEEDED, the quick set is over its budget (tests/support/budget.p
 
 
 def test_a_test_that_takes_too_long_fails_and_one_that_says_why_does_not(tmp_path: Path) -> None:
-    code, said = run(tmp_path, suite=1e6)
+    code, output = run(tmp_path, suite=1e6)
     assert code == 1
-    assert "1 failed, 52 passed" in said
-    assert "CPU seconds of 0.2: make it cheaper, or say why it is worth more" in said
-    assert said.count("(0.2) test_it.py::test_dear") == 1  # the dearest are printed
+    assert "1 failed, 52 passed" in output
+    assert "CPU seconds of 0.2: make it cheaper, or say why it is worth more" in output
+    assert output.count("(0.2) test_it.py::test_dear") == 1  # the dearest are printed
 
 
 def test_a_suite_that_takes_too_long_fails_though_every_test_passes(tmp_path: Path) -> None:
     cheap = TESTS.replace("burn(0.4)", "burn(0.01)").replace("burn(0.8)", "burn(0.01)")
-    code, said = run(tmp_path, suite=0.1, tests=cheap)
+    code, output = run(tmp_path, suite=0.1, tests=cheap)
     assert code == 1
-    assert "53 passed" in said
-    assert section(said)[1].endswith(EXCEEDED)
-    code, said = run(tmp_path, suite=0.1, tests=cheap, HIERFL_TEST_BUDGET="off")
+    assert "53 passed" in output
+    assert section(output)[1].endswith(EXCEEDED)
+    code, output = run(tmp_path, suite=0.1, tests=cheap, HIERFL_TEST_BUDGET="off")
     assert code == 0
-    assert section(said)[1].endswith("of 0.1); not judged: HIERFL_TEST_BUDGET=off")
+    assert section(output)[1].endswith("of 0.1); not judged: HIERFL_TEST_BUDGET=off")
 
 
 def test_the_sum_is_judged_where_a_test_fails_too(tmp_path: Path) -> None:
     """It comes first in its section, which is after the list of failed tests."""
-    code, said = run(tmp_path, suite=0.1, tests="def test_it():\n    assert False\n")
+    code, output = run(tmp_path, suite=0.1, tests="def test_it():\n    assert False\n")
     assert code == 1
-    assert "1 failed" in said
-    head, first, *_ = section(said)
+    assert "1 failed" in output
+    head, first, *_ = section(output)
     assert "CPU seconds" in head
     assert " of 0 CPU seconds (1.00 times the reference machine's seconds: " in first
     assert first.endswith(EXCEEDED)
-    assert said.index("FAILED test_it.py::test_it") < said.index(head)
-    code, said = run(tmp_path, suite=1e6, tests="def test_it():\n    assert False\n")
+    assert output.index("FAILED test_it.py::test_it") < output.index(head)
+    code, output = run(tmp_path, suite=1e6, tests="def test_it():\n    assert False\n")
     assert code == 1
-    assert section(said)[1].endswith("of 1e+06)")
+    assert section(output)[1].endswith("of 1e+06)")
 
 
 def test_slow_tests_have_no_common_budget() -> None:
@@ -104,8 +104,8 @@ def test_slow_tests_have_no_common_budget() -> None:
 
 def test_a_slow_machine_has_more(tmp_path: Path) -> None:
     """One on which the loop of fixed work takes many times as long."""
-    code, said = run(tmp_path, suite=1e6, reference=1e-4)
-    assert code == 0, said
+    code, output = run(tmp_path, suite=1e6, reference=1e-4)
+    assert code == 0, output
     assert not over(1.5 * SUITE, 2.0)
     assert over(1.01 * SUITE, 1.0)
     assert "twice" not in too_dear(3.0, TEST, 1.0)
@@ -113,9 +113,9 @@ def test_a_slow_machine_has_more(tmp_path: Path) -> None:
 
 
 def test_a_marker_says_why(tmp_path: Path) -> None:
-    code, said = run(tmp_path, suite=1e6, tests=TESTS.replace(', "it is what the budget is tested with"', ""))
+    code, output = run(tmp_path, suite=1e6, tests=TESTS.replace(', "it is what the budget is tested with"', ""))
     assert code != 0
-    assert "pytest.mark.cpu takes seconds, and why they are needed" in said
+    assert "pytest.mark.cpu takes seconds, and why they are needed" in output
 
 
 def test_shared_work_counts_for_the_run_and_not_for_the_test() -> None:

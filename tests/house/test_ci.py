@@ -67,8 +67,8 @@ def test_packages_of_the_house_are_found_by_what_a_test_imports(shards: ModuleTy
     assert shards.folder_of(["inference", "server", "rules", "means", "SampleWeighted"]) == "inference/server/rules"
     assert shards.folder_of(["rng", "normals"]) == "hierfl"
     assert shards.folder_of(["models", "PFedVEM"]) == "models"
-    found = shards.touched_by(["tests/inference/engines/test_remote.py"])
-    assert {"inference/engines", "inference", "models", "hierfl/nn/networks", "hierfl/data/formula"} <= set(found)
+    touched = shards.touched_by(["tests/inference/engines/test_remote.py"])
+    assert {"inference/engines", "inference", "models", "hierfl/nn/networks", "hierfl/data/formula"} <= set(touched)
 
 
 def test_a_run_takes_two_that_the_change_touches_and_one_by_turns(shards: ModuleType) -> None:
@@ -91,19 +91,21 @@ def test_a_run_takes_two_that_the_change_touches_and_one_by_turns(shards: Module
     assert [why for _, why in chosen] == ["the turn of commit abc"]
     ages = {"room-2": 101.0, "room-4": 180.0, "room-5": math.inf}
     for due, why in (("room-5", "is due: it has no record of having passed"), ("room-4", "is due: it passed 180 comm")):
-        ((shard, said),) = shards.choose(all_shards, "abc", lambda since: [], lambda shard: ages.get(shard.name, 100.0))
-        assert (shard.name, said[: len(why)]) == (due, why)
+        ((shard, reason),) = shards.choose(
+            all_shards, "abc", lambda since: [], lambda shard: ages.get(shard.name, 100.0)
+        )
+        assert (shard.name, reason[: len(why)]) == (due, why)
         del ages[due]
 
 
 def test_each_shard_asks_what_has_changed_since_it_passed(shards: ModuleType) -> None:
-    one, other = (
+    first, second = (
         shards.Shard(f"room-{k}", {f"tests/room/test_{k}.py::test_one": 1.0}, ("hierfl/nn",), passed=passed)
         for k, passed in enumerate(("old", "new"))
     )
     since = {"old": ["hierfl/nn/a.py"], "new": []}
-    assert shards.choose([one, other], "head", lambda commit: since[commit])[0][0] is one
-    assert "touches" not in shards.choose([other], "head", lambda commit: since[commit])[0][1]
+    assert shards.choose([first, second], "head", lambda commit: since[commit])[0][0] is first
+    assert "touches" not in shards.choose([second], "head", lambda commit: since[commit])[0][1]
     assert shards.oldest([shards.Shard("a", {}, (), passed="HEAD"), shards.Shard("b", {}, ())], 1) == ["b"]
     assert [shards.commits_ago(shards.Shard("a", {}, (), passed=name)) for name in ("HEAD", "0" * 40)] == [0, -1]
     files = set(shards.git("ls-files").splitlines())
@@ -123,5 +125,9 @@ def test_shards_keep_the_commit_at_which_they_passed(
 
 def test_shards_are_cut_by_folder_and_length(shards: ModuleType) -> None:
     seconds = {f"tests/models/test_pfedv.py::test_{k}": 80.0 for k in range(3)}
-    found = shards.cut({**seconds, "tests/house/test_ci.py::test_x": 1.0})
-    assert [(shard.name, len(shard.tests)) for shard in found] == [("house-1", 1), ("models-1", 2), ("models-2", 1)]
+    shard_list = shards.cut({**seconds, "tests/house/test_ci.py::test_x": 1.0})
+    assert [(shard.name, len(shard.tests)) for shard in shard_list] == [
+        ("house-1", 1),
+        ("models-1", 2),
+        ("models-2", 1),
+    ]

@@ -91,30 +91,30 @@ def test_what_differs_is_found(grid: Grid, tmp_path: Path, capsys: pytest.Captur
 
     for out in (a, b):
         assert write(out, grid, names) == []
-    said = capsys.readouterr().out
-    assert "2 cases, 2 of them run" in said
-    assert "1 refused, 0 broken off" in said
+    output = capsys.readouterr().out
+    assert "2 cases, 2 of them run" in output
+    assert "1 refused, 0 broken off" in output
     write(a, grid, names)
     assert "2 cases, 0 of them run" in capsys.readouterr().out
-    code, said = compared()
-    assert code == 0, said
-    assert "2 cases identical (1 cases end in an error)" in said
-    assert "exempt: cases *, files *, keys *seconds*: time" in said
+    code, output = compared()
+    assert code == 0, output
+    assert "2 cases identical (1 cases end in an error)" in output
+    assert "exempt: cases *, files *, keys *seconds*: time" in output
 
     rounds = dict(np.load(b / FITTED / "rounds.npz"))
     gram = rounds["001/sent/effects/gram"]
     gram[3, 2] *= 1 + 1e-13
     np.savez(b / FITTED / "rounds.npz", **rounds)
-    code, said = compared()
+    code, output = compared()
     assert code == 1
     assert re.search(
-        r"rounds.npz: 001/sent/effects/gram: \[3, 2\]: .*, the first of 1 of \d+; up to .*e-1\d relative", said
+        r"rounds.npz: 001/sent/effects/gram: \[3, 2\]: .*, the first of 1 of \d+; up to .*e-1\d relative", output
     )
-    code, said = compared(relative=1e-12)
+    code, output = compared(relative=1e-12)
     assert code == 0
-    assert f"{FITTED}: identical, 1 rounded" in said
-    assert "    rounds.npz: 001/sent/effects/gram: [3, 2]: " in said
-    assert "rounding up to 1e-12: cases one_round/*, files rounds.npz, keys */gram: a sum (1 times)" in said
+    assert f"{FITTED}: identical, 1 rounded" in output
+    assert "    rounds.npz: 001/sent/effects/gram: [3, 2]: " in output
+    assert "rounding up to 1e-12: cases one_round/*, files rounds.npz, keys */gram: a sum (1 times)" in output
     assert compared(relative=1e-14)[0] == 1
     assert compared(relative=1e-12, keys="*/shared/*")[0] == 1
     gram[3, 2] = np.nan
@@ -124,8 +124,8 @@ def test_what_differs_is_found(grid: Grid, tmp_path: Path, capsys: pytest.Captur
 
     effects = b / FITTED / "run" / "effects.csv"
     effects.write_text(effects.read_text().replace("sd(x)", "sd(z)"))
-    code, said = compared(why="another message")
-    assert (code, "effects.csv: effect: [3]: sd(x) and sd(z)" in said) == (1, True)
+    code, output = compared(why="another message")
+    assert (code, "effects.csv: effect: [3]: sd(x) and sd(z)" in output) == (1, True)
     error = b / REFUSED / "error.txt"
     error.write_text(error.read_text().replace("needs 6", "needs 7"))
     assert "it needs 7 (least_rows)" in compared()[1]

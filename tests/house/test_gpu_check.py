@@ -29,12 +29,12 @@ def packages(name: str) -> dict[str, str]:
 def test_wheels_are_of_all_that_is_not_there() -> None:
     """Each of the dependencies is carried as pyproject.toml wants it, or is named among what is there; none is both."""
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    carried, there = packages("carried"), packages("there")
-    assert not carried.keys() & there.keys()
-    assert {"torch", "torchvision", "numpy"} <= there.keys()
-    needed = {re.split(r"[<>=]", one, maxsplit=1)[0]: one for one in wanted}
-    assert {name: carried.get(name, one) for name, one in needed.items() if name not in there} == {
-        name: one for name, one in needed.items() if name not in there
+    carried, installed = packages("carried"), packages("there")
+    assert not carried.keys() & installed.keys()
+    assert {"torch", "torchvision", "numpy"} <= installed.keys()
+    needed = {re.split(r"[<>=]", requirement, maxsplit=1)[0]: requirement for requirement in wanted}
+    assert {name: carried.get(name, requirement) for name, requirement in needed.items() if name not in installed} == {
+        name: requirement for name, requirement in needed.items() if name not in installed
     }
 
 
@@ -81,7 +81,7 @@ def test_a_dry_run_passes_all_that_needs_no_cuda(tmp_path: Path) -> None:
     compared = figures["cpu-against-cuda"]
     assert len(compared["cases"]) == len(compared["methods"]) >= 4
     assert 0 <= compared["largest_relative_difference"] <= 1e-8
-    ways = {name.partition(": ")[2]: found["state"] for name, found in figures["options"]["cases"].items()}
+    ways = {name.partition(": ")[2]: case["state"] for name, case in figures["options"]["cases"].items()}
     assert ways == {
         "plain, float64": "passed", "rows streamed from the host": "passed", "CUDA graphs": "needs cuda",
         "plain, float32": "passed", "tf32": "needs cuda", "bf16": "passed",

@@ -26,8 +26,8 @@ def test_every_floor_is_there_however_it_was_installed() -> None:
 
 def test_another_install_is_not_taken_for_the_checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed file, one that is missing, and one more are each found."""
-    for folder, place in installed.FOLDERS.items():
-        shutil.copytree(ROOT / folder, tmp_path / "hierfl" / place, dirs_exist_ok=True)
+    for folder, subfolder in installed.FOLDERS.items():
+        shutil.copytree(ROOT / folder, tmp_path / "hierfl" / subfolder, dirs_exist_ok=True)
     monkeypatch.setattr(sys.modules["hierfl"], "__file__", str(tmp_path / "hierfl" / "__init__.py"))
     shutil.rmtree(tmp_path / "hierfl" / "experiments" / "results", ignore_errors=True)
     assert stale() == []

@@ -76,27 +76,30 @@ def test_the_same_seed_draws_the_same(tree: Path, drawn: list[dict[str, Any]]) -
 
 
 def test_floors_and_kinds_have_their_shares(drawn: list[dict[str, Any]]) -> None:
-    assert [one["number"] for one in drawn] == list(range(1, 31))
-    assert Counter(one["floor"] for one in drawn) == dict(zip(FLOORS, (8, 8, 7, 7), strict=True))
+    assert [mutant["number"] for mutant in drawn] == list(range(1, 31))
+    assert Counter(mutant["floor"] for mutant in drawn) == dict(zip(FLOORS, (8, 8, 7, 7), strict=True))
     for floor in FLOORS:
-        kinds = Counter(one["kind"] for one in drawn if one["floor"] == floor)
+        kinds = Counter(mutant["kind"] for mutant in drawn if mutant["floor"] == floor)
         assert set(kinds) == set(KINDS)
         assert set(kinds.values()) == {1, 2}
-        assert {one["file"] for one in drawn if one["floor"] == floor} <= {f"{floor}/b.py", f"{floor}/room/a.py"}
+        assert {mutant["file"] for mutant in drawn if mutant["floor"] == floor} <= {
+            f"{floor}/b.py",
+            f"{floor}/room/a.py",
+        }
 
 
 def test_a_mutant_differs_in_its_segment_alone_and_compiles(tree: Path, drawn: list[dict[str, Any]]) -> None:
-    for one in drawn:
-        text = (tree / one["file"]).read_bytes()
-        changed = splice(text, one)
-        compile(changed, one["file"], "exec", dont_inherit=True)
+    for mutant in drawn:
+        text = (tree / mutant["file"]).read_bytes()
+        changed = splice(text, mutant)
+        compile(changed, mutant["file"], "exec", dont_inherit=True)
         assert ast.dump(ast.parse(changed)) != ast.dump(ast.parse(text))
         before, behind = (
-            b"".join(text.splitlines(True)[k]) for k in (slice(0, one["line"] - 1), slice(one["span"][2], None))
+            b"".join(text.splitlines(True)[k]) for k in (slice(0, mutant["line"] - 1), slice(mutant["span"][2], None))
         )
         assert changed.startswith(before)
         assert changed.endswith(behind)
-        assert len(changed) - len(text) == len(one["replaced"].encode()) - len(one["original"].encode())
+        assert len(changed) - len(text) == len(mutant["replaced"].encode()) - len(mutant["original"].encode())
 
 
 def test_a_file_that_has_changed_is_refused(tree: Path, drawn: list[dict[str, Any]]) -> None:
@@ -106,13 +109,13 @@ def test_a_file_that_has_changed_is_refused(tree: Path, drawn: list[dict[str, An
 
 def test_all_sites_of_a_file() -> None:
     text = SOURCE.encode()
-    found = Counter(
+    counts = Counter(
         (site.kind, text[start:end].decode(), new.decode())
         for site in sites(text)
         for start, end, new in site.changes
         if text.count(b"\n", 0, start) >= 20
     )
-    assert found == Counter(
+    assert counts == Counter(
         {
             ("sign", "-=", "+="): 1, ("sign", "*", "/"): 1, ("sign", "+", "-"): 3, ("sign", "-x", "x"): 1,
             ("sign", "/", "*"): 1,
@@ -184,12 +187,12 @@ def test_tests_of_the_own_room_come_first(tmp_path: Path) -> None:
 
 
 def test_the_test_that_failed_is_read() -> None:
-    said = (
+    output = (
         "..F\n=== short test summary info ===\nFAILED tests/a.py::test_b[1-x] - assert 1 - 2 == 0\n!!! stopping !!!\n"
     )
-    found = FAILED.search(said)
-    assert found is not None
-    assert found.groups() == ("tests/a.py::test_b[1-x]", "assert 1 - 2 == 0")
+    failure = FAILED.search(output)
+    assert failure is not None
+    assert failure.groups() == ("tests/a.py::test_b[1-x]", "assert 1 - 2 == 0")
 
 
 def test_what_is_shown(drawn: list[dict[str, Any]]) -> None:

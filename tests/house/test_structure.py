@@ -63,15 +63,15 @@ class Module:
 @cache
 def house() -> dict[str, Module]:
     """All files by module; committed results are no part of it."""
-    found = {}
+    modules = {}
     for folder, (package, _) in FLOORS.items():
         for path in sorted((ROOT / folder).rglob("*.py")):
             inside = path.relative_to(ROOT / folder)
             if folder == "experiments" and inside.parts[0] == "results":
                 continue
             name = ".".join([package, *inside.with_suffix("").parts]).removesuffix(".__init__")
-            found[name] = Module(name, path, folder, ast.parse(path.read_text()))
-    return found
+            modules[name] = Module(name, path, folder, ast.parse(path.read_text()))
+    return modules
 
 
 @cache
@@ -116,14 +116,14 @@ def named(module: Module, node: ast.AST) -> Iterator[str]:
 @cache
 def imported(module: Module, within: ast.AST | None = None) -> frozenset[str]:
     """Modules of the house that a file imports: at its top, in functions, or for types alone."""
-    known, found = house(), set()
+    known, imports = house(), set()
     for node in ast.walk(within) if within else nodes(module.name):
         for name in named(module, node):
             name = lent().get(name, name)
             while name and name not in known:  # a name of a module
                 name = name.rpartition(".")[0]
-            found.add(name)
-    return frozenset(found - {module.name, ""})
+            imports.add(name)
+    return frozenset(imports - {module.name, ""})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -243,6 +243,24 @@ def test_functions_are_named_by_what_they_return() -> None:
         and node.id.strip("_") in EMPTY_LOCALS | EMPTY_CONSTANTS
     ]
     assert stored == []
+
+
+def test_tests_name_things_too() -> None:
+    """Functions, variables and arguments of tests."""
+    empty, bound = [], re.compile(rf"\b_*(?:{'|'.join(sorted(EMPTY_LOCALS))})_*(?: =|:|\(|\)|,| in )")
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if bound.search(text) else ():
+            name = ""
+            if isinstance(node, ast.FunctionDef):
+                name = node.name
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.id if isinstance(node, ast.Name) else node.attr
+            if name.strip("_") in EMPTY_LOCALS:
+                empty.append(f"{path.relative_to(ROOT)}:{node.lineno} {name}")
+    assert empty == []
 
 
 @pytest.mark.parametrize("library", ["unittest.mock", "pickle", "argparse"])

@@ -44,8 +44,8 @@ def test_the_archive_holds_all_that_git_does(tmp_path: Path) -> None:
     code = f"from setuptools import build_meta; build_meta.build_sdist({str(tmp_path)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "copy", check=True, capture_output=True)
     (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as held:
-        inside = {name.partition("/")[2] for name in held.getnames()}
+    with tarfile.open(archive) as tar:
+        inside = {name.partition("/")[2] for name in tar.getnames()}
     assert sorted(set(files) - inside) == []
 
 
@@ -54,12 +54,12 @@ def test_what_is_imported_is_declared() -> None:
     wanted = [
         *project["dependencies"],
         *(
-            one
+            requirement
             for extra in ("sun397", "parquet", "flower", "privacy", "serve")
-            for one in project["optional-dependencies"][extra]
+            for requirement in project["optional-dependencies"][extra]
         ),
     ]
-    declared = {re.split(r"[<>=!~\[ ]", one, maxsplit=1)[0] for one in wanted}
+    declared = {re.split(r"[<>=!~\[ ]", requirement, maxsplit=1)[0] for requirement in wanted}
     known = {CALLED.get(name, name) for name in declared} | {"hierfl", *TRACKERS} | set(sys.stdlib_module_names)
     assert set(TRACKERS) <= project["optional-dependencies"].keys()
     imported: dict[str, Path] = {}

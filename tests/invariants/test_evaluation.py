@@ -20,13 +20,13 @@ from hierfl.nn.networks.build import architecture
 def test_nothing_is_chosen_on_test_data(net: Architecture) -> None:
     """Scrambled test labels change the test numbers, and nothing else: state, validation rows, the best round."""
     fed = blobs([40, 30, 60])
-    held = dataclasses.replace(fed, validation=[i[:10] for i in fed.train], train=[i[10:] for i in fed.train])
-    y = held.y.clone()
-    tests = torch.cat(list(held.test))
+    validated = dataclasses.replace(fed, validation=[i[:10] for i in fed.train], train=[i[10:] for i in fed.train])
+    y = validated.y.clone()
+    tests = torch.cat(list(validated.test))
     y[tests] = (y[tests] + 1) % 3
-    method = PFedVEM(architecture("mlp:5", held), base_lr=0.05, head_lr=0.01)
-    honest = fit(method, held, rounds=6, progress=False)
-    scrambled = fit(method, dataclasses.replace(held, y=y), rounds=6, progress=False)
+    method = PFedVEM(architecture("mlp:5", validated), base_lr=0.05, head_lr=0.01)
+    honest = fit(method, validated, rounds=6, progress=False)
+    scrambled = fit(method, dataclasses.replace(validated, y=y), rounds=6, progress=False)
     for name, value in {**honest.shared, **honest.personal}.items():
         assert torch.equal(value, {**scrambled.shared, **scrambled.personal}[name])
 

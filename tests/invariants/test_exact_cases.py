@@ -30,12 +30,12 @@ def test_local_svi_converges_to_the_conjugate_posterior() -> None:
     chunk = ClientChunk(method, fed, order, 1, 0, shared, {k: v[order] for k, v in rows.items()})
     for phase, (lr, epochs) in enumerate([(3e-3, 600), (1e-3, 1500), (1e-4, 6000)]):
         chunk = SVI(["mu", "pi"], epochs, sgd(lr), particles=64).run(chunk, phase)
-    for place, j in enumerate(order):
+    for position, j in enumerate(order):
         x = torch.cat([fed.x[fed.train[j]], torch.ones(len(fed.train[j]), 1, dtype=torch.float64)], 1)
         y, rho2 = fed.y[fed.train[j]], rows["rho"][j].square()
         precision = x.T @ x / noise**2 + torch.eye(3) / rho2
         mean = torch.linalg.solve(precision, x.T @ y / noise**2 + (shared["w"] / rho2).flatten())
-        sigma = softplus(chunk.values["pi"][place]).flatten()
+        sigma = softplus(chunk.values["pi"][position]).flatten()
         # 1 % of a posterior standard deviation; Monte-Carlo error of the last phase is about a third of it
-        assert ((chunk.values["mu"][place].flatten() - mean).abs() < 0.01 * precision.diagonal().rsqrt()).all()
+        assert ((chunk.values["mu"][position].flatten() - mean).abs() < 0.01 * precision.diagonal().rsqrt()).all()
         assert torch.allclose(sigma.square(), 1 / precision.diagonal(), rtol=0.02)

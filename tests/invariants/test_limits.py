@@ -85,10 +85,10 @@ def test_fedpop_without_a_prior_takes_fedreps_step() -> None:
     net = architecture("mlp:5", fed)
     pop = FedPop(net, prior="flat", steps=20, step_size=lr / n, inner_phi_steps=1, inner_lr=lr)
     rep = FedRep(net, head_epochs=20, epochs=1, lr=lr, batch=n, momentum=0.0)
-    one, other = (fit(method, fed, rounds=3, dtype=torch.float64, progress=False) for method in (pop, rep))
-    for name, value in other.shared.items():
-        assert torch.allclose(one.shared[name], value, rtol=1e-9, atol=1e-12), name
-    assert torch.allclose(one.personal["z_point"], other.personal["mu"], rtol=1e-9, atol=1e-12)
+    pop_run, rep_run = (fit(method, fed, rounds=3, dtype=torch.float64, progress=False) for method in (pop, rep))
+    for name, value in rep_run.shared.items():
+        assert torch.allclose(pop_run.shared[name], value, rtol=1e-9, atol=1e-12), name
+    assert torch.allclose(pop_run.personal["z_point"], rep_run.personal["mu"], rtol=1e-9, atol=1e-12)
 
 
 def test_flat_prior_with_a_point_guide_is_fedreps_alternation(small: Federation, net: Architecture) -> None:

@@ -47,10 +47,10 @@ def test_a_client_computes_the_same_alone_as_among_others(small: Federation, net
     shared, rows = states(method, small)
     order = largest_first(small)
     together = step.run(ClientChunk(method, small, order, 1, 0, shared, {k: v[order] for k, v in rows.items()}), 0)
-    for place, j in enumerate(order):
+    for position, j in enumerate(order):
         alone = step.run(ClientChunk(method, small, [j], 1, 0, shared, {k: v[[j]] for k, v in rows.items()}), 0)
         for name in ("mu", "pi", *net.base.names):
-            assert torch.allclose(together.values[name][place], alone.values[name][0], rtol=1e-9, atol=1e-9)
+            assert torch.allclose(together.values[name][position], alone.values[name][0], rtol=1e-9, atol=1e-9)
 
 
 def test_noise_of_a_client_is_its_own_and_standard_normal() -> None:

@@ -100,11 +100,13 @@ def after_two_rounds(chunk: int, **how: object) -> Run:
     return fit(method, fed, 2, chunk=chunk, dtype=torch.float64, progress=False, evaluate_every=2)
 
 
-@pytest.mark.parametrize("variant", of_all(VARIANTS, [one for one in VARIANTS if not one.keys() & ELSEWHERE], str))
+@pytest.mark.parametrize("variant", of_all(VARIANTS, [case for case in VARIANTS if not case.keys() & ELSEWHERE], str))
 def test_every_option_changes_the_fit_and_none_depends_on_the_chunk(variant: dict) -> None:
-    plain, one, four = after_two_rounds(4), after_two_rounds(1, **variant), after_two_rounds(4, **variant)
-    assert any(not torch.equal(one.shared[k], v) for k, v in plain.shared.items() if v.shape == one.shared[k].shape)
-    for name, value in {**one.shared, **one.personal}.items():
+    plain, single, four = after_two_rounds(4), after_two_rounds(1, **variant), after_two_rounds(4, **variant)
+    assert any(
+        not torch.equal(single.shared[k], v) for k, v in plain.shared.items() if v.shape == single.shared[k].shape
+    )
+    for name, value in {**single.shared, **single.personal}.items():
         assert torch.allclose(value, {**four.shared, **four.personal}[name], rtol=1e-6, atol=1e-9), name
 
 

@@ -124,16 +124,16 @@ def test_the_exact_marginal_likelihoods_maximum_is_reached() -> None:
         steps=6, burn=1, lr=0.05, base_lr=0.03, lr_decay=0.988, beta2=0.97, final_steps=0,
     )  # fmt: skip
     run = fit(method, fed, 500, chunk=40, dtype=torch.float64, progress=False, evaluate_every=500)
-    here = run.shared["base.1.weight"].T, run.shared["mu"], run.shared["log_sigma"].exp()
-    best = maximise(fed, made.phi, here[1], here[2], made.noise)
-    ours, theirs = identified(*here), identified(*best)
+    estimate = run.shared["base.1.weight"].T, run.shared["mu"], run.shared["log_sigma"].exp()
+    best = maximise(fed, made.phi, estimate[1], estimate[2], made.noise)
+    ours, theirs = identified(*estimate), identified(*best)
     for name in ours:
         assert float((ours[name] - theirs[name]).norm() / theirs[name].norm()) < 1e-3, name
-    heights = [float(log_likelihood(fed, *v, made.noise)) for v in (here, best)]
+    heights = [float(log_likelihood(fed, *v, made.noise)) for v in (estimate, best)]
     assert abs(heights[0] / heights[1] - 1) < 1e-6
-    assert principal_angle_distance(made.phi, here[0]) < 0.1
+    assert principal_angle_distance(made.phi, estimate[0]) < 0.1
     rotate = torch.linalg.qr(torch.randn((2, 2), generator=generator("rotate"), dtype=torch.float64))[0]
-    assert principal_angle_distance(here[0] @ rotate * 3, here[0]) < 1e-7
+    assert principal_angle_distance(estimate[0] @ rotate * 3, estimate[0]) < 1e-7
     assert effect_error(made.phi @ rotate, made.z @ rotate, made) < 1e-12
 
 
@@ -151,8 +151,8 @@ def test_a_matrix_as_fixed_effect_is_found_up_to_rotation() -> None:
         net = Architecture(Network(nn.Linear(6, 2, bias=False), weights="drawn"), LinearHead(2, 1), noise=0.1)
     method = FedPop(net, step_size=3e-4, sigma_0=1.0, base_lr=0.05, lr=0.05, lr_decay=0.96, final_steps=0)
     run = fit(method, fed, rounds=100, chunk=40, dtype=torch.float64, progress=False, evaluate_every=100)
-    found = torch.linalg.qr(run.shared["base.weight"].T)[0]
-    distance = (found @ found.T - phi @ phi.T).norm()
+    basis = torch.linalg.qr(run.shared["base.weight"].T)[0]
+    distance = (basis @ basis.T - phi @ phi.T).norm()
     assert distance < 0.02
 
 
@@ -183,9 +183,9 @@ def test_an_energy_with_a_second_chain_recovers_a_gaussian_population(hidden: in
     new = run.personal["z_new_draws"].flatten()
     assert float(new.mean() - mu) == pytest.approx(0, abs=0.05)
     assert float(new.std()) == pytest.approx(float(variance.sqrt()), rel=0.07)
-    said = run.predict_new_client(np.ones((1, 1)), draws=2000)[0]
-    assert float(said[0] - mu) == pytest.approx(0, abs=0.08)
-    assert float(said[1]) == pytest.approx(float((1 + variance).sqrt()), rel=0.05)
+    prediction = run.predict_new_client(np.ones((1, 1)), draws=2000)[0]
+    assert float(prediction[0] - mu) == pytest.approx(0, abs=0.08)
+    assert float(prediction[1]) == pytest.approx(float((1 + variance).sqrt()), rel=0.05)
 
 
 def test_a_new_client_learns_from_a_few_examples() -> None:
@@ -203,10 +203,10 @@ def test_a_new_client_learns_from_a_few_examples() -> None:
     cov = torch.linalg.inv(x.T @ x / 0.25 + torch.eye(3).double() / sigma**2)
     mean = cov @ (x.T @ y / 0.25 + mu / sigma**2)
     at = torch.tensor([[1.0, 0.5, 1.0]]).double()
-    said = run.predict_new_client(at[:, :2], draws=4000, given=(few, y))[0]
+    prediction = run.predict_new_client(at[:, :2], draws=4000, given=(few, y))[0]
     wanted = float((at @ cov @ at.T + 0.25).sqrt())
-    assert float(said[0]) == pytest.approx(float(at @ mean), abs=0.05 * wanted)
-    assert float(said[1]) == pytest.approx(wanted, rel=0.05)
+    assert float(prediction[0]) == pytest.approx(float(at @ mean), abs=0.05 * wanted)
+    assert float(prediction[1]) == pytest.approx(wanted, rel=0.05)
     before = run.predict_new_client(at[:, :2], draws=4000)[0]
     assert float(before[1]) > 1.5 * wanted
     assert torch.equal(run.shared["mu"], mu)

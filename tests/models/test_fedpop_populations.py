@@ -26,27 +26,27 @@ def method(**settings: Any) -> FedPop:
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(map(str, s.values())))
 def test_every_latent_has_draws_and_every_learned_value_a_rule(settings: dict[str, Any]) -> None:
-    one = method(**settings)
-    start = InitialWeights.for_network(one.network, 0)
-    shared, rules = one.shared(start), one.exchange()
-    assert set(one.personal(start)) == {f"{name}_draws" for name in one.population.latents}
-    assert {*rules} == {"base", *one.population.learned}
+    model = method(**settings)
+    start = InitialWeights.for_network(model.network, 0)
+    shared, rules = model.shared(start), model.exchange()
+    assert set(model.personal(start)) == {f"{name}_draws" for name in model.population.latents}
+    assert {*rules} == {"base", *model.population.learned}
     assert {name.partition(".")[0] for name in shared} == {*rules}
     assert shared["log_sigma"].shape == ((len(start.head),) if settings["population"] == "diagonal" else (1,))
 
 
 @pytest.mark.parametrize("settings", SETTINGS[1:3], ids=lambda s: s["population"])
 def test_a_new_client_begins_at_draws_of_the_population(settings: dict[str, Any]) -> None:
-    one = method(**settings)
-    initial = one.personal(InitialWeights.for_network(one.network, 0))
+    model = method(**settings)
+    initial = model.personal(InitialWeights.for_network(model.network, 0))
     rows = {name: torch.stack([value + k for k in range(3)]) for name, value in initial.items()}
-    assert one.init_new_client({}, initial, {}) == initial
-    found = one.init_new_client({}, initial, rows)
+    assert model.init_new_client({}, initial, {}) == initial
+    values = model.init_new_client({}, initial, rows)
     if settings["population"] == "diagonal":
-        assert found == initial
+        assert values == initial
         return
-    assert torch.equal(found["z_new_draws"], rows["z_new_draws"].flatten(0, 1))
-    assert torch.equal(found["z_draws"], initial["z_draws"].expand_as(found["z_draws"]))
+    assert torch.equal(values["z_new_draws"], rows["z_new_draws"].flatten(0, 1))
+    assert torch.equal(values["z_draws"], initial["z_draws"].expand_as(values["z_draws"]))
 
 
 def test_the_page_of_fedpop_knows_no_second_chain() -> None:

@@ -37,7 +37,7 @@ def test_own_batch_norm_stays_with_the_client() -> None:
     with pytest.raises(UserError, match="no global model"):
         run.predict_new_client(x)
     before, after = (run.predict_new_client(x, given=(x, y), draws=0, rounds=r) for r in (0, 30))
-    nll = [-said.gather(1, y[:, None].long()).log().mean() for said in (before, after)]
+    nll = [-predictions.gather(1, y[:, None].long()).log().mean() for predictions in (before, after)]
     assert nll[1] < nll[0]  # its own batch norm, from the mean of the others'
     everyone = fit(FedAvg(network, lr=0.05), fed, rounds=2, progress=False)
     assert everyone.shared.keys() == {"w", *network.base.names}

@@ -54,15 +54,15 @@ def run(plain: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 def test_a_plain_install_has_everything(plain: Path) -> None:
     installed = {str(p.relative_to(plain)) for p in (plain / "hierfl").rglob("*") if p.is_file() and p.suffix != ".pyc"}
-    for floor, place in (
+    for floor, prefix in (
         ("hierfl", ""),
         ("inference", "inference/"),
         ("models", "models/"),
         ("experiments", "experiments/"),
     ):
         for path in (ROOT / floor).glob("*.py"):
-            assert f"hierfl/{place}{path.name}" in installed
-        assert f"hierfl/{place}py.typed" in installed
+            assert f"hierfl/{prefix}{path.name}" in installed
+        assert f"hierfl/{prefix}py.typed" in installed
     for path in (ROOT / "models/settings").glob("*.toml"):
         assert f"hierfl/models/settings/{path.name}" in installed
     assert not {p.name for p in plain.iterdir()} & {"models", "inference", "experiments"}

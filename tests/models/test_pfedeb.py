@@ -85,12 +85,12 @@ def test_gaussian_population_and_spreads_are_the_exact_ones(points):
     fed = slopes([6, 4, 9, 3, 12, 5, 8])
     exact, run = Exact(fed), after(fed, 60, points=points, w_scale=2.0)
     log_scale = torch.full((2,), 2.0, dtype=torch.float64).log()
-    found = run.shared["w.log_rho"]
-    torch.testing.assert_close(found, exact.maximum(log_scale), rtol=0, atol=1e-5)
+    log_rho = run.shared["w.log_rho"]
+    torch.testing.assert_close(log_rho, exact.maximum(log_scale), rtol=0, atol=1e-5)
     torch.testing.assert_close(
-        run.shared["w.log_evidence"][0], exact.log_likelihood(found, log_scale), rtol=1e-9, atol=1e-8
+        run.shared["w.log_evidence"][0], exact.log_likelihood(log_rho, log_scale), rtol=1e-9, atol=1e-8
     )
-    mean, covariance, heads, _ = exact.posterior(found, log_scale)
+    mean, covariance, heads, _ = exact.posterior(log_rho, log_scale)
     torch.testing.assert_close(run.shared["w"], mean, rtol=1e-7, atol=1e-8)
     torch.testing.assert_close(covariance_of_w(run), covariance, rtol=1e-7, atol=1e-8)
     torch.testing.assert_close(run.personal["mu"], heads, rtol=1e-6, atol=1e-6)
@@ -133,10 +133,10 @@ def test_clients_draws_have_the_cavitys_covariance():
     heads, covariance = heads[by_size(fed)], covariance[by_size(fed)]
     torch.testing.assert_close(draws.mean(1), heads, rtol=0, atol=1e-6)
     away = (draws - draws.mean(1, keepdim=True)).movedim(0, 1)
-    found = torch.einsum("kja,kjb->jab", away, away) / len(away)
+    empirical = torch.einsum("kja,kjb->jab", away, away) / len(away)
     sd = covariance.diagonal(dim1=1, dim2=2).sqrt()
     # 10,000 pairs have standard errors of 0.7 to 1 % of the product of two standard deviations.
-    assert ((found - covariance).abs() / (sd[:, :, None] * sd[:, None])).max() < 0.05
+    assert ((empirical - covariance).abs() / (sd[:, :, None] * sd[:, None])).max() < 0.05
 
 
 def heterogeneous(rho: float | Tensor, clients: int = 8, n: int = 40, seed: int = 0) -> Federation:
@@ -156,8 +156,8 @@ def test_with_ever_more_data_w_is_the_mean_of_the_heads():
     torch.testing.assert_close(run.shared["w"], run.personal["mu"].mean(0), rtol=0, atol=1e-4)
     divisor = (run.personal["mu"] - run.shared["w"]).square()
     expected = torch.stack([divisor[:, :2].sum() / (2 * 7), divisor[:, 2].sum() / 7])  # REML's (J - 1) d
-    found = after(heterogeneous(1.0, n=20_000), 12, w_scale=1e4, rho_scale=1e4).shared["w.log_rho"]
-    torch.testing.assert_close((2 * found[:1]).exp(), expected[:1], rtol=1e-3, atol=0)
+    log_rho = after(heterogeneous(1.0, n=20_000), 12, w_scale=1e4, rho_scale=1e4).shared["w.log_rho"]
+    torch.testing.assert_close((2 * log_rho[:1]).exp(), expected[:1], rtol=1e-3, atol=0)
 
 
 def test_without_spread_a_round_is_newtons_step_on_the_pooled_likelihood():
@@ -202,8 +202,8 @@ def test_nodes_integrate_over_the_posterior_of_rho():
     density = (height + grid - (2 * grid).exp() / 200).softmax(0)
     weights, points = run.shared["nodes.log_weight"].softmax(0), run.shared["nodes.log_rho"][:, 0]
     for power in (1, 2):
-        expected, found = (density * grid.exp() ** power).sum(), (weights * points.exp() ** power).sum()
-        torch.testing.assert_close(found, expected, rtol=0.02, atol=0)
+        expected, estimate = (density * grid.exp() ** power).sum(), (weights * points.exp() ** power).sum()
+        torch.testing.assert_close(estimate, expected, rtol=0.02, atol=0)
 
 
 def test_clients_with_the_same_spread_share_it():
@@ -296,5 +296,5 @@ def test_draws_of_w_move_as_little_as_its_covariance():
         shared = {**known, "w.covariance": groups.packed(covariance[None])}
         return population_draws(shared, groups, torch.arange(d), 40, 40, False)["w"]
 
-    one = torch.eye(d, dtype=torch.float64)
-    torch.testing.assert_close(draws(one + little + little.T), draws(one), rtol=0, atol=1e-6)
+    identity = torch.eye(d, dtype=torch.float64)
+    torch.testing.assert_close(draws(identity + little + little.T), draws(identity), rtol=0, atol=1e-6)

@@ -34,8 +34,8 @@ def config(network: str = "mlp:5", **settings: Any) -> Config:
     ],
 )
 def test_one_configuration_says_what_is_fitted(settings: dict[str, Any], expected: dict[str, Any]) -> None:
-    found = config(**settings)
-    assert {name: getattr(found, name) for name in expected} == expected
+    configuration = config(**settings)
+    assert {name: getattr(configuration, name) for name in expected} == expected
 
 
 def test_it_cannot_be_changed() -> None:
@@ -44,10 +44,10 @@ def test_it_cannot_be_changed() -> None:
 
 
 def test_what_a_head_says_and_its_draws_in_the_end_follow() -> None:
-    found = config(spreads="clients", draws=7)
-    last = found.posterior(final=True)
+    configuration = config(spreads="clients", draws=7)
+    last = configuration.posterior(final=True)
     assert (last.final, last.own, last.population, last.turns) == (7, "log_rho", "w", 3)
-    assert found.posterior(found.terms()).trains == (
+    assert configuration.posterior(configuration.terms()).trains == (
         "mu",
         "w_j_draws",
         "w_j_away",

@@ -39,10 +39,10 @@ def exact_loo(truth: Truth) -> Tensor:
 def test_leave_one_out_is_the_exact_one_with_everything_fitted_anew(rho):
     truth = simulated("gaussian", rho, 3, (6, 9, 5, 12, 8, 7, 10, 6), features=2)
     run = fitted(truth, 25, draws=16_000)
-    found = loo(run.posterior(draws=16_000))
+    elpd = loo(run.posterior(draws=16_000))
     exact = exact_loo(truth).numpy()
-    k = elpd_value(found, "pareto_k").values
-    good, off = k < 0.7, elpd_value(found, "elpd_i").values - exact
+    k = elpd_value(elpd, "pareto_k").values
+    good, off = k < 0.7, elpd_value(elpd, "elpd_i").values - exact
     assert good.mean() >= 0.9
     # 16,000 draws have errors of some 0.01 an example, and of 0.1 where k nears its limit.
     assert np.median(np.abs(off)) < 0.02

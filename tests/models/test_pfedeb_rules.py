@@ -22,9 +22,9 @@ def test_steps_are_shortened_by_what_the_groups_leave_out():
     def after(rounds: int, weights: torch.Tensor) -> torch.Tensor:
         m, kept = torch.zeros(d).double(), {}
         for _ in range(rounds):
-            said = {"gradient": linear - precision @ m, "precision": groups.packed(blocks[0]), "stretch": weights}
-            kept |= {"linear": groups.split(m).flatten(), "precision": said["precision"]}
-            m = posterior_mean(m, prior, said, groups, kept, torch.ones(1).double()).m
+            sums = {"gradient": linear - precision @ m, "precision": groups.packed(blocks[0]), "stretch": weights}
+            kept |= {"linear": groups.split(m).flatten(), "precision": sums["precision"]}
+            m = posterior_mean(m, prior, sums, groups, kept, torch.ones(1).double()).m
         return m
 
     # A sum over clients, and its weights.
@@ -35,14 +35,14 @@ def test_steps_are_shortened_by_what_the_groups_leave_out():
 def test_w_moves_by_no_more_than_its_priors_size():
     """Newton's steps lead anywhere where likelihoods are flat; a base that is trained there does not come back."""
     groups, prior, m = Groups(1, 3), torch.tensor([0.25, 1.0, 4.0]).double(), torch.ones(3).double()
-    said = {
+    sums = {
         "gradient": torch.tensor([50.0, -80.0, 20.0]).double(),
         "precision": groups.packed(torch.zeros(1, 3, 3).double()),
     }
-    kept = {"linear": m * 0, "precision": said["precision"]}
-    move = posterior_mean(m, prior, said, groups, kept, torch.ones(1).double()).m - m
+    kept = {"linear": m * 0, "precision": sums["precision"]}
+    move = posterior_mean(m, prior, sums, groups, kept, torch.ones(1).double()).m - m
     torch.testing.assert_close((prior * move.square()).mean(), torch.tensor(1.0).double())
-    little = {**said, "gradient": prior * m + 0.1}
-    kept = {"linear": m * 0, "precision": said["precision"]}
-    found = posterior_mean(m, prior, little, groups, kept, torch.ones(1).double()).m
-    torch.testing.assert_close(found, m + 0.1 / prior)
+    little = {**sums, "gradient": prior * m + 0.1}
+    kept = {"linear": m * 0, "precision": sums["precision"]}
+    mean = posterior_mean(m, prior, little, groups, kept, torch.ones(1).double()).m
+    torch.testing.assert_close(mean, m + 0.1 / prior)

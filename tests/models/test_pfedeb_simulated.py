@@ -54,15 +54,15 @@ def test_laplaces_population_is_the_joint_mode_of_the_integrated_likelihood(fami
     torch.testing.assert_close(run.shared["w"][order], m, rtol=0, atol=1e-5)
     torch.testing.assert_close(run.personal["mu"][:, order], mu, rtol=0, atol=1e-5)
     method = run.fitted.method
-    found = method.config.groups.unpacked(run.shared["w.covariance"])[0]
-    torch.testing.assert_close(found, torch.linalg.inv(precision), rtol=1e-3, atol=1e-6)
+    covariance = method.config.groups.unpacked(run.shared["w.covariance"])[0]
+    torch.testing.assert_close(covariance, torch.linalg.inv(precision), rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("rho", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_a_variational_spread_is_near_the_maximum_of_the_marginal_likelihood(rho):
     truth = simulated("logistic", rho, 0, FEW)
-    found = fitted(truth, 25, **VARIATIONAL).shared["w.log_rho"].exp()
-    assert float(found) == pytest.approx(maximum(truth)["rho"], rel=0.1)
+    estimate = fitted(truth, 25, **VARIATIONAL).shared["w.log_rho"].exp()
+    assert float(estimate) == pytest.approx(maximum(truth)["rho"], rel=0.1)
 
 
 def test_the_start_does_not_matter():
@@ -75,9 +75,9 @@ def test_the_start_does_not_matter():
 @pytest.mark.parametrize("family", ["gaussian", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_where_clients_agree_predictions_are_as_good_as_the_pooled_models(family):
     truth = simulated(family, 0.0, 0, (*FEW, 160, 240))
-    found = measured(truth, fitted(truth, 16, points=1))
-    assert found["rho"] < 0.05
-    assert max(found["nll"], found["draws_nll"]) <= found["pooled_nll"] + 0.005
+    metrics = measured(truth, fitted(truth, 16, points=1))
+    assert metrics["rho"] < 0.05
+    assert max(metrics["nll"], metrics["draws_nll"]) <= metrics["pooled_nll"] + 0.005
 
 
 def said_of_clients(spreads: str) -> Run:
@@ -95,7 +95,7 @@ def test_what_is_said_of_a_client_grows_with_its_data_and_shuffled_labels_surpri
     assert surprise.idxmax() == "place-016"
     assert surprise["place-016"] > 1.5 * surprise.drop("place-016").max()
     own = said_of_clients("clients")
-    weight = [one.clients.set_index("client")["weight"]["place-016"] for one in (run, own)]
+    weight = [fit.clients.set_index("client")["weight"]["place-016"] for fit in (run, own)]
     assert weight[1] < 0.75 * weight[0]
 
 
@@ -116,14 +116,14 @@ def within(shares: list[float], low: float, high: float) -> None:
     ],
 )
 def test_spreads_are_found_and_intervals_cover(family, rho, settings):
-    found = []
+    rows = []
     for number in range(20):
         truth = simulated(family, rho, number)
-        found.append(measured(truth, fitted(truth, 12, number, **settings)))
+        rows.append(measured(truth, fitted(truth, 12, number, **settings)))
     for who in ("w", "w_j", "small", "large"):
-        within([one[who] for one in found], 0.87, 0.93)
+        within([row[who] for row in rows], 0.87, 0.93)
     if family == "gaussian":
-        off = np.array([one["rho"] / rho - 1 for one in found])
+        off = np.array([row["rho"] / rho - 1 for row in rows])
         assert abs(off.mean()) <= max(0.05, 2 * off.std() / 20**0.5)
 
 
@@ -142,6 +142,6 @@ def test_intervals_of_clients_with_five_rows_cover_where_pfedvems_do_not(correla
 @pytest.mark.slow
 def test_posteriors_of_heads_are_those_of_nuts():
     truth = simulated("logistic", 1.0, 0, (50, 50, 200), s_w=0.0)
-    for one in beside_nuts(truth, 2000, 0, default={})["default"]:
-        assert np.abs(np.concatenate([one.mean, one.logit_mean])).max() < 0.25
-        assert np.abs(np.concatenate([one.sd, one.logit_sd]) - 1).max() < 0.15
+    for agreement in beside_nuts(truth, 2000, 0, default={})["default"]:
+        assert np.abs(np.concatenate([agreement.mean, agreement.logit_mean])).max() < 0.25
+        assert np.abs(np.concatenate([agreement.sd, agreement.logit_sd]) - 1).max() < 0.15

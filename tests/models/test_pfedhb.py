@@ -81,17 +81,17 @@ def test_heads_spread_where_clients_differ_in_more_than_shares_and_not_where_the
         dataclasses.replace(fed, train=[t[:40] for t in index], test=[t[40:] for t in index])
         for index in (fed.train, dealt)
     )
-    found = {}
+    by_name = {}
     for name, fed in (("differs", differs), ("alike", alike)):
         net = architecture("linear", fed)
         runs = [fitted(PFedHB(net, **COMMON, average=5, heads=heads), fed, 25) for heads in ("on", "off")]
         assert all(torch.equal(runs[0].shared[k], v) for k, v in runs[1].shared.items())  # nothing flows back
         rho = runs[0].shared["heads.log_rho"].exp()
-        found[name] = rho.max(), [run.evaluations[-1]["pm_draws_nll"] for run in runs]
-    rho, (own, none) = found["differs"]
+        by_name[name] = rho.max(), [run.evaluations[-1]["pm_draws_nll"] for run in runs]
+    rho, (own, none) = by_name["differs"]
     assert rho > 0.3
     assert own < none - 0.05
-    assert found["alike"][0] < 0.1
+    assert by_name["alike"][0] < 0.1
 
 
 def test_a_fixed_prior_stays_where_it_begins_and_the_network_is_the_same(skewed: Federation) -> None:

@@ -214,19 +214,19 @@ def test_tau_is_the_maximum_of_the_marginal_likelihood(monkeypatch: pytest.Monke
     chunk = dataclasses.replace(at(method, simulated, math.log(0.1)), clients=chunk.clients)
 
     def evidence(log_tau: float) -> float:
-        said = 0.0
+        log_evidence = 0.0
         for j, residual in designs:
             covariance = 0.25 * torch.eye(len(j)) + math.exp(2 * log_tau) * j @ j.T
-            said -= 0.5 * float(torch.logdet(covariance) + residual @ torch.linalg.solve(covariance, residual))
-        return said - 0.5 * math.exp(2 * log_tau) / 100  # the half-normal prior of scale 10
+            log_evidence -= 0.5 * float(torch.logdet(covariance) + residual @ torch.linalg.solve(covariance, residual))
+        return log_evidence - 0.5 * math.exp(2 * log_tau) / 100  # the half-normal prior of scale 10
 
     low, high = -3.0, 2.0
     for _ in range(60):
         a, b = low + (high - low) / 3, high - (high - low) / 3
         low, high = (a, high) if evidence(a) < evidence(b) else (low, b)
     highest = {**chunk.shared, "adapters.log_rho": torch.tensor([low], dtype=torch.float64)}
-    found = posteriors(method, dataclasses.replace(chunk, shared=highest), many=(4096, 32_768))
-    assert float(found.values["a_j/score"].sum()) == pytest.approx(math.exp(2 * low) / 100, abs=0.3)
+    posterior = posteriors(method, dataclasses.replace(chunk, shared=highest), many=(4096, 32_768))
+    assert float(posterior.values["a_j/score"].sum()) == pytest.approx(math.exp(2 * low) / 100, abs=0.3)
     # Laplace's approximation is exact, and its draws have equal weights.
     monkeypatch.setattr("hierfl.models.pfedhb.adapters.DRAWN", (16, 16))
     monkeypatch.setattr("hierfl.models.pfedhb.adapter_draws.WIDTHS", (1.0,))

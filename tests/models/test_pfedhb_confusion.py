@@ -59,17 +59,17 @@ def others(run: object, fed: Federation) -> float:
 @pytest.mark.cpu(6, "three fits: with the client, without it, and without the part")
 def test_a_client_whose_labels_are_shuffled_is_flagged_and_does_not_hurt_others(shuffled: Federation) -> None:
     net, kinds = architecture("linear", shuffled), {"confusion": "on"}
-    found = fitted(PFedHB(net, **COMMON, **kinds), shuffled, ROUNDS)
-    trust = found.personal["trust"].flatten()
+    run = fitted(PFedHB(net, **COMMON, **kinds), shuffled, ROUNDS)
+    trust = run.personal["trust"].flatten()
     assert trust[0] <= 0.1  # of its examples
     assert (trust[1:] == 1).all()
     rest = shuffled.select(range(1, 10))
     alone = fitted(PFedHB(net, **COMMON, **kinds), rest, ROUNDS)
     plain = fitted(PFedHB(net, **COMMON), shuffled, ROUNDS)
     nll = others(alone, shuffled)
-    assert abs(others(found, shuffled) - nll) < 0.01
+    assert abs(others(run, shuffled) - nll) < 0.01
     assert others(plain, shuffled) - nll > 0.03  # as it is without
-    assert "confused" in found.fitted.method.client_summary({**found.shared, **found.personal})
+    assert "confused" in run.fitted.method.client_summary({**run.shared, **run.personal})
 
 
 def test_permuted_labels_are_learned_and_the_base_is_fedavgs_where_no_client_is_flagged(fed: Federation) -> None:
@@ -99,9 +99,9 @@ def _fedavg() -> dict[str, object]:
 
 
 def test_confusion_enters_where_labels_are_permuted_and_a_gain_is_beyond_what_all_have() -> None:
-    found = {truth: entered(truth, 2, "held", judged=4, parts=["confusion"]) for truth in ("none", "confusion")}
-    assert [f["entered_confusion"] for f in found.values()] == [0.0, 1.0]
-    assert "label confusion: " in part_lines({**found["confusion"], "rounds": 4})[0]
+    by_truth = {truth: entered(truth, 2, "held", judged=4, parts=["confusion"]) for truth in ("none", "confusion")}
+    assert [f["entered_confusion"] for f in by_truth.values()] == [0.0, 1.0]
+    assert "label confusion: " in part_lines({**by_truth["confusion"], "rounds": 4})[0]
 
 
 def test_the_populations_numbers_are_found_by_em() -> None:

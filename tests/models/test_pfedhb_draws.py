@@ -35,13 +35,13 @@ def fed() -> Federation:
 @pytest.fixture(scope="module")
 def run(fed: Federation) -> Run:
     """Its first client has one example of class 0 and one of class 2."""
-    found = fitted(PFedHB(architecture("linear", fed), **COMMON), fed, 3)
-    counts = found.personal["class_counts"].clone()
+    trained = fitted(PFedHB(architecture("linear", fed), **COMMON), fed, 3)
+    counts = trained.personal["class_counts"].clone()
     counts[0] = torch.tensor([1.0, 0.0, 1.0])
-    pi = sampled(found.fitted.method.share_population(found.shared, counts[:1]), 50)
-    draws = found.personal["log_pi_j_draws"].clone()
+    pi = sampled(trained.fitted.method.share_population(trained.shared, counts[:1]), 50)
+    draws = trained.personal["log_pi_j_draws"].clone()
     draws[0, 0] = pi.squeeze(1).clamp_min(1e-30).log()
-    return replace(found, fitted=changed(found.fitted, class_counts=counts, log_pi_j_draws=draws))
+    return replace(trained, fitted=changed(trained.fitted, class_counts=counts, log_pi_j_draws=draws))
 
 
 def changed(at: Fitted, **personal: Tensor) -> Fitted:
@@ -73,10 +73,10 @@ def test_an_average_over_draws_is_that_by_their_likelihood_of_the_input(fed: Fed
     log_f = predicted(at, 0, x, 0, "pooled").log()
     neutral = at.method.neutral_shares(at.shared)
     exact, plain = weighted(log_f + log_offset(pi, neutral, at.method.settings.floor)[:, None])
-    found = predicted(at, 0, x, 50)
-    torch.testing.assert_close(found.double(), exact, atol=1e-2, rtol=0)
+    predictions = predicted(at, 0, x, 50)
+    torch.testing.assert_close(predictions.double(), exact, atol=1e-2, rtol=0)
     assert (plain - exact).abs().max() > 0.03  # what draws said when they were averaged as they are
-    torch.testing.assert_close(found, predicted(at, 0, x, 0))
+    torch.testing.assert_close(predictions, predicted(at, 0, x, 0))
 
 
 def test_predictions_with_draws_agree_wherever_they_are_asked(fed: Federation, run: Run) -> None:
@@ -88,15 +88,15 @@ def test_predictions_with_draws_agree_wherever_they_are_asked(fed: Federation, r
     # a client of which nothing is known has the population's mean shares
     torch.testing.assert_close(run.predict_new_client(x, draws=20), run.predict_new_client(x, draws=0))
     # shares that are estimated from the inputs are averaged over as they are: they know the inputs already
-    several, one = (predicted(at, 0, x, k, "test") for k in (50, 1))
-    assert not torch.allclose(several, one, atol=1e-3)
+    several, single = (predicted(at, 0, x, k, "test") for k in (50, 1))
+    assert not torch.allclose(several, single, atol=1e-3)
     with pytest.raises(UserError, match="predicts with more than one network and one head"):
         run.client_module("place-00", draws=4)
 
 
 def test_meanings_of_labels_are_integrated_with_shares(fed: Federation, run: Run) -> None:
-    found = fitted(PFedHB(architecture("linear", fed), **COMMON, confusion="on"), fed, 2)
-    at, x = found.fitted, fed.x[fed.test[1][:6]]
+    refit = fitted(PFedHB(architecture("linear", fed), **COMMON, confusion="on"), fed, 2)
+    at, x = refit.fitted, fed.x[fed.test[1][:6]]
     numbers = torch.tensor([0.9, 0.9, 1.0, 0.5], dtype=torch.float64)
     b = sampled(LabelConfusion(numbers, 3), DRAWS)
     some = changed(
@@ -105,7 +105,7 @@ def test_meanings_of_labels_are_integrated_with_shares(fed: Federation, run: Run
         class_counts=run.fitted.personal["class_counts"],
     )  # fmt: skip
     pi = sampled(at.method.share_population(at.shared, some.personal["class_counts"][0]), DRAWS)
-    log_f, log_m = found.predict_new_client(x, draws=0).log(), at.shared["shares.log_pooled"]
+    log_f, log_m = refit.predict_new_client(x, draws=0).log(), at.shared["shares.log_pooled"]
     log_p = confused(log_f.expand(DRAWS, 1, *log_f.shape), b[:, None, None].float(), log_m).squeeze(1)
     exact, plain = weighted(log_p + log_offset(pi, at.method.neutral_shares(at.shared), 1e-4)[:, None])
     torch.testing.assert_close(predicted(some, 0, x, 50).double(), exact, atol=1e-2, rtol=0)
@@ -113,6 +113,6 @@ def test_meanings_of_labels_are_integrated_with_shares(fed: Federation, run: Run
     # a new client's are integrated over the population, which is not its centre, the identity
     new = replace(at, shared={**at.shared, "confusion.numbers": numbers})
     exact, _ = weighted(log_p)
-    drawn = replace(found, fitted=new).predict_new_client(x, draws=5)
+    drawn = replace(refit, fitted=new).predict_new_client(x, draws=5)
     torch.testing.assert_close(drawn.double(), exact, atol=1e-2, rtol=0)
     assert (log_f.exp() - drawn).abs().max() > 0.02

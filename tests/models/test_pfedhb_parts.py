@@ -33,8 +33,8 @@ def fed() -> Federation:
 def test_a_fold_is_a_third_of_a_clients_rows_wherever_it_is(fed: Federation) -> None:
     fold = held_fold(fed)
     assert list(fold.rows.sizes) == [13, 10, 7, 3, 1]
-    for whole, rest, held in zip(fed.train, fold.rest.train, fold.rows, strict=True):
-        assert sorted([*rest.tolist(), *held.tolist()]) == sorted(whole.tolist())
+    for whole, rest, held_out in zip(fed.train, fold.rest.train, fold.rows, strict=True):
+        assert sorted([*rest.tolist(), *held_out.tolist()]) == sorted(whole.tolist())
     alone = held_fold(fed.select([2]))
     assert torch.equal(alone.rows[0], fold.rows[2])
     assert held_fold(fed) is fold
@@ -42,9 +42,9 @@ def test_a_fold_is_a_third_of_a_clients_rows_wherever_it_is(fed: Federation) -> 
 
 @pytest.mark.cpu(5, "fits of all parts, twice")
 def test_nothing_is_trained_on_the_fold_until_parts_are_decided_and_all_of_it_after(fed: Federation) -> None:
-    held = torch.cat(list(held_fold(fed).rows))
+    held_out = torch.cat(list(held_fold(fed).rows))
     y = fed.y.clone()
-    y[held] = (y[held] + 1) % 3
+    y[held_out] = (y[held_out] + 1) % 3
     wrong = dataclasses.replace(fed, y=y)
     net = architecture("linear", fed)
     names = ("w", "shares.log_beta", "shares.log_pooled", "heads.log_rho", "common")
@@ -135,12 +135,12 @@ def test_features_have_laplaces_posterior_and_the_score_of_its_evidence() -> Non
 
 @pytest.mark.parametrize("truth", ["none", "shares"])
 def test_a_part_enters_where_it_is_in_the_data(truth: str) -> None:
-    found = entered(truth, 3, "held", judged=6)
-    assert [found[f"entered_{part}"] for part in PARTS] == [float(part == truth) for part in PARTS]
-    line = part_lines({**found, "rounds": 6})[0]
+    metrics = entered(truth, 3, "held", judged=6)
+    assert [metrics[f"entered_{part}"] for part in PARTS] == [float(part == truth) for part in PARTS]
+    line = part_lines({**metrics, "rounds": 6})[0]
     assert "label shares: " in line
     assert ("none is in the model" in line) == (truth == "none")
-    assert np.isfinite(list(found.values())).all()
+    assert np.isfinite(list(metrics.values())).all()
 
 
 def test_what_is_not_auto_is_as_it_was_and_wrong_settings_are_said(fed: Federation) -> None:

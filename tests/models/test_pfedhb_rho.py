@@ -34,22 +34,22 @@ def test_a_spread_at_which_heads_say_less_than_none_begins_again_at_a_tenth() ->
         "heads.restart": torch.zeros(1).double(),
     }  # fmt: skip
     state: dict[str, torch.Tensor] = {}
-    found = []
+    updates = []
     for gain in (-50.0, -50.0, -50.0, 4.0):
-        said = {"score": torch.zeros(2).double(), "information": 100 * eye, "gain": torch.tensor([gain]).double()}
+        total = {"score": torch.zeros(2).double(), "information": 100 * eye, "gain": torch.tensor([gain]).double()}
         context = AggregationContext(
             num_clients=3,
             reported=torch.tensor(3.0),
-            round=len(found) + 1,
+            round=len(updates) + 1,
             prior_gradient=lambda names: {},
             rule_state=state,
             shared=old,
         )
-        found.append(rule.update(old, said, context))
-    restarts = [bool(new["heads.restart"]) for new in found]
+        updates.append(rule.update(old, total, context))
+    restarts = [bool(new["heads.restart"]) for new in updates]
     assert restarts == [False, True, False, False]  # a posterior settles first, and again
-    torch.testing.assert_close(found[1]["heads.log_rho"], old["heads.log_rho"] - math.log(10))
-    torch.testing.assert_close(found[3]["heads.log_rho"], old["heads.log_rho"], rtol=0, atol=0.01)
+    torch.testing.assert_close(updates[1]["heads.log_rho"], old["heads.log_rho"] - math.log(10))
+    torch.testing.assert_close(updates[3]["heads.log_rho"], old["heads.log_rho"], rtol=0, atol=0.01)
 
 
 @pytest.mark.slow
@@ -114,18 +114,18 @@ def test_weights_of_nodes_are_the_marginal_likelihood_by_monte_carlo() -> None:
     height = []
     for rho in log_rho.exp():
         heads = w + e * torch.cat([rho[:1].expand(cut), rho[1:].expand(CLASSES)])
-        said = 0.0
+        log_likelihood = 0.0
         for index in federation.train:
             x, y = (v.double() if v.is_floating_point() else v for v in federation.examples(index))
             f = torch.einsum("np,kcp->knc", x, heads[:, :cut].unflatten(-1, (CLASSES, FEATURES))) + heads[:, None, cut:]
             density = f.log_softmax(-1)[:, range(len(y)), y].sum(-1)
-            said += float(density.logsumexp(0)) - math.log(len(e))
-        height.append(said + float(rho.log().sum() - rho.square().sum() / 200))
+            log_likelihood += float(density.logsumexp(0)) - math.log(len(e))
+        height.append(log_likelihood + float(rho.log().sum() - rho.square().sum() / 200))
     expected = (torch.tensor(height) + base + 0.5 * z.square().sum(-1)).log_softmax(-1)
-    found, true = (
+    estimate, true = (
         (q, q @ log_rho, (q @ (log_rho - q @ log_rho).square()).sqrt()) for q in (weight.exp(), expected.exp())
     )
     # The bound is looser where rho is large: its mean is half a standard deviation lower.
-    assert bool((found[1] < true[1] + 0.02).all())
-    torch.testing.assert_close(found[1], true[1], rtol=0, atol=0.3)
-    torch.testing.assert_close(found[2], true[2], rtol=0.2, atol=0)
+    assert bool((estimate[1] < true[1] + 0.02).all())
+    torch.testing.assert_close(estimate[1], true[1], rtol=0, atol=0.3)
+    torch.testing.assert_close(estimate[2], true[2], rtol=0.2, atol=0)

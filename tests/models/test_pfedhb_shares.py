@@ -108,14 +108,14 @@ def test_protocols_have_the_labels_that_they_say(skewed: Federation) -> None:
     # where clients have every class the rows are their own
     complete = blobs([9, 9, 9])
     for protocol in ("balanced", "shifted"):
-        for mine, there in zip(under_protocol(complete, protocol, 0).test, complete.test, strict=True):
-            assert set(mine.tolist()) <= set(there.tolist())
+        for mine, whole in zip(under_protocol(complete, protocol, 0).test, complete.test, strict=True):
+            assert set(mine.tolist()) <= set(whole.tolist())
 
 
 def test_a_fit_under_the_protocols(skewed: Federation, run: Run) -> None:
     """Own shares gain with own labels, and are wrong where these have shifted; shares from inputs gain in both."""
-    found = evaluate_protocols(run.fitted, ["own", "shifted"])
-    rows = {(r["protocol"], r["predictions"], r["shares"]): r for r in found}
+    results = evaluate_protocols(run.fitted, ["own", "shifted"])
+    rows = {(r["protocol"], r["predictions"], r["shares"]): r for r in results}
     assert all(r["transductive"] == (key[2] == "test") for key, r in rows.items())
     for protocol in ("own", "shifted"):
         as_it_is = rows[protocol, "gm", ""]["nll"]
@@ -132,9 +132,9 @@ def test_an_offset_on_a_balanced_global_model_is_to_equal_shares(skewed: Federat
     # Every client trains on its own two classes, but classes are not equally frequent in all.
     fewer = dataclasses.replace(skewed, train=[t[:: 1 + j % 3] for j, t in enumerate(skewed.train)])
     rows = evaluate_protocols(fitted(model, fewer, 2).fitted, ["balanced"], offset=True)
-    found = {(r["predictions"], r["shares"]): r["nll"] for r in rows}
-    assert found["gm", "uniform"] == pytest.approx(found["gm", ""], abs=1e-9)
-    assert not np.isclose(found["gm", "pooled"], found["gm", ""], atol=1e-6)
+    nll = {(r["predictions"], r["shares"]): r["nll"] for r in rows}
+    assert nll["gm", "uniform"] == pytest.approx(nll["gm", ""], abs=1e-9)
+    assert not np.isclose(nll["gm", "pooled"], nll["gm", ""], atol=1e-6)
     # on FedAvg's model it is the method without heads, when EM has converged
     avg, hb = (fitted(cls(architecture("mlp:5", fewer), **COMMON, **more), fewer, 15)
                for cls, more in ((FedAvg, {}), (PFedHB, {"heads": "off"})))  # fmt: skip

@@ -201,8 +201,8 @@ def test_a_flat_prior_is_the_plain_network() -> None:
     theirs |= {"base.3.weight": weight, "base.3.bias": bias}
     mu = torch.randn((2, 1, ours.network.head.d), generator=generator("mu"), dtype=torch.float64)
     fed = fed.to(dtype=torch.float64)
-    one = ours.local()[0].run(ClientChunk(ours, fed, [0, 1], 1, 0, shared, {"w_j_point": mu}), 0)
-    two = plain.local()[0].run(ClientChunk(plain, fed, [0, 1], 1, 0, theirs, {"mu": mu}), 0)
-    assert torch.allclose(one.values["w_j_point"], two.values["mu"], atol=1e-10)
-    assert torch.allclose(one.values["encoder.3.weight"][:, :, :4], two.values["base.3.weight"], atol=1e-10)
-    assert torch.equal(one.values["encoder.3.weight"][:, :, 4:], shared["encoder.3.weight"][4:].expand(2, 1, 4, 9))
+    chunk = ours.local()[0].run(ClientChunk(ours, fed, [0, 1], 1, 0, shared, {"w_j_point": mu}), 0)
+    reference = plain.local()[0].run(ClientChunk(plain, fed, [0, 1], 1, 0, theirs, {"mu": mu}), 0)
+    assert torch.allclose(chunk.values["w_j_point"], reference.values["mu"], atol=1e-10)
+    assert torch.allclose(chunk.values["encoder.3.weight"][:, :, :4], reference.values["base.3.weight"], atol=1e-10)
+    assert torch.equal(chunk.values["encoder.3.weight"][:, :, 4:], shared["encoder.3.weight"][4:].expand(2, 1, 4, 9))

@@ -37,7 +37,7 @@ def test_predictions_by_hand(cls: type[PFedV], draws: int) -> None:
         noise = run.fitted.noise([1], draws, "predict") if draws else None
         xi = noise.normal("z", len(x), mu.shape[1:])[:, 0] if noise else torch.zeros((1, *mu.shape))
         z = mu + (0.5 * log_var).exp() * xi
-        theirs = torch.stack([torchs.head(torchs.base(one)).softmax(-1) for one in z]).mean(0)
+        theirs = torch.stack([torchs.head(torchs.base(draw)).softmax(-1) for draw in z]).mean(0)
     assert torch.allclose(run.predict(x, 1, draws=draws), theirs, atol=1e-9)
 
 
@@ -60,9 +60,9 @@ def test_the_last_evaluation_is_kept(trained: dict) -> None:
     for run in trained.values():
         anew = replace(run, tested=None).client_metrics
         assert run.tested is not None
-        for kept, found in zip(run.tested, anew, strict=True):
-            assert kept.keys() == found.keys()
-            assert all(np.array_equal(kept[k], found[k], equal_nan=True) for k in kept)
+        for kept, fresh in zip(run.tested, anew, strict=True):
+            assert kept.keys() == fresh.keys()
+            assert all(np.array_equal(kept[k], fresh[k], equal_nan=True) for k in kept)
         assert run.last()["pm_draws_nll"] == pytest.approx(np.mean(anew[1]["nll"]))
     fed = pictures((20, 20), test=0.3)
     assert fit(method_of(FedV, fed), fed, rounds=0, progress=False).tested is not None
@@ -91,15 +91,15 @@ def test_a_client_that_was_never_seen(trained: dict) -> None:
         if name == "pfedv":
             with pytest.raises(UserError, match="no global model"):
                 run.predict_new_client(x)
-            said = run.predict_new_client(x[30:], given=(x[:30], y[:30]), draws=0, rounds=4)
+            probabilities = run.predict_new_client(x[30:], given=(x[:30], y[:30]), draws=0, rounds=4)
             mean = run.personal["w_j_point"].mean(0)
             assert torch.equal(run.fitted.newcomer()["w_j_point"], mean)
         else:
             with pytest.raises(UserError, match="nothing that a new client"):
                 run.predict_new_client(x, given=(x, y))
-            said = run.predict_new_client(x[30:], draws=0)
-        assert torch.allclose(said.sum(1), torch.ones(len(said)), atol=1e-5)
-        accuracy = float((said.argmax(1) == y[30:]).float().mean())
+            probabilities = run.predict_new_client(x[30:], draws=0)
+        assert torch.allclose(probabilities.sum(1), torch.ones(len(probabilities)), atol=1e-5)
+        accuracy = float((probabilities.argmax(1) == y[30:]).float().mean())
         assert accuracy > (0.6 if name == "pfedv" else 0.2)
     pfedv = trained["pfedv"]
     for how, words in (
@@ -110,7 +110,7 @@ def test_a_client_that_was_never_seen(trained: dict) -> None:
         with pytest.raises(UserError, match=words):
             pfedv.predict_new_client(x, **{"given": (x, y), **how})
     averaged = trained["fedv"].predict_new_client(x[30:], draws=50)
-    assert not torch.allclose(averaged, said)
+    assert not torch.allclose(averaged, probabilities)
 
 
 @pytest.mark.parametrize("value", [float("nan"), 1e30, -1e30])
@@ -137,8 +137,8 @@ def test_a_model_that_has_diverged_leaves_its_results(value: float, tmp_path: Pa
 def test_draws_are_independent_in_every_piece(trained: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     x = pictures((8,), seed=1).x[:1].expand(8, -1, -1, -1)
     monkeypatch.setattr(predictions, "LATENTS", 4 * 5 * trained["fedv"].fitted.method.network.latents)
-    for said in (trained["fedv"].predict_new_client(x, draws=5), trained["fedv"].predict(x, 0, draws=5)):
-        assert len(said[:, 0].unique()) == 8
+    for probabilities in (trained["fedv"].predict_new_client(x, draws=5), trained["fedv"].predict(x, 0, draws=5)):
+        assert len(probabilities[:, 0].unique()) == 8
 
 
 @pytest.mark.parametrize("prior", ["fixed", "flat"])

@@ -79,12 +79,12 @@ def test_two_rounds_of_pfedvem_by_hand() -> None:
                     optimizer.step()
                     step += 1
             own[c] = {k: v.detach() for k, v in base.items()}
-        heard = [fed.ids[j] for j in draw_participants(fed.keys, t, SEED, PARTICIPATION, 1)]
-        assert len(heard) < fed.clients
-        tau = {c: rho[c] ** -2 for c in heard}
-        w = sum(tau[c] * mu[c] for c in heard) / sum(tau.values())  # Eq. 9
-        size = {c: len(fed.train[list(fed.ids).index(c)]) for c in heard}
-        theta = {k: sum(size[c] * own[c][k] for c in heard) / sum(size.values()) for k in theta}
+        participants = [fed.ids[j] for j in draw_participants(fed.keys, t, SEED, PARTICIPATION, 1)]
+        assert len(participants) < fed.clients
+        tau = {c: rho[c] ** -2 for c in participants}
+        w = sum(tau[c] * mu[c] for c in participants) / sum(tau.values())  # Eq. 9
+        size = {c: len(fed.train[list(fed.ids).index(c)]) for c in participants}
+        theta = {k: sum(size[c] * own[c][k] for c in participants) / sum(size.values()) for k in theta}
 
     assert torch.allclose(run.shared["w"], w, rtol=1e-9)
     for k, v in theta.items():

@@ -49,11 +49,11 @@ def test_the_objective_is_equation_9(distance: str) -> None:
         constant = spread.log_prob(torch.tensor(0.0)).double() * method.features * known[fed.y[index]].sum()
         assert torch.isclose(-ours[j] + constant, theirs, rtol=1e-6)
         theirs.backward()
-        found = dict(zip(leaves, (g[j, 0] for g in gradients), strict=True))
+        by_name = dict(zip(leaves, (g[j, 0] for g in gradients), strict=True))
         for name, p in client.base.named_parameters():
-            assert torch.allclose(found[f"base.{name}"], p.grad, rtol=1e-9, atol=1e-12), name
+            assert torch.allclose(by_name[f"base.{name}"], p.grad, rtol=1e-9, atol=1e-12), name
         head = torch.cat([client.head.weight.grad.flatten(), client.head.bias.grad])
-        assert torch.allclose(found["w_j_point"], head, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(by_name["w_j_point"], head, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
         totals: dict[str, Tensor] = {}
         top = s.prior_precision * torch.eye(d).double().repeat(CLASSES, 1, 1)
         down = torch.zeros(CLASSES, d, dtype=torch.float64)
-        heard = torch.zeros_like(counts)
+        new_counts = torch.zeros_like(counts)
         for j, n in enumerate(fed.sizes()):
             client = Torch(method, base, heads[j])
             optimizer = torch.optim.SGD(client.parameters(), lr=0.05, momentum=s.momentum)
@@ -113,11 +113,11 @@ def test_rounds_by_hand(precision: str, more: dict[str, object], participation: 
                 }[precision].double()
                 top[k] += precision_k
                 down[k] += precision_k @ own.mean(0)
-                heard[k] += len(own)
+                new_counts[k] += len(own)
         base = {f"base.{k}": v for k, v in totals.items()}
-        kept += int(((heard == 0) & (counts > 0)).any())
-        for k in heard.nonzero().flatten().tolist():
-            mu[k], counts[k] = torch.linalg.solve(top[k], down[k]), heard[k]
+        kept += int(((new_counts == 0) & (counts > 0)).any())
+        for k in new_counts.nonzero().flatten().tolist():
+            mu[k], counts[k] = torch.linalg.solve(top[k], down[k]), new_counts[k]
     assert (kept > 0) == (participation < 1)  # some class was missing in a later round
     for name, value in base.items():
         assert torch.allclose(run.shared[name], value, atol=1e-8), name
@@ -166,9 +166,9 @@ def test_the_prior_of_the_centroids_is_in_the_model() -> None:
         shared = {k: v.double() for k, v in method.shared(start).items()}
         mu = shared["centroids"] = torch.randn(CLASSES, 6, dtype=torch.float64, generator=torch.Generator())
         personal = {k: v.double()[None, None] for k, v in method.personal(start).items()}
-        found = global_log_prob(method, fed.template(), shared, personal)
+        log_density = global_log_prob(method, fed.template(), shared, personal)
         normal = torch.distributions.Normal(0.0, 2.0**-0.5).log_prob(mu).sum() if weight else torch.zeros(())
-        assert torch.isclose(found, normal.to(found), rtol=1e-6)
+        assert torch.isclose(log_density, normal.to(log_density), rtol=1e-6)
 
 
 def test_methods_that_cannot_be() -> None:

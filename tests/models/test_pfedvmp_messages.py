@@ -38,10 +38,10 @@ def test_what_is_sent() -> None:
         assert declared == sum(v[0].nbytes for v in sent.values()) == 8 * CLASSES * (6 + numbers)
         counts = method.exchange()["counts"].message(["counts"], chunk)["counts"]
         for j in range(3):
-            there = torch.bincount(fed.y[fed.train[j]], minlength=CLASSES)
-            assert torch.equal(counts[j], there.double())
+            class_counts = torch.bincount(fed.y[fed.train[j]], minlength=CLASSES)
+            assert torch.equal(counts[j], class_counts.double())
             for key, value in sent.items():
-                assert torch.equal(value[j].abs().sum(-1) > 0, there > 0), key
+                assert torch.equal(value[j].abs().sum(-1) > 0, class_counts > 0), key
             alone = rule.message(["centroids"], chunk.take([j]))
             assert all(torch.allclose(alone[k][0], sent[k][j], rtol=1e-10) for k in sent)
     runs = [fit(method_of(bumps(), lr=0.05), bumps(), rounds=3, chunk=c, progress=False) for c in (1, 3)]
@@ -58,9 +58,9 @@ def test_a_class_that_nobody_reports_stays() -> None:
     )  # without the first client nobody has class 3
     total = {k: v.sum(0) for k, v in rule.message(["centroids"], chunk).items()}
     new = rule.update(old, total, AggregationContext(3, torch.tensor(1.0), 1, dict))["centroids"]
-    there = {int(k) for k in fed.y[fed.train[1]]}
+    present = {int(k) for k in fed.y[fed.train[1]]}
     for k in range(CLASSES):
-        assert torch.equal(new[k], old["centroids"][k]) == (k not in there)
+        assert torch.equal(new[k], old["centroids"][k]) == (k not in present)
 
 
 @pytest.mark.parametrize("precision", ["full", "diagonal", "count"])
@@ -72,8 +72,8 @@ def test_a_client_that_diverges_is_left_out(precision: str) -> None:
     run = fit(method_of(replace(fed, x=x), precision=precision, xi=0.5), replace(fed, x=x), rounds=3, progress=False)
     assert run.evaluations[-1]["rejected"] == 3
     assert all(value.isfinite().all() for value in run.shared.values())
-    there = torch.bincount(fed.y[torch.cat([fed.train[0], fed.train[2]])], minlength=CLASSES)
-    assert torch.equal(run.shared["counts"], there.to(run.shared["counts"]))
+    class_counts = torch.bincount(fed.y[torch.cat([fed.train[0], fed.train[2]])], minlength=CLASSES)
+    assert torch.equal(run.shared["counts"], class_counts.to(run.shared["counts"]))
 
 
 def test_features_beyond_all_bounds_are_never_averaged_in() -> None:

@@ -33,13 +33,13 @@ def test_predictions_and_a_newcomer() -> None:
     by_hand = Torch(run.fitted.method, run.shared, head)
     optimizer = torch.optim.SGD(by_hand.head.parameters(), lr=0.05)
     for rounds in (0, 20):
-        said = run.predict_new_client(fed.x[index], draws=0, given=(fed.x[index], fed.y[index]), rounds=rounds)
+        predictions = run.predict_new_client(fed.x[index], draws=0, given=(fed.x[index], fed.y[index]), rounds=rounds)
         for _ in range(rounds):
             optimizer.zero_grad()
             cross_entropy(by_hand.head(by_hand.base(fed.x[index].double())), fed.y[index]).backward()
             optimizer.step()
         with torch.no_grad():
-            assert torch.allclose(said, by_hand.head(by_hand.base(fed.x[index].double())).softmax(-1), atol=1e-9)
+            assert torch.allclose(predictions, by_hand.head(by_hand.base(fed.x[index].double())).softmax(-1), atol=1e-9)
     served = fit_new_client(run.fitted, fed.x[index], fed.y[index], 1)
     assert served.personal.keys() == {"w_j_point"}
     assert run.fitted.method.new_client_steps()[0].trains == ("w_j_point",)
@@ -61,8 +61,8 @@ def test_features_are_what_the_head_sees() -> None:
             own = torch.as_tensor(z[who == name])
             assert y[who == name].tolist() == fed.y[fed.test[j]].tolist()
             head = run.personal["mu" if run is fedper else "w_j_point"][j]
-            said = run.fitted.method.network.head(head, own[None])[0].softmax(-1)
-            assert torch.allclose(said, run.predict(fed.x[fed.test[j]], name, draws=0), atol=1e-9)
+            probabilities = run.fitted.method.network.head(head, own[None])[0].softmax(-1)
+            assert torch.allclose(probabilities, run.predict(fed.x[fed.test[j]], name, draws=0), atol=1e-9)
     few = features(ours.fitted, most=10)
     assert [len(part) for part in few] == [10, 10, 10]
     rows = [{tuple(row) for row in z.round(9).tolist()} for z in (few[0], features(ours.fitted)[0])]

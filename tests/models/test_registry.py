@@ -47,13 +47,13 @@ def shipped() -> list[type[Method]]:
     """Every class of ours that has a name of its own; one that is made for a user's model is in no list."""
     for name in METHODS:
         load(name)
-    found, left = [], [Method]
+    classes, left = [], [Method]
     while left:
         cls = left.pop()
         left += cls.__subclasses__()
         if cls.__module__.startswith("hierfl.models.") and "about" in vars(cls) and not reads_columns(cls):
-            found.append(cls)
-    return found
+            classes.append(cls)
+    return classes
 
 
 def test_the_list_is_what_the_classes_say_of_themselves() -> None:

@@ -37,11 +37,11 @@ def test_predictions_have_the_offset_of_the_clients_shares(method: type[Method],
     own, neutral = (run.predict(x, "place-01", shares=shares) for shares in ("own", "pooled"))
     equal = run.predict(x, "place-01", shares="uniform")
     reference = run.fitted.method.neutral_shares(run.shared)
-    for said, shares in ((own, None), (equal, torch.full((3,), 1 / 3, dtype=own.dtype))):
+    for predictions, shares in ((own, None), (equal, torch.full((3,), 1 / 3, dtype=own.dtype))):
         offset = run.personal["offset"][1] if shares is None else log_offset(shares, reference, 1e-4)
         pooled = log_offset(run.shared["shares.log_pooled"].exp(), reference, 1e-4)
         expected = (neutral.log() + offset - pooled).softmax(-1)
-        torch.testing.assert_close(said, expected)
+        torch.testing.assert_close(predictions, expected)
     assert run.personal["offset"][1, 1] < -1  # a class that it lacks
 
 

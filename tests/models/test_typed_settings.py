@@ -17,7 +17,7 @@ def test_a_class_that_declares_settings_says_of_which_type_they_are() -> None:
             if not isinstance(node, ast.ClassDef) or node.name in OPEN:
                 continue
             if any(isinstance(inner, ast.ClassDef) and inner.name == "Settings" for inner in node.body):
-                said = [ast.unparse(inner) for inner in node.body if isinstance(inner, ast.AnnAssign)]
-                assert "settings: Settings" in said, f"{path}: {node.name}"
+                declared = [ast.unparse(inner) for inner in node.body if isinstance(inner, ast.AnnAssign)]
+                assert "settings: Settings" in declared, f"{path}: {node.name}"
                 seen += 1
     assert seen >= 20

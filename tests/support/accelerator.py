@@ -34,15 +34,15 @@ WAITING = {
 
 def _tensors(*values: Any) -> list[Tensor]:
     """Those among an operation's arguments or results (torch's pytree does it, too, and takes most of the time)."""
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += _tensors(*value)
+            tensors += _tensors(*value)
         elif isinstance(value, dict):
-            found += _tensors(*value.values())
-    return found
+            tensors += _tensors(*value.values())
+    return tensors
 
 
 def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -50,9 +50,9 @@ def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, list | tuple):
-        return type(value)([_changed(one, change) for one in value]) if value else value
+        return type(value)([_changed(item, change) for item in value]) if value else value
     if isinstance(value, dict):
-        return {name: _changed(one, change) for name, one in value.items()}
+        return {name: _changed(item, change) for name, item in value.items()}
     return value
 
 
@@ -112,31 +112,31 @@ class Tape:
             if _memory(changed) not in self._made and _memory(changed) not in self._before:
                 whole = torch.empty(0, dtype=torch.uint8).set_(changed.untyped_storage())
                 self._before[_memory(changed)] = whole, whole.clone()
-        found = func(*args, **kwargs)
-        new = self._new(found, (args, kwargs))
-        self._operations.append((func, args, kwargs, _tensors(found), {id(value) for value in new}))
+        results = func(*args, **kwargs)
+        new = self._new(results, (args, kwargs))
+        self._operations.append((func, args, kwargs, _tensors(results), {id(value) for value in new}))
         self._made |= {_memory(value) for value in new}
-        return found
+        return results
 
     @staticmethod
-    def _new(found: Any, given: Any) -> list[Tensor]:
+    def _new(results: Any, given: Any) -> list[Tensor]:
         """Results that lie in memory of their own."""
         known = {_memory(value) for value in _tensors(given)}
-        return [v for v in _tensors(found) if _memory(v) not in known]
+        return [v for v in _tensors(results) if _memory(v) not in known]
 
     def rewind(self) -> None:
         """Undoes what has been changed, and spoils what has been made."""
         for whole, before in self._before.values():
             whole.copy_(before)
-        for *_, found, new in self._operations:
-            for value in found:
+        for *_, results, new in self._operations:
+            for value in results:
                 if id(value) in new:
                     value.fill_(torch.nan if value.is_floating_point() else 0)
 
     def replay(self) -> None:
         """All operations, on the same memory."""
-        for func, args, kwargs, found, new in self._operations:
-            for value, now in zip(found, _tensors(func(*args, **kwargs)), strict=True):
+        for func, args, kwargs, results, new in self._operations:
+            for value, now in zip(results, _tensors(func(*args, **kwargs)), strict=True):
                 if id(value) in new:
                     value.copy_(now)
 
@@ -204,46 +204,46 @@ class _Operations(TorchDispatchMode):
             return NotImplemented  # lazy tensors make themselves first
         kwargs, (name, changes_shape) = dict(kwargs or {}), _about(func)
         tensors = _tensors(args, kwargs)
-        held = [value for value in tensors if isinstance(value, Held)]
-        there = bool(held)
+        wrapped = [value for value in tensors if isinstance(value, Held)]
+        on_device = bool(wrapped)
         if kwargs.get("device") is not None:
-            there = torch.device(kwargs["device"]).type == DEVICE.type
+            on_device = torch.device(kwargs["device"]).type == DEVICE.type
             kwargs["device"] = torch.device("cpu")
         if name == "aten._to_copy":
-            if bool(held) != there and (held or not kwargs.get("non_blocking")):
+            if bool(wrapped) != on_device and (wrapped or not kwargs.get("non_blocking")):
                 self._wait(name)
         elif name == "aten.copy_":
             to, of, lazily = (*args, False)[:3]
             if isinstance(to, Held) != isinstance(of, Held) and (isinstance(of, Held) or not lazily):
                 self._wait(name)
         else:
-            self._check(name, args, held, [value for value in tensors if not isinstance(value, Held)])
-        tape = _TAPES[-1] if _TAPES and there else None
+            self._check(name, args, wrapped, [value for value in tensors if not isinstance(value, Held)])
+        tape = _TAPES[-1] if _TAPES and on_device else None
         if tape is not None:
             args, kwargs = _changed((args, kwargs), _as_recorded)
         plain = _changed((args, kwargs), lambda value: value.inner if isinstance(value, Held) else value)
-        known = {id(value.inner): value for value in held}
-        found = func(*plain[0], **plain[1]) if tape is None else tape.call(func, *plain)
-        if changes_shape and held:  # the shape of what holds the numbers follows
+        known = {id(value.inner): value for value in wrapped}
+        results = func(*plain[0], **plain[1]) if tape is None else tape.call(func, *plain)
+        if changes_shape and wrapped:  # the shape of what holds the numbers follows
             with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Python)):
                 func(*args, **kwargs)
-        if not there:
-            return found
-        return _changed(found, lambda value: known[id(value)] if id(value) in known else Held(value))
+        if not on_device:
+            return results
+        return _changed(results, lambda value: known[id(value)] if id(value) in known else Held(value))
 
     def _wait(self, name: str) -> None:
         if _TAPES:
             raise RuntimeError(f"{name} waits for the device, which is being recorded")
         self.waits.add(name)
 
-    def _check(self, name: str, args: Any, held: list[Held], others: list[Tensor]) -> None:
+    def _check(self, name: str, args: Any, wrapped: list[Held], others: list[Tensor]) -> None:
         """Refuses tensors of two devices, and counts what waits."""
-        if not held:
+        if not wrapped:
             return
         by_index = name in ("aten.index", "aten.index_put_", "aten.index_put")
         if any(value.dim() for value in others) and not by_index:
             raise RuntimeError(
-                f"{name} on tensors of two devices: {[tuple(v.shape) for v in held]} there, "
+                f"{name} on tensors of two devices: {[tuple(v.shape) for v in wrapped]} there, "
                 f"{[tuple(v.shape) for v in others]} here"
             )
         # Indices on the host are copied to the device, and waited for.
@@ -277,11 +277,11 @@ class _Functions(TorchFunctionMode):
 def simulated() -> Iterator[Waits]:
     """The simulated device is there, and what waits for it is counted."""
     waits = Waits()
-    there = ["cpu", DEVICE.type]
+    devices = ["cpu", DEVICE.type]
     optimizers = ("optimizer._get_fused_kernels_supported_devices", "adam._get_capturable_supported_devices")
     with (
-        mock.patch(f"torch.optim.{optimizers[0]}", return_value=there),
-        mock.patch(f"torch.optim.{optimizers[1]}", return_value=there),
+        mock.patch(f"torch.optim.{optimizers[0]}", return_value=devices),
+        mock.patch(f"torch.optim.{optimizers[1]}", return_value=devices),
         _Functions(),
         _Operations(waits),
     ):

@@ -29,27 +29,27 @@ def gaussian(random: str, population: str) -> str:
     df = table(slope="x" in random)
     theirs = referee(df, f"~ {random}", population == "reml")
     run = fitted(df, f"y ~ 1 + x + ({random} | site)", population=population)
-    found, numbers = effects_table(run.fitted)
+    summary, numbers = effects_table(run.fitted)
     ours = np.sqrt(covariance(run).diagonal())
-    sds = np.r_[ours / np.sqrt(np.diag(theirs.cov_re.values)), found.estimate.iloc[-1] / np.sqrt(theirs.scale)] - 1
-    gap = (found.estimate[:2].to_numpy() - theirs.fe_params.values) / theirs.bse_fe.values
+    sds = np.r_[ours / np.sqrt(np.diag(theirs.cov_re.values)), summary.estimate.iloc[-1] / np.sqrt(theirs.scale)] - 1
+    gap = (summary.estimate[:2].to_numpy() - theirs.fe_params.values) / theirs.bse_fe.values
     mean, cov = random_effects(run)
     effects = max(
         np.abs((mean[j] - theirs.random_effects[site].values) / np.sqrt(cov[j].diagonal())).max()
         for j, site in enumerate(run.fitted.federation.ids)
     )
-    errors = found.standard_error[:2].to_numpy() / theirs.bse_fe.values - 1
+    errors = summary.standard_error[:2].to_numpy() / theirs.bse_fe.values - 1
     what = f"gaussian, ({random} \\| site), {population.upper()}; MixedLM (random effects {effects:.0e} sd)"
     return row(what, gap, sds, numbers["log_likelihood"] - theirs.llf, errors)
 
 
 def real() -> str:
     run, theirs = investments()
-    found, numbers = effects_table(run.fitted)
-    gap = (found.estimate[:3].to_numpy() - theirs.fe_params.values) / theirs.bse_fe.values
+    summary, numbers = effects_table(run.fitted)
+    gap = (summary.estimate[:3].to_numpy() - theirs.fe_params.values) / theirs.bse_fe.values
     theirs_sd = np.sqrt([theirs.cov_re.values[0, 0], theirs.scale])
-    sds = found.estimate[3:5].to_numpy() / theirs_sd - 1
-    errors = found.standard_error[:3].to_numpy() / theirs.bse_fe.values - 1
+    sds = summary.estimate[3:5].to_numpy() / theirs_sd - 1
+    errors = summary.standard_error[:3].to_numpy() / theirs.bse_fe.values - 1
     return row(
         "Grunfeld's investments, 11 firms, ML; MixedLM", gap, sds, numbers["log_likelihood"] - theirs.llf, errors
     )
@@ -66,9 +66,9 @@ def other(case: Case) -> str:
     start = np.r_[case.intercept, 0.7, -0.2, case.own]
     best = minimize(minus, start, method="BFGS", options={"gtol": 1e-6})
     error = np.sqrt(np.diag(np.linalg.inv(hessian(minus, best.x))))
-    ours, found = referee_point(case, fit), fit.summary().table.set_index("effect")
+    ours, summary = referee_point(case, fit), fit.summary().table.set_index("effect")
     gap = (ours - best.x) / error
-    errors = found.standard_error[["x", "sd(Intercept)"]] / (error[1:3] * [1, np.exp(ours[2])]) - 1
+    errors = summary.standard_error[["x", "sd(Intercept)"]] / (error[1:3] * [1, np.exp(ours[2])]) - 1
     return row(
         f"{case.family}, (1 \\| site); quadrature with 41 nodes", np.delete(gap, 2),
         np.expm1(ours[2:3] - best.x[2:3]), fit.log_likelihood + best.fun, errors.to_numpy(),
@@ -78,10 +78,10 @@ def other(case: Case) -> str:
 def pastes() -> str:
     """Beside what lme4's authors print of lmer(strength ~ 1 + (1 | batch/cask), Pastes, REML = FALSE)."""
     fit = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", population="ml", draws=0)
-    found = fit.summary().table.set_index("effect")
-    sds = found.estimate.iloc[1:].to_numpy() / np.array([1.0951, 2.9041, 0.8234]) - 1
-    gap = np.array([(found.estimate.iloc[0] - 60.0533) / 0.6421])
-    errors = np.array([found.standard_error.iloc[0] / 0.6421 - 1])
+    summary = fit.summary().table.set_index("effect")
+    sds = summary.estimate.iloc[1:].to_numpy() / np.array([1.0951, 2.9041, 0.8234]) - 1
+    gap = np.array([(summary.estimate.iloc[0] - 60.0533) / 0.6421])
+    errors = np.array([summary.standard_error.iloc[0] / 0.6421 - 1])
     height = fit.log_likelihood + 124.0
     return row("Pastes, (1 \\| batch/cask), ML; lme4 as printed, 4 digits, log likelihood 1", gap, sds, height, errors)
 

@@ -91,8 +91,8 @@ def chunk_of(run: Run, method: AnyModel, fed: Federation, **shared: Tensor) -> C
 
 def schools(run: Run, method: AnyModel) -> dict[str, Tensor]:
     """Draws of mu, tau (D,) and theta (8, D) of either text."""
-    found = constrained(method.sites, run.shared[DRAWS])
-    mu, tau, own = found["mu"], found["tau"], run.personal[OWN_DRAWS][..., 0]
+    values = constrained(method.sites, run.shared[DRAWS])
+    mu, tau, own = values["mu"], values["tau"], run.personal[OWN_DRAWS][..., 0]
     c = run.personal[CENTRING]
     theta = mu + tau * own if method.sites.clients[0].name == "eta" else mu + tau ** (1 - c) * (own - c * mu)
     return {"mu": mu, "tau": tau, "theta": theta}

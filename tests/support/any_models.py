@@ -55,10 +55,10 @@ def counts(rows: Sequence[int], seed: int = 0) -> pd.DataFrame:
     """Rows of a Poisson model, so many of each client."""
     rng = np.random.default_rng(seed)
     parts = []
-    for place, number in enumerate(rows):
+    for index, number in enumerate(rows):
         x, u = rng.normal(size=number), 0.4 + 0.5 * rng.normal()
         y = rng.poisson(np.exp(u - 0.3 * x)).astype(float)
-        parts.append(pd.DataFrame({"site": f"s{place:02d}", "x": x, "y": y}))
+        parts.append(pd.DataFrame({"site": f"s{index:02d}", "x": x, "y": y}))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -35,55 +35,55 @@ class Server:
     """A study's server as an attacker writes it: it asks one site whatever it likes, and reads the answers.
 
     Args:
-        place: the study.
+        file_study: the study.
         name: of the site.
     """
 
-    def __init__(self, place: FileStudy, name: str = "h01") -> None:
-        self.place, self.name, self.sequence = place, name, 0
-        self.study = Study.read(place.study)
+    def __init__(self, file_study: FileStudy, name: str = "h01") -> None:
+        self.file_study, self.name, self.sequence = file_study, name, 0
+        self.study = Study.read(file_study.study)
         self.asked: list[bytes] = []
 
     def sealed(self, head: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], **by: Any) -> bytes:
         """A signed request."""
         self.sequence += 1
-        said = {"handshake": self.study.handshake.table(), "client": self.name, "counted": 0, **head}
-        self.asked.append(encode(said, tensors))
+        fields = {"handshake": self.study.handshake.table(), "client": self.name, "counted": 0, **head}
+        self.asked.append(encode(fields, tensors))
         return seal_request(
-            self.asked[-1], by.get("identity", self.place.parties.server), self.study.digest, self.sequence
+            self.asked[-1], by.get("identity", self.file_study.parties.server), self.study.digest, self.sequence
         )
 
     def opened(self, reply: bytes) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What a site has answered to the last request."""
-        parties, question = self.place.parties, question_digest(self.asked[-1])
+        parties, question = self.file_study.parties, question_digest(self.asked[-1])
         about = {"study": self.study.digest}
         return decode(open_reply(reply, parties.server, parties.cards[self.name], question, **about))
 
     def ask(self, head: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] = {}) -> str:
         """The class of a refusal, or nothing; what it holds is in ``said``."""
-        self.reply = self.place.gates[self.name].answer(self.sealed(head, tensors))
-        self.said = self.opened(self.reply)
-        assert header(self.reply)["refused"] == self.said[0].get("refused", "")
+        self.reply = self.file_study.gates[self.name].answer(self.sealed(head, tensors))
+        self.answer = self.opened(self.reply)
+        assert header(self.reply)["refused"] == self.answer[0].get("refused", "")
         return str(header(self.reply)["refused"])
 
     def values(self, shift: float = 0.0) -> dict[str, torch.Tensor]:
         """Broadcast values of round 1; shifted ones are no honest server's."""
-        site = self.place.sites[self.name].site
+        site = self.file_study.sites[self.name].site
         assert site is not None
         return {k: v + shift if "point" in k else v.clone() for k, v in site.shared.items()}
 
 
-def prepared(place: FileStudy) -> Server:
+def prepared(file_study: FileStudy) -> Server:
     """A server that has come as far as the first round."""
 
     class Enough(Exception):
         pass
 
     def stops(names: list[str]) -> None:
-        if list((place.folder / "exchange" / "h01" / "requests").glob("000001-round-*")):
+        if list((file_study.folder / "exchange" / "h01" / "requests").glob("000001-round-*")):
             raise Enough
-        place.answers(names)
+        file_study.answers(names)
 
     with pytest.raises(Enough):
-        place.serve(stops)
-    return Server(place)
+        file_study.serve(stops)
+    return Server(file_study)

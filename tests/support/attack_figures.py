@@ -73,11 +73,11 @@ def imprinting(method: str, settings: str, gate: bool, rounds: int = 30, images:
     with tempfile.TemporaryDirectory() as folder:
         site = site_of(Path(folder), method, x, y, 100, gate=gate, rounds=rounds, **how)
         shared, truth, before = initial(site.study, site.totals), x.reshape(len(x), -1).astype(float), site.answered
-        found = imprint.attack(site, shared, truth, numbers, walks=gate, restarts=gate)[: site.answered - before]
+        counts = imprint.attack(site, shared, truth, numbers, walks=gate, restarts=gate)[: site.answered - before]
     where = "gate, --allow networks" if gate else "no gate"
     return [
         {"what": method, "how": f"{settings} settings, {where}", "of": len(x), "requests": k + 1, "known": n}
-        for k, n in enumerate(found)
+        for k, n in enumerate(counts)
     ]
 
 
@@ -96,12 +96,12 @@ def gradients(images: int, steps: int, repeats: int = 4) -> list[Row]:
             message = site.round(1, sent)
             assert message is not None
             moved, truth = imprint.changes(message, sent), own.reshape(images, -1).astype(float)
-            found = [inversion.quotients(moved, sent)]
+            candidates = [inversion.quotients(moved, sent)]
             net = site.answer.__self__.site.method.network  # type: ignore[attr-defined]
-            found.append(
+            candidates.append(
                 inversion.matched(net, sent, moved, y, 0.1, steps, shape=(1, 8, 8), mean=scale[0], std=scale[1])
             )
-            error = np.min([inversion.errors(own_found, truth, *scale) for own_found in found], 0)
+            error = np.min([inversion.errors(own_found, truth, *scale) for own_found in candidates], 0)
         seen.append(float((error < inversion.SEEN).mean()))
         exact.append(float((error < 0.002).mean()))
     return [
@@ -118,10 +118,10 @@ def members(what: str, rows: int, models: int = 32) -> list[Row]:
         fitted = membership.network(what, x, y, 6, **how)
     else:
         fitted = membership.effects(membership.patients(rows, 5, 6))
-    found = membership.run(fitted, models, rows)
+    attack = membership.run(fitted, models, rows)
     return [
-        {"what": what, "how": f"{models} models", "of": rows, "requests": 0, "known": found.auc, "se": found.se,
-         "exact": found.tpr}
+        {"what": what, "how": f"{models} models", "of": rows, "requests": 0, "known": attack.auc, "se": attack.se,
+         "exact": attack.tpr}
     ]  # fmt: skip
 
 

@@ -126,6 +126,6 @@ def assert_resumed_is_the_same(method: Method, fed: Federation, folder: Path, pa
     whole = fit(method, fed, rounds=4, **options)
     fit(method, fed, rounds=2, folder=folder, **options)
     again = fit(method, fed, rounds=4, folder=folder, resume=True, **options)
-    for one, other in ((whole.shared, again.shared), (whole.personal, again.personal)):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(v, other[k]) for k, v in one.items())
+    for expected, other in ((whole.shared, again.shared), (whole.personal, again.personal)):
+        assert expected.keys() == other.keys()
+        assert all(torch.equal(v, other[k]) for k, v in expected.items())

@@ -43,16 +43,16 @@ def main() -> None:
     fitted = hierfl.mixed_model(df, "y ~ x + (1 | site)", population="bayes")
     posterior = fitted.posterior()
     print(arviz.summary(posterior, var_names=["effects"]).iloc[:, :4])
-    with tempfile.TemporaryDirectory() as place:
-        fitted.save(Path(place) / "fit")
+    with tempfile.TemporaryDirectory() as folder:
+        fitted.save(Path(folder) / "fit")
         from hierfl.experiments.cli import app
 
-        df.to_csv(Path(place) / "rows.csv", index=False)
-        run = ["run", "mixed-effects", "--data", f"{place}/rows.csv", "--formula", "y ~ x + (1 | site)", "--quiet"]
-        app([*run, "--out", f"{place}/run"], standalone_mode=False)
-        app(["report", f"{place}/run", "--quiet"], standalone_mode=False)
-        assert (Path(place) / "run" / "report.html").stat().st_size > 10_000
-        again = hierfl.load_run(f"{place}/run")
+        df.to_csv(Path(folder) / "rows.csv", index=False)
+        run = ["run", "mixed-effects", "--data", f"{folder}/rows.csv", "--formula", "y ~ x + (1 | site)", "--quiet"]
+        app([*run, "--out", f"{folder}/run"], standalone_mode=False)
+        app(["report", f"{folder}/run", "--quiet"], standalone_mode=False)
+        assert (Path(folder) / "run" / "report.html").stat().st_size > 10_000
+        again = hierfl.load_run(f"{folder}/run")
         assert len(again.predict(df.head(3))) == 3
     model = bambi.Model("y ~ x + (1 | site)", df)
     theirs = model.fit(draws=DRAWS, tune=DRAWS, chains=CHAINS, cores=1, random_seed=1, progressbar=False)

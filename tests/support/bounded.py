@@ -18,13 +18,13 @@ class Checked(Sites):
         return self
 
     def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = {}
+        answers = {}
         for name, request in requests.items():
             head, tensors = decode(request)
             bounds = self.bounds[name]
             bounds.check(head, tensors)
-            found |= super().ask({name: request})
+            answers |= super().ask({name: request})
             bounds.answered(head, tensors)
             memory, bounds.memory = bounds.memory, {}
             bounds.memory = {k: v.clone() for k, v in memory.items()}  # as from a disk
-        return found
+        return answers

@@ -116,7 +116,7 @@ class Budget:
                 pytest.fail(too_dear(taken, limit, self.slowness), pytrace=False)
         return result
 
-    def said(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """What the controller is told."""
         self.measured.append(slowness())
         mean = sum(self.measured) / len(self.measured)
@@ -169,7 +169,7 @@ class Plugin:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config, self.budget = config, Budget()
-        self.said: list[dict[str, Any]] = []
+        self.reports: list[dict[str, Any]] = []
         self.off = os.environ.get("HIERFL_TEST_BUDGET") == "off"
 
     @property
@@ -201,28 +201,28 @@ class Plugin:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """What a worker has spent."""
-        self.said += [node.workeroutput["budget"]] if "budget" in getattr(node, "workeroutput", {}) else []
+        self.reports += [node.workeroutput["budget"]] if "budget" in getattr(node, "workeroutput", {}) else []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Sends what was spent, or judges it."""
         if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput["budget"] = self.budget.said()
+            self.config.workeroutput["budget"] = self.budget.report()
             return
-        alone = not self.said  # a controller's children are workers, which have said what they spent
-        self.said.append({**self.budget.said(), **({} if alone else {"total": time.process_time()})})
+        alone = not self.reports  # a controller's children are workers, which have said what they spent
+        self.reports.append({**self.budget.report(), **({} if alone else {"total": time.process_time()})})
         if self.exceeded and not exitstatus:  # of a run in which a test failed the status is not zero already
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     @property
     def total(self) -> float:
         """CPU seconds of all processes."""
-        return sum(one["total"] for one in self.said)
+        return sum(report["total"] for report in self.reports)
 
     @property
     def slowness(self) -> float:
         """Of the machine, over the processes."""
-        return sum(one["slowness"] for one in self.said) / len(self.said)
+        return sum(report["slowness"] for report in self.reports) / len(self.reports)
 
     @property
     def exceeded(self) -> bool:
@@ -233,13 +233,13 @@ class Plugin:
     def pytest_terminal_summary(self, terminalreporter: Any) -> Iterator[None]:
         """The common budget, and the dearest tests: after the list of failed tests, where it is seen."""
         yield
-        if not self.said:
+        if not self.reports:
             return
         terminalreporter.write_sep("-", "CPU seconds")
         terminalreporter.write_line(
             sum_of_all(self.total, self.slowness, whole=self.whole, judged=not self.off), red=self.exceeded
         )
-        tests = sorted((tuple(test) for one in self.said for test in one["tests"]), reverse=True)
+        tests = sorted((tuple(test) for report in self.reports for test in report["tests"]), reverse=True)
         if len(tests) > FEW:
             terminalreporter.write_line("the dearest, in CPU seconds (allowed):")
             for taken, limit, name in tests[:DEAREST]:

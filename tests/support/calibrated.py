@@ -38,6 +38,6 @@ def numbers(run: Run) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    found = fit(*made(), engine=DistributedEngine, progress=False, **HOW)
+    calibrated = fit(*made(), engine=DistributedEngine, progress=False, **HOW)
     if not follows():
-        Path(sys.argv[1]).write_text(json.dumps(numbers(found)))
+        Path(sys.argv[1]).write_text(json.dumps(numbers(calibrated)))

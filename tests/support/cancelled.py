@@ -46,32 +46,32 @@ class Cancelled:
     def _answers(self, about: Mapping[str, Any], tensors: State) -> dict[int, tuple[dict[str, Any], State]]:
         self.asked.append(about)
         everyone = range(len(self.questions.ids))
-        found = self.questions.asked(about, tensors, everyone, 2**30)
+        answers = self.questions.asked(about, tensors, everyone, 2**30)
         if late := [j for j in everyone if self.questions.ids[j] in self.questions.unprepared]:
             assert self.greet is not None
-            found |= self.questions.asked(about, tensors, list(self.greet(late)), 2**30)
-        return found
+            answers |= self.questions.asked(about, tensors, list(self.greet(late)), 2**30)
+        return answers
 
     def _opened(
         self, answers: Mapping[int, tuple[dict[str, Any], State]], clients: Sequence[int], about: Mapping[str, Any],
         form: StateForm,
     ) -> Total | None:  # fmt: skip
         ids = self.questions.ids
-        there, sites = [j for j in clients if j in answers], len(ids)
+        present, sites = [j for j in clients if j in answers], len(ids)
         partly = self.mode == "shares" and about["kind"] in OVER_SURVIVORS
-        if len(there) < (threshold(len(clients)) if partly else len(clients)):
+        if len(present) < (threshold(len(clients)) if partly else len(clients)):
             return None
         sums, counts = {}, [0, 0, 0]
         for name, (shape, dtype) in form.items():
             fixed = FixedPoint.for_dtype(dtype)
-            digits = sum(fixed.encode(answers[j][1][name], sites) for j in there)
+            digits = sum(fixed.encode(answers[j][1][name], sites) for j in present)
             sums[name] = fixed.decode(torch.as_tensor(digits), sites)
             assert tuple(sums[name].shape) == tuple(shape)
-        for j in there:
+        for j in present:
             assert set(answers[j][1]) == set(form)
-            said = answers[j][0].get("counts", [1, 0, 0])
-            counts = [one + other for one, other in zip(counts, said, strict=True)]
-        wanted = len(set(about.get("adding", ids)) & {ids[j] for j in there})
+            site_counts = answers[j][0].get("counts", [1, 0, 0])
+            counts = [count + other for count, other in zip(counts, site_counts, strict=True)]
+        wanted = len(set(about.get("adding", ids)) & {ids[j] for j in present})
         if counts[0] < (FEWEST if partly and wanted else wanted):
-            return Total({k: torch.zeros_like(v) for k, v in sums.items()}, there, *counts, opened=False)
-        return Total(sums, there, *counts)
+            return Total({k: torch.zeros_like(v) for k, v in sums.items()}, present, *counts, opened=False)
+        return Total(sums, present, *counts)

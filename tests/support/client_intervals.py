@@ -74,8 +74,8 @@ class Simulated(NamedTuple):
 
 
 SETTINGS = tuple(
-    Setting(*one)
-    for one in (
+    Setting(*fields)
+    for fields in (
         (10, 5, 0.5, "gaussian"), (8, 3, 0.3, "gaussian"), (5, 10, 0.5, "gaussian"), (20, 2, 0.7, "gaussian"),
         (40, 5, 0.7, "gaussian"), (20, 8, 0.7, "binomial"), (12, 6, 0.5, "poisson"),
         *((10, n, 0.0, "gaussian", True) for n in (3, 8)), (20, 8, 0.0, "binomial", True),
@@ -166,8 +166,8 @@ def hits(setting: Setting, seed: int, **settings) -> dict[str, float]:
 
     of_level = {}
     if setting.level:
-        found = fit.ranef(setting.level)
-        covered = (found.lower <= made.level) & (made.level <= found.upper)
+        level_effects = fit.ranef(setting.level)
+        covered = (level_effects.lower <= made.level) & (made.level <= level_effects.upper)
         of_level = {"level sd": printed(SDS[setting.level], made.level_tau), "level": float(covered.mean())}
     name, value = made.coefficient
     return {
@@ -179,9 +179,9 @@ def hits(setting: Setting, seed: int, **settings) -> dict[str, float]:
 
 def coverage(setting: Setting, replicates: int, **settings) -> dict[str, tuple[float, float]]:
     """Shares over replicates, and their standard errors, replicates being clusters."""
-    found = pd.DataFrame([hits(setting, seed, **settings) for seed in range(replicates)])
-    return {name: (float(found[name].mean()), float(found[name].sem())) for name in found if name != "sd at 0"} | {
-        "sd at 0": (float(found["sd at 0"].mean()), 1.0)
+    table = pd.DataFrame([hits(setting, seed, **settings) for seed in range(replicates)])
+    return {name: (float(table[name].mean()), float(table[name].sem())) for name in table if name != "sd at 0"} | {
+        "sd at 0": (float(table["sd at 0"].mean()), 1.0)
     }
 
 

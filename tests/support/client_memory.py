@@ -34,7 +34,7 @@ def main() -> None:
         store = fit.engine.store  # type: ignore[attr-defined]
         kept = sum(v[0].numel() * v.element_size() for v in {**store.personal, **store.copies}.values())
         more = replace(setting, clients=MANY, examples=MANY * EACH)
-        peaks = [peak_memory(one, chunk=one.clients) for one in (setting, more)]
+        peaks = [peak_memory(case, chunk=case.clients) for case in (setting, more)]
         plate = (peaks[1] - peaks[0]) / (MANY - FEW) * 1024 - 2 * kept / 1024
         print(f"{name:14} {kept / 1024:12.0f} {plate:16.0f}", flush=True)
 

@@ -31,9 +31,9 @@ def fork(command: tuple[object, ...], prepare: Callable[[], object] = lambda: No
     if child == 0:
         code = 70
         try:
-            said = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(said, 1)
-            os.dup2(said, 2)
+            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")  # a test's are pytest's
             sys.argv = ["hierfl", *map(str, command)]
             prepare()

@@ -37,8 +37,8 @@ print(json.dumps(found))
 def fingerprints(python: str, checkout: Path) -> dict[str, list[str]]:
     """Of each method: its own, and of the files that a class which inherits from it builds on."""
     done = subprocess.run([python, "-P", "-c", LIST], capture_output=True, text=True, check=True, cwd=checkout)
-    found: dict[str, list[str]] = json.loads(done.stdout)
-    return found
+    by_method: dict[str, list[str]] = json.loads(done.stdout)
+    return by_method
 
 
 def main(python: str, checkout: str, *names: str) -> None:
@@ -52,12 +52,12 @@ def main(python: str, checkout: str, *names: str) -> None:
     path = HERE / "experiments" / "earlier_methods.toml"
     before, now = fingerprints(python, Path(checkout)), fingerprints(sys.executable, HERE)
     known: dict[str, list[str]] = tomllib.loads(path.read_text())
-    found: dict[str, list[str]] = {}
+    by_fingerprint: dict[str, list[str]] = {}
     for name in sorted(now):
         for new, old in zip(now[name], before.get(name, now[name]), strict=True):
             earlier = known.get(new, []) + ([old] if not names or name in names else [])
-            found[new] = sorted({*found.get(new, []), *earlier} - {new})
-    lines = [f'"{k}" = {json.dumps(v)}' for k, v in found.items() if v]
+            by_fingerprint[new] = sorted({*by_fingerprint.get(new, []), *earlier} - {new})
+    lines = [f'"{k}" = {json.dumps(v)}' for k, v in by_fingerprint.items() if v]
     path.write_text("\n".join([HEAD, *lines, ""]))
 
 

@@ -109,7 +109,9 @@ def quick() -> list[str]:
     for name, make in CASES.items():
         method, federation = make()
         steps = of_steps(method) - of_messages(method)
-        used[name] = [one for one in mechanisms(method, federation) - steps if not one.startswith(OF_ONE)]
+        used[name] = [
+            mechanism for mechanism in mechanisms(method, federation) - steps if not mechanism.startswith(OF_ONE)
+        ]
     return cover(used)
 
 
@@ -156,18 +158,18 @@ def spoiled_messages() -> Iterator[None]:
     real = Exchange.messages
 
     def messages(self: Exchange, chunk: Any) -> dict[str, dict[str, Tensor]]:
-        found = real(self, chunk)
+        by_group = real(self, chunk)
         names = sorted(chunk.federation.about.get("everyone", chunk.federation.ids))
         bad = [names[k] for k in SPOILED.get(chunk.round, ()) if k < len(names)]
         rows = [row for row, j in enumerate(chunk.clients) if chunk.federation.ids[j] in bad]
-        for message in found.values():
+        for message in by_group.values():
             for name, value in message.items():
                 message[name] = value = value.clone()  # zeros may be one number, seen as many
                 if value.is_floating_point():
                     value[rows] = torch.nan
                 elif value.dtype == torch.uint8:  # bytes of a compressed message: no number is finite
                     value[rows] = 255
-        return found
+        return by_group
 
     with mock.patch.object(Exchange, "messages", messages):
         yield
@@ -190,16 +192,16 @@ def kept(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return load_file(path.with_suffix(".safetensors")), json.loads(path.with_suffix(".json").read_text())
 
 
-def agree(one: Path, other: Path, name: str, *, by_sums: bool = False, within: float = 1e-10) -> None:
+def agree(first: Path, other: Path, name: str, *, by_sums: bool = False, within: float = 1e-10) -> None:
     """Asserts that both fits are the same, up to rounding.
 
     Args:
-        one, other: what :func:`keep` has written.
+        first, other: what :func:`keep` has written.
         name: of the case.
         by_sums: whether the other knows sums over its clients alone, and sends no message that is not finite.
         within: the largest difference.
     """
-    (a, said_a), (b, said_b) = kept(one), kept(other)
+    (a, said_a), (b, said_b) = kept(first), kept(other)
     assert a.keys() == b.keys(), name
     for key, value in a.items():
         torch.testing.assert_close(b[key], value, rtol=within, atol=within, equal_nan=True, msg=f"{name}: {key}")

@@ -45,17 +45,17 @@ def differences(page: str, again: str, units: int = 1) -> Iterator[str]:
     before, now = page.splitlines(), again.splitlines()
     if len(before) != len(now):
         yield f"{len(before)} lines, now {len(now)}"
-    for one, other in zip(before, now, strict=False):
-        if one == other:
+    for old, new in zip(before, now, strict=False):
+        if old == new:
             continue
-        mine, others = NUMBER.findall(one), NUMBER.findall(other)
-        words = [re.sub(r"[\s:|-]+", " ", NUMBER.sub("#", line)) for line in (one, other)]
+        mine, others = NUMBER.findall(old), NUMBER.findall(new)
+        words = [re.sub(r"[\s:|-]+", " ", NUMBER.sub("#", line)) for line in (old, new)]
         if words[0] != words[1] or any(apart(a, b) > units for a, b in zip(mine, others, strict=True)):
-            yield f"{one}\n  now: {other}"
+            yield f"{old}\n  now: {new}"
 
 
-def apart(one: str, other: str) -> float:
+def apart(first: str, second: str) -> float:
     """How far two printed numbers are from each other, in units of the coarser one's last digit."""
-    numbers = [Decimal(text.replace(",", "")) for text in (one, other)]
+    numbers = [Decimal(text.replace(",", "")) for text in (first, second)]
     unit = max(Decimal(1).scaleb(int(number.as_tuple().exponent)) for number in numbers)
     return float(abs(numbers[0] - numbers[1]) / unit)

@@ -60,8 +60,8 @@ def study_in(folder: Path, **given: Any) -> FileStudy:
 class Worker:
     """A site's process, as a thread."""
 
-    def __init__(self, place: FileStudy, name: str, delay: Callable[[bytes], None] = lambda request: None) -> None:
-        self.place, self.name, self.stop, self.delay = place, name, threading.Event(), delay
+    def __init__(self, file_study: FileStudy, name: str, delay: Callable[[bytes], None] = lambda request: None) -> None:
+        self.file_study, self.name, self.stop, self.delay = file_study, name, threading.Event(), delay
         self.answered: list[bytes] = []
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, daemon=True)
@@ -70,26 +70,26 @@ class Worker:
     @property
     def ended(self) -> bool:
         """Whether the study has, or this process is to end."""
-        return self.stop.is_set() or self.place.gates[self.name].ended
+        return self.stop.is_set() or self.file_study.gates[self.name].ended
 
     def answer(self, request: bytes) -> bytes:
         """The site's own, after a while."""
         self.delay(request)
-        reply = self.place.gates[self.name].answer(request)
+        reply = self.file_study.gates[self.name].answer(request)
         self.answered.append(request)
         return reply
 
     def _work(self) -> None:
         try:
-            answer_by_files(self, self.place.folder / "exchange", self.name)
+            answer_by_files(self, self.file_study.folder / "exchange", self.name)
         except BaseException as error:  # for the test to see
             self.error = error
 
 
 @contextmanager
-def working(place: FileStudy, *, without: tuple[str, ...] = (), **delays: Any) -> Iterator[dict[str, Worker]]:
+def working(file_study: FileStudy, *, without: tuple[str, ...] = (), **delays: Any) -> Iterator[dict[str, Worker]]:
     """All sites work but some; in the end all of them end, whatever has happened."""
-    workers = {name: Worker(place, name, delays.get(name, lambda request: None)) for name in place.files
+    workers = {name: Worker(file_study, name, delays.get(name, lambda request: None)) for name in file_study.files
                if name not in without}  # fmt: skip
     try:
         yield workers

@@ -77,11 +77,11 @@ def hits(cell: Cell, seed: int) -> dict[str, float]:
     """Of one replicate: whether intervals cover, and tests reject."""
     fit = mixed_model(simulated(cell, seed), "y ~ u + x + (1 | site)", family=cell.family, draws=0)  # type: ignore[arg-type]
     wide, narrow = (fit.summary(level).table.set_index("effect") for level in (0.9, 0.95))
-    found: dict[str, float] = {"seed": seed}
+    outcomes: dict[str, float] = {"seed": seed}
     for name, value in {**TRUE, "x": cell.slope}.items():
-        found[f"{name} covered"] = float(wide.lower[name] <= value <= wide.upper[name])
-        found[f"{name} rejected"] = float(narrow.p[name] < 0.05)
-    return found
+        outcomes[f"{name} covered"] = float(wide.lower[name] <= value <= wide.upper[name])
+        outcomes[f"{name} rejected"] = float(narrow.p[name] < 0.05)
+    return outcomes
 
 
 def run(cell: Cell, replicates: int, folder: Path) -> pd.DataFrame:
@@ -105,10 +105,10 @@ def main(replicates: int, folder: Path, out: Path | None, names: list[str]) -> N
     for cell in CELLS:
         if names and str(cell) not in names:
             continue
-        found = run(cell, replicates, folder).drop(columns="seed")
-        row: dict[str, object] = {"cell": str(cell), "replicates": len(found)}
-        for name in found:
-            row |= {name: round(float(found[name].mean()), 4), f"se {name}": round(float(found[name].sem()), 4)}
+        table = run(cell, replicates, folder).drop(columns="seed")
+        row: dict[str, object] = {"cell": str(cell), "replicates": len(table)}
+        for name in table:
+            row |= {name: round(float(table[name].mean()), 4), f"se {name}": round(float(table[name].sem()), 4)}
         rows.append(row)
         print(pd.DataFrame([row]).iloc[:, :8].to_string(index=False), flush=True)
     if out is not None:

@@ -79,17 +79,17 @@ def fitted(seed: int, nodes: str, base: str, sigma_0: float = 0.1, **more: Any) 
 
 def measured(seed: int, nodes: str, base: str) -> dict[str, Any]:
     """Of one data set."""
-    found: dict[str, Any] = {"seed": seed}
+    figures: dict[str, Any] = {"seed": seed}
     for start in (0.05, 5.0):
         run, heads = fitted(seed, nodes, base, start)
         draws = run.personal["w_j_draws"].flatten(1, -2).movedim(1, 0).double()  # (K, J, d)
         low, high = draws.quantile(0.05, 0), draws.quantile(0.95, 0)
-        found[f"covered from {start:g}"] = round(float(((low <= heads) & (heads <= high)).double().mean()), 4)
-        found[f"rho from {start:g}"] = [round(v, 4) for v in run.shared["heads.log_rho"].exp().tolist()]
+        figures[f"covered from {start:g}"] = round(float(((low <= heads) & (heads <= high)).double().mean()), 4)
+        figures[f"rho from {start:g}"] = [round(v, 4) for v in run.shared["heads.log_rho"].exp().tolist()]
         if "at_nodes.log_rho" in run.shared:
             log_rho, weight = run.shared["at_nodes.log_rho"], run.shared["at_nodes.log_weight"].softmax(-1)
-            found[f"E log rho from {start:g}"] = [round(v, 3) for v in (weight @ log_rho).tolist()]
-    return found
+            figures[f"E log rho from {start:g}"] = [round(v, 3) for v in (weight @ log_rho).tolist()]
+    return figures
 
 
 def main(many: int, first: int = 0, nodes: str = "on", base: str = "held") -> None:

@@ -49,7 +49,7 @@ class Batch:
     def __getitem__(self, column: str) -> Tensor:
         """A column, (S, n)."""
         series = [rows[column].cat.codes if column in self.categories else rows[column] for rows in self.frames]
-        return torch.stack([torch.tensor(one.to_numpy(dtype=float)) for one in series])
+        return torch.stack([torch.tensor(values.to_numpy(dtype=float)) for values in series])
 
     def client(self, column: str) -> Tensor:
         """A column that is constant within a client, (S, 1)."""

@@ -55,9 +55,9 @@ def compared(name: str, seed: int, draws: int) -> list[dict[str, Any]]:
     seconds = time.perf_counter() - start
     (rule,) = fitted.method.exchange().values()
     sent = sum(field.nbytes for field in rule.form(fitted.run.shared).values()) * fitted.run.rounds
-    verdict, found = fitted.verdict, {"globals": fitted.globals, "clients": fitted.clients}
+    verdict, samples = fitted.verdict, {"globals": fitted.globals, "clients": fitted.clients}
     rows = []
-    for of, values in found.items():
+    for of, values in samples.items():
         each = {
             quantity: errors(entry, values[quantity])
             for quantity, entry in reference["quantities"].items()

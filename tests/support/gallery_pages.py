@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from support.executed_pages import executed
 from support.gallery import GALLERY, load
 from support.gallery_pictures import draw
-from support.gallery_table import said, table
+from support.gallery_table import sentences, table
 from support.wrong_table import replaced
 
 OWN = GALLERY.parent / "own-model.md"
@@ -95,13 +95,13 @@ def _beside(name: str, fitted: Any, reference: dict[str, Any] | None) -> list[st
         return []
     rows = [HEAD]
     lines = []
-    for of, found in (("globals", fitted.globals), ("clients", fitted.clients)):
+    for of, samples in (("globals", fitted.globals), ("clients", fitted.clients)):
         gaps, numbers = [], 0
         for site, entry in reference["quantities"].items():
             if entry["of"] != of:
                 continue
             theirs = [np.asarray(entry[what]) for what in ("mean", "sd", "q05", "q95")]
-            draws = found[site].reshape(len(found[site]), -1)
+            draws = samples[site].reshape(len(samples[site]), -1)
             ours = [draws.mean(0), draws.std(0), *np.quantile(draws, [0.05, 0.95], axis=0)]
             mean, sd = theirs[0].ravel(), theirs[1].ravel()
             gaps.append([(np.abs(ours[0] - mean) / sd).max(), np.abs(ours[1] / sd - 1).max()])
@@ -127,7 +127,7 @@ def _cost(name: str, fitted: Any, reference: dict[str, Any]) -> str:
     (rule,) = fitted.method.exchange().values()
     sent = sum(field.nbytes for field in rule.form(fitted.run.shared).values()) * fitted.run.rounds
     lines = [f"A client sends {sent / 1000:.0f} kB in {fitted.run.rounds} rounds."]
-    lines += said(name, int(reference["gradients"]))
+    lines += sentences(name, int(reference["gradients"]))
     return " ".join(lines)
 
 

@@ -86,8 +86,8 @@ def _numbers(figure: Any, picture: dict[str, Any], fitted: Any, _: Any, referenc
         value = fitted.globals[site]
         names += number_names(site, value.shape[1:])
         ours.append(value.reshape(len(value), -1))
-        for column, found in zip(theirs, _quantities(reference, site), strict=True):
-            column.append(found.ravel())
+        for column, quantity in zip(theirs, _quantities(reference, site), strict=True):
+            column.append(quantity.ravel())
     ends = [np.concatenate(column) for column in theirs] if theirs[0] else []
     _intervals(figure.subplots(), names, np.concatenate(ours, 1), ends, picture["label"])
 

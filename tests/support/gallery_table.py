@@ -19,10 +19,10 @@ MEAN, SD, END = 0.1, 0.1, 0.15
 
 def fits(name: str) -> list[dict[str, str]]:
     """Rows of a model's fits, of globals and of clients, by data seed."""
-    found = []
+    rows = []
     for path in sorted(FITS.glob("fits-seed*.csv")):
-        found += [row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()) if row["model"] == name]
-    return found
+        rows += [row for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()) if row["model"] == name]
+    return rows
 
 
 def worst(rows: Sequence[dict[str, str]]) -> tuple[float, float, float]:
@@ -31,7 +31,7 @@ def worst(rows: Sequence[dict[str, str]]) -> tuple[float, float, float]:
     return mean, float(np.expm1(sd)), end
 
 
-def said(name: str, gradients: int) -> list[str]:
+def sentences(name: str, gradients: int) -> list[str]:
     """Sentences of a model's page."""
     rows = fits(name)
     if not rows:

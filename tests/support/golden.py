@@ -43,53 +43,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="golden.py", description="The same small runs with two checkouts, compared.")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, places in (("checkouts", "ab"), ("write", ("out",)), ("compare", "ab"), ("list", "")):
-        one = commands.add_parser(name)
-        for place in places:
-            one.add_argument(place)
-        one.add_argument("--grid", type=Path, default=HERE / "golden.toml", metavar="FILE")
-        one.add_argument("--case", default="*", metavar="PATTERN", help="only cases such as 'grid/poisson/*'")
-        one.add_argument("--jobs", type=int, default=1, help="processes that write")
-        one.add_argument("--out", type=Path, help="of checkouts: where both are written, and stay")
-        one.add_argument("--checkout", type=Path, help="of write: whose hierfl it has to be")
-    said = parser.parse_args(arguments)
+        command = commands.add_parser(name)
+        for argument in places:
+            command.add_argument(argument)
+        command.add_argument("--grid", type=Path, default=HERE / "golden.toml", metavar="FILE")
+        command.add_argument("--case", default="*", metavar="PATTERN", help="only cases such as 'grid/poisson/*'")
+        command.add_argument("--jobs", type=int, default=1, help="processes that write")
+        command.add_argument("--out", type=Path, help="of checkouts: where both are written, and stay")
+        command.add_argument("--checkout", type=Path, help="of write: whose hierfl it has to be")
+    options = parser.parse_args(arguments)
     try:
-        grid = Grid.read(said.grid)
-        names = grid.matching(said.case)
+        grid = Grid.read(options.grid)
+        names = grid.matching(options.case)
         if not names:
-            raise Stop(f"no case of {said.grid} is called {said.case}")
-        if said.command == "list":
+            raise Stop(f"no case of {options.grid} is called {options.case}")
+        if options.command == "list":
             print(*(f"{name}\n    {grid.cases[name]}" for name in names), f"{len(names)} cases", sep="\n")
             return 0
-        if said.command == "compare":
-            return compare(Path(said.a), Path(said.b), grid, names)
-        if said.command == "checkouts":
-            return checkouts(said.a, said.b, grid, said)
+        if options.command == "compare":
+            return compare(Path(options.a), Path(options.b), grid, names)
+        if options.command == "checkouts":
+            return checkouts(options.a, options.b, grid, options)
         from support.golden_write import check_checkout, write
 
-        if said.checkout and (stranger := check_checkout(said.checkout.resolve())):
+        if options.checkout and (stranger := check_checkout(options.checkout.resolve())):
             raise Stop(stranger)
-        return 1 if write(Path(said.out), grid, names, said.jobs) else 0
+        return 1 if write(Path(options.out), grid, names, options.jobs) else 0
     except Stop as stop:
         print(f"golden.py: {stop}", file=sys.stderr)
         return 2
 
 
-def checkouts(a: str, b: str, grid: Grid, said: argparse.Namespace) -> int:
+def checkouts(a: str, b: str, grid: Grid, options: argparse.Namespace) -> int:
     """Runs cases with both checkouts, each in a process of its own, and compares them."""
     codes = []
     with tempfile.TemporaryDirectory(prefix="golden-") as temporary:
-        out = said.out.resolve() if said.out else Path(temporary)
+        out = options.out.resolve() if options.out else Path(temporary)
         for name, which in (("a", a), ("b", b)):
             with laid_out(which, Path(temporary) / f"worktree-{name}") as checkout:
                 print(f"{name.upper()}: {which} ({checkout})", flush=True)
                 links = linked(checkout, Path(temporary) / f"packages-{name}")
                 command = [sys.executable, __file__, "write", out / name, "--checkout", checkout]
-                command += ["--grid", said.grid.resolve(), "--case", said.case, "--jobs", str(said.jobs)]
+                command += ["--grid", options.grid.resolve(), "--case", options.case, "--jobs", str(options.jobs)]
                 env = os.environ | {"PYTHONPATH": str(links)}
                 codes.append(subprocess.run(command, env=env, cwd=temporary).returncode)
             if codes[-1] not in (0, 1):
                 raise Stop(f"{which} could not be run")
-        return max(*codes, compare(out / "a", out / "b", grid, grid.matching(said.case)))
+        return max(*codes, compare(out / "a", out / "b", grid, grid.matching(options.case)))
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def linked(checkout: Path, folder: Path) -> Path:
     (folder / "hierfl").mkdir(parents=True)
     for entry in [
         *(checkout / "hierfl").iterdir(),
-        *(checkout / one for one in ("inference", "models", "experiments")),
+        *(checkout / package for package in ("inference", "models", "experiments")),
     ]:
         if entry.name != "__pycache__":
             (folder / "hierfl" / entry.name).symlink_to(entry)

@@ -26,21 +26,21 @@ def compare(a: Path, b: Path, grid: Grid, names: Sequence[str]) -> int:
             print(f"{name}: MISSING in {' and '.join(missing)}")
             bad += 1
             continue
-        found, counts = compare_case(a / name, b / name, name, grid)
-        uses.update(one for _, one in found)
-        different = [line for line, one in found if one is None]
-        rounding = [line for line, one in found if one is not None and one.relative is not None]
+        differences, counts = compare_case(a / name, b / name, name, grid)
+        uses.update(entry for _, entry in differences)
+        different = [line for line, entry in differences if entry is None]
+        rounding = [line for line, entry in differences if entry is not None and entry.relative is not None]
         error = (a / name / "error.txt").read_text() if (a / name / "error.txt").is_file() else ""
         bad, errors, seen = bad + bool(different), errors + bool(error), seen + counts
-        said = f"DIFFERENT, {len(different)}" if different else "identical"
-        print(f"{name}: {said}{f', {len(rounding)} rounded' * bool(rounding)} ({counts['files']} files, "
+        verdict = f"DIFFERENT, {len(different)}" if different else "identical"
+        print(f"{name}: {verdict}{f', {len(rounding)} rounded' * bool(rounding)} ({counts['files']} files, "
               f"{counts['numbers']} numbers) {error}".rstrip())  # fmt: skip
         for line in [*different[:LINES], *rounding[:LINES]]:
             print(f"    {line}")
         if more := sum(max(0, len(lines) - LINES) for lines in (different, rounding)):
             print(f"    ... and {more} more")
-    for one in grid.allowed:
-        print(f"{one} ({uses[one]} times)")
+    for entry in grid.allowed:
+        print(f"{entry} ({uses[entry]} times)")
     print(
         f"{len(names)} cases, {seen['files']} files, {seen['numbers']} numbers compared: {len(names) - bad} cases "
         f"identical ({errors} cases end in an error), {bad} different or missing"
@@ -50,28 +50,28 @@ def compare(a: Path, b: Path, grid: Grid, names: Sequence[str]) -> int:
 
 def compare_case(a: Path, b: Path, name: str, grid: Grid) -> tuple[list[tuple[str, Allowed | None]], Counter[str]]:
     """What differs between one case's folders and which entry allows it; how many files and numbers were compared."""
-    found, seen = list[tuple[str, Allowed | None]](), Counter[str]()
+    differences, seen = list[tuple[str, Allowed | None]](), Counter[str]()
     ours, theirs = ({str(p.relative_to(at)): p for p in sorted(at.rglob("*")) if p.is_file()} for at in (a, b))
     for path in dict.fromkeys([*ours, *theirs]):
         seen["files"] += 1
         if path in ours and path in theirs:
-            one, two = contents(ours[path]), contents(theirs[path])
+            first, second = contents(ours[path]), contents(theirs[path])
         else:
-            one, two = ({"(file)": path} if path in held else {} for held in (ours, theirs))
-        for key in dict.fromkeys([*one, *two]):
-            line, gaps = f"only in the {'first' if key in one else 'second'} folder", (np.inf, np.inf)
-            if key in one and key in two:
-                seen["numbers"] += np.size(one[key])
-                if same(one[key], two[key]):
+            first, second = ({"(file)": path} if path in side else {} for side in (ours, theirs))
+        for key in dict.fromkeys([*first, *second]):
+            line, gaps = f"only in the {'first' if key in first else 'second'} folder", (np.inf, np.inf)
+            if key in first and key in second:
+                seen["numbers"] += np.size(first[key])
+                if same(first[key], second[key]):
                     continue
-                line, gaps = described(one[key], two[key])
+                line, gaps = described(first[key], second[key])
             fits = (
                 entry
                 for entry in grid.allowed
                 if entry.holds(name, path, key) and (entry.relative is None or gaps[entry.of_largest] <= entry.relative)
             )
-            found.append((f"{path}: {key}: {line}", next(fits, None)))
-    return found, seen
+            differences.append((f"{path}: {key}: {line}", next(fits, None)))
+    return differences, seen
 
 
 def same(x: Any, y: Any) -> bool:
@@ -85,18 +85,18 @@ def same(x: Any, y: Any) -> bool:
 
 def described(x: Any, y: Any) -> tuple[str, tuple[float, float]]:
     """How two values differ: in words; and by which share of the larger number, and of the largest of all."""
-    one, two, nothing = np.ravel(x), np.ravel(y), (np.inf, np.inf)
-    if np.shape(x) != np.shape(y) or (one.dtype != two.dtype and one.dtype.kind != "U"):
-        return f"{one.dtype}{list(np.shape(x))} and {two.dtype}{list(np.shape(y))}", nothing
-    places = np.flatnonzero((one != two) & ~((one != one) & (two != two)))
+    first, second, nothing = np.ravel(x), np.ravel(y), (np.inf, np.inf)
+    if np.shape(x) != np.shape(y) or (first.dtype != second.dtype and first.dtype.kind != "U"):
+        return f"{first.dtype}{list(np.shape(x))} and {second.dtype}{list(np.shape(y))}", nothing
+    places = np.flatnonzero((first != second) & ~((first != first) & (second != second)))
     if not len(places):
         return "the same numbers in other bits", nothing
-    words = f"{one[places[0]]} and {two[places[0]]}"
-    if one.size > 1:
+    words = f"{first[places[0]]} and {second[places[0]]}"
+    if first.size > 1:
         at = ", ".join(str(k) for k in np.unravel_index(places[0], np.shape(x)))
-        words = f"[{at}]: {words}, the first of {len(places)} of {one.size}"
+        words = f"[{at}]: {words}, the first of {len(places)} of {first.size}"
     try:  # cells of a csv file are text
-        u, v = (np.array([float("nan" if cell == "" else cell) for cell in values]) for values in (one, two))
+        u, v = (np.array([float("nan" if cell == "" else cell) for cell in values]) for values in (first, second))
     except (TypeError, ValueError):  # names have no differences
         return words, nothing
     gap, size = np.abs(u - v)[places], np.maximum(np.abs(u), np.abs(v))

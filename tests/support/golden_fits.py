@@ -43,7 +43,7 @@ def fit(words: Sequence[str], df: pd.DataFrame, folder: Path) -> None:
     parser.add_argument("--replicates", type=int, default=2)
     given = vars(parser.parse_args(list(words)))
     formula, than, test, replicates = (given.pop(name) for name in ("formula", "than", "test", "replicates"))
-    settings = {key: _value(text) for key, _, text in (one.partition("=") for one in given.pop("set"))}
+    settings = {key: _value(text) for key, _, text in (setting.partition("=") for setting in given.pop("set"))}
     with logged(folder / "log.txt"):
         fitted = mixed_model(df, formula, **given, **settings)
         _asked(folder, fitted, df)

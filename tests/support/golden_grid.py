@@ -66,18 +66,20 @@ class Grid:
         Raises:
             ValueError: for a case that does not say population=.
         """
-        held = tomllib.loads(path.read_text())
-        base = tomllib.loads((path.parent / held["base"]).read_text()) if "base" in held else {}
-        more = {**base.get("words", {}), **held.get("words", {})}
-        grids = held.get("grids", {"": held["grid"]} if "grid" in held else {}).values()
+        grid_file = tomllib.loads(path.read_text())
+        base = tomllib.loads((path.parent / grid_file["base"]).read_text()) if "base" in grid_file else {}
+        more = {**base.get("words", {}), **grid_file.get("words", {})}
+        grids = grid_file.get("grids", {"": grid_file["grid"]} if "grid" in grid_file else {}).values()
         products = [pair for grid in grids for pair in _product(grid, more)]
-        words = {**dict(products), **base.get("cases", {}), **held["cases"]}
+        words = {**dict(products), **base.get("cases", {}), **grid_file["cases"]}
         cases = {name: " ".join(text.format(**more).split()) for name, text in words.items()}
         if silent := [name for name, text in cases.items() if "population=" not in text]:
             raise ValueError(f"{path}: {silent[0]} does not say population=")
-        allowed = [Allowed(**one) for file in (base, held) for one in file.get("exempt", ())]
-        allowed += [Allowed(**{"relative": 0.0, **one}) for file in (base, held) for one in file.get("rounding", ())]
-        return cls(held["data"], cases, tuple(allowed))
+        allowed = [Allowed(**entry) for file in (base, grid_file) for entry in file.get("exempt", ())]
+        allowed += [
+            Allowed(**{"relative": 0.0, **entry}) for file in (base, grid_file) for entry in file.get("rounding", ())
+        ]
+        return cls(grid_file["data"], cases, tuple(allowed))
 
     def matching(self, pattern: str) -> list[str]:
         """Names of cases."""

@@ -49,9 +49,9 @@ def write(out: Path, grid: Grid, names: Sequence[str], jobs: int = 1) -> list[st
             tasks.append((out, name, about))
     if jobs > 1:
         with get_context("spawn").Pool(jobs) as pool:
-            ends = pool.starmap(_one, tasks, chunksize=1)
+            ends = pool.starmap(_written, tasks, chunksize=1)
     else:
-        ends = [_one(*task) for task in tasks]
+        ends = [_written(*task) for task in tasks]
     faults = [task[1] for task, end in zip(tasks, ends, strict=True) if end == "FAULT"]
     print(f"{len(names)} cases, {len(tasks)} of them run in {time.perf_counter() - start:.0f} s: "
           f"{ends.count('refused')} refused, {len(faults)} broken off by a fault", flush=True)  # fmt: skip
@@ -61,24 +61,24 @@ def write(out: Path, grid: Grid, names: Sequence[str], jobs: int = 1) -> list[st
 def check_checkout(folder: Path) -> str:
     """What is imported that is not a checkout's; nothing if all is well."""
     for name in PACKAGES:
-        found = Path(str(import_module(name).__file__)).resolve()
-        if found != folder / name.rpartition(".")[2] / "__init__.py":
-            return f"{name} is {found}, and not that of {folder}"
+        path = Path(str(import_module(name).__file__)).resolve()
+        if path != folder / name.rpartition(".")[2] / "__init__.py":
+            return f"{name} is {path}, and not that of {folder}"
     return ""
 
 
 def sources() -> str:
     """A digest of the files that are installed."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in PACKAGES:
         for folder, inside, files in os.walk(import_module(name).__path__[0], followlinks=True):
-            inside[:] = sorted(one for one in inside if one not in ("results", "__pycache__"))
-            for path in (Path(folder) / one for one in sorted(files)):
-                found.update(path.name.encode() + path.read_bytes())
-    return found.hexdigest()
+            inside[:] = sorted(filename for filename in inside if filename not in ("results", "__pycache__"))
+            for path in (Path(folder) / filename for filename in sorted(files)):
+                digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
-def _one(out: Path, name: str, about: dict[str, str]) -> str:
+def _written(out: Path, name: str, about: dict[str, str]) -> str:
     """Runs a case, and says how it has ended."""
     folder, start, end, words = out / name, time.process_time(), "fitted", ""
     shutil.rmtree(folder, ignore_errors=True)
@@ -125,13 +125,13 @@ def _study(words: list[str], df: pd.DataFrame, folder: Path) -> None:
 
     study, files = folder / "study.toml", write_tables(df, folder / "data")
     _command(*words, *(word for name in files for word in ("--site", name)), "--out", str(study))
-    held = tomllib.loads(study.read_text())
-    if "patient" in held["columns"]:  # names that stay at the sites
-        held["columns"]["patient"] = {"kind": "name"}
-    for column in (one for one in held["columns"].values() if one["kind"] in ("number", "whole")):
+    settings = tomllib.loads(study.read_text())
+    if "patient" in settings["columns"]:  # names that stay at the sites
+        settings["columns"]["patient"] = {"kind": "name"}
+    for column in (entry for entry in settings["columns"].values() if entry["kind"] in ("number", "whole")):
         column |= {"least": -1000, "most": 1000}  # nothing is taken for the sign of a missing value
-    held["privacy"]["least_rows"] = 1
-    study.write_text(tomli_w.dumps(held))
+    settings["privacy"]["least_rows"] = 1
+    study.write_text(tomli_w.dumps(settings))
     FileStudy(study, files, folder).serve()
     shutil.rmtree(folder / "exchange")  # files are called by their digests; what is in them is recorded
 

@@ -114,9 +114,9 @@ class Check:
                 self.parts[name]["state"] = self.record["state"] = STOPPED
                 self.write()
                 raise
-            found = self.parts[name].get("figures", {})
+            figures = self.parts[name].get("figures", {})
             if name == "environment":  # what everything depends on is where it is looked for
-                self.record |= {key: found.pop(key) for key in ("hardware", "versions") if key in found}
+                self.record |= {key: figures.pop(key) for key in ("hardware", "versions") if key in figures}
             print(in_short(name, self.parts[name]), flush=True)
             self.write()
         states = {part["state"] for part in self.parts.values()}
@@ -131,26 +131,26 @@ class Check:
         task = {"part": name, "device": self.asked.device, "small": self.asked.small, "record": str(kept)}
         command = [sys.executable, str(Path(__file__).with_name("gpu_parts.py")), json.dumps(task)]
         begin, before = time.monotonic(), children_cpu()
-        with open(log, "wb") as said:
+        with open(log, "wb") as output:
             # A group of its own, so that what it starts is stopped with it.
             process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
             try:
                 code = ended(process, limit)
             finally:
                 stop_group(process)
-        found = json.loads(kept.read_bytes()) if kept.exists() else {}
-        found["seconds"] = round(time.monotonic() - begin, 1)
-        found["cpu_seconds"] = round(children_cpu() - before, 1)
+        result = json.loads(kept.read_bytes()) if kept.exists() else {}
+        result["seconds"] = round(time.monotonic() - begin, 1)
+        result["cpu_seconds"] = round(children_cpu() - before, 1)
         if code is None:
-            found |= {"state": LATE, "error": f"it had not ended after its {limit:.0f} seconds, and was stopped"}
-        elif code or "state" not in found:
+            result |= {"state": LATE, "error": f"it had not ended after its {limit:.0f} seconds, and was stopped"}
+        elif code or "state" not in result:
             how = f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it ended with status {code}"
-            found |= {"state": FAILED, "error": f"the part's process is lost: {how}"}
-        if found["state"] not in (PASSED, NEEDS):
-            found["said"] = log.read_text(errors="replace")[-SAID:]
-        return found
+            result |= {"state": FAILED, "error": f"the part's process is lost: {how}"}
+        if result["state"] not in (PASSED, NEEDS):
+            result["said"] = log.read_text(errors="replace")[-SAID:]
+        return result
 
 
 def ended(process: subprocess.Popen[bytes], limit: float) -> int | None:
@@ -179,7 +179,7 @@ def in_short(name: str, part: Mapping[str, Any]) -> str:
     lines = [f"{name}: {part['state']}, {part['seconds']:.0f} of {part['limit_seconds']:.0f} s"]
     if part.get("error"):
         lines.append(f"  {part['error'].splitlines()[0]}")
-    lines += [f"  {said}" for said in part.get("figures", {}).get("in_short", [])]
+    lines += [f"  {line}" for line in part.get("figures", {}).get("in_short", [])]
     return "\n".join(lines)
 
 

@@ -34,22 +34,24 @@ LESS_PRECISE = 0.02
 Values = dict[str, Tensor]
 
 
-def difference(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], by_largest: bool = False) -> dict[str, Any]:
+def difference(
+    actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], by_largest: bool = False
+) -> dict[str, Any]:
     """The largest difference of two runs' values, and where it is; not finite where a value is not.
 
     Args:
-        found, expected: {name: value}.
+        actual, expected: {name: value}.
         by_largest: whether it is relative to the largest number of a value, and not each number to itself.
 
     Raises:
         Failed: for values of other names or shapes.
     """
-    shapes = [{name: tuple(value.shape) for name, value in side.items()} for side in (found, expected)]
+    shapes = [{name: tuple(value.shape) for name, value in side.items()} for side in (actual, expected)]
     if shapes[0] != shapes[1]:
         raise Failed(f"values are {shapes[0]}, not {shapes[1]}")
     largest = {}
     for name, value in expected.items():
-        a, b = found[name].double(), value.double()
+        a, b = actual[name].double(), value.double()
         if b.numel():
             by = b.abs().max().clamp(min=1e-6) if by_largest else 1 + b.abs()
             largest[name] = float(((a - b).abs() / by).max())
@@ -92,9 +94,9 @@ def compare(task: Task) -> None:
 
     for case in cases:
         task.case(case_name(case), partial(compared, *case))
-    done = [found for found in task.figures["cases"].values() if found.get("largest_difference") is not None]
+    done = [result for result in task.figures["cases"].values() if result.get("largest_difference") is not None]
     if done:
-        most = max(found["largest_difference"] for found in done)
+        most = max(result["largest_difference"] for result in done)
         task.figures["largest_relative_difference"] = most
         task.short(f"{len(done)} methods, {rounds} rounds: the largest relative difference is {most:.2g}")
     task.conclude()
@@ -150,11 +152,11 @@ def options(task: Task) -> None:
         for way in WAYS:
             name = f"{cls.name}: {way.name}"
             task.case(name, partial(_taken, task, cls, federation, way, plain, size, rounds))
-            found = task.figures["cases"][name]
-            if "seconds_a_round" in found:
-                exact = found.get("largest_difference") == 0
-                off = "" if not way.against else ", exact" if exact else f", off by {found['largest_difference']:.2g}"
-                task.short(f"{name}: {found['seconds_a_round']:.3g} s a round{off}")
+            result = task.figures["cases"][name]
+            if "seconds_a_round" in result:
+                exact = result.get("largest_difference") == 0
+                off = "" if not way.against else ", exact" if exact else f", off by {result['largest_difference']:.2g}"
+                task.short(f"{name}: {result['seconds_a_round']:.3g} s a round{off}")
     task.conclude()
 
 
@@ -172,17 +174,17 @@ def _taken(
         torch.cuda.init()
         torch.cuda.reset_peak_memory_stats(task.device)
     how = Options(rounds=rounds + 1, device=task.device, chunk=federation.clients // 4, **way.options)
-    one = Fit(method if way.low else small(method), federation, how)
-    taken, found = [], Values()
+    run = Fit(method if way.low else small(method), federation, how)
+    taken, values = [], Values()
     for number in range(1, rounds + 1):
-        taken.append(seconds(one.step, task.device))
+        taken.append(seconds(run.step, task.device))
         if number == (1 if way.low else rounds):
-            state = one.fitted()
-            found = values_of(state.shared, state.personal)
+            state = run.fitted()
+            values = values_of(state.shared, state.personal)
     figures: dict[str, Any] = {"seconds_a_round": statistics.median(taken[1:])}
     if task.cuda:
         figures["peak_memory_mib"] = round(torch.cuda.max_memory_allocated(task.device) / 2**20, 1)
     if not way.against:
-        plain[way.name] = found
+        plain[way.name] = values
         return figures
-    return {**figures, **difference(found, plain[way.against], way.low), "tolerance": way.tolerance}
+    return {**figures, **difference(values, plain[way.against], way.low), "tolerance": way.tolerance}

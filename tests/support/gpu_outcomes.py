@@ -21,16 +21,16 @@ class Outcomes:
         self.failures: dict[str, str] = {}
         self.skips = Counter[str]()
         self.slowest: dict[str, float] = {}
-        self.found = 0
+        self.collected = 0
 
     def pytest_collection_finish(self, session: Any) -> None:
         """How many there are, where this process runs them."""
-        self.found = len(session.items)
+        self.collected = len(session.items)
 
     @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
     def pytest_xdist_node_collection_finished(self, node: Any, ids: list[str]) -> None:
         """Likewise, where workers do."""
-        self.found = len(ids)
+        self.collected = len(ids)
 
     def pytest_collectreport(self, report: Any) -> None:
         """A file that cannot be read."""
@@ -57,7 +57,7 @@ class Outcomes:
         self.slowest = dict(longest[:10])
         counts = Counter(self.states.values())
         self.task.figures |= {
-            "tests": self.found, **{state: counts[state] for state in ("passed", "failed", "skipped")},
+            "tests": self.collected, **{state: counts[state] for state in ("passed", "failed", "skipped")},
             "failures": self.failures, "skips": dict(self.skips), "slowest_seconds": self.slowest,
         }  # fmt: skip
         self.task.keep()

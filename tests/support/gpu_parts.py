@@ -48,18 +48,18 @@ def unmet() -> list[str]:
     """hierfl's dependencies that are missing or of another version, and what they need and is missing."""
     from packaging.requirements import Requirement
 
-    found = []
+    problems = []
     for text in importlib.metadata.requires("hierfl") or []:
         wanted, version = Requirement(text), version_of(name_of(text))
         if version is None or not wanted.specifier.contains(version, prereleases=True):
-            found.append(f"{text} (installed: {version})")
+            problems.append(f"{text} (installed: {version})")
         if version is None or wanted.name in ("torch", "torchvision"):  # the machine's own
             continue
         for below in map(Requirement, importlib.metadata.requires(wanted.name) or []):
             needed = below.marker is None or below.marker.evaluate({"extra": ""})
             if needed and version_of(below.name) is None:
-                found.append(f"{below.name}, which {wanted.name} needs, is missing")
-    return found
+                problems.append(f"{below.name}, which {wanted.name} needs, is missing")
+    return problems
 
 
 def environment(task: Task) -> None:
@@ -143,9 +143,9 @@ def benchmark(task: Task, *arguments: str) -> None:
         raise Failed(f"{task.figures['command']} ended with status {code}")
     for result in task.figures["bench"]["results"]:
         medians = {name: row["median_seconds"] for name, row in result["rounds"].items()}
-        said = ", ".join(f"{name} {value:.3g} s" for name, value in medians.items())
+        times = ", ".join(f"{name} {value:.3g} s" for name, value in medians.items())
         peak = f"{result['peak_memory_mib']:.0f} MiB"
-        task.short(f"{result['setting']['about']}, {result['setting']['clients']} clients, a round: {said}; {peak}")
+        task.short(f"{result['setting']['about']}, {result['setting']['clients']} clients, a round: {times}; {peak}")
 
 
 def many(task: Task) -> None:
@@ -181,7 +181,7 @@ PARTS: dict[str, Callable[[Task], None]] = {
 
 def main(text: str) -> None:
     """Does one part, and keeps how it has ended."""
-    task = Task(**{**(said := json.loads(text)), "record": Path(said["record"])})
+    task = Task(**{**(settings := json.loads(text)), "record": Path(settings["record"])})
     try:
         PARTS[task.part](task)
         task.keep(state="passed")

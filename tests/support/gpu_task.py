@@ -48,9 +48,9 @@ class Task:
         """Writes what was found so far; once the part has ended its state and error, too."""
         write_whole(self.record, json.dumps({**state, "figures": self.figures}).encode())
 
-    def short(self, said: str) -> None:
+    def short(self, line: str) -> None:
         """A line for whoever waits."""
-        self.figures.setdefault("in_short", []).append(said)
+        self.figures.setdefault("in_short", []).append(line)
 
     def case(self, name: str, work: Callable[[], dict[str, Any]]) -> None:
         """One of several pieces of work: what goes wrong in it is kept, and the next one goes on.
@@ -59,16 +59,16 @@ class Task:
             name: of the case.
             work: gives figures; "largest_difference" among them must not be above "tolerance".
         """
-        found: dict[str, Any] = {"state": "passed"}
+        result: dict[str, Any] = {"state": "passed"}
         try:
-            found |= work()
-            if "tolerance" in found:
-                found |= judged(found["largest_difference"], found["tolerance"])
+            result |= work()
+            if "tolerance" in result:
+                result |= judged(result["largest_difference"], result["tolerance"])
         except NeedsCuda as error:
-            found |= {"state": "needs cuda", "error": str(error)}
+            result |= {"state": "needs cuda", "error": str(error)}
         except Exception as error:
-            found |= {"state": "failed", "error": told(error)}
-        self.figures.setdefault("cases", {})[name] = found
+            result |= {"state": "failed", "error": told(error)}
+        self.figures.setdefault("cases", {})[name] = result
         self.keep()
 
     def conclude(self) -> None:
@@ -79,12 +79,12 @@ class Task:
             NeedsCuda: where there was nothing but what needs CUDA.
         """
         cases = self.figures["cases"]
-        failed = [name for name, found in cases.items() if found["state"] == "failed"]
+        failed = [name for name, result in cases.items() if result["state"] == "failed"]
         if failed:
             names = "; ".join([*failed[:5], *(["..."] if failed[5:] else [])])
             first = cases[failed[0]]["error"].splitlines()[0]
             raise Failed(f"{len(failed)} of {len(cases)} cases failed ({names}), the first: {first}")
-        if not any(found["state"] == "passed" for found in cases.values()):
+        if not any(result["state"] == "passed" for result in cases.values()):
             raise NeedsCuda("there is no case that needs none")
 
 

@@ -62,15 +62,15 @@ def agreement(truth: Truth, run_draws: Tensor, referee: Tensor, data: Padded, rh
     _, h = derivatives(data, run_draws.mean(0))
     values, vectors = torch.linalg.eigh(rho**2 * h)
     q = data.rows
-    found = []
+    agreements = []
     for j, n in enumerate(truth.n):
-        said = vectors[j][:, values[j] > SAID]
-        mean, sd = _compared(run_draws[:, j] @ said, referee[:, j] @ said)
+        directions = vectors[j][:, values[j] > SAID]
+        mean, sd = _compared(run_draws[:, j] @ directions, referee[:, j] @ directions)
         x, _ = truth.fed.examples(truth.fed.test[j])
         z = truth.net.head.design(x)
         logits = [(z @ each[:, j].unflatten(-1, (q, -1)).mT).flatten(1) for each in (run_draws, referee)]
-        found.append(Agreement(int(n), mean, sd, *_compared(*logits)))
-    return found
+        agreements.append(Agreement(int(n), mean, sd, *_compared(*logits)))
+    return agreements
 
 
 def _compared(ours: Tensor, theirs: Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -77,16 +77,16 @@ def derivatives(data: Padded, heads: Tensor) -> tuple[Tensor, Tensor]:
 def joint_mode(data: Padded, rho: float, turns: int = 30) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Laplace's m (d,) and S^-1 (d, d) of w, heads integrated out, and mu_j (J, d) and P_j (J, d, d) at w = m."""
     clients, d = len(data.y), data.rows * data.z.shape[-1]
-    one = torch.eye(d, dtype=torch.float64)
+    identity = torch.eye(d, dtype=torch.float64)
     m, mu = torch.zeros(d).double(), torch.zeros(clients, d).double()
     for _ in range(turns):
         g, h = derivatives(data, mu)
-        p = h + one / rho**2
+        p = h + identity / rho**2
         # w's step, every head following it
         linear = g + (h @ mu[..., None])[..., 0]
         a = h - h @ torch.linalg.solve(p, h)
         b = linear - (h @ torch.linalg.solve(p, linear)[..., None])[..., 0]
-        precision = a.sum(0) + one / S_W**2
+        precision = a.sum(0) + identity / S_W**2
         m = torch.linalg.solve(precision, b.sum(0))
         new = torch.linalg.solve(p, linear + m / rho**2)
         arrived = bool((new - mu).abs().max() < 1e-9)
@@ -140,7 +140,7 @@ def _log_t(t: Tensor) -> Tensor:
 
 def maximum(truth: Truth, start: float | None = None) -> dict[str, float]:
     """rho at the maximum, over two sets of random numbers, and half of their difference."""
-    data, found = padded(truth), []
+    data, maxima = padded(truth), []
     for seed in (0, 1):
         at = np.log(start or max(truth.rho, 0.1))
         for width in (0.3, 0.12):
@@ -149,5 +149,5 @@ def maximum(truth: Truth, start: float | None = None) -> dict[str, float]:
             cubic = np.polynomial.Polynomial.fit(log_rho, height, 3)
             fine = np.linspace(log_rho[0], log_rho[-1], 401)
             at = float(fine[cubic(fine).argmax()])
-        found.append(np.exp(at))
-    return {"rho": float(np.mean(found)), "mc_error": float(abs(found[0] - found[1]) / 2)}
+        maxima.append(np.exp(at))
+    return {"rho": float(np.mean(maxima)), "mc_error": float(abs(maxima[0] - maxima[1]) / 2)}

@@ -28,14 +28,14 @@ class Kept:
         folder: of the study in it.
         ledger: of the account.
         study: digest of the study.
-        place: of all of it: ``exchange``, ``server``, the homes.
+        root: of all of it: ``exchange``, ``server``, the homes.
     """
 
     home: Home
     folder: Path
     ledger: Ledger
     study: str
-    place: Path
+    root: Path
 
 
 def small_study(folder: Path, sizes: tuple[int, ...] = (40, 44, 48)) -> FileStudy:
@@ -53,15 +53,15 @@ def small_study(folder: Path, sizes: tuple[int, ...] = (40, 44, 48)) -> FileStud
     return FileStudy(written(folder, text), files, folder)
 
 
-def kept_home(place: Path, once: Once, name: str = "north") -> Kept:
+def kept_home(target: Path, once: Once, name: str = "north") -> Kept:
     """A copy of a home after such a study.
 
     Args:
-        place: where it is copied to.
+        target: where it is copied to.
         once: of the session.
         name: of the site.
     """
     made = once("a small study that has ended", lambda folder: small_study(folder).serve())
-    shutil.copytree(made, place)
-    home, study = Home(place / name), Study.read(place / "study.toml")
-    return Kept(home, home.folder_of(study), Ledger(place / "accounts" / name / "ledger"), study.digest, place)
+    shutil.copytree(made, target)
+    home, study = Home(target / name), Study.read(target / "study.toml")
+    return Kept(home, home.folder_of(study), Ledger(target / "accounts" / name / "ledger"), study.digest, target)

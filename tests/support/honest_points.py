@@ -67,8 +67,8 @@ def table(family: str, kind: str, sites: int, seed: int) -> pd.DataFrame:
         y = (x > 50).astype(int)
     if kind == "quasi":
         y = np.where(g == "c", 1, y)
-    found = {"y": y, "x": x, "g": g, "region": region.astype(str), "patient": patient.astype(str)}
-    frame = pd.DataFrame({**found, "site": [f"s{j}" for j in site]})
+    columns = {"y": y, "x": x, "g": g, "region": region.astype(str), "patient": patient.astype(str)}
+    frame = pd.DataFrame({**columns, "site": [f"s{j}" for j in site]})
     if family == "beta-binomial":
         frame["size"] = 10
     return frame
@@ -134,7 +134,7 @@ def measured(case: dict[str, Any]) -> dict[str, Any]:
     federation, design = from_formula(frame, f"{left} ~ x + g + {case['terms']}", family=case["family"], client="site")
     method = MixedEffects(design, draws=case["draws"])
     seen: set[str] = set()
-    found = {"derivatives": 0, "explored": 0, "rounds": 0, "done": 0}
+    figures = {"derivatives": 0, "explored": 0, "rounds": 0, "done": 0}
     largest: dict[str, float] = {}
     plain = PlateEngine.round
     sites = [SiteRanges(method, federation.x[rows].double()) for rows in federation.indices("train")]
@@ -147,8 +147,8 @@ def measured(case: dict[str, Any]) -> dict[str, Any]:
             seen.add(digest)
             points = evaluated_points(method, shared)
             explores = int(shared["effects.phase"]) == Phase.EXPLORE
-            found["explored" if explores else "derivatives"] += points
-            found["rounds"] += 1
+            figures["explored" if explores else "derivatives"] += points
+            figures["rounds"] += 1
             note(ranges, shared, explores, largest)
         return plain(engine, broadcast, plan)
 
@@ -159,15 +159,15 @@ def measured(case: dict[str, Any]) -> dict[str, Any]:
         )
     finally:
         PlateEngine.round = plain  # type: ignore[method-assign]
-    found["done"] = int(method.finished(run.shared))
-    return {**found, **largest}
+    figures["done"] = int(method.finished(run.shared))
+    return {**figures, **largest}
 
 
 def note(ranges: list[SiteRanges], shared: dict[str, torch.Tensor], explores: bool, largest: dict[str, float]) -> None:
     """Keeps the largest extents so far, of points with derivatives and of explored ones, over all sites."""
     for site in ranges:
-        for found in site.explored(shared) if explores else site.asked(shared):
-            for kind, number in found._asdict().items():
+        for extents in site.explored(shared) if explores else site.asked(shared):
+            for kind, number in extents._asdict().items():
                 key = f"{kind}.{'many' if explores else 'one'}"
                 largest[key] = max(largest.get(key, 0.0), number)
 
@@ -214,18 +214,18 @@ def main(path: Path, limit: float, families: list[str]) -> None:
     torch.set_num_threads(1)
     rows = pd.read_csv(path).to_dict("records") if path.is_file() else []
     rows = [row for row in rows if row["done"] >= 0]
-    there = {tuple(row[c] for c in COLUMNS) for row in rows}
+    finished = {tuple(row[c] for c in COLUMNS) for row in rows}
     for case in cases(families):
         if time.process_time() > limit:
             return
-        if tuple(case.values()) in there:
+        if tuple(case.values()) in finished:
             continue
         begin = time.process_time()
         try:
-            found = measured(case)
+            figures = measured(case)
         except Exception as error:  # a table that cannot be fitted says nothing of points
-            found = {"done": -1, "error": f"{type(error).__name__}: {error}"[:80]}
-        rows.append({**case, **found, "seconds": round(time.process_time() - begin, 1)})
+            figures = {"done": -1, "error": f"{type(error).__name__}: {error}"[:80]}
+        rows.append({**case, **figures, "seconds": round(time.process_time() - begin, 1)})
         pd.DataFrame(rows).to_csv(path, index=False)
 
 

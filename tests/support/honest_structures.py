@@ -74,9 +74,9 @@ if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
-    for place in itertools.count():
-        which = STRUCTURES[place % len(STRUCTURES)]
-        level, number = ("plain", "strong")[place // len(STRUCTURES) % 2], place // len(STRUCTURES)
+    for index in itertools.count():
+        which = STRUCTURES[index % len(STRUCTURES)]
+        level, number = ("plain", "strong")[index // len(STRUCTURES) % 2], index // len(STRUCTURES)
         if time.process_time() > float(sys.argv[1]):
             break
         print(*which, level, number, measured(*which, level, number, int((sys.argv[2:] or [0])[0])), flush=True)

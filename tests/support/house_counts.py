@@ -57,19 +57,19 @@ def module_of(path: Path, root: Path) -> str:
 
 def imported(path: Path, tree: ast.Module, root: Path, known: set[str]) -> set[str]:
     """Modules that a file imports: at its top, in functions, or for types alone."""
-    name, found = module_of(path, root), set()
+    name, imports = module_of(path, root), set()
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names} & known
+            imports |= {alias.name for alias in node.names} & known
         if isinstance(node, ast.ImportFrom):
             base = package.split(".")
             base = base[: len(base) - node.level + 1] if node.level else []
             source = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:  # a module of a package, or else a name of a module
                 inside = f"{source}.{alias.name}"
-                found |= {inside} if inside in known else {source} & known
-    return found - {name}
+                imports |= {inside} if inside in known else {source} & known
+    return imports - {name}
 
 
 def circles(graph: Mapping[str, set[str]]) -> Iterator[list[str]]:
@@ -112,9 +112,9 @@ def main(root: Path) -> None:
         for path, tree in trees.items()
         if path.stem != "__init__"
     }
-    found = list(circles(graph))
-    print(f"circles of imports: {len(found)}")
-    for group in found:
+    cycles = list(circles(graph))
+    print(f"circles of imports: {len(cycles)}")
+    for group in cycles:
         print(f"    {', '.join(group)}")
     print("named in how many files, how many lines:")
     for thing, pattern in NAMED.items():

@@ -28,20 +28,21 @@ def stale() -> list[str]:
     home = Path(sys.modules["hierfl"].__file__ or "").resolve().parent
     if home == ROOT / "hierfl":  # editable: the same files
         return []
-    found = []
-    for folder, place in FOLDERS.items():
+    paths = []
+    for folder, subfolder in FOLDERS.items():
         ours = {
             path.relative_to(ROOT / folder) for path in (ROOT / folder).rglob("*.py") if "results" not in path.parts
         }
-        theirs = {path.relative_to(home / place) for path in (home / place).rglob("*.py")}
-        if not place:
+        theirs = {path.relative_to(home / subfolder) for path in (home / subfolder).rglob("*.py")}
+        if not subfolder:
             theirs = {path for path in theirs if path.parts[0] not in FOLDERS}
-        found += [
+        paths += [
             f"{folder}/{path}"
             for path in sorted(ours | theirs)
-            if path not in ours & theirs or (ROOT / folder / path).read_bytes() != (home / place / path).read_bytes()
+            if path not in ours & theirs
+            or (ROOT / folder / path).read_bytes() != (home / subfolder / path).read_bytes()
         ]
-    return found
+    return paths
 
 
 def checkout_path(file: str) -> Path | None:

@@ -36,8 +36,8 @@ def coverage(seeds: int, clients: int = 20, times: int = 1000, between: float = 
         values = between * np.repeat(rng.normal(size=seeds), clients) + rng.normal(size=seeds * clients)
         if crossed:
             values = values * 0.5**0.5 + np.tile(rng.normal(size=clients), seeds) * 0.5**0.5
-        found = paired.bootstrap(values, which, names, times=1000)
-        hits += found.low <= 0 <= found.high
+        interval = paired.bootstrap(values, which, names, times=1000)
+        hits += interval.low <= 0 <= interval.high
     return hits / times
 
 
@@ -63,9 +63,9 @@ def main() -> None:
                     plain = import_arviz().loo(data, pointwise=True)
                 limit = min(0.7, elpd_value(ours, "good_k"))
                 told = []
-                for one in (ours, plain):
-                    good = elpd_value(one, "pareto_k").values < limit
-                    told.append(np.abs(elpd_value(one, "elpd_i").values - exact)[good].max())
+                for estimate in (ours, plain):
+                    good = elpd_value(estimate, "pareto_k").values < limit
+                    told.append(np.abs(elpd_value(estimate, "elpd_i").values - exact)[good].max())
                 off = elpd_value(ours, "elpd") - exact.sum()
                 print(f"{prior}, sigma_0 {sigma_0}, {draws} draws: at most {told[0]:.3f} off where k < {limit:.2f} "
                       f"(az.loo, its own k: {told[1]:.3f}), the sum {off:+.1f}")  # fmt: skip

@@ -11,7 +11,7 @@ from hierfl.inference import Run
 
 def exact_loo(run: Run) -> np.ndarray:
     """log p(y_ij | the client's others), every example left out in turn; globals and rho_j held."""
-    fed, found = run.fitted.federation, []
+    fed, log_densities = run.fitted.federation, []
     for j, index in enumerate(fed.train):
         x, y = fed.examples(index)
         design = torch.cat([x, torch.ones(len(x), 1).double()], 1)
@@ -21,5 +21,5 @@ def exact_loo(run: Run) -> np.ndarray:
             precision = design[others].mT @ design[others] / 0.25 + torch.eye(3) / rho**2
             mean = torch.linalg.solve(precision, design[others].mT @ y[others] / 0.25 + w / rho**2)
             variance = 0.25 + design[i] @ torch.linalg.solve(precision, design[i])
-            found.append(float(Normal(design[i] @ mean, variance.sqrt()).log_prob(y[i])))
-    return np.array(found)
+            log_densities.append(float(Normal(design[i] @ mean, variance.sqrt()).log_prob(y[i])))
+    return np.array(log_densities)

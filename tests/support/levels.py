@@ -94,8 +94,10 @@ def log_likelihood(
     at = np.arange(-most, most + step / 2, step)
     rule = {level: (at, np.log(step) - 0.5 * at**2 - 0.5 * np.log(2 * np.pi)) for level in levels}
     sd = dict(zip(levels, np.exp(theta[2 : 2 + len(levels)]), strict=True))
-    one = np.zeros(1), np.zeros(1)
-    (outer, outer_w), (middle, middle_w), (inner, inner_w) = (rule.get(k, one) for k in ("region", "site", "patient"))
+    single_node = np.zeros(1), np.zeros(1)
+    (outer, outer_w), (middle, middle_w), (inner, inner_w) = (
+        rule.get(k, single_node) for k in ("region", "site", "patient")
+    )
     total, own = 0.0, theta[2 + len(levels) :]
     for _, region in df.groupby("region" if "region" in levels else np.zeros(len(df))):
         of_region = np.zeros(len(outer))
@@ -116,8 +118,8 @@ def log_likelihood(
 def dense(df: pd.DataFrame, mean: np.ndarray, levels: dict[str, np.ndarray], residual: np.ndarray) -> float:
     """The log density of y with random effects of 1 and x, {column of groups: covariance (1, 1) or (2, 2)}."""
     v = np.diag(residual)
-    for place, covariance in levels.items():
-        group = df[place].to_numpy(dtype=object)
+    for column, covariance in levels.items():
+        group = df[column].to_numpy(dtype=object)
         z = np.column_stack([np.ones(len(df)), df.x])[:, : len(covariance)]
         v = v + (group[:, None] == group) * (z @ covariance @ z.T)
     return float(multivariate_normal(mean, v).logpdf(df.y))

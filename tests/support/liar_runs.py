@@ -49,10 +49,10 @@ TWIN = "another's rows"
 
 def accuracy(run: Run) -> float:
     """Of the honest clients' personal models, over their test examples."""
-    found = run.client_metrics[0]
-    n = np.asarray(found["n"], float)
+    metrics = run.client_metrics[0]
+    n = np.asarray(metrics["n"], float)
     n[LIAR] = 0
-    return float((np.nan_to_num(found["accuracy"]) * n).sum() / n.sum())
+    return float((np.nan_to_num(metrics["accuracy"]) * n).sum() / n.sum())
 
 
 def shift(run: Run, honest: Run) -> float:
@@ -159,7 +159,7 @@ def main(kind: str, first: int, seeds: int, out: Path) -> None:
         start = time.perf_counter()
         for row in kinds[kind](seed):
             rows.append(row)
-            fields = list(dict.fromkeys(k for one in rows for k in one))
+            fields = list(dict.fromkeys(k for entry in rows for k in entry))
             with out.open("w", newline="") as file:
                 writer = csv.DictWriter(file, fields, lineterminator="\n")
                 writer.writeheader()

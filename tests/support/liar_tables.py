@@ -37,10 +37,10 @@ def mean_and_error(values: np.ndarray) -> str:
     return f"{values.mean():.1f} ± {values.std(ddof=1) / len(values) ** 0.5:.1f}"
 
 
-def costs(found: pd.DataFrame) -> str:
+def costs(results: pd.DataFrame) -> str:
     """PM of honest fits, and what each lie costs beside the honest fit of the same rule and seed."""
-    rules, rows = list(dict.fromkeys(found["rule"])), []
-    for (method, lie), part in found.groupby(["method", "lie"], sort=False):
+    rules, rows = list(dict.fromkeys(results["rule"])), []
+    for (method, lie), part in results.groupby(["method", "lie"], sort=False):
         row = [method, lie]
         for rule in rules:
             own = part[part["rule"] == rule]
@@ -49,17 +49,19 @@ def costs(found: pd.DataFrame) -> str:
             elif lie == "honest":
                 row.append(f"{100 * own['value'].mean():.1f} %, {(own['named'] != '').sum()} of {len(own)}")
             else:
-                honest = found[(found["method"] == method) & (found["lie"] == "honest") & (found["rule"] == rule)]
+                honest = results[
+                    (results["method"] == method) & (results["lie"] == "honest") & (results["rule"] == rule)
+                ]
                 named = "" if lie in WORTH else f", {(own['named'] == LIAR).sum()} of {len(own)}"
                 row.append(f"{mean_and_error(paired(own, honest))}{named}")
         rows.append(row)
     return shown(rows, ["method", "lie", *rules])
 
 
-def influence(found: pd.DataFrame) -> str:
+def influence(results: pd.DataFrame) -> str:
     """By method and rule: the most that any lie moves, beside what one honest client does."""
     rows = []
-    for (method, rule), part in found.groupby(["method", "rule"], sort=False):
+    for (method, rule), part in results.groupby(["method", "rule"], sort=False):
         honest, row = part[part["lie"] == "honest"], [method, rule]
         lies = [lie for lie in dict.fromkeys(part["lie"]) if lie not in ("honest", *WORTH)]
         for measure in ("PM", "shift"):
@@ -75,21 +77,21 @@ def influence(found: pd.DataFrame) -> str:
     return shown(rows, ["method", "rule", *head])
 
 
-def beside_honest(found: pd.DataFrame, method: str, rule: str, own: pd.DataFrame) -> pd.Series:
+def beside_honest(results: pd.DataFrame, method: str, rule: str, own: pd.DataFrame) -> pd.Series:
     """How far fits are from the honest one of the same rule and seed, in standard errors."""
-    honest = found[(found["method"] == method) & (found["lie"] == "honest") & (found["rule"] == rule)]
+    honest = results[(results["method"] == method) & (results["lie"] == "honest") & (results["rule"] == rule)]
     return (own["errors"] - own["seed"].map(honest.set_index("seed")["errors"])).abs()
 
 
-def mixed(found: pd.DataFrame) -> str:
+def mixed(results: pd.DataFrame) -> str:
     """Of honest fits how far they are from the one without a rule; of others from the honest fit of the same rule."""
     rows = []
-    order = {method: place for place, method in enumerate(dict.fromkeys(found["method"]))}
-    for (method, lie), part in sorted(found.groupby(["method", "lie"], sort=False), key=lambda at: order[at[0][0]]):
+    order = {method: position for position, method in enumerate(dict.fromkeys(results["method"]))}
+    for (method, lie), part in sorted(results.groupby(["method", "lie"], sort=False), key=lambda at: order[at[0][0]]):
         row = [method, lie]
         for rule in ("none", "trimmed:0.1"):
             own = part[part["rule"] == rule]
-            far = beside_honest(found, method, rule, own) if lie != "honest" else own["errors"].abs()
+            far = beside_honest(results, method, rule, own) if lie != "honest" else own["errors"].abs()
             off = "" if far.notna().all() else f" ({far.isna().sum()} failed)"
             right = (own["named"] == ("" if lie in ("honest", *WORTH) else LIAR)).sum()
             who = "nobody in " if lie in ("honest", *WORTH) else ""
@@ -99,12 +101,12 @@ def mixed(found: pd.DataFrame) -> str:
     return shown(rows, head)
 
 
-def alarms(found: pd.DataFrame) -> str:
-    clients, rows = sorted(found["clients"].unique()), []
-    for method, part in found.groupby("method", sort=False):
+def alarms(results: pd.DataFrame) -> str:
+    clients, rows = sorted(results["clients"].unique()), []
+    for method, part in results.groupby("method", sort=False):
         own = [part[part["clients"] == j]["named"] for j in clients]
         rows.append([method, *(f"{(named != '').sum()} of {len(named)}" for named in own)])
-    named = found["named"] != ""
+    named = results["named"] != ""
     return shown(rows, ["clients", *clients]) + f"\nIn all {named.sum()} of {len(named)}: {100 * named.mean():.1f} %.\n"
 
 

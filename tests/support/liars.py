@@ -61,8 +61,8 @@ def walking(size: float, family: str = "gaussian") -> Lie:
     def lie(sent: Messages) -> Messages:
         rounds[0] += 1
         c = size * (rounds[0] if size < 0 else (-1) ** rounds[0])
-        found = {group: {k: v.clone() for k, v in message.items()} for group, message in sent.items()}
-        for message in found.values():
+        altered = {group: {k: v.clone() for k, v in message.items()} for group, message in sent.items()}
+        for message in altered.values():
             if family != "gaussian":
                 message["slope"] += c * message["curvature"][..., -1]
             for key in ("cross", "cross_1", "cross_2") if family == "gaussian" else ():
@@ -70,7 +70,7 @@ def walking(size: float, family: str = "gaussian") -> Lie:
                 v[..., 5] += 2 * c * v[..., 4] + c * c * v[..., 3]
                 v[..., 2] += c * v[..., 1]
                 v[..., 4] += c * v[..., 3]
-        return found
+        return altered
 
     return lie
 

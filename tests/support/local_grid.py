@@ -56,8 +56,8 @@ class LocalGrid(Grid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Every node answers, or fails."""
         numbers = []
-        for one in messages:
-            message, number = copy.deepcopy(one), str(uuid.uuid4())
+        for original in messages:
+            message, number = copy.deepcopy(original), str(uuid.uuid4())
             message.metadata.__dict__["_message_id"] = number
             numbers.append(number)
             node = message.metadata.dst_node_id

@@ -29,21 +29,21 @@ PATIENCE = 240.0
 
 def free_port() -> int:
     """One that nobody listens to."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def children(pid: int) -> list[int]:
     """All processes that a process has started, and theirs."""
-    found = []
+    started = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             if int(path.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(path.parent.name))
+                started.append(int(path.parent.name))
         except OSError:
             continue
-    return found + [one for child in found for one in children(child)]
+    return started + [grandchild for child in started for grandchild in children(child)]
 
 
 class Loopback:

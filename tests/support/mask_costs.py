@@ -48,16 +48,16 @@ class Timed(Masked):
 
     def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """See :class:`support.masked_sites.Masked`."""
-        found = {}
+        answers = {}
         for name, request in requests.items():
             kind = header(request)["kind"]
             if name in self.away.get(kind, ()):
                 continue
             start = time.process_time()
-            found[name] = self.sites[name].answer(request)
+            answers[name] = self.sites[name].answer(request)
             self.seconds[kind].append(time.process_time() - start)
-            self.bytes[kind].append((len(request), len(found[name])))
-        return found
+            self.bytes[kind].append((len(request), len(answers[name])))
+        return answers
 
     def reset(self) -> None:
         """Begins to count."""
@@ -69,18 +69,18 @@ def costs(sites: int, message: str, mode: Any, folder: Path) -> dict[str, Any]:
     """Of one roster, message and mode."""
     size, dtype = MESSAGES[message]
     values: dict[str, State] = {
-        f"c{place:03d}": {"x": torch.randn(size, dtype=dtype)} for place in range(sites)
+        f"c{index:03d}": {"x": torch.randn(size, dtype=dtype)} for index in range(sites)
     }  # fmt: skip
     begun = time.process_time()
     timed = Timed(folder, values, mode=mode, slots=SLOTS)
     timed.reset()
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "sites": sites,
         "message": message,
         "mode": mode,
         "slots": SLOTS if mode == "shares" else 0,
     }
-    found["plain_bytes"] = len(encode({"round": 1, "client": "c000"}, values["c000"]))
+    figures["plain_bytes"] = len(encode({"round": 1, "client": "c000"}, values["c000"]))
     lost = sites - threshold(sites) if mode == "shares" else 0
     for number, away in ((1, 0), (2, lost)):
         timed.reset()
@@ -93,7 +93,7 @@ def costs(sites: int, message: str, mode: Any, folder: Path) -> dict[str, Any]:
         server = spent - sum(map(sum, timed.seconds.values()))
         if number == 1:  # with shares a site has checked the keys before it is asked
             epoch = [kind for kind in ("keys", "shares") if timed.seconds[kind]]
-            found["epoch"] = {
+            figures["epoch"] = {
                 "site_seconds": sum(median(timed.seconds[kind]) for kind in epoch),
                 "site_bytes_to": sum(int(median(to for to, _ in timed.bytes[kind])) for kind in epoch),
                 "site_bytes_from": sum(int(median(back for _, back in timed.bytes[kind])) for kind in epoch),
@@ -102,14 +102,14 @@ def costs(sites: int, message: str, mode: Any, folder: Path) -> dict[str, Any]:
             }  # fmt: skip
             continue
         kinds = [kind for kind in ("round", "sign", "open") if timed.seconds[kind]]
-        found["question"] = {
+        figures["question"] = {
             "lost": away, "site_seconds": sum(median(timed.seconds[kind]) for kind in kinds),
             "server_seconds": server, "trips": len(kinds),
             "site_bytes_to": sum(int(median(to for to, _ in timed.bytes[kind])) for kind in kinds),
             "site_bytes_from": sum(int(median(back for _, back in timed.bytes[kind])) for kind in kinds),
         }  # fmt: skip
-    print(f"{sites} {message} {mode}: {time.process_time() - begun:.1f} s {json.dumps(found)}", flush=True)
-    return found
+    print(f"{sites} {message} {mode}: {time.process_time() - begun:.1f} s {json.dumps(figures)}", flush=True)
+    return figures
 
 
 def main() -> None:

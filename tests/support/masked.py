@@ -48,31 +48,31 @@ def networks(folder: Path, sites: int = 4, method: str = "fedavg", **given: Any)
         path = folder / f"{name}.csv"
         pd.DataFrame({"x": x[:, 0], "z": x[:, 1], "y": y}).to_csv(path, index=False)
         own |= {name: path} if name != "sample" else {}
-    said = {
+    settings = {
         "masked": True, "rounds": 2, "network": "mlp:3", "test_fraction": 0.0, "validation_fraction": 0.0,
         "evaluate_every": 2, **given,
     }  # fmt: skip
     parties, out = Parties.of(names), folder / "study.toml"
     text = draft(
-        method, folder / "sample.csv", names, "networks", said, {"epochs": 1}, keys=parties.keys, y="y", out=out
+        method, folder / "sample.csv", names, "networks", settings, {"epochs": 1}, keys=parties.keys, y="y", out=out
     )
     return FileStudy(written(folder, text), own, folder, parties)
 
 
-def watched(place: FileStudy) -> list[Seen]:
+def watched(file_study: FileStudy) -> list[Seen]:
     """All that a server sees of a study from now on, in its order."""
     seen: list[Seen] = []
-    place.watch = lambda name, request, answer: seen.append((name, *decode(request), *decode(answer)))
+    file_study.watch = lambda name, request, answer: seen.append((name, *decode(request), *decode(answer)))
     return seen
 
 
 def rows(seen: list[Seen], kind: str, round: int | None = None) -> dict[str, np.ndarray]:
     """The first masked answer of each site to a kind of question, (size,) uint64."""
-    found: dict[str, np.ndarray] = {}
+    by_site: dict[str, np.ndarray] = {}
     for name, head, _, _, answer in seen:
         if head["kind"] == kind and (round is None or head["round"] == round) and "masked" in answer:
-            found.setdefault(name, answer["masked"].numpy().view(np.uint64))
-    return found
+            by_site.setdefault(name, answer["masked"].numpy().view(np.uint64))
+    return by_site
 
 
 def is_noise(row: np.ndarray) -> bool:
@@ -87,22 +87,22 @@ class Coordinator:
     """Whoever has the server's keys: asks any site what it likes.
 
     Args:
-        place: the study.
+        file_study: the study.
     """
 
-    def __init__(self, place: FileStudy) -> None:
-        self.place, self.study, self.sequence = place, Study.read(place.study), 1000
+    def __init__(self, file_study: FileStudy) -> None:
+        self.file_study, self.study, self.sequence = file_study, Study.read(file_study.study), 1000
 
     def ask(
         self, name: str, head: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None = None
     ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """Header and tensors of what a site answers."""
-        said = {**head, "client": name, "handshake": self.study.handshake.table()}
-        plain = encode(said, dict(tensors or {}))
+        header = {**head, "client": name, "handshake": self.study.handshake.table()}
+        plain = encode(header, dict(tensors or {}))
         self.sequence += 1
-        server = self.place.parties.server
-        reply = self.place.gates[name].answer(seal_request(plain, server, self.study.digest, self.sequence))
-        card, digest = self.place.parties.cards[name], question_digest(plain)
+        server = self.file_study.parties.server
+        reply = self.file_study.gates[name].answer(seal_request(plain, server, self.study.digest, self.sequence))
+        card, digest = self.file_study.parties.cards[name], question_digest(plain)
         return decode(open_reply(reply, server, card, digest, study=self.study.digest))
 
     def refused(self, name: str, head: Mapping[str, Any], tensors: Mapping[str, torch.Tensor] | None = None) -> str:
@@ -126,13 +126,17 @@ class Snapshot:
     """A study as it is now, to which a test may go back.
 
     Args:
-        place: the study; it is not used any more.
+        file_study: the study; it is not used any more.
         asked: what its sites were asked last, of :func:`until`.
     """
 
-    def __init__(self, place: FileStudy, asked: Asked) -> None:
-        self.place, self._asked, self._kept = place, asked, place.folder.with_name(f"{place.folder.name}-kept")
-        shutil.copytree(place.folder, self._kept)
+    def __init__(self, file_study: FileStudy, asked: Asked) -> None:
+        self.file_study, self._asked, self._kept = (
+            file_study,
+            asked,
+            file_study.folder.with_name(f"{file_study.folder.name}-kept"),
+        )
+        shutil.copytree(file_study.folder, self._kept)
 
     @property
     def asked(self) -> Asked:
@@ -141,27 +145,27 @@ class Snapshot:
 
     def restored(self) -> FileStudy:
         """The study as it was, begun again from what is on its disks."""
-        place = self.place
-        shutil.rmtree(place.folder)
-        shutil.copytree(self._kept, place.folder)
-        return FileStudy(place.study, place.files, place.folder, copy.deepcopy(place.parties))
+        file_study = self.file_study
+        shutil.rmtree(file_study.folder)
+        shutil.copytree(self._kept, file_study.folder)
+        return FileStudy(file_study.study, file_study.files, file_study.folder, copy.deepcopy(file_study.parties))
 
 
-def until(place: FileStudy, kind: str, round: int = 1) -> Asked:
+def until(file_study: FileStudy, kind: str, round: int = 1) -> Asked:
     """An honest server works until it asks a question, which nobody has answered yet: header and tensors by site."""
-    found: Asked = {}
+    requests: Asked = {}
 
     def stops(names: list[str]) -> None:
-        paths = list((place.folder / "exchange").glob(f"*/requests/{round:06d}-{kind}-*.request"))
+        paths = list((file_study.folder / "exchange").glob(f"*/requests/{round:06d}-{kind}-*.request"))
         if paths:
             for path in paths:
-                plain, _ = open_request(path.read_bytes(), place.parties.server.card)
-                found[path.parents[1].name] = decode(plain)
+                plain, _ = open_request(path.read_bytes(), file_study.parties.server.card)
+                requests[path.parents[1].name] = decode(plain)
             raise Enough
-        place.answers(names)
+        file_study.answers(names)
 
     try:
-        place.serve(stops)
+        file_study.serve(stops)
     except Enough:
-        return found
+        return requests
     raise AssertionError(f"no {kind} of round {round} was asked")

@@ -31,7 +31,7 @@ class MaskedFits(Sites):
 
     def __init__(self, method: Method, federation: Federation, folder: Path, *, how: Mode, **options: Any) -> None:
         self.identities = {name: Identity.make(name) for name in federation.ids}
-        self.cards = {name: one.card for name, one in self.identities.items()}
+        self.cards = {name: identity.card for name, identity in self.identities.items()}
         self.how, self.masked = how, dict[str, MaskedSite]()
         super().__init__(method, federation, folder, masked=True, **options)
 

@@ -21,18 +21,18 @@ from hierfl.inference.engines.remote.wire import encode, header
 from hierfl.inference.state import State, StateForm, form_of_state
 
 #: made once: keys take no time, and names sort as letters do
-IDENTITIES = [Identity.make(f"s{place:03d}") for place in range(12)]
+IDENTITIES = [Identity.make(f"s{index:03d}") for index in range(12)]
 
 
 class Memory:
     """Claims in memory: what an account's ledger is to a folder that was restored."""
 
     def __init__(self) -> None:
-        self.held: dict[str, str] = {}
+        self.first_values: dict[str, str] = {}
 
     def claim(self, what: str, value: str) -> None:
         """See :class:`~hierfl.inference.engines.remote.masks.claims.Claims`."""
-        if self.held.setdefault(what, value) != value:
+        if self.first_values.setdefault(what, value) != value:
             raise Refused("another answer was given before", "answered")
 
 
@@ -64,11 +64,11 @@ class Masked:
 
     def __init__(self, folder: Path, values: Mapping[str, State], *, mode: Mode = "whole", **how: Any) -> None:
         self.folder, self.values, self.mode, self.how = folder, dict(values), mode, how
-        self.identities = {one.name: one for one in IDENTITIES if one.name in values}
+        self.identities = {identity.name: identity for identity in IDENTITIES if identity.name in values}
         self.identities |= {name: Identity.make(name) for name in values if name not in self.identities}
-        self.cards = {name: one.card for name, one in self.identities.items()}
+        self.cards = {name: identity.card for name, identity in self.identities.items()}
         self.away: dict[str, Collection[str]] = {}
-        self.said: list[tuple[str, bytes, bytes]] = []
+        self.transcript: list[tuple[str, bytes, bytes]] = []
         self.claims: dict[str, Claims | None] = dict.fromkeys(values)
         self.flags: dict[str, dict[str, bool]] = {}
         self.change: Callable[[str, bytes], bytes] = lambda name, request: request
@@ -90,10 +90,10 @@ class Masked:
 
     def contribution(self, name: str, plain: bytes) -> Contribution:
         """What a site adds."""
-        held, head = self.values[name], header(plain)
+        state, head = self.values[name], header(plain)
         adds = name in head.get("adding", [name])
-        flags = {"reported": bool(held) and adds, **self.flags.get(name, {})}
-        return Contribution(self.form, held if flags["reported"] else {}, **flags)
+        flags = {"reported": bool(state) and adds, **self.flags.get(name, {})}
+        return Contribution(self.form, state if flags["reported"] else {}, **flags)
 
     def restart(self, **how: Any) -> MaskedSums:
         """The server, from what is on its disk."""
@@ -104,17 +104,17 @@ class Masked:
 
     def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Requests on their way to sites, and answers on theirs back."""
-        found = {}
+        answers = {}
         for name, request in requests.items():
             kind = header(request)["kind"]
             if name in self.away.get(kind, ()):
                 continue
             asked = self.change(name, request)
             answer = self.sites[name].answer(asked)
-            self.said.append((name, asked, answer))
+            self.transcript.append((name, asked, answer))
             if name not in self.away.get(f"-{kind}", ()):
-                found[name] = answer
-        return found
+                answers[name] = answer
+        return answers
 
     def sum(self, number: int = 1, kind: str = "round", own: Any = None, **about: Any) -> Total | None:
         """One question, of values that are the round's, or ``about["values"]``."""
@@ -123,26 +123,26 @@ class Masked:
 
     def rows(self, kind: str = "round") -> list[tuple[str, bytes]]:
         """Masked answers that were given."""
-        return [(name, answer) for name, request, answer in self.said if header(request)["kind"] == kind]
+        return [(name, answer) for name, request, answer in self.transcript if header(request)["kind"] == kind]
 
 
 def numbers(sites: int, size: int = 5, seed: int = 0) -> dict[str, State]:
     """Numbers of both signs and of many sizes, different at each site."""
     made = torch.Generator().manual_seed(seed)
     return {
-        f"s{place:03d}": {
+        f"s{index:03d}": {
             "n": torch.randint(1, 50, (), generator=made),
             "x": torch.randn(size, generator=made, dtype=torch.float64) * 10.0 ** torch.arange(size).sub(2),
             "y": torch.randn((2, size), generator=made),
         }
-        for place in range(sites)
+        for index in range(sites)
     }  # fmt: skip
 
 
 def plain(values: Mapping[str, State], names: Collection[str] | None = None) -> State:
     """What they add up to."""
-    held = [values[name] for name in values if names is None or name in names]
-    return {name: sum((one[name] for one in held[1:]), held[0][name]) for name in held[0]}
+    states = [values[name] for name in values if names is None or name in names]
+    return {name: sum((state[name] for state in states[1:]), states[0][name]) for name in states[0]}
 
 
 def altered(request: bytes, **masks: Any) -> bytes:

@@ -51,10 +51,10 @@ def model_study(folder: Path, own: dict[str, Path], text: str = VISITS, **given:
     table = pd.DataFrame({"visits": [0, 3], "x": [0.5, -1.5], "ward": list(WARDS), "more": ["p", "q"]})
     table.to_csv(sample, index=False)
     parties, settings = given.pop("parties", None), {**FEW, **given.pop("settings", {})}
-    said = {"rounds": 60, **given}
+    options = {"rounds": 60, **given}
     keys = parties.keys if parties else None
     method = str(folder / "visits.py")
-    out.write_text(draft(method, sample, list(own), "visits", said, settings, keys=keys, out=out))
+    out.write_text(draft(method, sample, list(own), "visits", options, settings, keys=keys, out=out))
     return out
 
 

@@ -61,10 +61,10 @@ def _thirds(df: pd.DataFrame) -> dict[str, float]:
     edges, counts = np.arange(-40, 41) / 2, np.zeros(80)
     for _, times in df.y[df.event == 1].groupby(df.site):
         places, pools = np.sort(np.digitize(np.log2(times), edges) - 1), list[list[int]]([[]])
-        for place in np.unique(places):
+        for bin_index in np.unique(places):
             if len(pools[-1]) >= 5:
                 pools.append([])
-            pools[-1] += [place] * int((places == place).sum())
+            pools[-1] += [bin_index] * int((places == bin_index).sum())
         if len(pools) > 1 and len(pools[-1]) < 5:
             left = pools.pop()
             pools[-1] += left

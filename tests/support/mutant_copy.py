@@ -99,7 +99,7 @@ class Copy:
     @property
     def homes(self) -> list[Path]:
         """The packages' folders."""
-        return [self.tree / place for place in PACKAGES.values()]
+        return [self.tree / folder for folder in PACKAGES.values()]
 
     def _interpreter(self) -> None:
         """Makes the virtual environment."""

@@ -18,8 +18,8 @@ FLOORS = ("hierfl", "inference", "models", "experiments")
 
 def sources(root: Path, floor: str) -> dict[str, bytes]:
     """A floor's files by path from the root, in order; committed results left out."""
-    found = {path.relative_to(root): path for path in (root / floor).rglob("*.py")}
-    kept = {inside.as_posix(): path for inside, path in found.items() if inside.parts[1] != "results"}
+    paths = {path.relative_to(root): path for path in (root / floor).rglob("*.py")}
+    kept = {inside.as_posix(): path for inside, path in paths.items() if inside.parts[1] != "results"}
     return {name: kept[name].read_bytes() for name in sorted(kept)}
 
 
@@ -52,7 +52,7 @@ def draw(root: Path, seed: int = 46, number: int = 30) -> dict[str, Any]:
         for file, text in texts.items():
             for site in sites(text):
                 strata[site.kind].append((file, site))
-        counts[floor] = {kind: len(found) for kind, found in strata.items()}
+        counts[floor] = {kind: len(stratum) for kind, stratum in strata.items()}
         quota = share(each + (k < more), {kind: counts[floor][kind] for kind in rng.sample(KINDS, len(KINDS))})
         for kind in KINDS:
             left = quota[kind]
@@ -98,7 +98,7 @@ def compiles(text: bytes, change: Change) -> bool:
 
 def mutant(number: int, floor: str, file: str, kind: str, text: bytes, change: Change) -> dict[str, Any]:
     """A mutant as the list holds it; ``span`` is line, column, end line and end column as ``ast`` counts them."""
-    (line, column), (end_line, end_column) = (place(text, at) for at in (change.start, change.end))
+    (line, column), (end_line, end_column) = (line_and_column(text, at) for at in (change.start, change.end))
     return {
         "number": number,
         "floor": floor,
@@ -112,26 +112,26 @@ def mutant(number: int, floor: str, file: str, kind: str, text: bytes, change: C
     }
 
 
-def place(text: bytes, at: int) -> tuple[int, int]:
+def line_and_column(text: bytes, at: int) -> tuple[int, int]:
     """Line and column of a byte."""
     return text.count(b"\n", 0, at) + 1, at - (text.rfind(b"\n", 0, at) + 1)
 
 
-def splice(text: bytes, one: Mapping[str, Any]) -> bytes:
+def splice(text: bytes, entry: Mapping[str, Any]) -> bytes:
     """A file's bytes with a mutant in them.
 
     Args:
         text: the file's bytes.
-        one: of the list.
+        entry: of the list.
 
     Raises:
         ValueError: if the file is not the one that the mutant was drawn from.
     """
-    if digest(text) != one["digest"]:
-        raise ValueError(f"{one['file']} has changed since mutant {one['number']} was drawn")
+    if digest(text) != entry["digest"]:
+        raise ValueError(f"{entry['file']} has changed since mutant {entry['number']} was drawn")
     lines = text.split(b"\n")
-    rows, columns = one["span"][::2], one["span"][1::2]
+    rows, columns = entry["span"][::2], entry["span"][1::2]
     start, end = (sum(len(x) + 1 for x in lines[: row - 1]) + at for row, at in zip(rows, columns, strict=True))
-    if text[start:end] != one["original"].encode():
-        raise ValueError(f"mutant {one['number']} is not where its list says")
-    return text[:start] + one["replaced"].encode() + text[end:]
+    if text[start:end] != entry["original"].encode():
+        raise ValueError(f"mutant {entry['number']} is not where its list says")
+    return text[:start] + entry["replaced"].encode() + text[end:]

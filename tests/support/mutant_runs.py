@@ -69,44 +69,47 @@ def run(root: Path, listed: Sequence[Mapping[str, Any]], out: Path, how: Setting
     Raises:
         SystemExit: if a source has changed since the draw, or OUT has another list's mutants, or pytest runs no tests.
     """
-    found = {one["number"]: one for one in json.loads(out.read_text())["mutants"]} if out.exists() else {}
+    records = {mutant["number"]: mutant for mutant in json.loads(out.read_text())["mutants"]} if out.exists() else {}
     wanted = [{"number": 0, "file": ""}] if how.control else [*listed]
-    wanted = [one for one in wanted if how.only is None or one["number"] in how.only]
+    wanted = [mutant for mutant in wanted if how.only is None or mutant["number"] in how.only]
     with tempfile.TemporaryDirectory(prefix="mut-") as taken:  # who goes on working changes nothing of this run
         snapshot(root, Path(taken))
-        for one in wanted:
-            number = one["number"]
-            if one["file"] and digest((Path(taken) / one["file"]).read_bytes()) != one["digest"]:
+        for mutant in wanted:
+            number = mutant["number"]
+            if mutant["file"] and digest((Path(taken) / mutant["file"]).read_bytes()) != mutant["digest"]:
                 raise SystemExit(
-                    f"{one['file']} has changed since mutant {number} was drawn: see --only, or draw again"
+                    f"{mutant['file']} has changed since mutant {number} was drawn: see --only, or draw again"
                 )
-            if {**found.get(number, one), **one} != found.get(number, one):
+            if {**records.get(number, mutant), **mutant} != records.get(number, mutant):
                 raise SystemExit(f"{out} has another mutant {number}: it is of another list")
         probed = False
-        for one in wanted:
-            before = found.get(one["number"], {})
+        for mutant in wanted:
+            before = records.get(mutant["number"], {})
             quick = how.again or not before
             slow = how.slow and (quick or (before["killed_by"] is None and "slow" not in before))
             if not (quick or slow):
                 continue
-            record = {**before, **one}
+            record = {**before, **mutant}
             with tempfile.TemporaryDirectory(prefix="mut-", ignore_cleanup_errors=True) as folder:
                 copy = Copy(Path(taken), Path(folder))
                 if not probed:
                     copy.probe()
                     probed = True
-                if one["file"]:
-                    path = copy.tree / one["file"]
-                    path.write_bytes(splice(path.read_bytes(), one))
+                if mutant["file"]:
+                    path = copy.tree / mutant["file"]
+                    path.write_bytes(splice(path.read_bytes(), mutant))
                 if quick:
                     record.pop("slow", None)
-                    record |= tested(copy, one["file"], how, ())
+                    record |= tested(copy, mutant["file"], how, ())
                 if slow and record["killed_by"] is None:
-                    record["slow"] = tested(copy, one["file"], how, ("-m", "slow"))
-            found[one["number"]] = record
-            write(out, {"mutants": [found[number] for number in sorted(found)]})
-            said = record.get("slow", record)
-            print(f"mutant {one['number']}: {said['killed_by'] or 'survived'}, {said['seconds']:.0f} s", flush=True)
+                    record["slow"] = tested(copy, mutant["file"], how, ("-m", "slow"))
+            records[mutant["number"]] = record
+            write(out, {"mutants": [records[number] for number in sorted(records)]})
+            outcome = record.get("slow", record)
+            print(
+                f"mutant {mutant['number']}: {outcome['killed_by'] or 'survived'}, {outcome['seconds']:.0f} s",
+                flush=True,
+            )
 
 
 def tested(copy: Copy, file: str, how: Settings, marked: tuple[str, ...]) -> dict[str, Any]:
@@ -129,7 +132,7 @@ def tested(copy: Copy, file: str, how: Settings, marked: tuple[str, ...]) -> dic
 
 def below(path: str, named: Sequence[str]) -> bool:
     """Whether a file is one of these, or in a folder of these."""
-    return any(f"{path}/".startswith(f"{one.partition('::')[0].rstrip('/')}/") for one in named)
+    return any(f"{path}/".startswith(f"{target.partition('::')[0].rstrip('/')}/") for target in named)
 
 
 def own_tests(tree: Path, file: str) -> list[str]:
@@ -137,7 +140,7 @@ def own_tests(tree: Path, file: str) -> list[str]:
     if not file:
         return []
     parts = Path(file).with_suffix("").parts
-    package = next(name for name, place in PACKAGES.items() if place == parts[0])
+    package = next(name for name, folder in PACKAGES.items() if folder == parts[0])
     module = ".".join([package, *parts[1:]]).removesuffix(".__init__")
     called = re.compile(rf"test_{module.rpartition('.')[2].strip('_')}(_|$)")
     named = re.compile(rf"\b{re.escape(module)}\b(?!\.)|\bfrom {re.escape(module.rpartition('.')[0])} import .*"
@@ -171,9 +174,9 @@ def first_failure(copy: Copy, arguments: Sequence[str], timeout: float) -> tuple
         str(copy.python), "-m", "pytest", "-x", "-rfE", "--tb=line", "--color=no", "-p", "no:cacheprovider",
         f"--basetemp={copy.folder / 't'}", *(f"--ignore={folder}" for folder in LEFT_OUT), *arguments,
     ]  # fmt: skip
-    with open(log, "wb") as said:
+    with open(log, "wb") as output:
         process = subprocess.Popen(
-            command, cwd=copy.tree, env=copy.environment, stdout=said, stderr=said, start_new_session=True
+            command, cwd=copy.tree, env=copy.environment, stdout=output, stderr=output, start_new_session=True
         )
     code: int | None = None
     try:
@@ -210,8 +213,8 @@ def started(pid: int) -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended meanwhile
             parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found, new = [], {pid}
+    pids, new = [], {pid}
     while new:
         new = {child for child, parent in parents.items() if parent in new}
-        found += sorted(new)
-    return found
+        pids += sorted(new)
+    return pids

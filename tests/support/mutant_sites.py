@@ -98,9 +98,9 @@ class Source:
         """Where an operator of one or two words is between two operands, parentheses and comments left out."""
         words, first = symbol.split(), bisect_left(self._token_starts, start)
         for k in range(first, len(self.tokens)):
-            found = self.tokens[k : k + len(words)]
-            if found[-1][1] <= end and [one[2] for one in found] == words:
-                return found[0][0], found[-1][1]
+            tokens = self.tokens[k : k + len(words)]
+            if tokens[-1][1] <= end and [token[2] for token in tokens] == words:
+                return tokens[0][0], tokens[-1][1]
         raise LookupError(f"no {symbol} between bytes {start} and {end}")
 
 
@@ -188,9 +188,13 @@ def of_call(source: Source, call: ast.Call, statement: bool) -> Iterator[Site]:
     plain = [argument for argument in call.args if not isinstance(argument, ast.Starred)]
     swaps = []
     for first, second in combinations(plain, 2):
-        (start, a), (b, end), (one, two) = source.span(first), source.span(second), map(source.piece, (first, second))
-        if one != two:
-            swaps.append(Change(start, end, two + source.text[a:b] + one))
+        (start, a), (b, end), (former, latter) = (
+            source.span(first),
+            source.span(second),
+            map(source.piece, (first, second)),
+        )
+        if former != latter:
+            swaps.append(Change(start, end, latter + source.text[a:b] + former))
     if swaps:
         yield Site("swapped argument", tuple(swaps))
     if not statement and call.args and call.args[0] is next(iter(plain), None):

@@ -14,15 +14,15 @@ SHOWN = 60
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """A row for each mutant, and how many of each floor were killed."""
-    rows = [HEAD, tuple("---" for _ in HEAD), *(row(one) for one in records)]
-    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in one) + " |" for one in rows]
+    rows = [HEAD, tuple("---" for _ in HEAD), *(row(record) for record in records)]
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in rows]
     lines.append("")
     for floor in (*FLOORS, None):
-        ours = [one for one in records if one["number"] and floor in (None, one["floor"])]
-        ran = [one for one in ours if "killed_by" in one]
-        alive = [one for one in ran if not one["killed_by"]]
-        same = [one for one in alive if one.get("judged", "").startswith("equivalent")]
-        slow = [one for one in alive if one.get("slow", {}).get("killed_by")]
+        ours = [record for record in records if record["number"] and floor in (None, record["floor"])]
+        ran = [record for record in ours if "killed_by" in record]
+        alive = [record for record in ran if not record["killed_by"]]
+        same = [record for record in alive if record.get("judged", "").startswith("equivalent")]
+        slow = [record for record in alive if record.get("slow", {}).get("killed_by")]
         lines.append(
             f"{floor or 'all'}: {len(ours)} mutants, {len(ran)} run, "
             f"{len(ran) - len(alive)} killed by the quick set, {len(alive)} survived it: {len(same)} equivalent, "
@@ -31,22 +31,34 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def row(one: Mapping[str, Any]) -> tuple[str, ...]:
+def row(record: Mapping[str, Any]) -> tuple[str, ...]:
     """A mutant's cells."""
-    found = [outcome(one), *([f"slow: {outcome(one['slow'])}"] if "slow" in one else []), one.get("judged", "")]
-    told = f"{one.get('seconds', 0) + one.get('slow', {}).get('seconds', 0):.0f}" if "seconds" in one else ""
-    if not one["number"]:
-        return "0", "", "", "", "none", "; ".join(filter(None, found)), told
-    change = f"`{short(one['original'])}` -> `{short(one['replaced'])}`"
-    where = f"{one['file']}:{one['line']}"
-    return str(one["number"]), one["floor"], where, one["kind"], change, "; ".join(filter(None, found)), told
+    outcomes = [
+        outcome(record),
+        *([f"slow: {outcome(record['slow'])}"] if "slow" in record else []),
+        record.get("judged", ""),
+    ]
+    told = f"{record.get('seconds', 0) + record.get('slow', {}).get('seconds', 0):.0f}" if "seconds" in record else ""
+    if not record["number"]:
+        return "0", "", "", "", "none", "; ".join(filter(None, outcomes)), told
+    change = f"`{short(record['original'])}` -> `{short(record['replaced'])}`"
+    where = f"{record['file']}:{record['line']}"
+    return (
+        str(record["number"]),
+        record["floor"],
+        where,
+        record["kind"],
+        change,
+        "; ".join(filter(None, outcomes)),
+        told,
+    )
 
 
-def outcome(one: Mapping[str, Any]) -> str:
+def outcome(record: Mapping[str, Any]) -> str:
     """Which test killed it, in which phase."""
-    if "killed_by" not in one:
+    if "killed_by" not in record:
         return "not run"
-    return f"killed by {one['killed_by']} ({one['phase']})" if one["killed_by"] else "survived"
+    return f"killed by {record['killed_by']} ({record['phase']})" if record["killed_by"] else "survived"
 
 
 def short(text: str) -> str:

@@ -33,29 +33,33 @@ def main(arguments: list[str]) -> None:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(prog="mutants.py", description="Mutants of the sources, and which tests see them.")
     commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("draw", help="make the list of mutants")
-    one.add_argument("out", type=Path)
-    one.add_argument("--seed", type=int, default=46)
-    one.add_argument("--number", type=int, default=30)
-    one = commands.add_parser("run", help="run the tests on every mutant; pytest's options follow --")
-    one.add_argument("list", type=Path)
-    one.add_argument("out", type=Path)
-    one.add_argument("--only", type=int, nargs="+", metavar="N", help="the mutants of these numbers")
-    one.add_argument("--slow", action="store_true", help="the slow set too, on mutants that the quick set lets live")
-    one.add_argument("--again", action="store_true", help="mutants that have been run, too")
-    one.add_argument("--control", action="store_true", help="the sources as they are, as number 0")
-    one.add_argument(
+    command = commands.add_parser("draw", help="make the list of mutants")
+    command.add_argument("out", type=Path)
+    command.add_argument("--seed", type=int, default=46)
+    command.add_argument("--number", type=int, default=30)
+    command = commands.add_parser("run", help="run the tests on every mutant; pytest's options follow --")
+    command.add_argument("list", type=Path)
+    command.add_argument("out", type=Path)
+    command.add_argument("--only", type=int, nargs="+", metavar="N", help="the mutants of these numbers")
+    command.add_argument(
+        "--slow", action="store_true", help="the slow set too, on mutants that the quick set lets live"
+    )
+    command.add_argument("--again", action="store_true", help="mutants that have been run, too")
+    command.add_argument("--control", action="store_true", help="the sources as they are, as number 0")
+    command.add_argument(
         "--timeout", type=float, default=1500.0, metavar="SECONDS", help="of a phase; a longer one is a kill"
     )
     commands.add_parser("show", help="print what was found").add_argument("out", type=Path)
-    said = parser.parse_args(arguments[:cut])
-    if said.command == "draw":
-        write(said.out, draw(ROOT, said.seed, said.number))
-    elif said.command == "run":
-        how = Settings(said.only, said.slow, said.again, said.control, said.timeout, tuple(arguments[cut + 1 :]))
-        run(ROOT, json.loads(said.list.read_text())["mutants"], said.out, how)
+    options = parser.parse_args(arguments[:cut])
+    if options.command == "draw":
+        write(options.out, draw(ROOT, options.seed, options.number))
+    elif options.command == "run":
+        how = Settings(
+            options.only, options.slow, options.again, options.control, options.timeout, tuple(arguments[cut + 1 :])
+        )
+        run(ROOT, json.loads(options.list.read_text())["mutants"], options.out, how)
     else:
-        print(table(json.loads(said.out.read_text())["mutants"]))
+        print(table(json.loads(options.out.read_text())["mutants"]))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ class ClippedSums:
         return values_form(old)
 
     def message(self, names: Sequence[str], chunk: ClientChunk) -> State:
-        found = {name: [] for name in names}
+        sums = {name: [] for name in names}
         for row, j in enumerate(chunk.clients):
             x, _ = chunk.federation.examples(chunk.federation.train[j][None])
             x = x[0].flatten(1)
@@ -37,8 +37,8 @@ class ClippedSums:
                 value = whole.expand(chunk.shared[name].shape).clone() / chunk.shared[name].numel() ** 0.5
                 if chunk.privacy:
                     value = chunk.privacy.noisy("sums", value, clip * 2, chunk.ids[row], chunk.round, name)
-                found[name].append(value)
-        return {name: torch.stack(values) for name, values in found.items()}
+                sums[name].append(value)
+        return {name: torch.stack(values) for name, values in sums.items()}
 
     def update(self, old: State, total: State, context: AggregationContext) -> State:
         return {name: old[name] + 1e-3 * total[name] / context.num_clients for name in old}

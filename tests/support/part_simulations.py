@@ -131,19 +131,19 @@ def entered(truth: str, seed: int, base: str, judged: int = JUDGED, parts: Seque
 def main(truth: str, many: int, first: int = 0, base: str = "held") -> None:
     """Prints each data set as it is done, and the rates."""
     logging.disable(logging.WARNING)
-    found = []
+    rows = []
     for seed in range(first, first + many):
-        found.append(entered(truth, seed, base, parts=ALL))
-        print(json.dumps({"base": base, "truth": truth, "seed": seed, **found[-1]}), flush=True)
-    print(rates(found))
+        rows.append(entered(truth, seed, base, parts=ALL))
+        print(json.dumps({"base": base, "truth": truth, "seed": seed, **rows[-1]}), flush=True)
+    print(rates(rows))
 
 
-def rates(found: Sequence[Mapping[str, float]]) -> str:
+def rates(rows: Sequence[Mapping[str, float]]) -> str:
     """How often each part has entered, with a standard error, and quantiles of its gains."""
-    lines, many = [], len(found)
+    lines, many = [], len(rows)
     for part in ALL:
-        rate = np.mean([f[f"entered_{part}"] for f in found])
-        low, middle, high = np.quantile([f[f"gain_{part}"] for f in found], (0.05, 0.5, 0.95))
+        rate = np.mean([f[f"entered_{part}"] for f in rows])
+        low, middle, high = np.quantile([f[f"gain_{part}"] for f in rows], (0.05, 0.5, 0.95))
         error = np.sqrt(rate * (1 - rate) / many)
         lines.append(f"{part:9} entered {rate:.3f} +- {error:.3f}  gain {low:.1f} {middle:.1f} {high:.1f}")
     return "\n".join(lines)

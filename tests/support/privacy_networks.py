@@ -74,11 +74,13 @@ def training_images(pool: PooledDataset, share: float = 1 / 6) -> PooledDataset:
 
 def divided(pool: PooledDataset, clients: int, seed: int) -> Federation:
     """Five classes for each client; where they are many each tests its own model on so many images of its classes."""
-    found = Federation.from_pool(pool, clients, "label-skew:5", validation=0.0, seed=seed)
+    federation = Federation.from_pool(pool, clients, "label-skew:5", validation=0.0, seed=seed)
     if clients < MANY:
-        return found
+        return federation
     random = np.random.default_rng(seed)
-    return replace(found, test=[own[torch.from_numpy(random.permutation(len(own))[:TESTED])] for own in found.test])
+    return replace(
+        federation, test=[own[torch.from_numpy(random.permutation(len(own))[:TESTED])] for own in federation.test]
+    )
 
 
 def fitted(
@@ -190,9 +192,9 @@ def attacked(x: np.ndarray, y: np.ndarray, rows: int, models: int, epsilon: floa
     )
     member = membership.halves(models, rows)
     scores = np.stack([confidence(which, k) for k, which in enumerate(member)])
-    found = membership.likelihood_ratio(scores, member)
+    attack = membership.likelihood_ratio(scores, member)
     others = float((scores[~member] > 0).mean())  # of more than one half for the right label
-    return {"auc": found.auc, "auc_se": found.se, "tpr_at_fpr_1": found.tpr, "others_right": others}
+    return {"auc": attack.auc, "auc_se": attack.se, "tpr_at_fpr_1": attack.tpr, "others_right": others}
 
 
 def auc_bound(epsilon: float, delta: float, cells: int = 20_000) -> float:
@@ -213,13 +215,13 @@ def gaussian_auc(ratio: float) -> float:
 
 def _means(rows: list[Row]) -> Row:
     """Over seeds, with standard errors of the mean."""
-    found: Row = {"seeds": len(rows)}
+    means: Row = {"seeds": len(rows)}
     for name in (*METRICS, "spent", "seconds"):
         values = np.array([np.nan if row[name] is None else row[name] for row in rows], float)
-        found[name] = float(values.mean())
+        means[name] = float(values.mean())
         if name in METRICS:
-            found[f"{name}_se"] = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
-    return found
+            means[f"{name}_se"] = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+    return means
 
 
 PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {

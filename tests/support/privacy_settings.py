@@ -91,8 +91,8 @@ def chosen(case: Case) -> Setting:
     if case in SETTINGS:
         return SETTINGS[case]
     method, unit, clients = case
-    found = pd.read_csv(TRIED)
-    rows = found[(found.method == method) & (found.unit == unit) & (found.clients == clients)]
+    tried = pd.read_csv(TRIED)
+    rows = tried[(tried.method == method) & (tried.unit == unit) & (tried.clients == clients)]
     if list(rows.setting) != [setting.text for setting in CANDIDATES[case]]:
         raise ValueError(f"the candidates of {case} were not all tried: make {TRIED.name} first")
     return CANDIDATES[case][int(rows.pm_accuracy.to_numpy().argmax())]

@@ -28,14 +28,14 @@ def results(part: str) -> pd.DataFrame:
 
 def accuracies(part: str, clients: int) -> str:
     """Of a data set and number of clients: accuracy, NLL and ECE against epsilon."""
-    found = results(part)
-    found = found[found.clients == clients]
+    table = results(part)
+    table = table[table.clients == clients]
     columns = {"pm_accuracy": 3, "gm_accuracy": 3, "pm_nll": 2, "gm_nll": 2, "pm_ece": 3}
     head = ["method", "noise", "epsilon", "PM accuracy", "GM accuracy", "PM NLL", "GM NLL", "PM ECE"]
     rows = [
         [NAMES[row["method"]], PLACES[row["unit"]], "" if row["epsilon"] == "none" else row["epsilon"]]
         + [_with_error(row[name], row[f"{name}_se"], digits) for name, digits in columns.items()]
-        for row in found.to_dict("records")
+        for row in table.to_dict("records")
     ]
     return _markdown(head, rows)
 

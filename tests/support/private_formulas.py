@@ -107,8 +107,8 @@ class Study:
         v = torch.from_numpy(scaled.reshape(SITES, PATIENTS, -1))
         multiplier = noise_plan(self.options.epsilon, self.options.delta, mechanisms())[STATISTICS]
         sent = [
-            noisy(one, private.sensitivity, multiplier, KeyedNoise(seed, j), STATISTICS)
-            for j, one in enumerate(packed_products(v))
+            noisy(products, private.sensitivity, multiplier, KeyedNoise(seed, j), STATISTICS)
+            for j, products in enumerate(packed_products(v))
         ]
         return unpacked_products(torch.stack(sent), v.shape[-1])
 
@@ -116,8 +116,8 @@ class Study:
         """Effects of the fits of one replicate."""
         seed = number_of(self.model, self.epsilon, seed)
         sums = self.sums(seed)
-        found = {"aware": self._effects(self.aware, seed, *self._aware(sums))}
-        return found | ({"naive": self._effects(self.naive, seed, *self._naive(sums))} if naive else {})
+        effects = {"aware": self._effects(self.aware, seed, *self._aware(sums))}
+        return effects | ({"naive": self._effects(self.naive, seed, *self._naive(sums))} if naive else {})
 
     def _aware(self, sums: torch.Tensor) -> tuple[Any, dict[str, torch.Tensor]]:
         return self.aware.exchange()["effects"], {"products": packed(sums)}
@@ -173,7 +173,7 @@ def run(model: str, epsilon: float, replicates: int, folder: Path) -> None:
 
 def summarise(folder: Path, path: Path) -> None:
     """One line for each model, epsilon, kind and effect."""
-    found = []
+    records = []
     for file in sorted(folder.glob("*.jsonl")):
         model, epsilon = file.stem.rsplit("-", 1)
         lines = [json.loads(line) for line in file.read_text().splitlines()]
@@ -181,7 +181,7 @@ def summarise(folder: Path, path: Path) -> None:
             for effect, value in truth(model).items():
                 rows = np.array([line[kind][effect] for line in lines if kind in line], dtype=float)
                 inside = (rows[:, 2] <= value) & (value <= rows[:, 3])
-                found.append(
+                records.append(
                     {
                         "model": model, "epsilon": float(epsilon), "kind": kind, "effect": effect, "truth": value,
                         "replicates": len(rows), "coverage": inside.mean(),
@@ -192,9 +192,9 @@ def summarise(folder: Path, path: Path) -> None:
                 )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+        writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in found)
+        writer.writerows({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()} for row in records)
 
 
 def page(path: Path, docs: Path) -> None:

@@ -56,7 +56,7 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    found: list[tuple[Any, ...]] = []
+    table: list[tuple[Any, ...]] = []
     for model in MODELS:
         without: dict[str, np.ndarray] = {}
         for epsilon in EPSILONS:
@@ -64,18 +64,18 @@ def main() -> None:
             for name in rows[0]:
                 values = np.array([row[name] for row in rows])
                 more = values - without.setdefault(name, values)
-                numbers = [one.std(ddof=1) / np.sqrt(len(one)) for one in (values, more)]
+                numbers = [column.std(ddof=1) / np.sqrt(len(column)) for column in (values, more)]
                 each = values.mean(), numbers[0], more.mean(), numbers[1]
-                found.append(
+                table.append(
                     (model, f"{epsilon:g}" if epsilon else "none", len(rows), name, *(f"{v:.4g}" for v in each))
                 )
-                print(*found[-1], flush=True)
+                print(*table[-1], flush=True)
     with open(args.table, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             ("model", "epsilon", "replicates", "metric", "mean", "standard_error", "more", "more_standard_error")
         )
-        writer.writerows(found)
+        writer.writerows(table)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def tables(model: str, epsilon: float, seed: int, naive: bool = True, draws: int
     assert private is not None
     shared = {k: v.double() for k, v in method.shared(begin).items()}
     own = {k: v.double().expand(SITES, 1, *v.shape) for k, v in method.personal(begin).items()}
-    found: dict[str, pd.DataFrame] = {}
+    effects: dict[str, pd.DataFrame] = {}
     for number in range(1, len(private.sds) + 1):
         privacy = privacy_of(method, options)
         chunk = ClientChunk(method, federation, range(SITES), number, 0, shared, own, privacy=privacy)
@@ -79,8 +79,8 @@ def tables(model: str, epsilon: float, seed: int, naive: bool = True, draws: int
         kept["naive"] = naive_values(method, total, points, before, context)
     for kind, values in kept.items():
         fitted: Any = SimpleNamespace(method=method, shared=values, federation=SimpleNamespace(about={}))
-        found[kind] = effects_table(fitted, LEVEL)[0]
-    return found
+        effects[kind] = effects_table(fitted, LEVEL)[0]
+    return effects
 
 
 def naive_values(
@@ -98,8 +98,8 @@ def naive_values(
     first = {k: v.double() for k, v in method.shared(InitialWeights.for_network(method.network, 0)).items()}
     start = {**before, **{k: first[k] for k in ("effects.root", "effects.at")}}
     start["effects.counts"] = torch.zeros(2).double()
-    found: dict[str, torch.Tensor] = rule.searched(start, taken, SITES, 1.0, replace(context, rule_state={}))  # type: ignore[attr-defined]
-    return found
+    searched: dict[str, torch.Tensor] = rule.searched(start, taken, SITES, 1.0, replace(context, rule_state={}))  # type: ignore[attr-defined]
+    return searched
 
 
 def run(model: str, epsilon: float, replicates: int, folder: Path) -> None:

@@ -52,19 +52,19 @@ def run(*command: object, cwd: Path, **more: str) -> str:
     return done.stdout
 
 
-def copied(place: Path) -> Path:
+def copied(target: Path) -> Path:
     """The files that git holds, as they are now."""
     names = run("git", "ls-files", "-z", cwd=ROOT).split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_file():
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, place / name)
-    return place
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+    return target
 
 
-def built(place: Path, pages: str) -> tuple[Path, Path]:
+def built(folder: Path, pages: str) -> tuple[Path, Path]:
     """Sdist and wheel."""
-    source, out = copied(place / "source"), place / "dist"
+    source, out = copied(folder / "source"), folder / "dist"
     out.mkdir()
     run(sys.executable, "-c", BUILD, out, cwd=source, HIERFL_PAGES=pages)
     (sdist,), (wheel,) = out.glob("*.tar.gz"), out.glob("*.whl")
@@ -73,20 +73,20 @@ def built(place: Path, pages: str) -> tuple[Path, Path]:
 
 def metadata(wheel: Path) -> Message:
     """A wheel's."""
-    with zipfile.ZipFile(wheel) as held:
-        (name,) = [name for name in held.namelist() if name.endswith(".dist-info/METADATA")]
-        return message_from_bytes(held.read(name))
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_bytes(archive.read(name))
 
 
 def check_contents(sdist: Path, wheel: Path) -> None:
     """Tests and documents are in the sdist alone; committed results are in no wheel."""
-    with tarfile.open(sdist) as held:
-        inside = {name.partition("/")[2] for name in held.getnames()}
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
     for name in ("README.md", "LICENSE", "CHANGELOG.md", "docs/index.md", "tests/conftest.py"):
         if name not in inside:
             raise Failed(f"the sdist lacks {name}")
-    with zipfile.ZipFile(wheel) as held:
-        names = held.namelist()
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
     if strange := [n for n in names if not n.startswith(("hierfl/", "hierfl-")) or "/results/" in n]:
         raise Failed(f"the wheel holds {strange[0]}")
     for name in ("hierfl/py.typed", "hierfl/models/settings/pfedvem.toml"):
@@ -96,10 +96,10 @@ def check_contents(sdist: Path, wheel: Path) -> None:
 
 def check_metadata(sdist: Path, wheel: Path, *, pages: bool) -> None:
     """What an index page shows."""
-    held = metadata(wheel)
-    text = str(held.get_payload())
+    headers = metadata(wheel)
+    text = str(headers.get_payload())
     for name in ("Name", "Version", "Summary", "License-Expression", "Requires-Python", "Description-Content-Type"):
-        if not held.get(name):
+        if not headers.get(name):
             raise Failed(f"the metadata lack {name}")
     if pages and (link := RELATIVE.search(text)):
         raise Failed(f"README's link to {link[1]} is relative, and an index page would not show it")
@@ -124,11 +124,11 @@ def check_versions(wheel: Path) -> None:
             raise Failed(f"CITATION.cff has the version {cited[1] if cited else 'nothing'}, and the package {version}")
 
 
-def check_installed(wheel: Path, place: Path, *, shared: bool) -> None:
+def check_installed(wheel: Path, base: Path, *, shared: bool) -> None:
     """README's program and command, from the wheel alone."""
-    home, empty = place / "environment", place / "empty"
+    home, empty = base / "environment", base / "empty"
     empty.mkdir()
-    run(sys.executable, "-m", "venv", home, cwd=place)
+    run(sys.executable, "-m", "venv", home, cwd=base)
     scripts = home / ("Scripts" if os.name == "nt" else "bin")
     if shared:
         (site,) = [*home.glob("lib/python*/site-packages"), *home.glob("Lib/site-packages")]
@@ -144,13 +144,15 @@ def check_installed(wheel: Path, place: Path, *, shared: bool) -> None:
         wheel,
         cwd=empty,
     )
-    found = run(scripts / "python", "-c", "import hierfl; print(hierfl.__file__)", cwd=empty).strip().splitlines()[-1]
-    if not Path(found).is_relative_to(home):
-        raise Failed(f"hierfl is imported from {found}, not from the wheel")
+    location = (
+        run(scripts / "python", "-c", "import hierfl; print(hierfl.__file__)", cwd=empty).strip().splitlines()[-1]
+    )
+    if not Path(location).is_relative_to(home):
+        raise Failed(f"hierfl is imported from {location}, not from the wheel")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
-    (place / "readme.py").write_text(program, encoding="utf-8")
-    run(scripts / "python", place / "readme.py", cwd=empty)
+    (base / "readme.py").write_text(program, encoding="utf-8")
+    run(scripts / "python", base / "readme.py", cwd=empty)
     first = re.findall(r"^```sh\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)[0]
     command = first.strip().rpartition("&&")[2].split()
     run(scripts / command[0], *command[1:], cwd=empty)
@@ -165,25 +167,25 @@ def main() -> None:
     parser.add_argument("--shared", action="store_true", help="see this environment's packages; install none")
     parser.add_argument("--pages", default="", metavar="URL", help="where README's relative links lie, ends with /")
     parser.add_argument("--files", action="store_true", help="look at the files alone; install nothing")
-    said = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hierfl-release-") as folder:
-        place = Path(folder)
+        release_folder = Path(folder)
         try:
             print("== sdist and wheel", flush=True)
-            sdist, wheel = built(place, said.pages)
+            sdist, wheel = built(release_folder, options.pages)
             print(
                 f"   {sdist.name} {sdist.stat().st_size / 1e6:.1f} MB, {wheel.name} {wheel.stat().st_size / 1e6:.1f} MB"
             )
             check_contents(sdist, wheel)
             print("== metadata", flush=True)
-            check_metadata(sdist, wheel, pages=bool(said.pages))
+            check_metadata(sdist, wheel, pages=bool(options.pages))
             print("== versions", flush=True)
             check_versions(wheel)
-            if said.files:
+            if options.files:
                 print("the files are sound; nothing was installed")
                 return
             print("== README in a new environment", flush=True)
-            check_installed(wheel, place, shared=said.shared)
+            check_installed(wheel, release_folder, shared=options.shared)
         except Failed as error:
             sys.exit(f"no release: {error}")
     print("all of it holds")

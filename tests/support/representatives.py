@@ -42,8 +42,8 @@ def _walk(value: object, depth: int = 0) -> Iterator[str]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple | set | frozenset):
-        for one in value:
-            yield from _walk(one, depth)
+        for item in value:
+            yield from _walk(item, depth)
     cls = type(value)
     ours = any(base.__module__.startswith("hierfl.") for base in cls.__mro__)
     if not ours or isinstance(value, type | Method | Architecture):
@@ -91,7 +91,9 @@ def of_rules(case: Case) -> frozenset[str]:
 
 def of_new_clients(case: Case) -> frozenset[str]:
     """What a client that was never seen does with its rows, and what predictions of it ask a method."""
-    return frozenset(one for one in used(case) if one.startswith("new client: ") or one in TRAITS)
+    return frozenset(
+        mechanism for mechanism in used(case) if mechanism.startswith("new client: ") or mechanism in TRAITS
+    )
 
 
 def mechanisms(method: Method, federation: Federation) -> frozenset[str]:
@@ -102,24 +104,24 @@ def mechanisms(method: Method, federation: Federation) -> frozenset[str]:
         federation: whose template its model is run on.
     """
     schedule = method.schedule()
-    found = {*of_steps(method), *of_messages(method)}
-    found |= {f"final: {name}" for name in _walk([*schedule.final_steps])}
-    found |= {f"new client: {name}" for name in _walk([*method.new_client_steps()])}
-    found |= {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}
-    found |= {name for name in TRAITS if getattr(method, name, False)}
+    names = {*of_steps(method), *of_messages(method)}
+    names |= {f"final: {name}" for name in _walk([*schedule.final_steps])}
+    names |= {f"new client: {name}" for name in _walk([*method.new_client_steps()])}
+    names |= {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}
+    names |= {name for name in TRAITS if getattr(method, name, False)}
     template = dataclasses.replace(federation, dtype=torch.float64).template()
     start = InitialWeights.for_network(method.network, 0)
     shared, own = (
         {k: v.to(template.n.dtype) for k, v in values.items()}
         for values in (method.shared(start), method.personal(start))
     )
-    found |= {f"layer: {type(layer).__name__}" for net in method.network.networks for layer in net.module.modules()}
-    found |= {"a client's own running statistics" for name in own if name.endswith("running_mean")}
+    names |= {f"layer: {type(layer).__name__}" for net in method.network.networks for layer in net.module.modules()}
+    names |= {"a client's own running statistics" for name in own if name.endswith("running_mean")}
     values = client_view(shared, {k: v[None, None] for k, v in own.items()})
     with validation_enabled(False), torch.no_grad():
         latents = guide_latents(method, template, values, None)
-        found |= {*_kinds(latents, "guide"), *_kinds(model_sites(method, template, values, latents), "model")}
-    return frozenset(found)
+        names |= {*_kinds(latents, "guide"), *_kinds(model_sites(method, template, values, latents), "model")}
+    return frozenset(names)
 
 
 def cover(uses: Mapping[str, Collection[str]]) -> list[str]:
@@ -127,13 +129,13 @@ def cover(uses: Mapping[str, Collection[str]]) -> list[str]:
 
     Greedy: who adds most comes first, of equals the first; then who has become needless is left out.
     """
-    left, chosen = {one for used in uses.values() for one in used}, list[str]()
+    left, chosen = {mechanism for used in uses.values() for mechanism in used}, list[str]()
     while left:
         best = max(uses, key=lambda name: len(left & {*uses[name]}))
         chosen.append(best)
         left -= {*uses[best]}
     for name in chosen[::-1]:
-        others = {one for other in chosen if other != name for one in uses[other]}
+        others = {mechanism for other in chosen if other != name for mechanism in uses[other]}
         if {*uses[name]} <= others:
             chosen.remove(name)
     return [name for name in uses if name in chosen]
@@ -159,11 +161,11 @@ def of_state(case: Case) -> frozenset[str]:
     cls, settings = case
     method = cls(network_for(cls, _federation()), **settings)
     schedule, start = method.schedule(), InitialWeights.for_network(method.network, 0)
-    found = {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}
-    found |= {f"final: {name}" for name in _walk([*schedule.final_steps])}
+    names = {f"schedule.{name}={getattr(schedule, name)}" for name in ("absent", "commit", "final_when")}
+    names |= {f"final: {name}" for name in _walk([*schedule.final_steps])}
     traits = ("replies", "local_copies", "conditions", "needs_everyone")
-    found |= {name for name in traits if getattr(method, name, False)}
-    return frozenset(found | ({"personal"} if method.personal(start) else {"nothing personal"}))
+    names |= {name for name in traits if getattr(method, name, False)}
+    return frozenset(names | ({"personal"} if method.personal(start) else {"nothing personal"}))
 
 
 def of_local(case: Case) -> frozenset[str]:

@@ -224,8 +224,8 @@ def quadrature(theta: np.ndarray, df: pd.DataFrame, case: Case, nodes: int = 41)
         grid = np.linspace(-6, 6, 25)
         u = grid[np.argmax(joint(grid))]
         for _ in range(30):
-            low, here, high = joint(u + h * np.array([-1.0, 0.0, 1.0]))
-            bend = max((2 * here - low - high) / h**2, 1e-2)
+            low, middle, high = joint(u + h * np.array([-1.0, 0.0, 1.0]))
+            bend = max((2 * middle - low - high) / h**2, 1e-2)
             step = np.clip((high - low) / (2 * h) / bend, -1, 1)
             u += step
             if abs(step) < 1e-7:
@@ -239,13 +239,15 @@ def quadrature(theta: np.ndarray, df: pd.DataFrame, case: Case, nodes: int = 41)
 
 def hessian(f: Callable[[np.ndarray], float], at: np.ndarray, h: float = 1e-3) -> np.ndarray:
     """Second differences, each asked for once."""
-    eye, found = h * np.eye(len(at)), np.zeros((len(at), len(at)))
-    here = f(at)
+    eye, curvature = h * np.eye(len(at)), np.zeros((len(at), len(at)))
+    height = f(at)
     for k, a in enumerate(eye):
-        found[k, k] = (f(at + 2 * a) - 2 * here + f(at - 2 * a)) / (4 * h * h)
+        curvature[k, k] = (f(at + 2 * a) - 2 * height + f(at - 2 * a)) / (4 * h * h)
         for m, b in enumerate(eye[:k]):
-            found[k, m] = found[m, k] = (f(at + a + b) - f(at + a - b) - f(at - a + b) + f(at - a - b)) / (4 * h * h)
-    return found
+            curvature[k, m] = curvature[m, k] = (f(at + a + b) - f(at + a - b) - f(at - a + b) + f(at - a - b)) / (
+                4 * h * h
+            )
+    return curvature
 
 
 def referee_point(case: Case, fit: Any) -> np.ndarray:

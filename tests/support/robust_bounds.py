@@ -21,17 +21,17 @@ def honest(rng: np.random.Generator, rounds: int, clients: int, kind: str, measu
 
 def quantile(clients: int, rounds: int, replicates: int, seed: int = 0) -> float:
     """The largest of the three kinds' 95 % quantiles."""
-    rng, found = np.random.default_rng(seed), []
+    rng, quantiles = np.random.default_rng(seed), []
     for kind in ("normal", "heavy tails", "one outlies"):
         # Spreads far above the least ones.
         largest = [np.nanmax(standing.distances(100 * honest(rng, rounds, clients, kind))) for _ in range(replicates)]
-        found.append(float(np.quantile(largest, 0.95)))
-    return max(found)
+        quantiles.append(float(np.quantile(largest, 0.95)))
+    return max(quantiles)
 
 
 def estimate_quantile(clients: int, replicates: int, seed: int = 0) -> float:
     """Likewise of distances of estimates, of one number or of two, from the mean of the others."""
-    rng, found = np.random.default_rng(seed), []
+    rng, quantiles = np.random.default_rng(seed), []
     for kind in ("normal", "heavy tails", "one outlies"):
         for p in (1, 2):
             for scale in (1.0, 4.0):  # as standard errors say, or sites differ by more
@@ -45,8 +45,8 @@ def estimate_quantile(clients: int, replicates: int, seed: int = 0) -> float:
                         wide = np.sqrt(standing.without_furthest(others, clients).mean())
                         ratios.append(far[j] / max(1.0, wide))
                     largest.append(max(ratios))
-                found.append(float(np.quantile(largest, 0.95)))
-    return max(found)
+                quantiles.append(float(np.quantile(largest, 0.95)))
+    return max(quantiles)
 
 
 def rows_quantile(clients: int, replicates: int, seed: int = 0) -> float:
@@ -54,17 +54,17 @@ def rows_quantile(clients: int, replicates: int, seed: int = 0) -> float:
 
     Honest sites' residual standard deviations differ by a factor of two: by far more than least spreads say.
     """
-    rng, found = np.random.default_rng(seed), []
+    rng, quantiles = np.random.default_rng(seed), []
     for kind in ("normal", "heavy tails", "one outlies"):
         values = 100 * np.concatenate([honest(rng, 1, clients, kind, 2) for _ in range(replicates)])
-        largest = [np.nanmax(np.abs(standing.distances(one[None]))) for one in values]
-        found.append(float(np.quantile(largest, 0.95)))
-    return max(found)
+        largest = [np.nanmax(np.abs(standing.distances(row[None]))) for row in values]
+        quantiles.append(float(np.quantile(largest, 0.95)))
+    return max(quantiles)
 
 
 def moments_quantile(clients: int, replicates: int, seed: int = 0) -> float:
     """Likewise of columns' means and standard deviations before the first round, of one column and of up to thirty."""
-    rng, found = np.random.default_rng(seed), []
+    rng, quantiles = np.random.default_rng(seed), []
     for kind in ("normal", "heavy tails", "one outlies"):
         for columns in (1, 3, 10, 30):
             shape, largest = (columns, clients, 2), []
@@ -73,8 +73,8 @@ def moments_quantile(clients: int, replicates: int, seed: int = 0) -> float:
                 if kind == "one outlies":
                     values[0, 0] = 3.0
                 largest.append(np.nanmax(np.abs(standing.distances(100 * values))))
-            found.append(float(np.quantile(largest, 0.95)))
-    return max(found)
+            quantiles.append(float(np.quantile(largest, 0.95)))
+    return max(quantiles)
 
 
 def named_of_three(kind: str, columns: int, replicates: int, seed: int = 0) -> float:

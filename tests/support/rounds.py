@@ -123,7 +123,7 @@ class Rounds:
     def kept(self) -> State:
         """Shared values and what rules remember, by name."""
         remembered = self.state.rule_state.items()
-        return {**self.shared, **{f"{group}/{k}": v for group, held in remembered for k, v in held.items()}}
+        return {**self.shared, **{f"{group}/{k}": v for group, memory in remembered for k, v in memory.items()}}
 
 
 @contextmanager

@@ -55,15 +55,15 @@ def of_rows(folder: Path, sizes: set[int], responses: np.ndarray) -> list[str]:
         sizes: lengths that only arrays with an entry for each row have.
         responses: (N,), numbers that occur as responses alone.
     """
-    words, found = {f"{value:.10g}" for value in responses}, []
+    words, leaks = {f"{value:.10g}" for value in responses}, []
     numbers = np.concatenate([responses, responses.astype(np.float32).astype(float)])
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix != ".png"):
         for name, value in arrays(path):
-            place = f"{path.relative_to(folder)}: {name}"
+            location = f"{path.relative_to(folder)}: {name}"
             if name != "its numbers" and sizes & set(value.shape):
-                found.append(f"{place} is {value.shape}")
+                leaks.append(f"{location} is {value.shape}")
             if value.dtype.kind == "f" and np.isin(value, numbers).any():
-                found.append(f"{place} has a response")
+                leaks.append(f"{location} has a response")
             if value.dtype.kind == "U" and words & set(value.ravel().tolist()):
-                found.append(f"{place} has a response")
-    return found
+                leaks.append(f"{location} has a response")
+    return leaks

@@ -71,18 +71,18 @@ def made(case: tuple[Any, dict[str, Any]]) -> tuple[Method, Federation]:
 
 @functools.cache
 def _case(index: int, dtype: torch.dtype) -> tuple[Rounds, Messages, list[int]]:
-    found = ready(SENDING[index], dtype)
+    fit = ready(SENDING[index], dtype)
     kept: list[tuple[Messages, list[int]]] = []
 
     def caught(messages: Messages, clients: Sequence[int]) -> Messages:
         kept.append((copy.deepcopy(messages), list(clients)))
         return messages
 
-    shared = {k: v.clone() for k, v in found.state.shared.items()}
+    shared = {k: v.clone() for k, v in fit.state.shared.items()}
     with torch.no_grad(), intercepted(caught):
-        found.engine.round(Broadcast(1, found.state.shared), Plan(range(CLIENTS), range(CLIENTS)))
+        fit.engine.round(Broadcast(1, fit.state.shared), Plan(range(CLIENTS), range(CLIENTS)))
     ((messages, clients),) = kept
-    return Rounds(found.method, found.federation, shared, found.initial, seed=3), messages, clients
+    return Rounds(fit.method, fit.federation, shared, fit.initial, seed=3), messages, clients
 
 
 def honest(case: tuple[Any, dict[str, Any]], dtype: torch.dtype = torch.float64) -> tuple[Rounds, Messages, list[int]]:
@@ -136,9 +136,11 @@ every = pytest.mark.parametrize("case", of_all(PARTIAL, QUICK, names))
 every_precision = pytest.mark.parametrize(
     ("case", "dtype"),
     [
-        pytest.param(*one.values, torch_type, id=f"{one.id}-{str(torch_type).removeprefix('torch.')}", marks=one.marks)
+        pytest.param(
+            *param.values, torch_type, id=f"{param.id}-{str(torch_type).removeprefix('torch.')}", marks=param.marks
+        )
         for torch_type in (torch.float32, torch.float64)
-        for one in of_all(PARTIAL, QUICK, names)
+        for param in of_all(PARTIAL, QUICK, names)
     ],
 )
 

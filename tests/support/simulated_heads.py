@@ -136,13 +136,13 @@ def covered(truth: Truth, run: Run) -> dict[str, float]:
 
 def measured(truth: Truth, run: Run) -> dict[str, float]:
     """What a fit has found, beside :func:`covered`: rho, its posterior's mean, and test NLL."""
-    found = {"rho": float(run.shared["w.log_rho"].exp().mean())}
+    figures = {"rho": float(run.shared["w.log_rho"].exp().mean())}
     if "nodes" in run.shared:
         weight = run.shared["nodes.log_weight"].softmax(-1)[:, None]
-        found["rho_mean"] = float((weight * run.shared["nodes.log_rho"].exp()).sum(0).mean())
+        figures["rho_mean"] = float((weight * run.shared["nodes.log_rho"].exp()).sum(0).mean())
     last = run.last("test")
-    found |= {"nll": last["pm_nll"], "draws_nll": last["pm_draws_nll"], "pooled_nll": pooled_nll(truth)}
-    return found | covered(truth, run)
+    figures |= {"nll": last["pm_nll"], "draws_nll": last["pm_draws_nll"], "pooled_nll": pooled_nll(truth)}
+    return figures | covered(truth, run)
 
 
 def pooled_nll(truth: Truth) -> float:

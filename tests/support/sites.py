@@ -33,10 +33,10 @@ def own_data(federation: Federation, client: int) -> Federation:
     """One client with its own rows alone: what a site would load from its own file."""
     parts = {split: federation.indices(split)[client] for split in ("train", "validation", "test")}
     rows = torch.cat(list(parts.values())).unique()
-    place = torch.full((len(federation.x),), -1).index_copy_(0, rows, torch.arange(len(rows)))
+    positions = torch.full((len(federation.x),), -1).index_copy_(0, rows, torch.arange(len(rows)))
     return dataclasses.replace(
-        federation, x=federation.x[rows].clone(), y=federation.y[rows].clone(), global_test=place[parts["test"]],
-        ids=[federation.ids[client]], **{split: [place[index]] for split, index in parts.items()},
+        federation, x=federation.x[rows].clone(), y=federation.y[rows].clone(), global_test=positions[parts["test"]],
+        ids=[federation.ids[client]], **{split: [positions[index]] for split, index in parts.items()},
     )  # fmt: skip
 
 
@@ -78,11 +78,11 @@ class Sites:
 
     def ask(self, requests: Mapping[str, bytes]) -> dict[str, bytes]:
         """Every request arrives, and every answer."""
-        found = {name: self.sites[name].answer(request) for name, request in requests.items()}
+        answers = {name: self.sites[name].answer(request) for name, request in requests.items()}
         self.asked += len(requests)
         self.sent += sum(map(len, requests.values()))
-        self.received += sum(map(len, found.values()))
-        return found
+        self.received += sum(map(len, answers.values()))
+        return answers
 
     def fit(self, ask: Any = None, **how: Any) -> Run:
         """The server's side."""
@@ -116,14 +116,14 @@ def ready(cls: type[Method], settings: dict, folder: Path, **how: object) -> Sit
     return Sites(cls(network_for(cls, federation), **settings), federation, folder, **{**HOW, **how})
 
 
-def same(one: Run, ones: Sites, other: Run, others: Sites, but: str = "seconds") -> None:
+def same(first: Run, ones: Sites, other: Run, others: Sites, but: str = "seconds") -> None:
     """To the bit."""
-    for name, value in one.shared.items():
+    for name, value in first.shared.items():
         assert torch.equal(other.shared[name], value), name
     for part in ("personal", "copies"):
         for name, value in ones.values(part).items():
             assert torch.equal(others.values(part)[name], value), name
     left_out = {"seconds", but}
-    rows = [[{k: v for k, v in row.items() if k not in left_out} for row in run.evaluations] for run in (one, other)]
+    rows = [[{k: v for k, v in row.items() if k not in left_out} for row in run.evaluations] for run in (first, other)]
     assert json.dumps(rows[0]) == json.dumps(rows[1])
-    assert one.participation.equals(other.participation)
+    assert first.participation.equals(other.participation)

@@ -55,15 +55,15 @@ def run(cell: Cell, replicates: int, folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def shares(cell: Cell, found: pd.DataFrame) -> pd.DataFrame:
+def shares(cell: Cell, results: pd.DataFrame) -> pd.DataFrame:
     """A row for each effect: how often its interval covers."""
     rows = []
     for name in cell.truth:
-        hits = found[name].dropna()
+        hits = results[name].dropna()
         share = float(hits.mean())
         rows.append(
             {
-                "cell": cell.name, "effect": name, "replicates": len(hits), "without": len(found) - len(hits),
+                "cell": cell.name, "effect": name, "replicates": len(hits), "without": len(results) - len(hits),
                 "covered": round(share, 4), "se": round(float(hits.sem()), 4),
             }
         )  # fmt: skip

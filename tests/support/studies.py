@@ -56,11 +56,11 @@ def patients(sites: int, *, counts: bool = False, seed: int = 0) -> pd.DataFrame
 def write_tables(df: pd.DataFrame, folder: Path, column: str = "site") -> dict[str, Path]:
     """Every site's own csv file, by the site's name."""
     folder.mkdir(parents=True, exist_ok=True)
-    found = {}
+    paths = {}
     for name, rows in df.groupby(column):
-        found[str(name)] = folder / f"{name}.csv"
-        rows.drop(columns=column).to_csv(found[str(name)], index=False)
-    return found
+        paths[str(name)] = folder / f"{name}.csv"
+        rows.drop(columns=column).to_csv(paths[str(name)], index=False)
+    return paths
 
 
 def formula_study(folder: Path, files: Mapping[str, Path], columns: Mapping[str, Any] = PATIENTS, **given: Any) -> Path:
@@ -134,7 +134,7 @@ class FileStudy:
         """What hierfl remembers of the user of a site: HIERFL_STATE of its processes."""
         return self.folder / "accounts" / name
 
-    def place(self, name: str) -> Path:
+    def site_folder(self, name: str) -> Path:
         """The folder of the study at a site."""
         return self.home(name).folder_of(Study.read(self.study))
 
@@ -151,8 +151,8 @@ class FileStudy:
     def restart(self, name: str) -> None:
         """A site begins again, from its home; what has changed in the study is approved first."""
         study, home = Study.read(self.study), self.home(name)
-        held = home.approval_of(home.folder_of(study))
-        if held is None or held.roster != study.roster:
+        approved = home.approval_of(home.folder_of(study))
+        if approved is None or approved.roster != study.roster:
             self.approve(name)
         self.gates[name] = Gate(home, home.folder_of(study), ledger=self.ledger(name))
 
@@ -173,9 +173,9 @@ class FileStudy:
         plain = type(gate.site).answer
 
         def watched(request: bytes) -> bytes:
-            found = plain(gate.site, request)
-            self.watch(name, request, found)
-            return found
+            answer = plain(gate.site, request)
+            self.watch(name, request, answer)
+            return answer
 
         def answer(request: bytes) -> bytes:
             with pytest.MonkeyPatch.context() as patch:

@@ -29,10 +29,10 @@ def study_of(own: dict[str, Path], folder: Path) -> Path:
     return formula_study(folder, own, formula="y ~ age + (1 | site)")
 
 
-def same(one: FileStudy, other: FileStudy) -> None:
+def same(first: FileStudy, other: FileStudy) -> None:
     """To the bit: what the servers have in the end, and the sites."""
-    for name, value in load(one.folder / "server" / "checkpoint")[0].items():
+    for name, value in load(first.folder / "server" / "checkpoint")[0].items():
         assert torch.equal(value, load(other.folder / "server" / "checkpoint")[0][name]), name
     for name in NAMES:
-        mine, others = (load_file(place.place(name) / "site.safetensors") for place in (one, other))
+        mine, others = (load_file(file_study.site_folder(name) / "site.safetensors") for file_study in (first, other))
         assert all(torch.equal(value, others[key]) for key, value in mine.items() if key != "answer")

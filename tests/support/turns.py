@@ -67,17 +67,17 @@ class Contestant:
 def compare(a: str, b: str, setting: str, repeats: int) -> None:
     """Prints what rounds of both took."""
     pair = [Contestant(a, setting), Contestant(b, setting)]
-    for one in pair:
-        one.round()  # warm
+    for contestant in pair:
+        contestant.round()  # warm
     taken: list[list[dict[str, float]]] = [[], []]
     for turn in range(repeats):
         for k in (0, 1) if turn % 2 == 0 else (1, 0):
             taken[k].append(pair[k].round())
-    for one in pair:
-        one.process.stdin.close()  # type: ignore[union-attr]
-        one.process.wait()
+    for contestant in pair:
+        contestant.process.stdin.close()  # type: ignore[union-attr]
+        contestant.process.wait()
     for kind in ("wall", "processor"):
-        first, second = ([one[kind] for one in rounds] for rounds in taken)
+        first, second = ([seconds[kind] for seconds in rounds] for rounds in taken)
         ratios = [y / x for x, y in zip(first, second, strict=True)]
         print(
             f"{setting}: {kind} seconds a round: A {statistics.median(first):.3f}, B {statistics.median(second):.3f}; "
@@ -95,9 +95,9 @@ def main() -> None:
     parser.add_argument("b")
     parser.add_argument("settings", nargs="*", default=SETTINGS)
     parser.add_argument("--repeats", type=int, default=15)
-    said = parser.parse_args()
-    for setting in said.settings:
-        compare(said.a, said.b, setting, said.repeats)
+    options = parser.parse_args()
+    for setting in options.settings:
+        compare(options.a, options.b, setting, options.repeats)
 
 
 if __name__ == "__main__":

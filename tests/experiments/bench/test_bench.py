@@ -225,10 +225,10 @@ print(int(kept), after - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told to keep memory")
-@pytest.mark.parametrize(("said", "keeps"), [({}, True), ({"MALLOC_ARENA_MAX": "2"}, False)])
-def test_memory_is_kept_unless_the_environment_says_how_to_allocate(said: dict[str, str], keeps: bool) -> None:
+@pytest.mark.parametrize(("settings", "keeps"), [({}, True), ({"MALLOC_ARENA_MAX": "2"}, False)])
+def test_memory_is_kept_unless_the_environment_says_how_to_allocate(settings: dict[str, str], keeps: bool) -> None:
     rest = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
-    done = subprocess.run([sys.executable, "-c", PAGES], env={**rest, **said}, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", PAGES], env={**rest, **settings}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     kept, faults = map(int, done.stdout.split())
     assert kept == keeps

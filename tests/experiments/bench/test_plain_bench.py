@@ -19,11 +19,11 @@ def test_contestants_compute_the_same_gradients() -> None:
     fit.step()
     at = AtSites.for_chunk(fit.method, plain.chunk_of(fit))
     x, v = at.mean + at.moved, at.guide.draws(at.moved, at.noise)
-    found = moments(at.clients.log_joint, x, v)
+    expected = moments(at.clients.log_joint, x, v)
     for simplified in (False, True):
         other = moments(plain.by_hand(at, simplified), x, v)
         for name in ("height", "gradient", "hessian"):
-            torch.testing.assert_close(getattr(other, name), getattr(found, name), rtol=1e-8, atol=1e-8)
+            torch.testing.assert_close(getattr(other, name), getattr(expected, name), rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.slow

@@ -46,6 +46,6 @@ def test_the_benchmark_writes_what_it_measured(hierfl: Call, tmp_path: Path, mon
 def test_processes_are_measured_too(hierfl: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sites, "FEW_ROUNDS", 1)
     monkeypatch.setattr(sites, "MANY_ROUNDS", 2)
-    found = sites.measure_sites(2, 1, True, tmp_path, lambda text: None)
-    assert {"plate, a process", "two ranks", "files"} < set(found["seconds_a_round"])
-    assert found["seconds_a_round"]["files"] > 0
+    timings = sites.measure_sites(2, 1, True, tmp_path, lambda text: None)
+    assert {"plate, a process", "two ranks", "files"} < set(timings["seconds_a_round"])
+    assert timings["seconds_a_round"]["files"] > 0

@@ -35,6 +35,6 @@ def test_an_option_that_is_none_is_named_with_those_that_are() -> None:
 
 
 def test_an_empty_option_is_refused_by_a_configuration_too() -> None:
-    for data, said in (("", {}), (None, {"split": ""}), (None, {"network": ""}), (None, {"ood": ""})):
+    for data, options in (("", {}), (None, {"split": ""}), (None, {"network": ""}), (None, {"ood": ""})):
         with pytest.raises(UserError, match="is empty"):
-            configure("fedavg", data, said, {})
+            configure("fedavg", data, options, {})

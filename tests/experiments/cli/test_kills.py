@@ -28,11 +28,11 @@ CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.tru
 
 def counted(step: Callable[[], None]) -> Callable[[str, tuple[object, ...]], None]:
     """An audit hook that calls a function before every change of a file or folder here or below."""
-    here = os.getcwd()
+    folder = os.getcwd()
 
     def inside(path: object) -> bool:
         text = os.fsdecode(path) if isinstance(path, str | bytes) else ""
-        return bool(text) and os.path.abspath(text).startswith(here)
+        return bool(text) and os.path.abspath(text).startswith(folder)
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open":
@@ -107,7 +107,7 @@ def moments(number: int, part: tuple[int, int]) -> list[int]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder to work in, with everything imported that a run needs; a checkpoint after every round."""
     from hierfl.inference.run.keeper import CheckpointKeeper
 
@@ -136,25 +136,25 @@ PARTS = [
 
 @pytest.mark.parametrize(("overwrite", "part"), PARTS)
 def test_a_kill_at_any_change_of_a_file_leaves_nothing_stuck(
-    place: Path, overwrite: bool, part: tuple[int, int]
+    folder: Path, overwrite: bool, part: tuple[int, int]
 ) -> None:
     assert forked((*RUN[:-1], "whole")) == 0
-    whole = result(place / "whole")
+    whole = result(folder / "whole")
     command = (*RUN, "--overwrite") if overwrite else RUN
     if overwrite:
         assert forked((*RUN[:-1], "old", "--seed", "5")) == 0
-        old_run(place / "o")
+        old_run(folder / "o")
     number = changes(command)
     assert number > 20
-    assert result(place / "o") == whole
+    assert result(folder / "o") == whole
     for moment in moments(number, part):
         if overwrite:
-            old_run(place / "o")
+            old_run(folder / "o")
         else:
-            shutil.rmtree(place / "o", ignore_errors=True)
+            shutil.rmtree(folder / "o", ignore_errors=True)
         assert forked(command, killed_at(moment)) == -signal.SIGKILL
         goes_on(overwrite)
-        assert result(place / "o") == whole, moment
+        assert result(folder / "o") == whole, moment
 
 
 #: commands, and where what they find is; the same command goes on where it was stopped, that of a run with --resume
@@ -183,16 +183,16 @@ run = { validation_fraction = 0.0, rounds = 2, network = "mlp:4" }
 @pytest.mark.parametrize(
     ("name", "kills"), [("tune", 1), *(pytest.param(name, 11, marks=pytest.mark.slow) for name in COMMANDS)]
 )
-def test_a_kill_at_any_time_leaves_nothing_stuck(place: Path, name: str, kills: int) -> None:
+def test_a_kill_at_any_time_leaves_nothing_stuck(folder: Path, name: str, kills: int) -> None:
     y = np.arange(200) % 10
     x = np.random.default_rng(0).integers(0, 256, (200, 4, 4), dtype=np.uint8)
     np.savez("fashion-mnist.npz", x_train=x[50:], y_train=y[50:], x_test=x[:50], y_test=y[:50])
     Path("mine.toml").write_text(TABLE)
-    command, found = COMMANDS[name]
+    command, result_file = COMMANDS[name]
 
     def told() -> object:
-        text = (place / found).read_text()
-        record = json.loads(text) if found.endswith("json") else text
+        text = (folder / result_file).read_text()
+        record = json.loads(text) if result_file.endswith("json") else text
         return {k: v for k, v in record.items() if k != "seconds_per_round"} if isinstance(record, dict) else record
 
     luck, start = random.Random(f"{os.environ.get('HIERFL_TEST_LUCK', '0')} {name}"), time.monotonic()

@@ -42,8 +42,8 @@ def numbers(path: Path, options: list[str]) -> np.ndarray:
     federation, design = _from_table(configure("mixed-effects", data, given, {"draws": "0"}).run)
     rows = [
         (name, *federation.x[index].tolist(), float(federation.y[index]))
-        for name, one in zip(federation.ids, federation.train, strict=True)
-        for index in one.tolist()
+        for name, indices in zip(federation.ids, federation.train, strict=True)
+        for index in indices.tolist()
     ]
     names = [*design.fixed, *design.random]
     return np.array(

@@ -28,10 +28,10 @@ ROWS = pd.DataFrame(
 SAID = {"group": "hospital", "x": "arm,age", "rounds": 1, "network": "linear"}
 
 
-def configured(folder: Path, df: pd.DataFrame = ROWS, method: str = "fedavg", **said: object) -> Configuration:
+def configured(folder: Path, df: pd.DataFrame = ROWS, method: str = "fedavg", **options: object) -> Configuration:
     df.to_csv(folder / "rows.csv", index=False)
-    said = {name: value for name, value in {**SAID, **said}.items() if value is not None}
-    return configure(method, str(folder / "rows.csv"), said, {})
+    options = {name: value for name, value in {**SAID, **options}.items() if value is not None}
+    return configure(method, str(folder / "rows.csv"), options, {})
 
 
 def test_a_csv_is_what_the_frame_is(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_rows_without_a_value_are_refused_or_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("options", "words"),
     [
         ({"y": None}, "which column of .* is predicted: --y COLUMN"),
         ({"y": "stay", "group": None}, "which column of .* names the clients: --group COLUMN"),
@@ -109,11 +109,11 @@ def test_rows_without_a_value_are_refused_or_dropped(tmp_path: Path) -> None:
          "--y is for a network's table, and mixed-effects has a formula"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_one_line(tmp_path: Path, said: dict, words: str) -> None:
-    if said.get("method") == "mixed-effects":
-        said |= {"network": None, "group": None}
+def test_what_cannot_be_is_one_line(tmp_path: Path, options: dict, words: str) -> None:
+    if options.get("method") == "mixed-effects":
+        options |= {"network": None, "group": None}
     with pytest.raises(UserError, match=words):
-        build(configured(tmp_path, **said))
+        build(configured(tmp_path, **options))
 
 
 def test_words_of_a_prediction_are_those_of_the_fit(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def numbers(folder: Path) -> list[dict[str, float]]:
 def rank_of(process: Path) -> str:
     """Of a process in /proc; empty where it is none, or not ours."""
     try:
-        held = (process / "environ").read_bytes().split(b"\0")
-        return next((v[5:].decode() for v in held if v.startswith(b"RANK=")), "")
+        variables = (process / "environ").read_bytes().split(b"\0")
+        return next((v[5:].decode() for v in variables if v.startswith(b"RANK=")), "")
     except OSError:
         return ""
 
@@ -61,15 +61,15 @@ def test_ranks_write_one_folder(hierfl: Call, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     command = (*RUN, *few, "--out", "ranks", "--engine", "distributed")
-    ranks = [fork(command, partial(os.environ.update, place, RANK=str(k)), f"said.{k}") for k in range(2)]
+    ranks = [fork(command, partial(os.environ.update, environment, RANK=str(k)), f"said.{k}") for k in range(2)]
     assert [ended(rank) for rank in ranks] == [0, 0], [(tmp_path / f"said.{k}").read_text() for k in range(2)]
     assert [(tmp_path / f"said.{k}").read_text() for k in range(2)] == ["", ""]
     written = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("plate", "ranks")]
     assert written[0] == written[1]
-    for one, two in zip(numbers(tmp_path / "plate"), numbers(tmp_path / "ranks"), strict=True):
-        assert two == pytest.approx(one, rel=1e-4, abs=1e-5)
+    for expected, actual in zip(numbers(tmp_path / "plate"), numbers(tmp_path / "ranks"), strict=True):
+        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.usefixtures("signals")
@@ -79,7 +79,7 @@ def test_ranks_are_started_and_how_they_end_is_told(
     """With the same words as the command, each with a place of its own; these stand for hierfl, and do nothing."""
     python = tmp_path / "python"
     monkeypatch.setattr(sys, "executable", str(python))
-    for ends, code, said in (
+    for ends, code, message in (
         ("exit 0", 0, ""),
         ("test $RANK = 0 || kill -KILL $$; sleep 0.2", 1, "error: rank 1 was killed (SIGKILL)"),
         ("exit 2", 2, ""),  # the first one's words are on the screen
@@ -88,9 +88,9 @@ def test_ranks_are_started_and_how_they_end_is_told(
         python.chmod(0o700)
         words = [*RUN, "--out", "run", "--engine", "distributed", "--ranks", "2"]
         status, out, err = hierfl(*words)
-        assert (status, out, err[: len(said)], err.count("\n")) == (code, "", said, bool(said)), err
+        assert (status, out, err[: len(message)], err.count("\n")) == (code, "", message, bool(message)), err
         places = [(tmp_path / f"place.{k}").read_text().split(" ", 5) for k in range(2)]
-        assert [place[:3] for place in places] == [["0", "of", "2"], ["1", "of", "2"]]
+        assert [fields[:3] for fields in places] == [["0", "of", "2"], ["1", "of", "2"]]
         assert places[0][3:] == places[1][3:]
         assert places[0][5].split() == ["-P", "-m", "hierfl", *words]
 
@@ -126,8 +126,8 @@ def test_ranks_at_a_terminal_write_one_folder(tmp_path: Path) -> None:
         assert (process.returncode, out, err) == (0, "", "")
     written = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("plate", "ranks")]
     assert written[0] == written[1]
-    for one, two in zip(numbers(tmp_path / "plate"), numbers(tmp_path / "ranks"), strict=True):
-        assert two == pytest.approx(one, rel=1e-4, abs=1e-5)
+    for expected, actual in zip(numbers(tmp_path / "plate"), numbers(tmp_path / "ranks"), strict=True):
+        assert actual == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -152,6 +152,6 @@ def test_a_rank_that_is_killed_ends_the_run_which_goes_on(tmp_path: Path) -> Non
     assert again.communicate() == ("", "")
     plate = started(*RUN, *rounds, "--out", "plate", folder=tmp_path)
     assert plate.communicate() == ("", "")
-    for one, two in zip(numbers(tmp_path / "plate"), numbers(tmp_path / "run"), strict=True):
-        smooth = [name for name in one if name.endswith("nll")]  # counts jump where rounding tips a prediction
-        assert [two[name] for name in smooth] == pytest.approx([one[name] for name in smooth], rel=1e-3)
+    for expected, actual in zip(numbers(tmp_path / "plate"), numbers(tmp_path / "run"), strict=True):
+        smooth = [name for name in expected if name.endswith("nll")]  # counts jump where rounding tips a prediction
+        assert [actual[name] for name in smooth] == pytest.approx([expected[name] for name in smooth], rel=1e-3)

@@ -157,13 +157,15 @@ def test_what_exists_is_not_overwritten_unasked(hierfl: Call, tmp_path: Path) ->
     assert json.loads((tmp_path / "o/summary.json").read_text())["method"] == "fedper"
 
 
-@pytest.mark.parametrize(("said", "other"), [((), ""), (("lr=0.1",), ""), (("lr=0.05", "batch=7"), "lr=0.05, batch=7")])
+@pytest.mark.parametrize(
+    ("pairs", "other"), [((), ""), (("lr=0.1",), ""), (("lr=0.05", "batch=7"), "lr=0.05, batch=7")]
+)
 def test_a_run_says_which_settings_are_not_the_chosen_ones(
-    hierfl: Call, tmp_path: Path, said: tuple[str, ...], other: str
+    hierfl: Call, tmp_path: Path, pairs: tuple[str, ...], other: str
 ) -> None:
     settings, how = shipped_settings("fedavg", "digits")
     assert settings["lr"] == 0.1
-    sets = [x for pair in said for x in ("--set", pair)]
+    sets = [x for pair in pairs for x in ("--set", pair)]
     assert hierfl("run", "fedavg", *SHORT, *sets, "--out", "r")[0] == 0
     chosen = tomllib.loads((tmp_path / "r/config.toml").read_text())["run"]["settings_chosen"]
     assert chosen == how + (f"; other than that, as said: {other}" if other else "")

@@ -40,8 +40,8 @@ def test_a_run_is_repeated_from_its_configuration_to_the_bit(hierfl: Call, finis
     shutil.copy(first / "config.toml", tmp_path / "kept.toml")
     code, out, err = hierfl("run", "--config", "kept.toml", "--out", "again", "--json")
     assert code == 0, err
-    said = json.loads(out)
-    assert said["folder"] == "again"
+    summary = json.loads(out)
+    assert summary["folder"] == "again"
     for name in ("clients.csv", "history.csv", "participation.csv", "config.toml"):
         assert (tmp_path / "again" / name).read_text() == (first / name).read_text(), name
     state = next((first / "model").glob("*.safetensors")).read_bytes()
@@ -81,7 +81,7 @@ def test_lists_are_json_too(hierfl: Call, finished: Finished, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("value", "found"), [(float("nan"), None), ((1, Path("a")), [1, "a"]), ({1: True}, {"1": True})]
+    ("value", "expected"), [(float("nan"), None), ((1, Path("a")), [1, "a"]), ({1: True}, {"1": True})]
 )
-def test_what_is_printed_is_json(value: object, found: object) -> None:
-    assert plain(value) == found
+def test_what_is_printed_is_json(value: object, expected: object) -> None:
+    assert plain(value) == expected

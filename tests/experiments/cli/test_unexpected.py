@@ -24,7 +24,7 @@ def test_its_traceback_is_in_a_file(
         cli.main()
     assert ended.value.code == cli.DEFECT
     (line,) = capsys.readouterr().err.splitlines()
-    found = re.fullmatch(r"error: KeyError: 'lost\\nfor ever'; this is a defect, see (\S+)", line)
-    assert found
-    assert "in broken" in Path(found[1]).read_text()
-    assert Path(found[1]).stat().st_mode & 0o77 == 0
+    match = re.fullmatch(r"error: KeyError: 'lost\\nfor ever'; this is a defect, see (\S+)", line)
+    assert match
+    assert "in broken" in Path(match[1]).read_text()
+    assert Path(match[1]).stat().st_mode & 0o77 == 0

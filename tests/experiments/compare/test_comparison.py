@@ -58,16 +58,16 @@ def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
     clients = {name: pd.read_csv(runs / name / "clients.csv") for name in names}
     mine = gains[(gains["over"] == "pfedvem (fixed prior)") & (gains["seed"] == 1)]
     for kind, prefix in (("mean", ""), ("draws", "draws_")):
-        one, two = (clients[f"{prior}-1"][f"{prefix}nll"] for prior in ("hierarchical", "fixed"))
-        assert np.allclose(mine[mine["kind"] == kind]["nll"], two - one)
+        learned, fixed = (clients[f"{prior}-1"][f"{prefix}nll"] for prior in ("hierarchical", "fixed"))
+        assert np.allclose(mine[mine["kind"] == kind]["nll"], fixed - learned)
     flat = gains[(gains["over"] == "pfedvem (flat prior)") & (gains["kind"] == "draws")]
     assert np.allclose(flat["accuracy"], clients["hierarchical-0"]["draws_accuracy"] - clients["flat-0"]["accuracy"])
-    one = table[(table["over"] == "pfedvem (fixed prior)") & (table["metric"] == "nll") & (table["kind"] == "draws")]
+    nll = table[(table["over"] == "pfedvem (fixed prior)") & (table["metric"] == "nll") & (table["kind"] == "draws")]
     both = gains[(gains["over"] == "pfedvem (fixed prior)") & (gains["kind"] == "draws")]
-    assert one["gain"].item() == pytest.approx(both.groupby("seed")["nll"].mean().mean())
-    assert one["seeds"].item() == 2
-    assert one["low"].item() < one["gain"].item() < one["high"].item()
-    assert one["share_better"].item() == pytest.approx((both["nll"] > 0).mean())
+    assert nll["gain"].item() == pytest.approx(both.groupby("seed")["nll"].mean().mean())
+    assert nll["seeds"].item() == 2
+    assert nll["low"].item() < nll["gain"].item() < nll["high"].item()
+    assert nll["share_better"].item() == pytest.approx((both["nll"] > 0).mean())
     assert set(table["metric"]) == {"accuracy", "nll", "brier", "ece"}
     left_out = pd.read_csv(tmp_path / "c" / "loo.csv")
     assert set(left_out["seed"]) == {0}  # all three have
@@ -97,23 +97,23 @@ def test_a_comparison(runs: Path, hierfl: Call, tmp_path: Path) -> None:
 
 
 def test_other_methods_and_settings_have_names_of_their_own(runs: Path, tmp_path: Path) -> None:
-    found = compare_runs([runs / "hierarchical-0", runs / "fedper"])
-    assert [v.name for v in found.variants] == ["pfedvem (hierarchical prior)", "fedper"]
-    assert found.loo is None
-    assert differing(found.variants) == {"rounds": [3, 2]}
-    assert "They differ in more than method and settings: rounds 3, 2." in heading(found)
+    comparison = compare_runs([runs / "hierarchical-0", runs / "fedper"])
+    assert [v.name for v in comparison.variants] == ["pfedvem (hierarchical prior)", "fedper"]
+    assert comparison.loo is None
+    assert differing(comparison.variants) == {"rounds": [3, 2]}
+    assert "They differ in more than method and settings: rounds 3, 2." in heading(comparison)
     other = tmp_path / "other"
     shutil.copytree(runs / "hierarchical-0", other)
     text = (other / "config.toml").read_text()
     (other / "config.toml").write_text(text.replace("head_lr = 0.01", "head_lr = 0.02"))
-    found = compare_runs([runs / "hierarchical-0", runs / "hierarchical-1", other], want_loo=False)
-    assert [v.name for v in found.variants] == [
+    comparison = compare_runs([runs / "hierarchical-0", runs / "hierarchical-1", other], want_loo=False)
+    assert [v.name for v in comparison.variants] == [
         "pfedvem (hierarchical prior), head_lr=0.01", "pfedvem (hierarchical prior), head_lr=0.02"
     ]  # fmt: skip
-    assert list(short_names(found.variants).values()) == [
+    assert list(short_names(comparison.variants).values()) == [
         "hierarchical prior, head_lr=0.01", "hierarchical prior, head_lr=0.02"
     ]  # fmt: skip
-    assert (found.gains["nll"] == 0).all()
+    assert (comparison.gains["nll"] == 0).all()
 
 
 def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) -> None:
@@ -121,9 +121,9 @@ def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) 
     path = tmp_path / "old" / "clients.csv"
     frame = pd.read_csv(path)
     frame[[c for c in frame if not c.startswith("draws_")]].to_csv(path, index=False)
-    found = compare_runs([runs / "hierarchical-0", tmp_path / "old"])
-    assert set(found.gains["kind"]) == {"mean"}
-    assert found.loo is not None  # the file says what its draws are
+    comparison = compare_runs([runs / "hierarchical-0", tmp_path / "old"])
+    assert set(comparison.gains["kind"]) == {"mean"}
+    assert comparison.loo is not None  # the file says what its draws are
     az, path = import_arviz(), tmp_path / "old" / "posterior.nc"
     data = az.from_netcdf(path)
     data.load()
@@ -131,9 +131,9 @@ def test_runs_from_before_draws_were_kept_by_client(runs: Path, tmp_path: Path) 
     del data.log_likelihood.attrs["draws_of"]
     shutil.copytree(tmp_path / "old", tmp_path / "older", ignore=shutil.ignore_patterns("posterior.nc"))
     data.to_netcdf(str(tmp_path / "older" / "posterior.nc"), engine="h5netcdf")
-    found = compare_runs([runs / "hierarchical-0", tmp_path / "older"])
-    assert found.loo is None
-    assert "from before posterior.nc said" in found.unfit["pfedvem (fixed prior)"]
+    comparison = compare_runs([runs / "hierarchical-0", tmp_path / "older"])
+    assert comparison.loo is None
+    assert "from before posterior.nc said" in comparison.unfit["pfedvem (fixed prior)"]
 
 
 def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> No
     shutil.copytree(runs / "fixed-0", begun)
     (begun / "summary.json").unlink()
     first = runs / "hierarchical-0"
-    for said, words in (
+    for arguments, words in (
         ([changed["split"]], "its split is 'iid', not 'dirichlet:0.5,redraw'"),
         ([changed["digest"]], "the same clients have other values, other columns, or the same rows in another order"),
         ([changed["rows"]], "has other numbers of rows, or is split otherwise"),
@@ -172,7 +172,7 @@ def test_what_cannot_be_compared(runs: Path, hierfl: Call, tmp_path: Path) -> No
         ([runs / "fixed-0", "--out", str(tmp_path)], "exists; choose another --out"),
         ([runs / "fixed-0", "--out", str(tmp_path), "--overwrite"], "is not the folder of a comparison"),
     ):
-        code, _, err = hierfl("compare", first, *said)
+        code, _, err = hierfl("compare", first, *arguments)
         assert code == 2
         assert words in err, err
     assert hierfl("compare", first, changed["draws"], "--out", "plain", "--quiet")[0] == 0  # loo is left out
@@ -186,10 +186,10 @@ def test_few_test_examples_say_little_of_calibration(runs: Path, tmp_path: Path)
         shutil.copytree(runs / name, tmp_path / name)
         path = tmp_path / name / "clients.csv"
         pd.read_csv(path).assign(n_test=15).to_csv(path, index=False)
-    found = compare_runs([tmp_path / "hierarchical-0", tmp_path / "fixed-0"], want_loo=False)
-    assert found.scarce == ["ece"]
-    assert "ece" not in set(found.table["metric"])
-    assert "ECE left out: half of the clients have less than 20" in markdown(found)
+    comparison = compare_runs([tmp_path / "hierarchical-0", tmp_path / "fixed-0"], want_loo=False)
+    assert comparison.scarce == ["ece"]
+    assert "ece" not in set(comparison.table["metric"])
+    assert "ECE left out: half of the clients have less than 20" in markdown(comparison)
     for name in ("hierarchical-0", "fixed-0"):
         path = tmp_path / name / "clients.csv"
         pd.read_csv(path).assign(n_test=0).to_csv(path, index=False)

@@ -25,13 +25,13 @@ ROUNDS = 3
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Three sites of three classes; one of them is small."""
     folder, rng = tmp_path_factory.mktemp("own"), np.random.default_rng(0)
-    found = {}
+    paths = {}
     for j, n in enumerate((160, 120, 8)):
         y = rng.integers(0, 3, n + 60)
         x = (1.5 * y[:, None] * np.array([1.0, -1.0, 0.5]) + rng.normal(size=(n + 60, 3)) + 0.3 * j).astype(np.float32)
-        found[f"h{j}"] = folder / f"h{j}.npz"
-        np.savez(found[f"h{j}"], x_train=x[:n], y_train=y[:n], x_test=x[n:], y_test=y[n:])
-    return found
+        paths[f"h{j}"] = folder / f"h{j}.npz"
+        np.savez(paths[f"h{j}"], x_train=x[:n], y_train=y[:n], x_test=x[n:], y_test=y[n:])
+    return paths
 
 
 def study_of(files: dict[str, Path], folder: Path, **given: object) -> Path:
@@ -42,24 +42,24 @@ def study_of(files: dict[str, Path], folder: Path, **given: object) -> Path:
 def test_server_and_sites_know_the_same(files: dict[str, Path], tmp_path: Path) -> None:
     study = study_of(files, tmp_path, calibrate="temperature", conformal=0.1)
     seen: dict[str, tuple[tuple[int, ...], int]] = {}
-    place = FileStudy(study, files, tmp_path)
+    file_study = FileStudy(study, files, tmp_path)
 
     def watch(name: str, request: bytes, reply: bytes) -> None:
         if decode(request)[0]["kind"] == "calibration":
             seen.update({k.rpartition("|")[2]: (tuple(v.shape), v.nbytes) for k, v in decode(reply)[1].items()})
 
-    place.watch = watch
-    summary = place.serve()
+    file_study.watch = watch
+    summary = file_study.serve()
     assert {"pm_temperature", "pm_draws_tempered_nll", "set_threshold", "set_coverage"} <= summary.keys()
     assert not (tmp_path / "server" / "clients.csv").exists()
     # what leaves is what is said to leave
     agreed = Study.read(study)
-    said = {v.name: (v.shape, v.nbytes) for v in leaving(agreed, read_site_data(agreed, files["h0"], "h0"))
+    declared = {v.name: (v.shape, v.nbytes) for v in leaving(agreed, read_site_data(agreed, files["h0"], "h0"))
             if v.request == "calibration"}  # fmt: skip
-    assert seen == said
+    assert seen == declared
     coverage = []
     for name, path in files.items():
-        member = Membership.read(place.place(name))
+        member = Membership.read(file_study.site_folder(name))
         run = site_run(member)
         assert run.calibration is not None
         assert run.calibration.temperatures["pm"] == pytest.approx(summary["pm_temperature"])
@@ -68,8 +68,8 @@ def test_server_and_sites_know_the_same(files: dict[str, Path], tmp_path: Path) 
         coverage.append(own["set_coverage"][0])
         new = tmp_path / f"{name}-new.npz"
         np.savez(new, x=np.load(path)["x_test"])
-        found = predictions(member, run, new, 0)
-        assert found.columns.tolist() == ["p_0", "p_1", "p_2", "label", "set"]
+        predicted = predictions(member, run, new, 0)
+        assert predicted.columns.tolist() == ["p_0", "p_1", "p_2", "label", "set"]
         # the likeliest label of averaged draws is in every set
         averaged = predictions(member, run, new, 4)
         assert all(label in inside.split() for label, inside in zip(averaged["label"], averaged["set"], strict=True))

@@ -74,14 +74,14 @@ def test_requests_are_answered_by_hand(
 ) -> None:
     """One command a round; the same request gets the same bytes; what is no request is one line."""
     study = formula_study(tmp_path, own, rounds=2)
-    place = FileStudy(study, own, tmp_path)
-    gate, home = place.gates.pop("h01"), ["--folder", tmp_path / "h01"]
-    monkeypatch.setattr(ledger, "state_folder", lambda: place.account("h01"))
+    file_study = FileStudy(study, own, tmp_path)
+    gate, home = file_study.gates.pop("h01"), ["--folder", tmp_path / "h01"]
+    monkeypatch.setattr(ledger, "state_folder", lambda: file_study.account("h01"))
     commands = 0
 
     def answers(names: list[str]) -> None:
         nonlocal commands
-        place.answers(names)
+        file_study.answers(names)
         for path in requests_in(tmp_path / "exchange", "h01") if "h01" in names else ():
             reply = path.parents[1] / "replies" / f"{path.stem}.reply"
             given = []
@@ -92,7 +92,7 @@ def test_requests_are_answered_by_hand(
                 commands += 1
             assert (given[0] == given[1]) == ("hello" not in path.name)
 
-    place.serve(answers)
+    file_study.serve(answers)
     assert commands == 2 * (2 + 1 + 2 + 2 + 1)
     nonsense = tmp_path / "x.request"
     nonsense.write_bytes(b"nothing")
@@ -102,7 +102,7 @@ def test_requests_are_answered_by_hand(
     new = ("--folder", tmp_path / "new", *out)
     assert "has no keys: hierfl federate keys" in refused(hierfl("federate", "respond", nonsense, *new))
     # a folder that two processes work in
-    with at_work(place.place("h01")):
+    with at_work(file_study.site_folder("h01")):
         assert "another process works in" in refused(hierfl("federate", "respond", nonsense, *home, *out))
     with locked(Ledger().lock_of(gate.member.study.digest, "h01"), "busy"):
         assert "another process of this account" in refused(hierfl("federate", "respond", nonsense, *home, *out))
@@ -139,13 +139,13 @@ def test_a_draft_takes_cards_and_says_whose_are_missing(tmp_path: Path, hierfl: 
     parties.save(tmp_path)
     sample = tmp_path / "sample.csv"
     sample.write_text("y,x\n0.5,1.5\n1.5,2.5\n")
-    said = ("mixed-effects", "--sample", sample, "--formula", "y ~ x + (1 | site)", "--out", tmp_path / "study.toml")
+    options = ("mixed-effects", "--sample", sample, "--formula", "y ~ x + (1 | site)", "--out", tmp_path / "study.toml")
     cards = [tmp_path / who / f"{who}.pub" for who in ("coordinator", "north", "south")]
-    code, text, _ = hierfl("federate", "study", *said, "--site", cards[1], "--site", "south")
+    code, text, _ = hierfl("federate", "study", *options, "--site", cards[1], "--site", "south")
     assert code == 0
     assert "no card yet of server, south: their lines go into its part keys" in text
     assert Study.read(tmp_path / "study.toml").keys == {"north": parties.cards["north"]}
-    whole = (*said, "--overwrite", "--key", cards[0], "--site", cards[1], "--site")
+    whole = (*options, "--overwrite", "--key", cards[0], "--site", cards[1], "--site")
     code, text, _ = hierfl("federate", "study", *whole, cards[2])
     assert "no card yet" not in text
     study = Study.read(tmp_path / "study.toml")

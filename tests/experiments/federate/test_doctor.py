@@ -16,9 +16,9 @@ from hierfl.experiments.federate.doctor import Finding, examine
 from hierfl.inference.engines.remote.keys import Identity
 
 
-def found(*given: object, **more: object) -> dict[str, Finding]:
+def findings(*given: object, **more: object) -> dict[str, Finding]:
     """By what was looked at."""
-    return {one.what: one for one in examine(*given, **more)}  # type: ignore[arg-type]
+    return {finding.what: finding for finding in examine(*given, **more)}  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -66,26 +66,26 @@ def test_disks_clocks_links_and_ports(home: Path, tmp_path: Path, monkeypatch: p
     os.utime(at, (4e9, 4e9))
     os.chmod(exchange, 0o777)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(free=10**6))
-    seen = found(home, exchange)
+    seen = findings(home, exchange)
     assert (seen["exchange disk"].level, seen["exchange mode"].level, seen["clock"].level) == ("fail", "warn", "warn")
     assert "is a link, which is not followed" in seen["exchange"].words
     monkeypatch.setattr(doctor.time, "time", lambda: 0.0)
-    assert found(None, exchange)["clock"].level == "fail"
+    assert findings(None, exchange)["clock"].level == "fail"
     monkeypatch.setattr(doctor.os, "fsync", lambda handle: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
-    seen = found(home, exchange)
+    seen = findings(home, exchange)
     assert seen["exchange writing"].words.startswith("Read-only file system")
     assert seen["home writing"].level == "fail"
-    assert "has no site.key" in found(exchange)["keys"].words
+    assert "has no site.key" in findings(exchange)["keys"].words
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         monkeypatch.setattr(doctor, "FLOWER_PORTS", {port: "the SuperLink's"})
-        assert found(superlink=f"127.0.0.1:{port}")["SuperLink"].level == "ok"
-    assert found(superlink="nowhere")["SuperLink"].level == "fail"
+        assert findings(superlink=f"127.0.0.1:{port}")["SuperLink"].level == "ok"
+    assert findings(superlink="nowhere")["SuperLink"].level == "fail"
 
 
 def test_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "PACKAGES", {"hierfl-none": True, "hierfl-nothing": False})
-    seen = found()
+    seen = findings()
     assert (seen["hierfl-none"].level, seen["hierfl-nothing"].level) == ("fail", "ok")

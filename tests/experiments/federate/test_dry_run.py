@@ -49,9 +49,9 @@ def test_requests_are_those_of_a_site_with_the_usual_policy(
     masked: bool, more: int, own: dict[str, Path], tmp_path: Path
 ) -> None:
     """Sums, a greeting, the rounds and the end; with masks keys and counts of sites too. Scores are not asked for."""
-    found = dry_run(Study.read(formula_study(tmp_path, own, rounds=20, masked=masked, parties=Parties.of(list(own)))))
-    assert found.requests == 2 + 1 + found.rounds + 1 + more
-    assert found.masks == more
+    trial = dry_run(Study.read(formula_study(tmp_path, own, rounds=20, masked=masked, parties=Parties.of(list(own)))))
+    assert trial.requests == 2 + 1 + trial.rounds + 1 + more
+    assert trial.masks == more
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -64,10 +64,10 @@ def test_files_fit_what_was_declared(family: str, own: dict[str, Path], tmp_path
 def test_what_stops_it_is_one_line(own: dict[str, Path], tmp_path: Path, hierfl: Call) -> None:
     about = {**PATIENTS, "y": {"kind": "number", "least": -9, "most": -1}}
     study = formula_study(tmp_path, own, about, family="gamma")
-    found = dry_run(Study.read(study))
-    assert found.stopped
-    assert found.lines()[-1].startswith("it would stop: no values of 'y' can be made up")
-    assert "\n" not in found.lines()[-1]
+    trial = dry_run(Study.read(study))
+    assert trial.stopped
+    assert trial.lines()[-1].startswith("it would stop: no values of 'y' can be made up")
+    assert "\n" not in trial.lines()[-1]
     assert hierfl("federate", "server", study, "--dry-run", "--quiet")[0] == 1
 
 
@@ -80,9 +80,9 @@ def test_arrays(classes: int, tmp_path: Path) -> None:
     np.savez(sample, x_train=x, y_train=y, x_test=x, y_test=y)
     given = {"rounds": 2, "network": "mlp:8"}
     text = draft("fedavg", sample, ["north", "south"], "images", given, {"epochs": 1}, out=tmp_path / "study.toml")
-    found = dry_run(Study.read(written(tmp_path, text)))
-    assert found.stopped == ""
-    assert (found.rounds, found.sites) == (2, 2)
+    trial = dry_run(Study.read(written(tmp_path, text)))
+    assert trial.stopped == ""
+    assert (trial.rounds, trial.sites) == (2, 2)
 
 
 @pytest.mark.parametrize(

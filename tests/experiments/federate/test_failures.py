@@ -25,17 +25,17 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     quickly(monkeypatch)
 
 
-def numbers(place: FileStudy) -> dict[str, torch.Tensor]:
+def numbers(file_study: FileStudy) -> dict[str, torch.Tensor]:
     """What the server has found."""
-    return load(place.folder / "server" / "checkpoint")[0]
+    return load(file_study.folder / "server" / "checkpoint")[0]
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """The same study where nothing goes wrong."""
-    place = study_in(tmp_path_factory.mktemp("plain"))
-    place.serve()
-    return numbers(place)
+    file_study = study_in(tmp_path_factory.mktemp("plain"))
+    file_study.serve()
+    return numbers(file_study)
 
 
 def requests_at(path: Path, name: str) -> bool:
@@ -46,52 +46,52 @@ def replies_at(path: Path, name: str) -> bool:
     return path.name == "replies" and name.endswith(".reply")
 
 
-def full_disk_on_a_reply(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def full_disk_on_a_reply(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     broken(patch, "write", replies_at, errno.ENOSPC)
 
 
-def full_disk_on_a_request(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def full_disk_on_a_request(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     broken(patch, "write", requests_at, errno.ENOSPC)
 
 
-def full_disk_of_a_site(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def full_disk_of_a_site(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     whole, fail = site_state.write_whole, fails(errno.ENOSPC)
     patch.setattr(site_state, "write_whole", lambda *given, **more: (fail(), whole(*given, **more))[1])
 
 
-def read_only_exchange(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def read_only_exchange(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     broken(patch, "write", lambda path, name: True, errno.EROFS, 9)
 
 
-def exchange_of_others(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def exchange_of_others(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     broken(patch, "names", lambda path, name: True, errno.EACCES, 9)
 
 
-def stale_request(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def stale_request(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     broken(patch, "read", requests_at, errno.ESTALE, 6)
 
 
-def stale_reply(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def stale_reply(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     broken(patch, "read", replies_at, errno.EIO, 6)
 
 
-def _mount(place: FileStudy, *, empty: bool) -> None:
+def _mount(file_study: FileStudy, *, empty: bool) -> None:
     def vanish() -> None:
-        wait_for(lambda: list((place.folder / "exchange").glob("h00/requests/000001-*")))
-        away(place.folder / "exchange", 0.3, empty=empty)
+        wait_for(lambda: list((file_study.folder / "exchange").glob("h00/requests/000001-*")))
+        away(file_study.folder / "exchange", 0.3, empty=empty)
 
     threading.Thread(target=vanish, daemon=True).start()
 
 
-def vanished_mount(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
-    _mount(place, empty=False)
+def vanished_mount(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
+    _mount(file_study, empty=False)
 
 
-def empty_mount_point(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
-    _mount(place, empty=True)
+def empty_mount_point(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
+    _mount(file_study, empty=True)
 
 
-def clock_jumps(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def clock_jumps(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     jumps, now = iter(range(10**6)), time.time
     patch.setattr(time, "time", lambda: now() + (-1) ** next(jumps) * 86_400)
     also(patch, lambda folder, name, data: os.utime(folder.path / name, (now() + 10**7, now() + 10**7)))
@@ -106,15 +106,15 @@ def _halves(patch: pytest.MonkeyPatch, which: Callable[[Path, str], bool]) -> No
     also(patch, half)
 
 
-def half_copied_requests(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def half_copied_requests(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     _halves(patch, requests_at)
 
 
-def half_copied_replies(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def half_copied_replies(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     _halves(patch, replies_at)
 
 
-def conflicted_copies(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def conflicted_copies(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     def copy(folder: Any, name: str, data: bytes) -> None:
         stem, dot, suffix = name.rpartition(".")
         (folder.path / f"{stem} (conflicted copy 2026-11-27){dot}{suffix}").write_bytes(data)
@@ -122,7 +122,7 @@ def conflicted_copies(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
     also(patch, copy)
 
 
-def vanished_requests(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def vanished_requests(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     first = set[str]()
 
     def take(folder: Any, name: str, data: bytes) -> None:
@@ -132,17 +132,17 @@ def vanished_requests(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
     also(patch, take)
 
 
-def foreign_files(patch: pytest.MonkeyPatch, place: FileStudy) -> None:
+def foreign_files(patch: pytest.MonkeyPatch, file_study: FileStudy) -> None:
     """Also a name with escapes, a request of another study under its own name, and links."""
-    other = study_in(place.folder / "other")
+    other = study_in(file_study.folder / "other")
     other.serve(lambda names: other.answers(names) if names else None)
-    at = place.folder / "exchange" / "h00" / "requests"
+    at = file_study.folder / "exchange" / "h00" / "requests"
     at.mkdir(parents=True)
-    (finish,) = (place.folder / "other" / "exchange" / "h00" / "requests").iterdir()
+    (finish,) = (file_study.folder / "other" / "exchange" / "h00" / "requests").iterdir()
     (at / finish.name).write_bytes(finish.read_bytes())
     (at / "\x1b[8mhidden.request").write_bytes(b"\xff" * 100)
     (at / "photo.jpg").write_bytes(bytes(100))
-    (at / "000001-round-0123456789abcdef.request").symlink_to(place.files["h00"])
+    (at / "000001-round-0123456789abcdef.request").symlink_to(file_study.files["h00"])
 
 
 @pytest.mark.parametrize(
@@ -164,17 +164,17 @@ def test_the_same_numbers(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """A study without a deadline comes to its end with the same bits, and every site hears it."""
-    place = study_in(tmp_path)
-    secret = place.files["h00"].read_bytes()
-    fault(monkeypatch, place)
+    file_study = study_in(tmp_path)
+    secret = file_study.files["h00"].read_bytes()
+    fault(monkeypatch, file_study)
     begun = time.monotonic()
-    with working(place) as workers:
-        place.serve(lambda names: None)
+    with working(file_study) as workers:
+        file_study.serve(lambda names: None)
         wait_for(lambda: all(worker.ended for worker in workers.values()))
     assert time.monotonic() - begun < HANGS
-    found = numbers(place)
-    assert found.keys() == plain.keys()
-    assert all(torch.equal(value, plain[name]) for name, value in found.items())
+    state = numbers(file_study)
+    assert state.keys() == plain.keys()
+    assert all(torch.equal(value, plain[name]) for name, value in state.items())
     # one line when a trouble begins, and one when it is over: not thirty in a second
     begins = [line for line in caplog.messages if "it is tried again" in line]
     assert len(begins) == len([line for line in caplog.messages if "it can be used again" in line])
@@ -185,38 +185,38 @@ def test_the_same_numbers(
         assert alone
         assert all(len(worker.answered) == len(set(worker.answered)) for worker in workers.values())
     if fault is foreign_files:
-        assert place.files["h00"].read_bytes() == secret
+        assert file_study.files["h00"].read_bytes() == secret
         assert [line for line in alone if line.startswith(r"\x1b[8mhidden.request")]
 
 
 def test_a_server_whose_disk_is_full_goes_on_and_its_sites_wait(
     plain: dict[str, torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    place = study_in(tmp_path)
+    file_study = study_in(tmp_path)
     whole, fail = checkpoint.write_whole, fails(errno.ENOSPC, 1)
     monkeypatch.setattr(checkpoint, "write_whole", lambda *given, **more: (fail(), whole(*given, **more))[1])
-    with working(place) as workers:
+    with working(file_study) as workers:
         with pytest.raises(OSError, match="No space left"):
-            place.serve(lambda names: None)
+            file_study.serve(lambda names: None)
         wait_for(lambda: sum("may be resumed; this site waits" in line for line in caplog.messages) == 3)
         assert not any(worker.ended for worker in workers.values())
-        place.serve(lambda names: None, resume=True)
+        file_study.serve(lambda names: None, resume=True)
         wait_for(lambda: all(worker.ended for worker in workers.values()))
-    assert all(torch.equal(value, plain[name]) for name, value in numbers(place).items())
+    assert all(torch.equal(value, plain[name]) for name, value in numbers(file_study).items())
 
 
 def test_kills_in_between(plain: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """The server in round 2, and a site that begins again from its folder."""
-    place = study_in(tmp_path)
+    file_study = study_in(tmp_path)
 
     def killed(names: list[str]) -> None:
         if list((tmp_path / "exchange" / "h01" / "requests").glob("000002-round-*")):
             raise KeyboardInterrupt
 
-    with working(place), pytest.raises(KeyboardInterrupt):
-        place.serve(killed)
-    place.restart("h01")
-    with working(place) as workers:
-        place.serve(lambda names: None, resume=True)
+    with working(file_study), pytest.raises(KeyboardInterrupt):
+        file_study.serve(killed)
+    file_study.restart("h01")
+    with working(file_study) as workers:
+        file_study.serve(lambda names: None, resume=True)
         wait_for(lambda: all(worker.ended for worker in workers.values()))
-    assert all(torch.equal(value, plain[name]) for name, value in numbers(place).items())
+    assert all(torch.equal(value, plain[name]) for name, value in numbers(file_study).items())

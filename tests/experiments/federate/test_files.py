@@ -44,21 +44,21 @@ def test_thirty_sites_by_files_find_what_the_table_would(counts: bool, tmp_path:
     whole = fit(MixedEffects(design, draws=0), federation, progress=False, **options)
     own = write_tables(df, tmp_path / "data")
     study = formula_study(tmp_path, own, {**PATIENTS, "y": columns}, family=family, **how, draws=2)
-    place = FileStudy(study, own, tmp_path)
+    file_study = FileStudy(study, own, tmp_path)
     commands = dict.fromkeys(own, 0)
 
     def respond(names: list[str]) -> None:
         for name in names:
             waiting, replies = files.requests_in(tmp_path / "exchange", name), tmp_path / "exchange" / name / "replies"
-            ((_, problem),) = write_replies(place.answering(name), waiting, replies)
+            ((_, problem),) = write_replies(file_study.answering(name), waiting, replies)
             assert not problem
             commands[name] += 1
 
-    place.serve(respond)
-    found = read_frame(tmp_path / "server" / "effects.csv", ("effect", "note"))
+    file_study.serve(respond)
+    effects = read_frame(tmp_path / "server" / "effects.csv", ("effect", "note"))
     expected, numbers = whole.fitted.method.population_summary(whole.fitted)
     assert expected is not None
-    pd.testing.assert_frame_equal(found.drop(columns="note"), expected.drop(columns="note"), rtol=1e-8)
+    pd.testing.assert_frame_equal(effects.drop(columns="note"), expected.drop(columns="note"), rtol=1e-8)
     summary = read_summary(tmp_path / "server")
     assert summary["log_likelihood"] == pytest.approx(numbers["log_likelihood"], rel=1e-12)
     assert summary["rounds"] == whole.rounds < 17
@@ -74,24 +74,24 @@ def own(tmp_path: Path) -> dict[str, Path]:
 
 def tensors(folder: Path) -> dict[str, torch.Tensor]:
     """What a server has in the end, and what its sites have."""
-    found = {f"server/{k}": v for k, v in load(folder / "server" / "checkpoint")[0].items()}
+    state = {f"server/{k}": v for k, v in load(folder / "server" / "checkpoint")[0].items()}
     from safetensors.torch import load_file
 
     for path in sorted(folder.glob("h*/studies/*/site.safetensors")):
-        found |= {f"{path.parents[2].name}/{k}": v for k, v in load_file(path).items()}
-    return found
+        state |= {f"{path.parents[2].name}/{k}": v for k, v in load_file(path).items()}
+    return state
 
 
-def same(one: Path, other: Path) -> None:
+def same(folder: Path, other: Path) -> None:
     """To the bit."""
-    mine, others = tensors(one), tensors(other)
+    mine, others = tensors(folder), tensors(other)
     assert mine.keys() == others.keys()
     assert all(torch.equal(value, others[name]) for name, value in mine.items())
 
 
 def test_a_study_leaves_what_its_people_ask_for(own: dict[str, Path], tmp_path: Path) -> None:
-    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
-    place.serve()
+    file_study = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    file_study.serve()
     status, sites = read_status(tmp_path / "server"), last_contributions(tmp_path / "server")
     assert (status["round"], status["waiting"], status["ended"]) == (4, [], "all rounds are done")
     assert [row[:2] for row in sites] == [[name, 4] for name in own]
@@ -117,20 +117,20 @@ def plain(once: Once) -> Path:
 
 def test_replies_that_are_still_copied_are_waited_for(own: dict[str, Path], plain: Path, tmp_path: Path) -> None:
     """Half of a reply is no reply yet; the whole is."""
-    place = FileStudy(formula_study(tmp_path, own), own, tmp_path / "cut")
-    held: dict[Path, bytes] = {}
+    file_study = FileStudy(formula_study(tmp_path, own), own, tmp_path / "cut")
+    withheld: dict[Path, bytes] = {}
 
     def answers(names: list[str]) -> None:
-        for path, data in held.items():
+        for path, data in withheld.items():
             path.write_bytes(data)
-        held.clear()
-        place.answers(names)
+        withheld.clear()
+        file_study.answers(names)
         for name in names[1:]:
             for path in (tmp_path / "cut" / "exchange" / name / "replies").glob("*.reply"):
-                held[path] = path.read_bytes()
-                path.write_bytes(held[path][: len(held[path]) // 2])
+                withheld[path] = path.read_bytes()
+                path.write_bytes(withheld[path][: len(withheld[path]) // 2])
 
-    place.serve(answers)
+    file_study.serve(answers)
     same(plain, tmp_path / "cut")
 
 
@@ -141,7 +141,7 @@ def test_what_is_no_reply_is_no_answer(
     """Sites that answer nonsense in round 2 take no part in that round, and the others do."""
     own = write_tables(patients(5), tmp_path / "data")
     monkeypatch.setattr(files, "LARGEST", 10**6)
-    place, wrong = (
+    file_study, wrong = (
         FileStudy(formula_study(tmp_path, own), own, tmp_path),
         dict(zip(("h01", "h02", "h03"), what, strict=True)),
     )
@@ -161,9 +161,9 @@ def test_what_is_no_reply_is_no_answer(
             elif wrong[name] == "a pipe":
                 reply.exists() or os.mkfifo(reply)
             names = [other for other in names if other != name]
-        place.answers(names)
+        file_study.answers(names)
 
-    place.serve(answers, deadline=1.0)
+    file_study.serve(answers, deadline=1.0)
     who = read_frame(tmp_path / "server" / "participation.csv")
     assert who[list(own)].to_numpy().tolist() == [[1] * 5, [1, 2, 2, 2, 1], [1] * 5, [1] * 5]
     for name in wrong:
@@ -172,7 +172,7 @@ def test_what_is_no_reply_is_no_answer(
 
 def test_late_replies_are_not_used(own: dict[str, Path], tmp_path: Path) -> None:
     """As if that site had not answered, though its reply lies there in the next round."""
-    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    file_study = FileStudy(formula_study(tmp_path, own), own, tmp_path)
     late: list[str] = []
 
     def answers(names: list[str]) -> None:
@@ -181,9 +181,9 @@ def test_late_replies_are_not_used(own: dict[str, Path], tmp_path: Path) -> None
             names = [name for name in names if name != "h01"]
         elif late:  # it answers round 2 when round 3 is asked
             late.clear()
-        place.answers(names)
+        file_study.answers(names)
 
-    place.serve(answers, deadline=0.5)
+    file_study.serve(answers, deadline=0.5)
     who = read_frame(tmp_path / "server" / "participation.csv")
     assert who["h01"].tolist() == [1, 2, 1, 1]
 
@@ -196,22 +196,22 @@ def test_a_site_that_joins_late_and_one_that_leaves(
     first = tmp_path / "study.toml"
     first.write_text(text.replace('    "h03",\n', ""))
     three, parties = {name: path for name, path in own.items() if name != "h03"}, Parties.of(own)
-    place = FileStudy(first, three, tmp_path, parties)
+    file_study = FileStudy(first, three, tmp_path, parties)
 
     def stops(names: list[str]) -> None:
         if list((tmp_path / "exchange" / "h00" / "requests").glob("000004-round-*")):
             raise KeyboardInterrupt
-        place.answers(names)
+        file_study.answers(names)
 
     with pytest.raises(KeyboardInterrupt):
-        place.serve(stops)
+        file_study.serve(stops)
     assert read_status(tmp_path / "server")["ended"] == "KeyboardInterrupt"
     first.write_text(text.replace('    "h00",\n', ""))
     parties.put_into(first)
-    place.files = own
+    file_study.files = own
     for name in ("h01", "h02", "h03"):  # everybody agrees on the new roster
-        place.restart(name)
-    place.serve(resume=True)
+        file_study.restart(name)
+    file_study.serve(resume=True)
     assert "the roster has changed after round 3: left h00" in caplog.messages
     assert "the roster has changed after round 3: joined h03" in caplog.messages
     who = read_frame(tmp_path / "server" / "participation.csv")
@@ -225,40 +225,40 @@ def test_a_site_that_joins_late_and_one_that_leaves(
     federation, design = from_formula(df[df.site != "h00"], FORMULA)
     left = fit(MixedEffects(design, draws=0), federation, progress=False, rounds=60, dtype=torch.float64, draws=2)
     expected, _ = left.fitted.method.population_summary(left.fitted)
-    found = read_frame(tmp_path / "server" / "effects.csv", ("effect", "note"))
+    effects = read_frame(tmp_path / "server" / "effects.csv", ("effect", "note"))
     assert expected is not None
     slopes = [not name.startswith("Intercept") for name in expected.effect]  # ages are centred at all four sites'
-    np.testing.assert_allclose(found.estimate[slopes], expected.estimate[slopes], rtol=1e-6)
+    np.testing.assert_allclose(effects.estimate[slopes], expected.estimate[slopes], rtol=1e-6)
 
 
 def test_a_site_away_holds_up_what_needs_all(own: dict[str, Path], plain: Path, tmp_path: Path) -> None:
     """The preparation is sums over all sites: the server says who is missing, and goes on later."""
-    place = FileStudy(formula_study(tmp_path, own), own, tmp_path / "away")
+    file_study = FileStudy(formula_study(tmp_path, own), own, tmp_path / "away")
 
     def without(kind: str) -> None:
         def answers(names: list[str]) -> None:
             folder = tmp_path / "away" / "exchange" / "h02" / "requests"
-            place.answers([name for name in names if name != "h02" or not list(folder.glob(f"*-{kind}-*"))])
+            file_study.answers([name for name in names if name != "h02" or not list(folder.glob(f"*-{kind}-*"))])
 
-        place.serve(answers, deadline=0.3, resume=(tmp_path / "away" / "server").exists())
+        file_study.serve(answers, deadline=0.3, resume=(tmp_path / "away" / "server").exists())
 
     with pytest.raises(UserError, match=r"3 of 4 sites have sent their sums \(step 1 of 2\): go on when all have"):
         without("prepare")
-    place.serve(resume=True)
+    file_study.serve(resume=True)
     same(plain, tmp_path / "away")
 
 
 def test_what_a_site_has_refused_it_is_asked_again(own: dict[str, Path], tmp_path: Path) -> None:
     """A site with another version of torch is mended while the server is away: its old reply is not taken again."""
-    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
-    good = {name: site.desk.handshake for name, site in place.sites.items()}
-    for site in place.sites.values():
+    file_study = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    good = {name: site.desk.handshake for name, site in file_study.sites.items()}
+    for site in file_study.sites.values():
         site.handshake = site.desk.handshake = replace(site.handshake, torch="1.0")
     with pytest.raises(UserError, match="0 of 4 sites have sent their sums"):
-        place.serve()
-    for name, site in place.sites.items():
+        file_study.serve()
+    for name, site in file_study.sites.items():
         site.handshake = site.desk.handshake = good[name]
-    place.serve(resume=True)
+    file_study.serve(resume=True)
     assert read_status(tmp_path / "server")["round"] == 4
 
 
@@ -271,11 +271,11 @@ def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path, caplog: pyt
         FileStudy(study, own := write_tables(wrong, tmp_path / "data"), tmp_path / "wrong")
     assert not (tmp_path / "wrong" / "h01" / "approvals").exists()
     write_tables(df, tmp_path / "data")
-    place = FileStudy(study, own, tmp_path)
+    file_study = FileStudy(study, own, tmp_path)
     write_tables(wrong, tmp_path / "data")
-    place.restart("h01")
+    file_study.restart("h01")
     with pytest.raises(UserError, match=r"3 of 4 sites have sent their sums \(step 1 of 2\); h01 refuses \(data\)"):
-        place.serve()
+        file_study.serve()
     (reply,) = (tmp_path / "exchange" / "h01" / "replies").iterdir()
     assert header(reply.read_bytes())["refused"] == "data"
     assert "the rows are not those that were approved" in caplog.text
@@ -285,13 +285,13 @@ def test_what_is_wrong_with_a_sites_data_stays_there(tmp_path: Path, caplog: pyt
 def test_sites_are_told_where_the_server_ends_with_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """And wait for it to go on: what is wrong may be mended."""
     own = write_tables(patients(3).assign(y=1.5), tmp_path / "data")
-    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    file_study = FileStudy(formula_study(tmp_path, own), own, tmp_path)
     with pytest.raises(UserError, match="the response does not vary"):
-        place.serve()
+        file_study.serve()
     caplog.clear()
-    place.answers(list(own))
+    file_study.answers(list(own))
     told = [line for line in caplog.messages if line.startswith("the server has ended with an error")]
     assert len(told) == len(own)
     assert all(line.endswith("this site waits for it: the response does not vary") for line in told)
     with pytest.raises(UserError, match="the response does not vary"):
-        place.serve(resume=True)
+        file_study.serve(resume=True)

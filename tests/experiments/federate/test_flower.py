@@ -105,19 +105,19 @@ def test_flower_carries_the_same_bytes(cls: type[Method], settings: dict, keys: 
 )
 def test_studies_go_through_flower_as_through_files(make: Callable[..., FileStudy], tmp_path: Path) -> None:
     """Sealed requests to gates; the same bits."""
-    plain, place = make(tmp_path / "files", rounds=2), make(tmp_path / "flower", rounds=2)
+    plain, file_study = make(tmp_path / "files", rounds=2), make(tmp_path / "flower", rounds=2)
     plain.serve()
-    study = Study.read(place.study)
-    gates = SimpleNamespace(sites=place.gates, folder=place.folder)
+    study = Study.read(file_study.study)
+    gates = SimpleNamespace(sites=file_study.gates, folder=file_study.folder)
     grid = LocalGrid(client, nodes_of(gates))
     with at_their_sockets(gates):
         serve(
-            study, place.folder / "server",
+            study, file_study.folder / "server",
             lambda recorded: FlowerAsk(grid, study.clients, registered(gates), 0.0, recorded.waiting),
-            place.parties.server, progress=False,
+            file_study.parties.server, progress=False,
         )  # fmt: skip
-    one, other = (load(folder / "server" / "checkpoint")[0] for folder in (plain.folder, place.folder))
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    expected, actual = (load(folder / "server" / "checkpoint")[0] for folder in (plain.folder, file_study.folder))
+    assert all(torch.equal(value, actual[name]) for name, value in expected.items())
 
 
 def lying(body: bytes) -> Message:
@@ -201,12 +201,12 @@ def test_only_the_roster_is_asked(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         grid = LocalGrid(client, {**nodes, **strangers}, change)
         known = registered(sites)
         known.pop("place-03")
-        found = FlowerAsk(grid, list(sites.sites), known, 1.0)(requests)
-        assert set(found) == {"place-00", "place-01", "place-02"}
+        replies = FlowerAsk(grid, list(sites.sites), known, 1.0)(requests)
+        assert set(replies) == {"place-00", "place-01", "place-02"}
         assert set(seen) == {100, 101, 102}
         assert "place-03 has no node: hierfl federate register" in caplog.messages
-        found = FlowerAsk(grid, list(sites.sites), None, 0.0)(requests)
-        assert set(found) == set(sites.sites)
+        replies = FlowerAsk(grid, list(sites.sites), None, 0.0)(requests)
+        assert set(replies) == set(sites.sites)
     assert len([line for line in caplog.messages if "not one of ours, or there already" in line]) >= 2
 
 

@@ -104,8 +104,8 @@ def test_the_app_is_told_all_that_was_said(control: Control, tmp_path: Path, mon
     monkeypatch.setattr(control, "_flwr", lambda *given, **more: {"run-id": 7})
     more = {"resume": True, "restart": True, "deadline": 3.0, "trust_code": True}
     assert control.start(tmp_path / "server", tmp_path / "home", **more) == "7"  # type: ignore[arg-type]
-    held = tomllib.loads((control.home / "run.toml").read_text())
-    assert held.items() >= more.items()
+    settings = tomllib.loads((control.home / "run.toml").read_text())
+    assert settings.items() >= more.items()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -28,12 +28,12 @@ pytestmark = [
 ]  # fmt: skip
 
 
-def same(one: Path, other: Path, study: Path, names: list[str]) -> None:
+def same(folder: Path, other: Path, study: Path, names: list[str]) -> None:
     """What the server and every site have in the end, to the bit."""
     agreed = Study.read(study)
-    places = [[Home(part / name).folder_of(agreed) for part in (one, other)] for name in names]
-    pairs = [[load_file(place / "site.safetensors") for place in both] for both in places]
-    pairs.append([load(part / "server" / "checkpoint")[0] for part in (one, other)])
+    places = [[Home(part / name).folder_of(agreed) for part in (folder, other)] for name in names]
+    pairs = [[load_file(site_folder / "site.safetensors") for site_folder in both] for both in places]
+    pairs.append([load(part / "server" / "checkpoint")[0] for part in (folder, other)])
     for mine, theirs in pairs:
         assert mine.keys() == theirs.keys()
         for name, value in theirs.items():
@@ -62,11 +62,11 @@ def test_networks_over_flower(method: str, settings: dict, tmp_path: Path) -> No
     plain = FileStudy(study, files, tmp_path / "plain")
     plain.serve()
     (tmp_path / "flower").mkdir()
-    with Loopback(study, files, tmp_path / "flower", plain.parties) as place:
+    with Loopback(study, files, tmp_path / "flower", plain.parties) as loopback:
         for name in files:
-            place.join(name)
-        place.serve()
-        assert place.wait(900) == 0, place.log("server")
+            loopback.join(name)
+        loopback.serve()
+        assert loopback.wait(900) == 0, loopback.log("server")
     same(tmp_path / "flower", tmp_path / "plain", study, list(files))
 
 
@@ -77,40 +77,40 @@ def test_kills_over_flower_and_nodes_that_are_not_let_in(tmp_path: Path) -> None
     plain = FileStudy(study, own, tmp_path / "plain")
     plain.serve()
     (tmp_path / "flower").mkdir()
-    with Loopback(study, own, tmp_path / "flower", plain.parties) as place:
+    with Loopback(study, own, tmp_path / "flower", plain.parties) as loopback:
         for name in own:
-            place.join(name)
+            loopback.join(name)
         # an authority of somebody else's, a key that was never registered, none at all
-        place.hierfl("certificates", tmp_path / "flower" / "other", "--host", "127.0.0.1")
-        place.hierfl("keys", tmp_path / "flower" / "stranger", "--name", "stranger")
-        place.node("h00", ca=tmp_path / "flower" / "other" / "ca.crt", called="wrong-ca")
-        place.node("stranger")
-        place.node("h00", key=Path(), called="no-key")
-        place.serve()
+        loopback.hierfl("certificates", tmp_path / "flower" / "other", "--host", "127.0.0.1")
+        loopback.hierfl("keys", tmp_path / "flower" / "stranger", "--name", "stranger")
+        loopback.node("h00", ca=tmp_path / "flower" / "other" / "ca.crt", called="wrong-ca")
+        loopback.node("stranger")
+        loopback.node("h00", key=Path(), called="no-key")
+        loopback.serve()
 
         def at_round(number: int) -> None:
             end = time.monotonic() + 600
             path = tmp_path / "flower" / "server" / "status.json"
             while not path.is_file() or read_status(path.parent)["round"] < number:
-                assert time.monotonic() < end, place.log("superlink")
-                assert place.running["server"].poll() is None, place.log("server")
+                assert time.monotonic() < end, loopback.log("superlink")
+                assert loopback.running["server"].poll() is None, loopback.log("server")
                 time.sleep(0.2)
 
         at_round(2)
         time.sleep(1.3)
-        os.kill(place.server_app(), signal.SIGKILL)
-        assert place.wait(240) == 2
-        assert "go on with --resume" in place.log("server")
-        place.serve("--resume")
+        os.kill(loopback.server_app(), signal.SIGKILL)
+        assert loopback.wait(240) == 2
+        assert "go on with --resume" in loopback.log("server")
+        loopback.serve("--resume")
         at_round(3)
         time.sleep(0.7)
-        place.kill("h01")
+        loopback.kill("h01")
         time.sleep(3)
-        place.work("h01")
+        loopback.work("h01")
         at_round(4)
-        place.kill("node-h02")
-        place.node_again("h02")
-        assert place.wait(900) == 0, place.log("server")
+        loopback.kill("node-h02")
+        loopback.node_again("h02")
+        assert loopback.wait(900) == 0, loopback.log("server")
         for name in ("wrong-ca", "node-stranger", "no-key"):
-            assert place.running[name].poll() is not None, place.log(name)
+            assert loopback.running[name].poll() is not None, loopback.log(name)
     same(tmp_path / "flower", tmp_path / "plain", study, list(own))

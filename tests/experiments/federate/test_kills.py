@@ -31,7 +31,7 @@ class Processes:
 
     def __init__(self, study: Path, files: dict[str, Path], folder: Path, parties: Parties) -> None:
         self.study, self.files, self.folder = study, files, folder
-        self.place = FileStudy(study, files, folder, parties)  # who approves the study at every site
+        self.file_study = FileStudy(study, files, folder, parties)  # who approves the study at every site
         parties.server.save(folder / SERVER)
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -48,7 +48,7 @@ class Processes:
         log = open(self.folder / f"{name}.log", "ab")  # noqa: SIM115
         with log:
             command = [sys.executable, "-m", "hierfl", "federate", *arguments]
-            state = str(self.place.account(name))
+            state = str(self.file_study.account(name))
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "HIERFL_STATE": state}
             self.running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
@@ -68,26 +68,26 @@ class Processes:
 def processes(study: Path, files: dict[str, Path], folder: Path, parties: Parties) -> Iterator[Processes]:
     """All of them, started."""
     folder.mkdir()
-    found = Processes(study, files, folder, parties)
+    deployment = Processes(study, files, folder, parties)
     try:
         for name in ("server", *files):
-            found.begin(name)
-        yield found
+            deployment.begin(name)
+        yield deployment
     finally:
-        found.end()
+        deployment.end()
 
 
-def wait_for_round(place: Processes, end: float) -> None:
+def wait_for_round(deployment: Processes, end: float) -> None:
     """Waits until the study is a round further: whoever was killed is back then, however fast the machine is."""
-    before = round_of(place)
-    while round_of(place) <= before:
+    before = round_of(deployment)
+    while round_of(deployment) <= before:
         assert time.monotonic() < end, f"round {before} has not ended"
         time.sleep(0.02)
 
 
-def round_of(place: Processes) -> int:
+def round_of(deployment: Processes) -> int:
     """Where the study is; -1 before its first question."""
-    folder = place.folder / "server"
+    folder = deployment.folder / "server"
     if not (folder / STATUS).is_file():
         return -1
     status = read_status(folder)
@@ -108,25 +108,25 @@ def test_twenty_kills_change_nothing(masked: bool, tmp_path: Path) -> None:
     plain = FileStudy(study, own, tmp_path / "plain", given.get("parties"))
     plain.serve()
     rng, end = random.Random(0), time.monotonic() + PATIENCE
-    with processes(study, own, tmp_path / "killed", plain.parties) as place:
+    with processes(study, own, tmp_path / "killed", plain.parties) as deployment:
         name = "server"
         for kill in range(20):
             if kill % 3 == 2:
-                wait_for_round(place, end)
+                wait_for_round(deployment, end)
                 time.sleep(rng.uniform(0.0, 0.03))
-                name = rng.choice(list(place.running))
+                name = rng.choice(list(deployment.running))
             else:  # once more, while it starts
                 time.sleep(rng.uniform(0.1, 0.5))
-            status = place.running[name].poll()
+            status = deployment.running[name].poll()
             assert status is None, (status, (tmp_path / "killed" / f"{name}.log").read_text())
-            place.kill(name)
-            place.begin(name)
-        for name, process in place.running.items():
+            deployment.kill(name)
+            deployment.begin(name)
+        for name, process in deployment.running.items():
             assert process.wait(max(1.0, end - time.monotonic())) == 0, (
                 tmp_path / "killed" / f"{name}.log"
             ).read_text()
     assert read_status(tmp_path / "killed" / "server")["ended"] == "all rounds are done"
-    at = plain.place("h00").name
+    at = plain.site_folder("h00").name
     for name in own:
         folders = [tmp_path / part / name / "studies" / at for part in ("killed", "plain")]
         mine, theirs = (load_file(folder / "site.safetensors") for folder in folders)
@@ -145,8 +145,8 @@ def test_a_study_by_hand_over_several_processes(tmp_path: Path) -> None:
     """Server and sites as they are started at real places; who starts late is awaited."""
     own = write_tables(patients(4), tmp_path / "data")
     study = formula_study(tmp_path, own)
-    with processes(study, own, tmp_path / "study", Parties.of(own)) as place:
-        for name, process in place.running.items():
+    with processes(study, own, tmp_path / "study", Parties.of(own)) as deployment:
+        for name, process in deployment.running.items():
             assert process.wait(300) == 0, (tmp_path / "study" / f"{name}.log").read_text()
     plain = FileStudy(study, own, tmp_path / "plain")
     plain.serve()

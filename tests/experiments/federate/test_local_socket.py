@@ -26,11 +26,11 @@ def test_couriers_that_misbehave_harm_nobody(tmp_path: Path, caplog: pytest.LogC
         assert (folder / ADDRESS).stat().st_mode & 0o777 == 0o600
         answering = threading.Thread(target=answer_couriers, args=(listener, answer, done.is_set))
         answering.start()
-        held = json.loads((folder / ADDRESS).read_text())
+        endpoint = json.loads((folder / ADDRESS).read_text())
         with pytest.raises(Exception, match="digest"):
-            Client(held["address"], authkey=b"another")
-        Client(held["address"], authkey=bytes.fromhex(held["key"])).close()
-        gone = Client(held["address"], authkey=bytes.fromhex(held["key"]))
+            Client(endpoint["address"], authkey=b"another")
+        Client(endpoint["address"], authkey=bytes.fromhex(endpoint["key"])).close()
+        gone = Client(endpoint["address"], authkey=bytes.fromhex(endpoint["key"]))
         gone.send_bytes(bytes(10**6))
         gone.close()
         big = bytes(range(256)) * 10_000

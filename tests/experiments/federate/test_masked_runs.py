@@ -40,9 +40,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "POLL", 0.01)
 
 
-def kinds(place: FileStudy, client: str = "h00") -> Counter[str]:
+def kinds(file_study: FileStudy, client: str = "h00") -> Counter[str]:
     """How often a site was asked what."""
-    frame = read_frame(place.folder / "server" / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)
+    frame = read_frame(file_study.folder / "server" / CONTRIBUTIONS, ("when", "kind", "client"), COLUMNS)
     return Counter(map(str, frame[frame.client == client].kind))
 
 
@@ -53,25 +53,25 @@ def trips(rounds: int, scores: int, masks: str = "") -> int:
     return plain + more[masks]
 
 
-def bits(place: FileStudy) -> dict[str, torch.Tensor]:
+def bits(file_study: FileStudy) -> dict[str, torch.Tensor]:
     """What the server has in the end."""
-    return load(place.folder / "server" / "checkpoint")[0]
+    return load(file_study.folder / "server" / "checkpoint")[0]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """What the server of a mixed model of three sites has in the end."""
-    place = mixed(tmp_path_factory.mktemp("undisturbed"), 3, rounds=2)
-    place.serve()
-    return bits(place)
+    file_study = mixed(tmp_path_factory.mktemp("undisturbed"), 3, rounds=2)
+    file_study.serve()
+    return bits(file_study)
 
 
-def same_shared(place: FileStudy, expected: dict[str, torch.Tensor]) -> None:
+def same_shared(file_study: FileStudy, expected: dict[str, torch.Tensor]) -> None:
     """To the bit."""
-    found = bits(place)
+    state = bits(file_study)
     for name, value in expected.items():
         if name.startswith("shared/"):
-            torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+            torch.testing.assert_close(state[name], value, rtol=0, atol=0)
 
 
 @pytest.mark.cpu(5, "four sites agree on keys, and fit a model until it has converged")
@@ -79,20 +79,20 @@ def test_four_hospitals_find_what_the_pooled_table_would(tmp_path: Path) -> None
     """With masks, by files: effects and standard errors; two requests more than without masks."""
     df = patients(7)
     df = df[df.site >= "h03"]  # each stage is at three sites and more
-    place = mixed(tmp_path / "masked", df=df, rounds=40, formula=FORMULA, evaluate_every=40)
-    summary = place.serve()
+    file_study = mixed(tmp_path / "masked", df=df, rounds=40, formula=FORMULA, evaluate_every=40)
+    summary = file_study.serve()
     federation, design = from_formula(df, FORMULA)
     how: dict[str, Any] = {"rounds": 40, "evaluate_every": 40, "dtype": torch.float64, "splits": ("train",), "draws": 2}
     whole = fit(MixedEffects(design, draws=0), federation, progress=False, **how)
     expected, numbers = whole.fitted.method.population_summary(whole.fitted)
     assert expected is not None
-    found = read_frame(tmp_path / "masked" / "server" / "effects.csv", ("effect", "note"))
-    assert found.effect.tolist() == expected.effect.tolist()
+    effects = read_frame(tmp_path / "masked" / "server" / "effects.csv", ("effect", "note"))
+    assert effects.effect.tolist() == expected.effect.tolist()
     for column in ("estimate", "standard_error"):
-        np.testing.assert_allclose(found[column], expected[column], rtol=1e-8)
+        np.testing.assert_allclose(effects[column], expected[column], rtol=1e-8)
     assert summary["log_likelihood"] == pytest.approx(numbers["log_likelihood"], rel=1e-12)
     assert summary["masked"] is True
-    asked = kinds(place, "h03")
+    asked = kinds(file_study, "h03")
     assert asked.pop("keys") == 1
     assert asked["prepare"] == 3  # one more, of counts of sites
     assert asked["round"] == summary["rounds"]
@@ -103,13 +103,13 @@ def test_four_hospitals_find_what_the_pooled_table_would(tmp_path: Path) -> None
 @pytest.mark.cpu(4, "three sites train a network twice, with masks and without")
 def test_a_network_trains_under_masks_as_without(tmp_path: Path) -> None:
     """Rounds may go on without a site: keys and shares once, and a signature and an opening for every sum."""
-    place, plain = networks(tmp_path / "masked", 3), networks(tmp_path / "plain", 3, masked=False)
-    place.serve()
+    file_study, plain = networks(tmp_path / "masked", 3), networks(tmp_path / "plain", 3, masked=False)
+    file_study.serve()
     plain.serve()
     for name, value in bits(plain).items():
         if name.startswith("shared/"):
-            torch.testing.assert_close(bits(place)[name], value, rtol=1e-5, atol=1e-6)
-    asked, before = kinds(place), kinds(plain)
+            torch.testing.assert_close(bits(file_study)[name], value, rtol=1e-5, atol=1e-6)
+    asked, before = kinds(file_study), kinds(plain)
     opened = asked["round"] + asked["scores"]
     assert {kind: asked[kind] for kind in ("keys", "shares", "sign", "open")} == {
         "keys": 1, "shares": 1, "sign": opened, "open": opened,
@@ -130,24 +130,24 @@ def test_a_site_that_is_missing_voids_the_sum_and_is_named(
     undisturbed: dict[str, torch.Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing opens without it; when it is there the study goes on to the same numbers."""
-    place = mixed(tmp_path, 3, rounds=2)
+    file_study = mixed(tmp_path, 3, rounds=2)
     with pytest.raises(UserError, match="sites have sent their sums"):
-        place.serve(lambda names: place.answers([name for name in names if name != "h02"]), deadline=0.3)
+        file_study.serve(lambda names: file_study.answers([name for name in names if name != "h02"]), deadline=0.3)
     assert "from h02" in caplog.text
     assert read_status(tmp_path / "server")["round"] == 0
-    place.serve(resume=True)
-    same_shared(place, undisturbed)
+    file_study.serve(resume=True)
+    same_shared(file_study, undisturbed)
 
 
 def test_a_round_goes_on_without_a_site_where_the_method_can(tmp_path: Path) -> None:
     """One of four is away in round 2: the others' sum opens, and it is back for the end."""
-    place = networks(tmp_path, rounds=3, evaluate_every=3)
+    file_study = networks(tmp_path, rounds=3, evaluate_every=3)
 
     def answers(names: list[str]) -> None:
         away = list((tmp_path / "exchange" / "h03" / "requests").glob("000002-*"))
-        place.answers([name for name in names if name != "h03" or not away])
+        file_study.answers([name for name in names if name != "h03" or not away])
 
-    place.serve(answers, deadline=0.5)
+    file_study.serve(answers, deadline=0.5)
     who = read_frame(tmp_path / "server" / "participation.csv")
     assert who[["h00", "h01", "h02"]].to_numpy().tolist() == [[1, 1, 1]] * 3
     assert who["h03"].tolist() == [1, 2, 1]
@@ -160,7 +160,7 @@ def test_kills_in_the_middle_of_a_question_leave_the_same_bits(
 ) -> None:
     """Two sites of three have answered as all are killed: once for each kind of question."""
     made: Callable[..., FileStudy] = networks if shares else mixed
-    place, expected = made(tmp_path / "killed", 3, rounds=2), undisturbed
+    file_study, expected = made(tmp_path / "killed", 3, rounds=2), undisturbed
     if shares:
         plain = networks(tmp_path / "plain", 3, rounds=2)
         plain.serve()
@@ -171,27 +171,27 @@ def test_kills_in_the_middle_of_a_question_leave_the_same_bits(
         pass
 
     def answers(names: list[str]) -> None:
-        asked = {path.name.split("-")[1] for path in (place.folder / "exchange").glob("*/requests/*.request")}
-        place.answers(names[:2] if (fresh := asked - killed - {"hello", "finish"}) else names)
+        asked = {path.name.split("-")[1] for path in (file_study.folder / "exchange").glob("*/requests/*.request")}
+        file_study.answers(names[:2] if (fresh := asked - killed - {"hello", "finish"}) else names)
         if fresh:
             killed.update(fresh)
-            for name in place.files:
-                place.restart(name)
+            for name in file_study.files:
+                file_study.restart(name)
             raise Killed
 
     while True:
         try:
-            place.serve(answers, resume=bool(killed))
+            file_study.serve(answers, resume=bool(killed))
             break
         except Killed:
             continue
     assert killed == {"keys", "prepare", "round"} | ({"shares", "sign", "open"} if shares else {"scores"})
-    same_shared(place, expected)
+    same_shared(file_study, expected)
 
 
 def test_a_full_disk_at_a_site_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a mask has covered is on the disk before it leaves, or nothing leaves."""
-    place = mixed(tmp_path, 3, rounds=1)
+    file_study = mixed(tmp_path, 3, rounds=1)
     whole, left = AccountClaims.claim, [2]
 
     def full(self: AccountClaims, what: str, value: str) -> None:
@@ -204,51 +204,57 @@ def test_a_full_disk_at_a_site_is_tried_again(tmp_path: Path, monkeypatch: pytes
 
     def answers(names: list[str]) -> None:
         with contextlib.suppress(OSError):
-            place.answers(names)
+            file_study.answers(names)
 
-    place.serve(answers)
+    file_study.serve(answers)
     assert left == [0]
     assert read_status(tmp_path / "server")["ended"] == "all rounds are done"
 
 
 @pytest.mark.cpu(4, "a study of four sites, then of three")
 def test_a_roster_that_changes_has_other_masks(tmp_path: Path) -> None:
-    place = mixed(tmp_path, rounds=3)
-    until(place, "round", 2)
-    text = place.study.read_text()
-    place.study.write_text(text.replace('    "h03",\n', ""))
-    left = place.gates.pop("h03")
-    place.parties.sites.pop("h03")
-    place.parties.put_into(place.study)
+    file_study = mixed(tmp_path, rounds=3)
+    until(file_study, "round", 2)
+    text = file_study.study.read_text()
+    file_study.study.write_text(text.replace('    "h03",\n', ""))
+    left = file_study.gates.pop("h03")
+    file_study.parties.sites.pop("h03")
+    file_study.parties.put_into(file_study.study)
     for name in ("h00", "h01", "h02"):
-        place.restart(name)
-    found = propose(place.home("h01"), place.study, None, pins=[place.parties.server.card], ledger=place.ledger("h01"))
+        file_study.restart(name)
+    proposal = propose(
+        file_study.home("h01"),
+        file_study.study,
+        None,
+        pins=[file_study.parties.server.card],
+        ledger=file_study.ledger("h01"),
+    )
     assert left.client == "h03"
-    assert "there: the server gets sums over 3 sites" in next(r.margin for r in found.rules if r.name == "masked")
-    place.serve(resume=True)
-    assert kinds(place)["keys"] == 2
+    assert "there: the server gets sums over 3 sites" in next(r.margin for r in proposal.rules if r.name == "masked")
+    file_study.serve(resume=True)
+    assert kinds(file_study)["keys"] == 2
     who = read_frame(tmp_path / "server" / "participation.csv")
     assert who[["h00", "h01", "h02"]].to_numpy().tolist() == [[1, 1, 1]] * len(who)
 
 
 def test_a_dry_run_counts_requests_for_masks(tmp_path: Path) -> None:
-    found = dry_run(Study.read(mixed(tmp_path, 3, rounds=2).study))
-    assert found.stopped == ""
-    assert found.masks == 2
-    assert any(f"{found.requests} requests to a site, 2 of them for masks" in line for line in found.lines())
+    trial = dry_run(Study.read(mixed(tmp_path, 3, rounds=2).study))
+    assert trial.stopped == ""
+    assert trial.masks == 2
+    assert any(f"{trial.requests} requests to a site, 2 of them for masks" in line for line in trial.lines())
 
 
 def test_a_site_that_gives_no_scores_adds_zeros_and_the_others_sum_opens(tmp_path: Path) -> None:
     """And what it is not asked for costs it nothing."""
-    place = mixed(tmp_path, rounds=1)
-    (place.home("h01").folder / POLICY).write_text(replace(PERMISSIVE_POLICY, train_scores=False).text())
-    place.approve("h01")
-    place.restart("h01")
-    place.serve()
+    file_study = mixed(tmp_path, rounds=1)
+    (file_study.home("h01").folder / POLICY).write_text(replace(PERMISSIVE_POLICY, train_scores=False).text())
+    file_study.approve("h01")
+    file_study.restart("h01")
+    file_study.serve()
     metrics = read_frame(tmp_path / "server" / "metrics.csv", ("split",))
     assert metrics.pm_rmse.notna().all()
     points = {}
     for name in ("h00", "h01"):
-        charges = place.ledger(name).asked(Study.read(place.study).digest, name)
+        charges = file_study.ledger(name).asked(Study.read(file_study.study).digest, name)
         points[name] = sum(charge.points for charge in charges if charge.slot.startswith("scores"))
     assert points["h00"] > points["h01"] == 0

@@ -33,9 +33,9 @@ def of_numbers(folder: Path, method: str, settings: dict[str, Any], clients: int
     sample, names = folder / "sample.csv", [f"h{j:02d}" for j in range(clients)]
     rng = np.random.default_rng(0)
     pd.DataFrame({"x": rng.normal(size=9).round(2), "y": [f"c{k % 3}" for k in range(9)]}).to_csv(sample, index=False)
-    said = {"masked": True, "rounds": 2, "network": "mlp:4", "test_fraction": 0.0, "validation_fraction": 0.0, **given}
+    setup = {"masked": True, "rounds": 2, "network": "mlp:4", "test_fraction": 0.0, "validation_fraction": 0.0, **given}
     keys, out = Parties.of(names).keys, folder / "study.toml"
-    out.write_text(draft(method, sample, names, "numbers", said, settings, keys=keys, y="y", out=out))
+    out.write_text(draft(method, sample, names, "numbers", setup, settings, keys=keys, y="y", out=out))
     return out
 
 
@@ -56,9 +56,9 @@ def test_what_cannot_be_masked_is_one_line(change: Callable[[dict], Any], line: 
     assert Study.read(path).options("cpu").masked
     change(table)
     path.write_text(tomli_w.dumps(table))
-    with pytest.raises(UserError, match=line) as found:
+    with pytest.raises(UserError, match=line) as error:
         Study.read(path)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
     table["privacy"].pop("masked")
     path.write_text(tomli_w.dumps(table))
     Study.read(path)  # what is not masked may be so
@@ -103,38 +103,44 @@ def test_the_command_drafts_masks(tmp_path: Path, hierfl: Call) -> None:
 
 
 def test_who_has_left_is_said_before_a_smaller_roster_is_approved(tmp_path: Path) -> None:
-    place = mixed(tmp_path)
-    text = place.study.read_text()
-    place.study.write_text(text.replace('    "h03",\n', ""))
-    place.parties.sites.pop("h03")
-    place.parties.put_into(place.study)
-    found = propose(place.home("h01"), place.study, None, pins=[place.parties.server.card], ledger=place.ledger("h01"))
-    (margin,) = (rule.margin for rule in found.rules if rule.name == "sites that have left")
+    file_study = mixed(tmp_path)
+    text = file_study.study.read_text()
+    file_study.study.write_text(text.replace('    "h03",\n', ""))
+    file_study.parties.sites.pop("h03")
+    file_study.parties.put_into(file_study.study)
+    proposal = propose(
+        file_study.home("h01"),
+        file_study.study,
+        None,
+        pins=[file_study.parties.server.card],
+        ledger=file_study.ledger("h01"),
+    )
+    (margin,) = (rule.margin for rule in proposal.rules if rule.name == "sites that have left")
     assert margin.startswith("h03: a sum from before less the same sum without them")
 
 
 def test_a_policy_that_demands_masks_approves_a_study_that_has_them(tmp_path: Path) -> None:
-    place = mixed(tmp_path, masked=False)
-    (place.home("h01").folder / POLICY).write_text(replace(PERMISSIVE_POLICY, masked=True).text())
-    about = {"pins": [place.parties.server.card], "ledger": place.ledger("h01")}
-    found = propose(place.home("h01"), place.study, place.files["h01"], **about)
-    assert found.failing == ["masked"]
-    table = tomllib.loads(place.study.read_text())
+    file_study = mixed(tmp_path, masked=False)
+    (file_study.home("h01").folder / POLICY).write_text(replace(PERMISSIVE_POLICY, masked=True).text())
+    about = {"pins": [file_study.parties.server.card], "ledger": file_study.ledger("h01")}
+    proposal = propose(file_study.home("h01"), file_study.study, file_study.files["h01"], **about)
+    assert proposal.failing == ["masked"]
+    table = tomllib.loads(file_study.study.read_text())
     table["privacy"]["masked"] = True
-    place.study.write_text(tomli_w.dumps(table))
-    assert propose(place.home("h01"), place.study, place.files["h01"], **about).failing == []
+    file_study.study.write_text(tomli_w.dumps(table))
+    assert propose(file_study.home("h01"), file_study.study, file_study.files["h01"], **about).failing == []
 
 
 def test_what_leaves_under_masks_is_said(tmp_path: Path, hierfl: Call) -> None:
-    place = mixed(tmp_path)
-    code, text, error = hierfl("federate", "check", place.study, "--data", place.files["h01"])
+    file_study = mixed(tmp_path)
+    code, text, error = hierfl("federate", "check", file_study.study, "--data", file_study.files["h01"])
     assert (code, error) == (0, "")
     assert "Alone each number is noise. The server gets sums over 4 sites." in " ".join(text.split())
-    study = Study.read(place.study)
+    study = Study.read(file_study.study)
     plain = Study.read(mixed(tmp_path / "plain", masked=False).study)
-    rows = read_site_data(study, place.files["h01"], "h01")
+    rows = read_site_data(study, file_study.files["h01"], "h01")
     bytes_of, masked = (
-        {(v.request.partition(",")[0], v.name): v.nbytes for v in leaving(one, rows)} for one in (plain, study)
+        {(v.request.partition(",")[0], v.name): v.nbytes for v in leaving(variant, rows)} for variant in (plain, study)
     )
     assert masked.keys() - bytes_of.keys() == {
         ("keys", "public keys"), ("every masked answer", "counts"), ("prepare", "support"),

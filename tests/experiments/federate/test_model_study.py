@@ -40,12 +40,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> tuple[FileStudy, list[tuple[str, bytes]]]:
+def finished_study(tmp_path_factory: pytest.TempPathFactory) -> tuple[FileStudy, list[tuple[str, bytes]]]:
     """A study by folder that has ended, and all answers of its sites."""
-    found, answers = model_sites(tmp_path_factory.mktemp("model")), list[tuple[str, bytes]]()
-    found.watch = lambda name, request, answer: answers.append((name, answer))
-    found.serve()
-    return found, answers
+    file_study, answers = model_sites(tmp_path_factory.mktemp("model")), list[tuple[str, bytes]]()
+    file_study.watch = lambda name, request, answer: answers.append((name, answer))
+    file_study.serve()
+    return file_study, answers
 
 
 def pooled(study: Study, **how: Any) -> Run:
@@ -62,9 +62,9 @@ def server_has(of: FileStudy) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.cpu(9, "a study by folder, and the same fit on a plate")
-def test_sites_have_the_posterior_of_the_pooled_table(place: tuple[FileStudy, Any]) -> None:
+def test_sites_have_the_posterior_of_the_pooled_table(finished_study: tuple[FileStudy, Any]) -> None:
     """Globals and every site's latents: 1e-9. A site has its own alone."""
-    of, _ = place
+    of, _ = finished_study
     run = pooled(Study.read(of.study))
     frame = pd.read_csv(of.folder / "server" / "globals.csv")
     joint = run.fitted.method.joint_posterior(run.fitted)
@@ -72,7 +72,7 @@ def test_sites_have_the_posterior_of_the_pooled_table(place: tuple[FileStudy, An
     assert frame["name"].tolist() == ["beta[0]", "beta[1]", "rate"]
     together = joint.client_table()
     for name in of.files:
-        mine = site_run(Membership.read(of.place(name)))
+        mine = site_run(Membership.read(of.site_folder(name)))
         alone = mine.fitted.method.joint_posterior(mine.fitted).client_table()
         expected = together[together["client"] == name]
         np.testing.assert_allclose(alone.iloc[:, 1:].astype(float), expected.iloc[:, 1:].astype(float), rtol=1e-9)
@@ -80,9 +80,9 @@ def test_sites_have_the_posterior_of_the_pooled_table(place: tuple[FileStudy, An
 
 
 @pytest.mark.cpu(9, "a study by folder, where it is the first")
-def test_only_declared_messages_leave(place: tuple[FileStudy, list[tuple[str, bytes]]]) -> None:
+def test_only_declared_messages_leave(finished_study: tuple[FileStudy, list[tuple[str, bytes]]]) -> None:
     """Every byte that a site sends: tensors of declared names and shapes; no column, level or personal value."""
-    of, answers = place
+    of, answers = finished_study
     study = Study.read(of.study)
     declared = {
         f"posterior|{value.name}": value.shape
@@ -104,27 +104,27 @@ def test_what_leaves_is_said_by_name_shape_and_size(tmp_path: Path) -> None:
     """The page says it in the model's terms; nothing is asked before the first round, and nothing is scored."""
     own = write_tables(visits(), tmp_path / "data")
     study = Study.read(model_study(tmp_path, own))
-    found = leaving(study, read_site_data(study, own["s00"], "s00"))
-    assert [value.request for value in found if value.name == "splits"] == ["hello"]
-    sizes = {value.name: (value.shape, value.nbytes) for value in found if value.name != "splits"}
-    one = ((), 8)
+    values = leaving(study, read_site_data(study, own["s00"], "s00"))
+    assert [value.request for value in values if value.name == "splits"] == ["hello"]
+    sizes = {value.name: (value.shape, value.nbytes) for value in values if value.name != "splits"}
+    scalar = ((), 8)
     assert sizes == {
-        **dict.fromkeys(("clients", "joined", "bound", "spread", "noise", "heavy", "centrings"), one),
+        **dict.fromkeys(("clients", "joined", "bound", "spread", "noise", "heavy", "centrings"), scalar),
         "linear": ((2,), 16), "precision": ((3,), 24), "heights": ((32,), 256),
     }  # fmt: skip
-    assert all(value.meaning and ":" not in value.meaning[:1] and ":mod:" not in value.meaning for value in found)
+    assert all(value.meaning and ":" not in value.meaning[:1] and ":mod:" not in value.meaning for value in values)
 
 
 @pytest.mark.cpu(9, "a study by folder, where it is the first")
-def test_a_site_predicts_and_reports_by_itself(place: tuple[FileStudy, Any], tmp_path: Path) -> None:
+def test_a_site_predicts_and_reports_by_itself(finished_study: tuple[FileStudy, Any], tmp_path: Path) -> None:
     """New rows need no response; results are of the site alone."""
-    of, _ = place
-    member = Membership.read(of.place("s01"))
+    of, _ = finished_study
+    member = Membership.read(of.site_folder("s01"))
     run = site_run(member)
     pd.DataFrame({"x": [0.5, -1.0], "ward": ["old", "new"]}).to_csv(tmp_path / "new.csv", index=False)
-    found = predictions(member, run, tmp_path / "new.csv", 0)
-    assert found.columns.tolist() == ["mean", "sd", "lower", "upper"]
-    assert (found["sd"] > 0).all()
+    predicted = predictions(member, run, tmp_path / "new.csv", 0)
+    assert predicted.columns.tolist() == ["mean", "sd", "lower", "upper"]
+    assert (predicted["sd"] > 0).all()
     assert len(predictions(member, run, tmp_path / "new.csv", 4)) == 2
     pd.DataFrame({"x": [0.5]}).to_csv(tmp_path / "less.csv", index=False)
     with pytest.raises(UserError, match="lacks column 'ward', which the model reads"):
@@ -139,16 +139,16 @@ def test_masked_sums_are_the_plain_ones(tmp_path: Path) -> None:
     plain, masked = (model_sites(tmp_path / word, rounds=1, masked=word == "masked") for word in ("plain", "masked"))
     for of in (plain, masked):
         of.serve()
-    one, other = server_has(plain), server_has(masked)
-    sums = [name for name in one if name.startswith("server/") and one[name].is_floating_point()]
+    expected, actual = server_has(plain), server_has(masked)
+    sums = [name for name in expected if name.startswith("server/") and expected[name].is_floating_point()]
     assert "server/rule_state/posterior/counted.linear" in sums
     for name in sums:
-        torch.testing.assert_close(other[name], one[name], rtol=1e-12, atol=1e-12, msg=name)
+        torch.testing.assert_close(actual[name], expected[name], rtol=1e-12, atol=1e-12, msg=name)
 
 
 @pytest.mark.cpu(9, "two studies by folder")
-def test_a_killed_server_and_site_go_on_to_the_same_bits(place: tuple[FileStudy, Any], tmp_path: Path) -> None:
-    of, _ = place
+def test_a_killed_server_and_site_go_on_to_the_same_bits(finished_study: tuple[FileStudy, Any], tmp_path: Path) -> None:
+    of, _ = finished_study
     other, rounds = model_sites(tmp_path), 0
 
     class Killed(Exception):
@@ -176,12 +176,12 @@ def test_a_changed_file_stops(tmp_path: Path) -> None:
     of = model_sites(tmp_path, rounds=1)
     trap = tmp_path / "EXECUTED"
     changed = f"open({str(trap)!r}, 'w').close()\n{VISITS}"
-    for file in (of.study.parent / "visits.py", of.place("s00") / "visits.py"):
+    for file in (of.study.parent / "visits.py", of.site_folder("s00") / "visits.py"):
         file.write_text(changed)
     with pytest.raises(UserError, match="visits.py has changed since .* was begun"):
         Study.read(of.study)
     with pytest.raises(UserError, match="visits.py has changed since .* was begun"):
-        Membership.read(of.place("s00"))
+        Membership.read(of.site_folder("s00"))
     assert not trap.exists()
 
 
@@ -208,8 +208,8 @@ def test_points_of_an_exploration_count_against_the_budget(tmp_path: Path) -> No
 
     def rule(budget: dict[str, int]) -> Any:
         (home.folder / POLICY).write_text(replace(PERMISSIVE_POLICY, budget=budget).text())
-        found = propose(home, of.study, of.files["s00"], **about)
-        return next(rule for rule in found.rules if rule.name == "budget")
+        proposal = propose(home, of.study, of.files["s00"], **about)
+        return next(rule for rule in proposal.rules if rule.name == "budget")
 
     assert rule({"model": need}).holds
     few = rule({"model": need - 1})
@@ -221,8 +221,8 @@ def test_points_of_an_exploration_count_against_the_budget(tmp_path: Path) -> No
 
 
 @pytest.mark.cpu(9, "a study by folder, where it is the first")
-def test_the_ledger_has_the_points_of_every_round(place: tuple[FileStudy, Any]) -> None:
-    of, _ = place
+def test_the_ledger_has_the_points_of_every_round(finished_study: tuple[FileStudy, Any]) -> None:
+    of, _ = finished_study
     study = Study.read(of.study)
     spent = sum(charge.points for charge in of.ledger("s00").asked(study.digest, "s00"))
     rounds = len(pd.read_csv(of.folder / "server" / "participation.csv"))
@@ -238,16 +238,16 @@ def test_a_policy_that_refuses_is_obeyed(word: str, tmp_path: Path) -> None:
     home = of.home("s00")
     (home.folder / POLICY).write_text(replace(PERMISSIVE_POLICY, **{word: "refuse"}).text())
     about = {"pins": [of.parties.server.card], "ledger": of.ledger("s00"), "allow": [word]}
-    found = propose(home, of.study, own["s00"], **about)
-    assert word in found.failing
+    proposal = propose(home, of.study, own["s00"], **about)
+    assert word in proposal.failing
 
 
 def test_a_dry_run_draws_what_is_observed_from_the_model(tmp_path: Path) -> None:
     study = Study.read(model_study(tmp_path, write_tables(visits(), tmp_path / "data")))
-    found = dry_run(study)
-    assert found.stopped == ""
-    assert found.requests == 2 + found.rounds
-    assert found.points > found.rounds + 31
+    trial = dry_run(study)
+    assert trial.stopped == ""
+    assert trial.requests == 2 + trial.rounds
+    assert trial.points > trial.rounds + 31
 
 
 def test_what_a_server_keeps_of_a_site_that_leaves(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def test_what_says_nothing_or_something_wrong_is_one_line(
     table = tomllib.loads(path.read_text())
     change(table)
     path.write_text(tomli_w.dumps(table))
-    with pytest.raises(UserError, match=line) as found:
+    with pytest.raises(UserError, match=line) as error:
         Study.read(path)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_a_file_that_does_not_fit_is_one_line(change: Callable, line: str, tmp_p
     good.drop(columns=["diary", "dose"]).to_csv(own["s00"], index=False)
     assert read_site_data(study, own["s00"], "s00").rows == 27
     change(good).to_csv(own["s00"], index=False)
-    with pytest.raises(UserError, match=line) as found:
+    with pytest.raises(UserError, match=line) as error:
         read_site_data(study, own["s00"], "s00")
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 def test_the_command_drafts_and_checks(tmp_path: Path, hierfl: Call) -> None:
@@ -146,5 +146,5 @@ def test_latents_of_rows_are_for_as_many_rows_as_all_agree_on(tmp_path: Path, ca
     assert read_site_data(study, own["s01"], "s01").rows == 4
     with pytest.raises(UserError, match="has 6 rows, more than the 5 that the study allows"):
         read_site_data(study, own["s00"], "s00")
-    found = dry_run(study)
-    assert (found.stopped, found.rows) == ("", 5)
+    trial = dry_run(study)
+    assert (trial.stopped, trial.rows) == ("", 5)

@@ -21,14 +21,14 @@ HOW = {"formula": "y ~ age + stage + (1 | site)", "dp": "site", "epsilon": 6.0, 
 @pytest.mark.cpu(8, "a study of six sites by files")
 def test_sites_send_one_set_of_noisy_sums(tmp_path: Path) -> None:
     files = write_tables(patients(6, seed=3), tmp_path / "data")
-    place = FileStudy(formula_study(tmp_path, files, COLUMNS, settings={"draws": 40}, **HOW), files, tmp_path)
+    file_study = FileStudy(formula_study(tmp_path, files, COLUMNS, settings={"draws": 40}, **HOW), files, tmp_path)
     asked: list[tuple[str, dict[str, Any]]] = []
 
     def watch(name: str, request: bytes, answer: bytes) -> None:
         asked.append((str(decode(request)[0]["kind"]), decode(answer)[1]))
 
-    place.watch = watch
-    summary = place.serve()
+    file_study.watch = watch
+    summary = file_study.serve()
     assert {kind for kind, _ in asked} == {"hello", "round", "finish"}
     sent = [tensors for kind, tensors in asked if kind == "round"]
     assert len(sent) == 6

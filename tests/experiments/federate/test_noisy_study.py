@@ -26,10 +26,10 @@ from hierfl.inference.engines.remote.wire import decode
 
 @pytest.mark.cpu(6, "a study of four sites, and its report")
 def test_a_study_with_noise_asks_for_nothing_that_has_none(tmp_path: Path) -> None:
-    place = noisy_place(tmp_path, patient="who")
+    file_study = noisy_place(tmp_path, patient="who")
     kinds: list[str] = []
-    place.watch = lambda name, request, answer: kinds.append(str(decode(request)[0]["kind"]))
-    summary = place.serve()
+    file_study.watch = lambda name, request, answer: kinds.append(str(decode(request)[0]["kind"]))
+    summary = file_study.serve()
     assert set(kinds) == {"hello", "round", "finish"}
     assert summary["dp"]["epsilon"] == pytest.approx(2.0)
     assert summary["dp"]["unit"] == "patient"
@@ -41,7 +41,7 @@ def test_a_study_with_noise_asks_for_nothing_that_has_none(tmp_path: Path) -> No
     assert "Differential privacy" in page
     assert "metrics are null: scores have no share of epsilon" in page
     # what a site keeps is no simulation, has no noise, and says both
-    member = Membership.read(place.place("h01"))
+    member = Membership.read(file_study.site_folder("h01"))
     page = write_run_page(write_site_results(member, site_run(member), by_row=False)).read_text()
     assert "1 client, " in page
     assert "everything that left this site, together" in page
@@ -49,28 +49,28 @@ def test_a_study_with_noise_asks_for_nothing_that_has_none(tmp_path: Path) -> No
     assert "simulation" not in page
     assert "metrics are null" not in page
     # Of two rows of each patient one counts.
-    rows = pd.read_csv(place.files["h01"])
-    held = read_site_data(Study.read(place.study), place.files["h01"], "h01")
-    assert held.rows == rows["who"].nunique()
-    assert held.beyond == len(rows) - held.rows
+    rows = pd.read_csv(file_study.files["h01"])
+    site_data = read_site_data(Study.read(file_study.study), file_study.files["h01"], "h01")
+    assert site_data.rows == rows["who"].nunique()
+    assert site_data.beyond == len(rows) - site_data.rows
 
 
 def test_what_is_known_of_all_rows_is_the_dictionarys(tmp_path: Path) -> None:
     """Two sets of files, one study: the same constants, and no sums leave before the first round."""
     files = own_files(tmp_path)
     study = Study.read(noisy_study(tmp_path, files))
-    one, other = public_sums(study), public_sums(study)
-    assert same_sums(one, other)
-    assert all(torch.equal(one[0][name], other[0][name]) for name in one[0])
-    mean, sd = study.data.constants([{k: v.numpy() for k, v in one[0].items()}])  # type: ignore[attr-defined]
+    sums, other_sums = public_sums(study), public_sums(study)
+    assert same_sums(sums, other_sums)
+    assert all(torch.equal(sums[0][name], other_sums[0][name]) for name in sums[0])
+    mean, sd = study.data.constants([{k: v.numpy() for k, v in sums[0].items()}])  # type: ignore[attr-defined]
     assert mean[0] == pytest.approx(60, abs=3)
     assert sd[0] == pytest.approx(120 / 12**0.5, rel=0.05)
     site = read_site_data(study, files["h01"], "h01")
-    found = leaving(study, site)
-    assert {value.request.split(",")[0] for value in found} == {"hello", "round (message of 'w')"}
-    assert "with noise of this site: sums" in found[-1].meaning
-    assert not same_sums(one, [{**one[0], "n": one[0]["n"] + 1}])
-    assert not same_sums(one, [])
+    values = leaving(study, site)
+    assert {value.request.split(",")[0] for value in values} == {"hello", "round (message of 'w')"}
+    assert "with noise of this site: sums" in values[-1].meaning
+    assert not same_sums(sums, [{**sums[0], "n": sums[0]["n"] + 1}])
+    assert not same_sums(sums, [])
 
 
 CHANGES: list[tuple[Callable[[dict[str, Any]], Any], str]] = [

@@ -99,17 +99,17 @@ def test_who_has_answered_while_others_are_waited_for_is_seen(tmp_path: Path) ->
 
 def test_a_server_that_has_ended(folder: Path, hierfl: Call) -> None:
     path = folder / "status.json"
-    held = json.loads(path.read_text())
+    status = json.loads(path.read_text())
     ends = {"all rounds are done": "the server has ended well", "x\x1by": r"may go on (--resume): x\x1by"}
     for how, words in ends.items():
-        path.write_text(json.dumps({**held, "ended": how, "waiting": []}))
+        path.write_text(json.dumps({**status, "ended": how, "waiting": []}))
         text = "\n".join(progress(folder, datetime.now(UTC)))
         assert words in text
         assert "west has never been seen" in text
         assert "left:" not in text
-    path.write_text(json.dumps({**held, "ended": "all rounds are done", "round": 20, "waiting": []}))
+    path.write_text(json.dumps({**status, "ended": "all rounds are done", "round": 20, "waiting": []}))
     assert "the server has ended well: all rounds are done" in progress(folder)
-    path.write_text(json.dumps({**held, "ended": "all rounds are done", "waiting": []}))
+    path.write_text(json.dumps({**status, "ended": "all rounds are done", "waiting": []}))
     assert "the server has ended well: the method needed 5 of at most 20 rounds" in progress(folder)
     code, text, _ = hierfl("federate", "status", folder)
     assert code == 0

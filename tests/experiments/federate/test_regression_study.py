@@ -30,14 +30,14 @@ def test_sites_learn_the_sd_that_the_pooled_table_gives(tmp_path: Path) -> None:
     text = draft("pfedvem", own["h0"], list(own), "stays", dict(OPTIONS), {}, y="cost", out=tmp_path / "study.toml")
     study = Study.read(written(tmp_path, text, COLUMNS))
     assert study.table["data"]["learn_sd"] == "shared"
-    place = FileStudy(study.path, own, tmp_path)
-    place.serve()
+    file_study = FileStudy(study.path, own, tmp_path)
+    file_study.serve()
     pooled = Federation.from_frame(df, client="site", y="cost", x=["age"], standardise=True)
     run = fit(PFedVEM(architecture("linear", pooled)), pooled, progress=False, chunk=1, **study.table["run"])
     shared = {k.removeprefix("server/shared/"): v for k, v in load(tmp_path / "server" / "checkpoint")[0].items()}
     for name, value in run.shared.items():
         torch.testing.assert_close(shared[name], value, rtol=1e-4, atol=1e-5)
-    site = place.sites["h2"].site
+    site = file_study.sites["h2"].site
     assert site is not None
     units = site.plate.federation.units
     assert (units.mean, units.sd) == pytest.approx(tuple(pooled.response_units), rel=1e-9)
@@ -48,13 +48,13 @@ def test_what_a_study_says_of_the_sd(tmp_path: Path) -> None:
     df = stays(2).rename(columns={"hospital": "site"})
     own = write_tables(df, tmp_path / "data")
 
-    def said(**more: object) -> Study:
+    def drafted(**more: object) -> Study:
         text = draft(
             "fedavg", own["h0"], list(own), "s", {**OPTIONS, **more}, {}, y="cost", out=tmp_path / "study.toml"
         )
         return Study.read(written(tmp_path, text, COLUMNS))
 
-    new, number = said(), said(response_sd=500.0)
+    new, number = drafted(), drafted(response_sd=500.0)
     assert (new.data.learn_sd, number.data.learn_sd, number.data.response_sd) == ("shared", "no", 500.0)
     table = {**new.table, "data": {k: v for k, v in new.table["data"].items() if k != "learn_sd"}}
     old = Study.from_table(table, new.path)
@@ -67,7 +67,7 @@ def test_what_a_study_says_of_the_sd(tmp_path: Path) -> None:
     assert outline.response_units.sd == pytest.approx(trained.std())
     assert network.learned == "shared"
     with pytest.raises(UserError, match=r"--response-sd 500 is a number, and --learn-sd clients learns one"):
-        said(response_sd=500.0, learn_sd="clients")
+        drafted(response_sd=500.0, learn_sd="clients")
     x, y = np.zeros((8, 2), np.float32), np.arange(8.0)
     np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     text = draft("fedavg", tmp_path / "a.npz", ["a", "b"], "s", {"network": "linear"}, {}, out=tmp_path / "study.toml")

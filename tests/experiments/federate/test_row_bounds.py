@@ -51,23 +51,23 @@ def test_a_site_that_invents_rows_at_the_preparation(
     factor: float, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its sums are not used, and a study needs all: the server says who it is."""
-    place, sums = study(tmp_path, most_rows=60), SiteRows.sums
+    file_study, sums = study(tmp_path, most_rows=60), SiteRows.sums
 
     def lying(rows: SiteRows, before: Any) -> State:
-        found = sums(rows, before)
+        site_sums = sums(rows, before)
         if rows.site_data.client == "h02" and not before:  # type: ignore[attr-defined]
-            found["n"] = found["n"] * factor
-        return found
+            site_sums["n"] = site_sums["n"] * factor
+        return site_sums
 
     monkeypatch.setattr(SiteRows, "sums", lying)
     with pytest.raises(UserError, match="3 of 4 sites have sent their sums"):
-        place.serve()
+        file_study.serve()
     assert any("h02" in line and words in line for line in caplog.messages)
 
 
 def test_messages_agree_with_the_preparation(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A resumed server knows what was declared. With a robust rule the study goes on without the liar."""
-    place = study(tmp_path, robust="median")
+    file_study = study(tmp_path, robust="median")
     add = Receiver.add
 
     def lying(receiver: Receiver, messages: Any, clients: Any, healthy: Any = None) -> Any:
@@ -79,7 +79,7 @@ def test_messages_agree_with_the_preparation(tmp_path: Path, caplog: pytest.LogC
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Receiver, "add", lying)
-        summary = place.serve()
+        summary = file_study.serve()
     assert any("h02 stands out by messages that were rejected" in line for line in summary["warnings"])
     assert any("h02" in line and "not used" in line for line in caplog.messages)
     assert (tmp_path / "server" / "influence.csv").is_file()
@@ -134,24 +134,24 @@ def test_a_site_in_other_units_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Before the first round; in summary.json of a resumed server, too. No number is changed."""
-    place, sums = study(tmp_path, rounds=1), SiteRows.sums
+    file_study, sums = study(tmp_path, rounds=1), SiteRows.sums
 
     def grams(rows: SiteRows, before: Any) -> State:
-        found = sums(rows, before)
+        site_sums = sums(rows, before)
         if rows.site_data.client == "h02" and before:  # type: ignore[attr-defined]
-            found |= {
-                "response.total": 1e4 * found["response.total"],
-                "response.square": 1e8 * found["response.square"],
+            site_sums |= {
+                "response.total": 1e4 * site_sums["response.total"],
+                "response.square": 1e8 * site_sums["response.square"],
             }
-        return found
+        return site_sums
 
     monkeypatch.setattr(SiteRows, "sums", grams)
-    summary = place.serve()
+    summary = file_study.serve()
     (line,) = (line for line in summary["warnings"] if "before the first round" in line)
     assert line.startswith("h02 stands out before the first round by the ")
     assert " of the response, " in line
     assert caplog.messages.count(line) == 1
     again = RowBounds(rows_of)
-    questions = Mock(handshake=Study.read(place.study).handshake, ids=["h02"])
+    questions = Mock(handshake=Study.read(file_study.study).handshake, ids=["h02"])
     prepare(questions, Mock(), tmp_path / "server", rows=again)
     assert again.unlike == [line]

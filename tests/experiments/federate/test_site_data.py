@@ -33,11 +33,11 @@ def own(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_data_that_change_are_noticed(own: dict[str, Path], tmp_path: Path) -> None:
-    place = FileStudy(formula_study(tmp_path, own), own, tmp_path)
-    place.serve()
+    file_study = FileStudy(formula_study(tmp_path, own), own, tmp_path)
+    file_study.serve()
     pd.read_csv(own["h01"])[:-1].to_csv(own["h01"], index=False)
     with pytest.raises(UserError, match="the data are not those with which .* began this study"):
-        place.restart("h01")
+        file_study.restart("h01")
 
 
 def test_sites_with_columns_find_what_the_pooled_table_would(tmp_path: Path) -> None:
@@ -58,8 +58,8 @@ def test_sites_with_columns_find_what_the_pooled_table_would(tmp_path: Path) -> 
     settings = {"head_epochs": 1, "base_epochs": 1}
     text = draft("pfedvem", own["b"], list(own), "trial", options, settings, y="y", out=tmp_path / "study.toml")
     study = Study.read(written(tmp_path, text, columns))
-    place = FileStudy(study.path, own, tmp_path)
-    place.serve()
+    file_study = FileStudy(study.path, own, tmp_path)
+    file_study.serve()
 
     wide = df.assign(f=(df.sex == "f").astype(float), m=(df.sex == "m").astype(float))
     x = ["age", "n", "f", "m", "on"]
@@ -71,7 +71,7 @@ def test_sites_with_columns_find_what_the_pooled_table_would(tmp_path: Path) -> 
 
     pooled = replace(pooled, mean=mean, std=std)
     for j, name in enumerate(own):
-        site = place.sites[name].site
+        site = file_study.sites[name].site
         assert site is not None
         mine, theirs = site.plate.federation.batch([0]), pooled.batch([j])
         torch.testing.assert_close(mine.x, theirs.x.to(mine.x.dtype), rtol=1e-6, atol=1e-6)
@@ -123,21 +123,21 @@ def test_after_a_study_a_site_predicts_and_reports_by_itself(
     own: dict[str, Path], tmp_path: Path, hierfl: Call
 ) -> None:
     study = formula_study(tmp_path, own, rounds=8)
-    place = FileStudy(study, own, tmp_path)
+    file_study = FileStudy(study, own, tmp_path)
     code, _, error = hierfl("predict", tmp_path / "h01", "--data", own["h01"])
     assert code == 2
     assert "the study has not begun for this site" in error
-    place.serve()
+    file_study.serve()
     new = tmp_path / "new.csv"
     pd.DataFrame({"age": [40.0, 80.0], "stage": ["I", "IV"]}).to_csv(new, index=False)
     code, _, error = hierfl("predict", tmp_path / "h01", "--data", new, "--out", tmp_path / "p.csv")
     assert (code, error) == (0, f"2 rows in {tmp_path / 'p.csv'}\n")
-    found = pd.read_csv(tmp_path / "p.csv")
-    assert found.columns.tolist() == ["mean", "sd"]
-    assert found["mean"][1] > found["mean"][0]
+    predictions = pd.read_csv(tmp_path / "p.csv")
+    assert predictions.columns.tolist() == ["mean", "sd"]
+    assert predictions["mean"][1] > predictions["mean"][0]
     code, _, error = hierfl("report", tmp_path / "h01", "--quiet")
     assert (code, error) == (0, "")
-    results = place.place("h01") / "results"
+    results = file_study.site_folder("h01") / "results"
     page = (results / "report.html").read_text()
     assert "patients" in page
     pictures = pictures_of(results)
@@ -164,8 +164,8 @@ def test_an_empty_cell_is_dropped_at_every_site(tmp_path: Path, hierfl: Call) ->
     pd.DataFrame({"y": [0.5, 1.5], "sex": ["f", "m"], "stage": ["I", "II"]}).to_csv(sample, index=False)
     text = draft("mixed-effects", sample, list(own), "t", {"formula": formula, "rounds": 20}, {"draws": 0},
                  out=tmp_path / "study.toml")  # fmt: skip
-    place = FileStudy(written(tmp_path, text, columns), own, tmp_path)
-    summary = place.serve()
+    file_study = FileStudy(written(tmp_path, text, columns), own, tmp_path)
+    summary = file_study.serve()
     whole = mixed_model(df, formula, draws=0)
     assert summary["dropped"] == whole.run.fitted.federation.about["dropped"]
     assert summary["dropped"] == ["'sex[m]:stage[III]' is zero in every row, and was dropped"]
@@ -176,8 +176,8 @@ def test_an_empty_cell_is_dropped_at_every_site(tmp_path: Path, hierfl: Call) ->
     new.drop(columns=["site", "y"]).to_csv("new.csv", index=False)
     code, out, err = hierfl("predict", "h01", "--data", "new.csv")
     assert code == 0, err
-    found = pd.read_csv(StringIO(out))
-    np.testing.assert_allclose(found["mean"], whole.predict(new, interval=None)["mean"], rtol=1e-4)
+    predictions = pd.read_csv(StringIO(out))
+    np.testing.assert_allclose(predictions["mean"], whole.predict(new, interval=None)["mean"], rtol=1e-4)
     new.assign(sex="m", stage="III").to_csv("new.csv", index=False)
     code, _, err = hierfl("predict", "h01", "--data", "new.csv")
     assert (code, err.count("\n")) == (2, 1)
@@ -195,20 +195,20 @@ def test_ordinal_codes_of_a_study_keep_their_names(
     pd.DataFrame({"y": [4, 1, 2], "age": 50.5, "stage": STAGES[:3]}).to_csv(sample, index=False)
     formula, out = "y ~ age + (1 | site)", tmp_path / "study.toml"
     text = draft("mixed-effects", sample, list(own), "t", {"formula": formula, **how}, {"draws": 0}, out=out)
-    place = FileStudy(written(tmp_path, text), own, tmp_path)
-    place.serve()
+    file_study = FileStudy(written(tmp_path, text), own, tmp_path)
+    file_study.serve()
     effects = pd.read_csv(tmp_path / "server" / "effects.csv")
     assert effects.effect.tolist() == ["age", "sd(Intercept)", "1 | 2", "2 | 4"]
     whole = mixed_model(df, formula, family="ordinal", draws=0)
     np.testing.assert_allclose(effects.estimate, whole.summary().table.estimate, rtol=1e-4, atol=1e-4)
     new = df[df.site == "h01"].head(3)
     new.drop(columns=["site", "y"]).to_csv("new.csv", index=False)
-    code, said, err = hierfl("predict", "h01", "--data", "new.csv")
+    code, output, err = hierfl("predict", "h01", "--data", "new.csv")
     assert code == 0, err
-    found, wanted = pd.read_csv(StringIO(said)), whole.predict(new, interval=None)
-    assert list(found) == ["mean", "sd", "p_1", "p_2", "p_4"]
-    np.testing.assert_allclose(found[["p_1", "p_2", "p_4"]], wanted[["p(1)", "p(2)", "p(4)"]], rtol=1e-4)
-    np.testing.assert_allclose(found["mean"], wanted["mean"], rtol=0.02)
+    predictions, wanted = pd.read_csv(StringIO(output)), whole.predict(new, interval=None)
+    assert list(predictions) == ["mean", "sd", "p_1", "p_2", "p_4"]
+    np.testing.assert_allclose(predictions[["p_1", "p_2", "p_4"]], wanted[["p(1)", "p(2)", "p(4)"]], rtol=1e-4)
+    np.testing.assert_allclose(predictions["mean"], wanted["mean"], rtol=0.02)
     assert not caplog.messages
     pd.DataFrame({"y": ["low", "high", "mid"], "age": 50.5}).to_csv(sample, index=False)
     text = draft("mixed-effects", sample, list(own), "t", {"formula": formula, **how}, {"draws": 0}, out=out)
@@ -229,7 +229,7 @@ def test_a_site_predicts_of_as_many_trials_as_its_file_says(tmp_path: Path, hier
     means = []
     for columns in (["age"], ["age", "n"]):
         df.head(2)[columns].to_csv("new.csv", index=False)
-        code, said, err = hierfl("predict", "h01", "--data", "new.csv")
+        code, output, err = hierfl("predict", "h01", "--data", "new.csv")
         assert code == 0, err
-        means.append(pd.read_csv(StringIO(said))["mean"][0])
+        means.append(pd.read_csv(StringIO(output))["mean"][0])
     assert means[1] == pytest.approx(5 * means[0])

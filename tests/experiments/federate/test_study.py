@@ -66,9 +66,9 @@ def test_what_says_nothing_or_something_wrong_is_refused(
     table = tomllib.loads(path.read_text())
     change(table)
     path.write_text(tomli_w.dumps(table))
-    with pytest.raises(UserError, match=line) as found:
+    with pytest.raises(UserError, match=line) as error:
         Study.read(path)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 def test_all_but_the_roster_is_agreed_on(own: dict[str, Path], tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ def test_a_method_whose_server_answers_single_clients_is_no_study(tmp_path: Path
     """Said before anything is written; and of a study that somebody else has written, too."""
     sample = tmp_path / "sample.csv"
     pd.DataFrame({"y": ["ill", "well"], "age": [50.5, 60.0]}).to_csv(sample, index=False)
-    said = ("--sample", sample, "--site", "a", "--site", "b", "--y", "y", "--out", tmp_path / "study.toml")
-    code, _, error = hierfl("federate", "study", "fedpac", *said)
+    arguments = ("--sample", sample, "--site", "a", "--site", "b", "--y", "y", "--out", tmp_path / "study.toml")
+    code, _, error = hierfl("federate", "study", "fedpac", *arguments)
     assert (code, error.count("\n")) == (2, 1)
     assert "fedpac: the server makes each client's 'mu', and sites hear one broadcast" in error
     assert not (tmp_path / "study.toml").exists()
-    assert hierfl("federate", "study", "fedrep", *said)[0] == 0
+    assert hierfl("federate", "study", "fedrep", *arguments)[0] == 0
     table = tomllib.loads((tmp_path / "study.toml").read_text())
     other = load("fedpac")
     (tmp_path / "study.toml").write_text(tomli_w.dumps(table | {"method": "fedpac", "method_digest": other.digest}))
@@ -159,27 +159,27 @@ def test_check_says_what_leaves_and_nothing_else_does(own: dict[str, Path], tmp_
     assert sorted(tmp_path.rglob("*")) == before
     from hierfl.inference.engines.remote.wire import decode
 
-    place, seen = FileStudy(study, own, tmp_path), {}
+    file_study, seen = FileStudy(study, own, tmp_path), {}
 
     def watch(name: str, request: bytes, reply: bytes) -> None:
         head, asked = decode(reply), decode(request)[0]
         kind = f"prepare, step {asked['step'] + 1}" if asked["kind"] == "prepare" else asked["kind"]
         seen.setdefault(kind, {}).update({k.rpartition("|")[2] if "|" in k else k: v for k, v in head[1].items()})
 
-    place.watch = watch
-    place.serve()
+    file_study.watch = watch
+    file_study.serve()
     agreed = Study.read(study)
-    said: dict[str, dict] = {}
+    declared: dict[str, dict] = {}
     for value in leaving(agreed, read_site_data(agreed, own["h01"], "h01")):
-        said.setdefault(value.request.partition(" (")[0], {})[value.name] = value
-    assert said.pop("hello").keys() == {"splits"}
+        declared.setdefault(value.request.partition(" (")[0], {})[value.name] = value
+    assert declared.pop("hello").keys() == {"splits"}
     assert seen.pop("hello") == {}
     assert seen.pop("finish") == {}
-    assert seen.keys() == said.keys()
+    assert seen.keys() == declared.keys()
     for kind, values in seen.items():
-        assert values.keys() == said[kind].keys(), kind
+        assert values.keys() == declared[kind].keys(), kind
         for name, value in values.items():
-            assert (tuple(value.shape), value.nbytes) == (said[kind][name].shape, said[kind][name].nbytes)
+            assert (tuple(value.shape), value.nbytes) == (declared[kind][name].shape, declared[kind][name].nbytes)
 
 
 def test_a_methods_own_file_is_run_where_it_is_known(
@@ -207,8 +207,8 @@ def test_a_methods_own_file_is_run_where_it_is_known(
     with pytest.raises(UserError, match="which you have neither named nor run before"):
         FileStudy(path, own, tmp_path)
     Study.read(path, trust_code=True)
-    place = FileStudy(path, own, tmp_path)
-    folder = place.place("h01")
+    file_study = FileStudy(path, own, tmp_path)
+    folder = file_study.site_folder("h01")
     copy = folder / "mine.py"
     assert copy.read_bytes() == source.read_bytes()
     # what was approved runs without a question; where the approval is gone it does not
@@ -217,8 +217,8 @@ def test_a_methods_own_file_is_run_where_it_is_known(
     assert Membership.read(folder, finished=False).study.loaded.name == "mine"
     monkeypatch.setattr(trust, "_named", set())
     monkeypatch.setattr(trust, "memory", lambda: tmp_path / "no one")
-    held = place.home("h01").approval_of(folder)
-    (place.home("h01").folder / "approvals" / f"{held.study}.toml").unlink()
+    approval = file_study.home("h01").approval_of(folder)
+    (file_study.home("h01").folder / "approvals" / f"{approval.study}.toml").unlink()
     with pytest.raises(UserError, match="which you have neither named nor run before"):
         Membership.read(folder, finished=False)
     copy.write_text(source.read_text() + "\n")

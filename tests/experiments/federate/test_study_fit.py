@@ -18,8 +18,8 @@ def test_a_study_answers_as_the_pooled_fit(tmp_path: Path) -> None:
     df = patients(3, seed=4)
     files = write_tables(df, tmp_path / "data")
     study = formula_study(tmp_path, files, formula="y ~ age + stage + (1 | site)", rounds=60)
-    place = FileStudy(study, files, tmp_path)
-    place.serve()
+    file_study = FileStudy(study, files, tmp_path)
+    file_study.serve()
     pooled = mixed_model(df, "y ~ age + stage + (1 | site)", draws=0)
     fit = load_study(tmp_path / "server")
     np.testing.assert_allclose(fit.params, pooled.params, rtol=1e-5)
@@ -42,12 +42,12 @@ def test_a_study_answers_as_the_pooled_fit(tmp_path: Path) -> None:
             ask()
     with pytest.raises(UserError, match="no folder of a study"):
         load_study(tmp_path / "data")
-    own = load_study(place.place("h01"))
+    own = load_study(file_study.site_folder("h01"))
     rows = df[df.site == "h01"]
     np.testing.assert_allclose(own.fitted(), pooled.fitted()[rows.index], rtol=1e-4)
     np.testing.assert_allclose(own.residuals("pearson"), pooled.residuals("pearson")[rows.index], rtol=1e-3, atol=1e-5)
-    one = pooled.ranef().set_index("client").loc[["h01"]]
-    pd.testing.assert_series_equal(own.ranef().set_index("client")["mean"], one["mean"], rtol=1e-4)
+    expected = pooled.ranef().set_index("client").loc[["h01"]]
+    pd.testing.assert_series_equal(own.ranef().set_index("client")["mean"], expected["mean"], rtol=1e-4)
     np.testing.assert_allclose(own.params, pooled.params, rtol=1e-5)
     for each in (fit, own):
         for refused in (

@@ -39,9 +39,9 @@ def as_before(folder: Path, out: Path) -> str:
 
 def test_a_folder_from_before_keys_predicts_and_reports_and_takes_no_part(tmp_path: Path, hierfl: Call) -> None:
     own = write_tables(patients(3), tmp_path / "data")
-    place = FileStudy(formula_study(tmp_path, own, formula="y ~ age + (1 | site)"), own, tmp_path)
-    place.serve()
-    now, before = place.place("h01"), tmp_path / "before"
+    file_study = FileStudy(formula_study(tmp_path, own, formula="y ~ age + (1 | site)"), own, tmp_path)
+    file_study.serve()
+    now, before = file_study.site_folder("h01"), tmp_path / "before"
     digest = as_before(now, before)
     assert Study.read(before / "study.toml", finished=True).digest == digest
     given = [hierfl("predict", folder, "--data", own["h01"]) for folder in (tmp_path / "h01", before)]
@@ -82,9 +82,9 @@ def test_cards_that_are_not_their_owners_are_refused(keys: dict[str, str], line:
     assert study.keys == {"server": PARTIES.server.card, **PARTIES.cards}
     check_server(study.keys, study.clients, PARTIES.server, path)
     path.write_text(tomli_w.dumps(table | {"keys": PARTIES.keys | keys}))
-    with pytest.raises(UserError, match=line) as found:
+    with pytest.raises(UserError, match=line) as error:
         Study.read(path)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_server_asks_only_with_the_card_that_was_agreed_on_and_all_cards_known(tmp_path: Path) -> None:
@@ -124,6 +124,6 @@ def test_numbers_that_no_study_can_have_are_refused(
     table = tomllib.loads(path.read_text())
     (table["columns"]["age"] if part == "age" else table[part])[name] = value
     path.write_text(tomli_w.dumps(table))
-    with pytest.raises(UserError, match=line) as found:
+    with pytest.raises(UserError, match=line) as error:
         Study.read(path)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(error.value)

@@ -44,8 +44,8 @@ def test_sites_adapters_are_those_of_the_pooled_fit(tmp_path: Path) -> None:
     own, file = write_tables(df, tmp_path / "data"), weights(tmp_path)
     study = Study.read(written(tmp_path, drafted(tmp_path, own), COLUMNS))
     assert study.table["data"]["head"] == "lora:1"
-    place = FileStudy(study.path, own, tmp_path)
-    place.serve()
+    file_study = FileStudy(study.path, own, tmp_path)
+    file_study.serve()
     pooled = Federation.from_frame(df, client="site", y="cost", x=["age"], standardise=True)
     network = architecture("mlp:6", pooled, head="lora:1", weights=file)
     run = fit(PFedVEM(network), pooled, progress=False, chunk=1, **study.table["run"])
@@ -53,7 +53,7 @@ def test_sites_adapters_are_those_of_the_pooled_fit(tmp_path: Path) -> None:
     assert any(key.endswith(".A") or "A" in key for key in run.shared)  # what is sent of the base
     for name, value in run.shared.items():
         torch.testing.assert_close(shared[name], value, rtol=1e-4, atol=1e-5)
-    kept = place.place("h1") / "w.safetensors"
+    kept = file_study.site_folder("h1") / "w.safetensors"
     assert digest_of(kept) == digest_of(file)  # a site's folder is complete by itself
 
 

@@ -32,25 +32,25 @@ def served(folder: Path, df: pd.DataFrame, **given: Any) -> FileStudy:
     files = write_tables(df, folder / "data")
     parties, policy = Parties.of(list(files)), given.pop("policy", PERMISSIVE_POLICY)
     study = formula_study(folder, files, settings=SETTINGS, rounds=40, parties=parties, **given)
-    place = FileStudy(study, files, folder, parties, policy)
-    place.serve()
-    return place
+    file_study = FileStudy(study, files, folder, parties, policy)
+    file_study.serve()
+    return file_study
 
 
 @pytest.mark.cpu(7, "a study of three sites by files, and the pooled fit")
 def test_sites_count_what_the_pooled_fit_counts(tmp_path: Path) -> None:
     df = patients(3, seed=3)
-    place = served(tmp_path, df)
+    file_study = served(tmp_path, df)
     pooled = mixed_model(df, FORMULA, draws=0)
     u = norm.cdf(pooled.residuals("quantile", level="client"))
     counts = np.histogram(u, np.linspace(0, 1, 11))[0]
-    found = load_study(tmp_path / "server").residual_histogram()
-    assert found["rows"].tolist() == counts.tolist() == pooled.residual_histogram()["rows"].tolist()
-    np.testing.assert_allclose((found.attrs["chi_squared"], found.attrs["p"]), chisquare(counts), rtol=1e-9)
+    histogram = load_study(tmp_path / "server").residual_histogram()
+    assert histogram["rows"].tolist() == counts.tolist() == pooled.residual_histogram()["rows"].tolist()
+    np.testing.assert_allclose((histogram.attrs["chi_squared"], histogram.attrs["p"]), chisquare(counts), rtol=1e-9)
     summary = str(load_study(tmp_path / "server").summary())
     assert f"quantile residuals of {len(df)} rows" in summary
     assert "p errs upwards" in summary
-    assert load_study(place.place("h01")).residual_histogram()["rows"].tolist() == counts.tolist()
+    assert load_study(file_study.site_folder("h01")).residual_histogram()["rows"].tolist() == counts.tolist()
 
 
 @pytest.mark.slow
@@ -67,9 +67,9 @@ def test_masked_sites_with_small_cells_count_none(tmp_path: Path) -> None:
     each = [torch.histc(client_quantiles(pooled, own, j), CELLS, 0, 1) for j in range(4)]
     sent = [counts for counts in each if not bool((counts == 1).any())]
     assert 0 < len(sent) < 4
-    found = load_study(tmp_path / "server")
-    assert found.residual_histogram()["rows"].tolist() == sum(sent).tolist()
-    assert f"of {sum(map(float, map(sum, sent))):.0f} of {len(df)} rows" in str(found.summary())
+    study_fit = load_study(tmp_path / "server")
+    assert study_fit.residual_histogram()["rows"].tolist() == sum(sent).tolist()
+    assert f"of {sum(map(float, map(sum, sent))):.0f} of {len(df)} rows" in str(study_fit.summary())
 
 
 def test_a_policy_and_noise_forbid_it(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def test_a_refusal_ends_what_needs_all_at_once(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """Without a deadline, and though a third site never answers; the line says who, and the class alone."""
-    place = study_in(tmp_path)
-    gate = place.gates["h01"]
+    file_study = study_in(tmp_path)
+    gate = file_study.gates["h01"]
     if kind == "version":
         handshake = replace(gate.site.handshake, torch="1.0")
         gate.site.handshake = gate.site.desk.handshake = handshake
@@ -54,8 +54,8 @@ def test_a_refusal_ends_what_needs_all_at_once(
         gate._charge = refuse
     begun = time.monotonic()
     words = rf"h01 refuses \({kind}\): its own log says why; go on when it answers"
-    with working(place, without=("h02",)), pytest.raises(UserError, match=words):
-        place.serve(lambda names: None, deadline=HANGS)  # the others are not waited for that long
+    with working(file_study, without=("h02",)), pytest.raises(UserError, match=words):
+        file_study.serve(lambda names: None, deadline=HANGS)  # the others are not waited for that long
     assert time.monotonic() - begun < HANGS / 2
     refusal = read_status(tmp_path / "server")["refusals"]["h01"]
     assert (refusal["refused"], refusal["kind"]) == (kind, "prepare")
@@ -70,13 +70,13 @@ def refuse(*given: object) -> Any:
 
 def test_a_study_that_has_ended_asks_nobody_again(tmp_path: Path) -> None:
     """Neither the server that is resumed waits for its sites, nor is it approved anew."""
-    place = study_in(tmp_path)
-    place.serve()
+    file_study = study_in(tmp_path)
+    file_study.serve()
     with pytest.raises(UserError, match="the study has ended, all its sites have heard it"):
-        place.serve(lambda names: None, resume=True)
-    gate = place.gates["h01"]
+        file_study.serve(lambda names: None, resume=True)
+    gate = file_study.gates["h01"]
     with pytest.raises(UserError, match="has ended at this site, and asks nothing more"):
-        propose(gate.home, place.study, None)
+        propose(gate.home, file_study.study, None)
 
 
 def test_who_left_the_roster_hears_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -84,41 +84,41 @@ def test_who_left_the_roster_hears_the_end(tmp_path: Path, caplog: pytest.LogCap
     own = write_tables(patients(4), tmp_path / "data")
     parties = Parties.of(own)
     text = (study := formula_study(tmp_path, own, **SMALL)).read_text()
-    place = FileStudy(study, own, tmp_path, parties)
+    file_study = FileStudy(study, own, tmp_path, parties)
 
     def stops(names: list[str]) -> None:
         if list((tmp_path / "exchange" / "h00" / "requests").glob("000001-round-*")):
             raise KeyboardInterrupt
 
-    with working(place) as workers:
+    with working(file_study) as workers:
         with pytest.raises(KeyboardInterrupt):
-            place.serve(stops)
-        place.study.write_text(text.replace('    "h03",\n', ""))
-        parties.put_into(place.study)
+            file_study.serve(stops)
+        file_study.study.write_text(text.replace('    "h03",\n', ""))
+        parties.put_into(file_study.study)
         for name in own:
             if name != "h03":
                 workers[name].stop.set()
                 workers[name].thread.join()
-                place.restart(name)
-        again = {name: Worker(place, name) for name in own if name != "h03"}
-        place.serve(lambda names: None, resume=True)
+                file_study.restart(name)
+        again = {name: Worker(file_study, name) for name in own if name != "h03"}
+        file_study.serve(lambda names: None, resume=True)
         wait_for(lambda: workers["h03"].ended and all(worker.ended for worker in again.values()))
-    gate = place.gates["h03"]
+    gate = file_study.gates["h03"]
     assert has_ended(gate.folder)
     assert gate.site.closed == "all rounds are done"
     assert "the study has ended without this site: all rounds are done" in caplog.messages
     assert "without this site (all rounds are done)" in work.closing_words(gate.site.closed, tmp_path)
     assert read_status(tmp_path / "server")["known"] == sorted(own)
-    place.files = {name: own[name] for name in own if name != "h03"}
+    file_study.files = {name: own[name] for name in own if name != "h03"}
     assert type(gate)(gate.home, gate.folder, ledger=gate.ledger).ended
 
 
 def test_two_processes_of_one_name(tmp_path: Path) -> None:
-    place = study_in(tmp_path)
+    file_study = study_in(tmp_path)
     (tmp_path / "exchange" / "h00").mkdir(parents=True)
-    with working(place, without=("h01", "h02")) as workers:
+    with working(file_study, without=("h01", "h02")) as workers:
         wait_for((tmp_path / "exchange" / "h00" / work.LOCK).exists)
-        second = Worker(place, "h00")
+        second = Worker(file_study, "h00")
         second.thread.join(HANGS)
         assert isinstance(second.error, Busy)
         assert "another process answers as h00" in str(second.error)
@@ -130,14 +130,14 @@ def test_a_folder_that_is_a_link_is_not_followed(
     part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     """The server begins with one line; a link that comes later is not written through, and the deadline is kept."""
-    place = study_in(tmp_path)
+    file_study = study_in(tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     link = tmp_path / "exchange" / part
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(elsewhere)
     with pytest.raises(UserError, match="is a link or a file, and no folder: it is not followed"):
-        place.serve(lambda names: None)
+        file_study.serve(lambda names: None)
     link.unlink()
 
     clock = Clock(monkeypatch)
@@ -151,8 +151,8 @@ def test_a_folder_that_is_a_link_is_not_followed(
 
     begun = time.monotonic()
     shutil.rmtree(tmp_path / "server")
-    with working(place), pytest.raises(UserError, match="2 of 3 sites have sent"):
-        place.serve(links, deadline=HANGS)
+    with working(file_study), pytest.raises(UserError, match="2 of 3 sites have sent"):
+        file_study.serve(links, deadline=HANGS)
     assert time.monotonic() - begun < HANGS
     assert not list(elsewhere.iterdir())
     assert [line for line in caplog.messages if "it is not followed; it is tried again" in line]
@@ -162,7 +162,7 @@ def test_a_slow_site_misses_the_round_and_takes_part_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     """It answers round 2 when round 3 has been asked."""
-    place, clock = study_in(tmp_path, rounds=4), Clock(monkeypatch)
+    file_study, clock = study_in(tmp_path, rounds=4), Clock(monkeypatch)
 
     def asked(number: int) -> bool:
         return any((tmp_path / "exchange" / "h00" / "requests").glob(f"{number:06d}-round-*"))
@@ -176,8 +176,8 @@ def test_a_slow_site_misses_the_round_and_takes_part_again(
             clock.forward(2 * HANGS)
 
     begun = time.monotonic()
-    with working(place, h01=slow) as workers:
-        place.serve(waiting, deadline=HANGS)
+    with working(file_study, h01=slow) as workers:
+        file_study.serve(waiting, deadline=HANGS)
         wait_for(lambda: all(worker.ended for worker in workers.values()))
     assert time.monotonic() - begun < HANGS
     who = read_frame(tmp_path / "server" / "participation.csv")

@@ -56,7 +56,7 @@ def test_a_site_from_before_keys_predicts_and_reports_and_takes_no_part(
     kept: Kept, tmp_path: Path, hierfl: Call
 ) -> None:
     old, new = site_before(kept, tmp_path / "at-north"), kept.home.folder
-    sample = kept.place / "sample.csv"
+    sample = kept.root / "sample.csv"
     answers = [hierfl("predict", folder, "--data", sample) for folder in (old, new)]
     assert answers[0] == answers[1]
     assert answers[0][0] == 0
@@ -64,8 +64,8 @@ def test_a_site_from_before_keys_predicts_and_reports_and_takes_no_part(
     assert (old / "results/report.html").is_file()
     for command in (
         ("site", old, "--exchange", tmp_path / "x"),
-        ("respond", kept.place / "sample.csv", "--folder", old, "--out", tmp_path / "replies"),
-        ("approve", old, "--study", kept.place / "study.toml", "--data", kept.place / "north.csv", "--by", "N"),
+        ("respond", kept.root / "sample.csv", "--folder", old, "--out", tmp_path / "replies"),
+        ("approve", old, "--study", kept.root / "study.toml", "--data", kept.root / "north.csv", "--by", "N"),
         ("forget", old),
     ):
         code, _, error = hierfl("federate", *command)
@@ -76,14 +76,14 @@ def test_a_site_from_before_keys_predicts_and_reports_and_takes_no_part(
 def test_a_server_from_before_keys_shows_its_status_and_goes_on_with_its_own_version(
     kept: Kept, tmp_path: Path, hierfl: Call
 ) -> None:
-    server, study = kept.place / "server", kept.place / "study.toml"
+    server, study = kept.root / "server", kept.root / "study.toml"
     before_keys(server / "study.toml")
     before_keys(study)
     for path in (server / "status.json", server / "summary.json"):
         assert path.is_file()
     assert "round 2 of 2" in hierfl("federate", "status", server)[1]
-    kept_server = ("--home", kept.place, "--exchange", tmp_path / "x", "--out", server, "--resume")
-    for command in (("server", study, *kept_server), ("check", study, "--data", kept.place / "north.csv")):
+    kept_server = ("--home", kept.root, "--exchange", tmp_path / "x", "--out", server, "--resume")
+    for command in (("server", study, *kept_server), ("check", study, "--data", kept.root / "north.csv")):
         code, _, error = hierfl("federate", *command)
         assert (code, error.count("\n")) == (2, 1), error
         assert "finish this study with the version of hierfl that began it, or draft it again" in error
@@ -167,6 +167,6 @@ def test_a_server_says_which_site_is_of_another_version(tmp_path: Path, caplog: 
     study.answering = earlier  # type: ignore[method-assign, assignment]
     with pytest.raises(UserError, match="2 of 3 sites"):
         study.serve(deadline=1.0)
-    said = [record.getMessage() for record in caplog.records if "south is dropped" in record.getMessage()]
-    assert said
-    assert "install the same version of hierfl at both ends" in said[0]
+    messages = [record.getMessage() for record in caplog.records if "south is dropped" in record.getMessage()]
+    assert messages
+    assert "install the same version of hierfl at both ends" in messages[0]

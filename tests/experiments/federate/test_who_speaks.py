@@ -27,16 +27,16 @@ def own(tmp_path: Path) -> dict[str, Path]:
     return three_tables(tmp_path / "data")
 
 
-def request_of(place: FileStudy, name: str) -> bytes:
-    (path,) = (place.folder / "exchange" / name / "requests").glob("*-round-*")
+def request_of(file_study: FileStudy, name: str) -> bytes:
+    (path,) = (file_study.folder / "exchange" / name / "requests").glob("*-round-*")
     return path.read_bytes()
 
 
-def leave(place: FileStudy, name: str, request: bytes) -> Path:
+def leave(file_study: FileStudy, name: str, request: bytes) -> Path:
     """Lays a request into the exchange folder, as anybody may who can write there; where its reply will be."""
-    path = place.folder / "exchange" / name / "requests" / f"{name_of(request)}.request"
+    path = file_study.folder / "exchange" / name / "requests" / f"{name_of(request)}.request"
     path.write_bytes(request)
-    return reply_path(place.folder / "exchange", name, request)
+    return reply_path(file_study.folder / "exchange", name, request)
 
 
 def finish_of(request: bytes, client: str = "north") -> bytes:
@@ -79,25 +79,25 @@ def test_a_forged_finish_ends_no_study(how: str, own: dict[str, Path], tmp_path:
     """A file that somebody leaves in the exchange folder: refused, and the study ends as it would have."""
     plain = FileStudy(study_of(own, tmp_path), own, tmp_path / "plain")
     plain.serve()
-    place = FileStudy(plain.study, own, tmp_path / "attacked", plain.parties)
+    file_study = FileStudy(plain.study, own, tmp_path / "attacked", plain.parties)
     left: list[Path] = []
 
     def answers(names: list[str]) -> None:
-        if not left and list((place.folder / "exchange" / "north" / "requests").glob("000002-round-*")):
-            left.append(leave(place, "north", FORGERIES[how](request_of(place, "north"), place.parties)))
-            place.answers(["north"])
+        if not left and list((file_study.folder / "exchange" / "north" / "requests").glob("000002-round-*")):
+            left.append(leave(file_study, "north", FORGERIES[how](request_of(file_study, "north"), file_study.parties)))
+            file_study.answers(["north"])
             assert header(left[0].read_bytes())["refused"] == "signature"
-            assert not place.gates["north"].ended
-        place.answers(names)
+            assert not file_study.gates["north"].ended
+        file_study.answers(names)
 
-    place.serve(answers)
+    file_study.serve(answers)
     assert left
-    same(plain, place)
+    same(plain, file_study)
 
 
-def replies_of(place: FileStudy, name: str) -> dict[str, Callable[[bytes], bytes]]:
+def replies_of(file_study: FileStudy, name: str) -> dict[str, Callable[[bytes], bytes]]:
     """Replies to a request to north, by somebody else; from south's honest one."""
-    parties = place.parties
+    parties = file_study.parties
 
     def sealed(identity: Identity, **changes: object) -> Callable[[bytes], bytes]:
         def answer(request: bytes) -> bytes:
@@ -115,7 +115,7 @@ def replies_of(place: FileStudy, name: str) -> dict[str, Callable[[bytes], bytes
     kept = [b""]
 
     def keep(request: bytes) -> bytes:
-        kept[0] = place.answering("north")(request)
+        kept[0] = file_study.answering("north")(request)
         return kept[0]
 
     stranger = Identity.make("north")
@@ -132,22 +132,22 @@ def test_a_reply_by_somebody_else_is_dropped(
     how: str, own: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also north's own of another round, offered again. Its site takes no part in that round, and in the next."""
-    place = FileStudy(study_of(own, tmp_path), own, tmp_path)
-    forged = replies_of(place, "north")
+    file_study = FileStudy(study_of(own, tmp_path), own, tmp_path)
+    forged = replies_of(file_study, "north")
 
     def answers(names: list[str]) -> None:
         for number, kind in ((1, "first"), (2, how)):
-            for path in (place.folder / "exchange" / "north" / "requests").glob(f"{number:06d}-round-*"):
-                reply = reply_path(place.folder / "exchange", "north", path.read_bytes())
+            for path in (file_study.folder / "exchange" / "north" / "requests").glob(f"{number:06d}-round-*"):
+                reply = reply_path(file_study.folder / "exchange", "north", path.read_bytes())
                 if not reply.exists():
                     reply.write_bytes(forged[kind](path.read_bytes()))
-        place.answers(names)
+        file_study.answers(names)
 
-    place.serve(answers)
-    who = read_frame(place.folder / "server" / "participation.csv")
+    file_study.serve(answers)
+    who = read_frame(file_study.folder / "server" / "participation.csv")
     assert who["north"].tolist() == [1, 2, 1, 1]
     assert [line for line in caplog.messages if line.startswith("the reply of north is dropped")]
-    assert not read_status(place.folder / "server")["refusals"]
+    assert not read_status(file_study.folder / "server")["refusals"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions are POSIX's")
@@ -158,16 +158,16 @@ def test_what_lies_in_the_exchange_folder_is_for_one_user_or_for_the_folders_gro
     shared = tmp_path / "exchange" / "south" / "requests"
     shared.mkdir(parents=True)
     shared.chmod(0o770)
-    place = FileStudy(study_of(own, tmp_path), own, tmp_path)
+    file_study = FileStudy(study_of(own, tmp_path), own, tmp_path)
     seen: dict[str, set[int]] = {}
 
     def answers(names: list[str]) -> None:
-        place.answers(names)
+        file_study.answers(names)
         for path in (tmp_path / "exchange").rglob("*"):
             kind = "group" if shared in (path, *path.parents) else path.suffix or path.name
             seen.setdefault(kind, set()).add(stat.S_IMODE(path.stat().st_mode))
 
-    place.serve(answers)
+    file_study.serve(answers)
     assert seen["north"] == seen["requests"] == seen["replies"] == {0o700}
     assert seen[".request"] == seen[".reply"] == {0o600}
     assert seen["group"] == {0o770, 0o660}

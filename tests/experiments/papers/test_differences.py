@@ -26,10 +26,10 @@ from hierfl.experiments.papers.make_table import definition, make_table
 
 
 def test_a_difference_is_a_paired_t_test() -> None:
-    one, two = np.random.default_rng(0).normal(size=(2, 7))
-    gap = paired((one - two).tolist())
-    low, high = ttest_rel(one, two).confidence_interval()
-    assert [gap["mean"], gap["low"], gap["high"]] == pytest.approx([np.mean(one - two), low, high])
+    first, second = np.random.default_rng(0).normal(size=(2, 7))
+    gap = paired((first - second).tolist())
+    low, high = ttest_rel(first, second).confidence_interval()
+    assert [gap["mean"], gap["low"], gap["high"]] == pytest.approx([np.mean(first - second), low, high])
     assert in_words({"mean": 0.5, "se": 0.1, "low": 0.25, "high": 0.75}, 2) == "+0.50 [+0.25, +0.75]"
     assert in_words(paired([0.25, 0.75, 0.5, 0.5]), 2) == "+0.50 ± 0.10 (not tested)"
     assert in_words(paired([0.5]), 2) == "+0.50 (not tested)"
@@ -138,26 +138,26 @@ def test_one_search_for_several_methods(tmp_path: Path, monkeypatch: pytest.Monk
 def test_synthetic_data_go_on_where_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fits: list[tuple[str, int]] = []
 
-    def one(name: str, settings: Any, federation: Any, noise: float, seed: int, rounds: int) -> str:
+    def fake_fit(name: str, settings: Any, federation: Any, noise: float, seed: int, rounds: int) -> str:
         fits.append((name, seed))
         return name
 
-    monkeypatch.setattr(synthetic, "fit_contestant", one)
+    monkeypatch.setattr(synthetic, "fit_contestant", fake_fit)
     monkeypatch.setattr(synthetic, "choose", lambda name, reading, rounds: ({"lr": 0.1}, []))
     monkeypatch.setattr(synthetic, "measured", lambda run, made: dict.fromkeys(
         ("principal_angle", "z_error", "test_rmse"), float(len(run))))  # fmt: skip
     monkeypatch.setattr(synthetic, "draw", lambda frame, path: None)
     monkeypatch.setattr(synthetic.truth, "synthetic", lambda seed, reading: (None, made_data(0)[1]))
-    said = {"settings": {"exact": "0"}, "progress": False}
+    options = {"settings": {"exact": "0"}, "progress": False}
     level = logging.getLogger("hierfl").level
-    rows = make_table("fedpop-figure-2", tmp_path, seeds=1, **said)  # type: ignore[arg-type]
+    rows = make_table("fedpop-figure-2", tmp_path, seeds=1, **options)  # type: ignore[arg-type]
     assert logging.getLogger("hierfl").level == level
     assert len(rows) == 15
     assert fits == [(name, 0) for name in synthetic.CONTESTANTS]
-    make_table("fedpop-figure-2", tmp_path, seeds=2, **said)  # type: ignore[arg-type]
+    make_table("fedpop-figure-2", tmp_path, seeds=2, **options)  # type: ignore[arg-type]
     assert fits[5:] == [(name, 1) for name in synthetic.CONTESTANTS]
     with pytest.raises(UserError, match="holds another experiment: its rounds is 200, not 3"):
-        make_table("fedpop-figure-2", tmp_path, seeds=2, extra={"rounds": 3}, **said)  # type: ignore[arg-type]
+        make_table("fedpop-figure-2", tmp_path, seeds=2, extra={"rounds": 3}, **options)  # type: ignore[arg-type]
 
 
 def test_a_network_is_every_methods_in_the_table_of_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,10 +184,10 @@ def test_how_large_clients_are(tmp_path: Path) -> None:
     )
     rows = make_table("pfedvem-figure-3", tmp_path / "t", settings={"splits": "2"}, extra={"data_root": str(root)}, progress=False)  # fmt: skip  # noqa: E501
     assert {row["clients"] for row in rows} == {50, 100, 200}
-    held = json.loads((tmp_path / "t/sizes.json").read_text())["cells"]
-    assert sum(held[0]["counts"]) == 2 * 50
-    assert len(held[0]["counts"]) == len(EDGES) - 1
-    assert held[0]["smallest"] < held[0]["median"] < 3000 / 50 * 1.5 < held[0]["largest"]
+    cells = json.loads((tmp_path / "t/sizes.json").read_text())["cells"]
+    assert sum(cells[0]["counts"]) == 2 * 50
+    assert len(cells[0]["counts"]) == len(EDGES) - 1
+    assert cells[0]["smallest"] < cells[0]["median"] < 3000 / 50 * 1.5 < cells[0]["largest"]
     with pytest.raises(UserError, match="its splits is 2, not 3"):
         command(
             "table", "pfedvem-figure-3", "--set", "splits=3", "--data-root", str(root), "--out", str(tmp_path / "t")

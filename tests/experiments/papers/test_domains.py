@@ -105,8 +105,8 @@ def test_rows_are_what_their_names_say() -> None:
         del run["method_digest"]  # of the method's file
         assert config.settings == {**STEPS, **settings}, row
         runs.append(run)
-        said = table_cell(table, EntryKey("digit-three", 3, "", row), 3, {"lr": 0.02}).config({}).settings
-        assert said["lr"] == 0.02
+        tuned = table_cell(table, EntryKey("digit-three", 3, "", row), 3, {"lr": 0.02}).config({}).settings
+        assert tuned["lr"] == 0.02
     assert all(run == runs[0] for run in runs)
     assert runs[0]["validation_fraction"] == 0
     assert runs[0]["participation"] == 1

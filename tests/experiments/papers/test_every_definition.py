@@ -48,21 +48,21 @@ def run_options(table: Table, root: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", names())
 def test_a_definition_runs(name: str, sets: str, tmp_path: Path) -> None:
     table = shipped(name)
-    said: dict[str, Any] = {"seeds": 1, "extra": run_options(table, sets), "progress": False}
+    options: dict[str, Any] = {"seeds": 1, "extra": run_options(table, sets), "progress": False}
     if table.runner or table.figure.get("kind") == "bubbles":
         settings = SMALL.get(table.runner)
         with one_figure():
-            rows = make_table(name, tmp_path, settings=settings, **said)
+            rows = make_table(name, tmp_path, settings=settings, **options)
         assert table.figure or all(row.get("ours") is not None for row in rows)
         return
     if table.conditions[0].clients:
-        said["clients"] = [50 if "sun397" in table.data else 10]  # which deals fifty subclasses
+        options["clients"] = [50 if "sun397" in table.data else 10]  # which deals fifty subclasses
     copied = table.figure.get("kind") == "of-runs"
     first, few = table.conditions[0], table.headline[:2] or table.methods[:2]
     quick = next((method for method in QUICK if method in table.methods), table.methods[0])
     with nullcontext() if copied else one_figure():
-        make_table(name, tmp_path, methods=few, data=first.data[:1], conditions=[first.name], **said)
-        rows = make_table(name, tmp_path, methods=[quick], **said)
+        make_table(name, tmp_path, methods=few, data=first.data[:1], conditions=[first.name], **options)
+        rows = make_table(name, tmp_path, methods=[quick], **options)
     unreachable = [row for row in rows if row.get("ours") is None]
     assert all(row.get("why") not in ("", "not run") for row in unreachable)
     assert len(unreachable) < len(rows)

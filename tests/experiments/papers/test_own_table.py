@@ -109,10 +109,10 @@ def test_cells_with_most_to_say_come_first_until_the_budget_is_used(
     first = [name.removeprefix("fashion-mnist-100-") for name in order]
     assert first[:4] == ["fedavg-0", "fedper-0", "pfedvem-0", "pfedhb-0"]  # headline, published, cheapest
     assert all(name.endswith("-0") for name in first[:12])
-    here = {("fashion-mnist", 100, "fedavg"): 7.0}
-    place = EntryKey("fashion-mnist", 100, "", "fedavg")
-    assert seconds_per_round(place, here) == (7.0, "measured here")
-    assert seconds_per_round(place, {})[1] == "measured earlier, on another machine"
+    timings = {("fashion-mnist", 100, "fedavg"): 7.0}
+    key = EntryKey("fashion-mnist", 100, "", "fedavg")
+    assert seconds_per_round(key, timings) == (7.0, "measured here")
+    assert seconds_per_round(key, {})[1] == "measured earlier, on another machine"
     assert seconds_per_round(EntryKey("new.npz", 0, "", "fedavg"), {})[1].endswith("a guess")
     unknown = [(EntryKey("new.npz", 0, "", "fedavg"), cells[0][1])] * 2
     words = r"2 of 2 cells to run, about \d+ minutes; seconds of a round are the median of all .* a guess \(2 cells\)"
@@ -154,11 +154,11 @@ def test_how_many_published_numbers_have_been_run(tmp_path: Path, capsys: pytest
         {**row, "model": "PM", "method": "fedper", "ours": 90.0, "rounds": 1},
     ]  # fmt: skip
     (tmp_path / "table.json").write_text(json.dumps({"table": "pfedvem-1", "rows": rows}))
-    (one,) = summary(tmp_path, tmp_path, "pfedvem-1")
-    assert (one["published"], one["run"], one["near"], one["within"]) == (168, 3, 1, 2)
-    assert one["reasons"]["not on this disk: sun397"] == 42
-    assert one["reasons"]["run with fewer rounds than the table's"] == 1
-    text = markdown([one])
+    (counts,) = summary(tmp_path, tmp_path, "pfedvem-1")
+    assert (counts["published"], counts["run"], counts["near"], counts["within"]) == (168, 3, 1, 2)
+    assert counts["reasons"]["not on this disk: sun397"] == 42
+    assert counts["reasons"]["run with fewer rounds than the table's"] == 1
+    text = markdown([counts])
     assert "3 of 168 published numbers have been run: 1 within 1 point of ours, 2 within 1.5." in text
     assert text.rstrip().endswith("| unexplained |")
     with pytest.raises(UserError, match="nothing is published beside fedpop-figure-2"):

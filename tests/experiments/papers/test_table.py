@@ -45,8 +45,8 @@ def images() -> None:
 
 
 def table(**part: object) -> list[dict]:
-    said = {"data": ["fashion-mnist"], "clients": [4], "methods": ["local", "pfedvem"], "seeds": 2, "extra": SMALL}
-    return make_table("pfedvem-1", Path("t"), **{"progress": False, **said, **part})  # type: ignore[arg-type]
+    options = {"data": ["fashion-mnist"], "clients": [4], "methods": ["local", "pfedvem"], "seeds": 2, "extra": SMALL}
+    return make_table("pfedvem-1", Path("t"), **{"progress": False, **options, **part})  # type: ignore[arg-type]
 
 
 def make(folder: Path) -> None:
@@ -65,12 +65,12 @@ def begun(once: Once, tiny: Path) -> Path:
 
 def test_cells_are_run_once_and_averaged_over_seeds(tiny: Path) -> None:
     rows = table()
-    found = {(r["method"], r["model"]): r for r in rows}
-    assert set(found) == {("local", "PM"), ("pfedvem", "PM"), ("pfedvem", "GM")}
+    by_method = {(r["method"], r["model"]): r for r in rows}
+    assert set(by_method) == {("local", "PM"), ("pfedvem", "PM"), ("pfedvem", "GM")}
     accuracies = [
         json.loads((tiny / f"t/fashion-mnist-4-pfedvem-{s}/summary.json").read_text())["pm_accuracy"] for s in (0, 1)
     ]
-    row = found["pfedvem", "PM"]
+    row = by_method["pfedvem", "PM"]
     assert row["ours"] == pytest.approx(100 * np.mean(accuracies))
     assert row["ours_sem"] == pytest.approx(100 * np.std(accuracies, ddof=1) / 2**0.5)
     assert row["seeds"] == 2
@@ -203,14 +203,14 @@ def test_a_row_that_is_a_setting_of_another_method(tiny: Path, hierfl: Call) -> 
     """Named as published; accuracy of all test data together; what a message had, also where not all reported."""
     short = {"split": "label-skew:5", "rounds": 2, "draws": 2, "evaluate_every": 1}
     extra = {**SMALL, **short, "participation": 0.6}
-    said = {"clients": [4], "methods": ["fedpa-ft", "fedrod"], "seeds": 1, "progress": False, "extra": extra}
-    said["conditions"] = ["dirichlet:0.3"]
-    rows = make_table("pfedvmp-1", Path("v"), data=["fashion-mnist"], **said)  # type: ignore[arg-type]
-    found = {(r["method"], r["model"]): r for r in rows}
-    assert set(found) == {("fedpa-ft", "PM"), ("fedpa-ft", "GM"), ("fedrod", "PM"), ("fedrod", "GM")}
+    options = {"clients": [4], "methods": ["fedpa-ft", "fedrod"], "seeds": 1, "progress": False, "extra": extra}
+    options["conditions"] = ["dirichlet:0.3"]
+    rows = make_table("pfedvmp-1", Path("v"), data=["fashion-mnist"], **options)  # type: ignore[arg-type]
+    by_method = {(r["method"], r["model"]): r for r in rows}
+    assert set(by_method) == {("fedpa-ft", "PM"), ("fedpa-ft", "GM"), ("fedrod", "PM"), ("fedrod", "GM")}
     cell = tiny / "v/fashion-mnist-4-dirichlet-0.3-fedpa-ft-0"
     summary = json.loads((cell / "summary.json").read_text())
-    row = found["fedpa-ft", "PM"]
+    row = by_method["fedpa-ft", "PM"]
     assert summary["method"] == "fedpa"
     assert row["ours"] == pytest.approx(100 * summary["pm_accuracy_pooled"])
     numbers = 16 * 4 + 4 + 4 * 10 + 10 + 1  # the network's weights, and n_j
@@ -237,8 +237,8 @@ def test_every_published_number_is_a_cell_of_its_table() -> None:
         theirs, cells = numbers_of(table), set(table.places())
         assert table.runner or "pfedhb" in table.methods or not theirs
         if table.runner == "":
-            assert {place.method for place, _ in theirs} <= set(table.methods)
-            assert table.by or {place for place, _ in theirs} <= cells
+            assert {key.method for key, _ in theirs} <= set(table.methods)
+            assert table.by or {key for key, _ in theirs} <= cells
             assert {model for _, model in theirs} <= table.metrics.keys()
 
 

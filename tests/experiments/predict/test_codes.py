@@ -14,13 +14,13 @@ from hierfl.experiments.predict.codes import refuse_codes, warn_of_codes, warn_o
 
 
 @pytest.mark.parametrize(
-    ("numbers", "said"),
+    ("numbers", "warned"),
     [([-999], True), ([-999, 5], True), ([0, 9999, 1, 2], True), ([-99, -98.5], False), ([9], False)],
 )
-def test_a_code_is_named(numbers: list[float], said: bool) -> None:
+def test_a_code_is_named(numbers: list[float], warned: bool) -> None:
     with warnings_kept() as lines:
         warn_of_codes(pd.DataFrame({"x": numbers, "other": -999}), ["x", "absent"])
-    assert bool(lines) is said
+    assert bool(lines) is warned
 
 
 def test_a_site_is_warned_of_columns_without_a_range(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -41,11 +41,11 @@ def test_a_request_with_a_code_beside_ordinary_numbers_is_refused_as_a_file_is()
 
 
 @pytest.mark.parametrize(
-    ("spread", "number", "said"),
+    ("spread", "number", "warned"),
     [((50.0, 10.0), 720, True), ((50.0, 10.0), 140, False), ((0.001, 0.000999**0.5), 1, False)],
 )
-def test_a_number_far_from_the_fitted_rows_is_named(spread: tuple[float, float], number: float, said: bool) -> None:
+def test_a_number_far_from_the_fitted_rows_is_named(spread: tuple[float, float], number: float, warned: bool) -> None:
     with warnings_kept() as lines:
         warn_of_far({"age": [spread[0], number], "other": [1e9]}, {"age": spread})
-    assert bool(lines) is said
-    assert not said or lines[0].startswith("column 'age' is 720 in 1 row, 67 standard deviations from the mean")
+    assert bool(lines) is warned
+    assert not warned or lines[0].startswith("column 'age' is 720 in 1 row, 67 standard deviations from the mean")

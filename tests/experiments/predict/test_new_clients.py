@@ -25,10 +25,10 @@ def test_rows_of_their_own_are_read_with_their_responses(hierfl: Call, tmp_path:
     assert hierfl(*command, "--quiet", "--out", "m")[0] == 0
     code, _, err = hierfl("predict", "m", "--data", "new.csv", "--new", "--given", "given.csv", "--out", "out.csv")
     assert code == 0, err
-    found, rows = pd.read_csv("out.csv", dtype={"client": str}), new.astype({"site": str})
+    predictions, rows = pd.read_csv("out.csv", dtype={"client": str}), new.astype({"site": str})
     wanted = load_run("m").predict(rows, "new", given=rows)
-    pd.testing.assert_frame_equal(found, wanted)
-    assert found["mean"].mean() > load_run("m").predict(rows, "new")["mean"].mean() + 2
+    pd.testing.assert_frame_equal(predictions, wanted)
+    assert predictions["mean"].mean() > load_run("m").predict(rows, "new")["mean"].mean() + 2
     fit = mixed_model(df, "y ~ x + (1 | site)", weights="w")
     fit.save("saved")
     pd.testing.assert_frame_equal(fit.predict(rows, "new", given=rows), wanted, rtol=1e-6)
@@ -54,11 +54,11 @@ def test_groups_inside_a_new_client_and_times_are_read_from_its_rows(hierfl: Cal
     assert hierfl(*command, "--correlation", "ar1(visit | ward)", "--out", "m")[0] == 0
     code, _, err = hierfl("predict", "m", "--data", "new.csv", "--new", "--given", "given.csv", "--out", "out.csv")
     assert code == 0, err
-    found = pd.read_csv("out.csv")
+    predictions = pd.read_csv("out.csv")
     fit = mixed_model(df, "y ~ x + (1 | site/ward)", correlation="ar1(visit | ward)")
     wanted = fit.predict(asked, "new", given=given)
-    pd.testing.assert_frame_equal(found, wanted, rtol=1e-6)
-    assert found["mean"].mean() > fit.predict(asked, "new")["mean"].mean() + 2
+    pd.testing.assert_frame_equal(predictions, wanted, rtol=1e-6)
+    assert predictions["mean"].mean() > fit.predict(asked, "new")["mean"].mean() + 2
     fit.save("saved")
     pd.testing.assert_frame_equal(load_mixed_model("saved").predict(asked, "new", given=given), wanted, rtol=1e-6)
     for rows in (given.drop(columns="visit"), given.drop(columns="ward")):

@@ -61,19 +61,21 @@ def asked(hierfl: Call, finished: Finished, tmp_path: Path) -> Callable[..., tup
 
 
 def test_rows_of_an_npz_are_answered_by_their_clients(asked: Callable[..., Any], tmp_path: Path) -> None:
-    code, found, err = asked("--data", "named.npz")
+    code, predictions, err = asked("--data", "named.npz")
     assert code == 0, err
     run = package.load_run(tmp_path / "run")
-    assert found["client"].tolist() == ["2", "0", "2", "1"]
+    assert predictions["client"].tolist() == ["2", "0", "2", "1"]
     mine = run.predict(X[[0, 2]], "2").numpy()
-    np.testing.assert_allclose(found.filter(regex=r"^p\(").to_numpy()[[0, 2]], mine, rtol=1e-5)
-    assert found["label"].tolist() == [int(found.loc[k].filter(regex=r"^p\(").astype(float).argmax()) for k in range(4)]
-    code, found, _ = asked("--data", "alone.npz", "--client", "1")
-    assert (found["client"] == "1").all()
-    code, found, _ = asked("--data", "alone.npz", "--new")
-    np.testing.assert_allclose(found["p(3)"], run.predict_new_client(X)[:, 3], rtol=1e-5)
-    code, found, _ = asked("--data", "alone.npz", "--new", "--given", "named.npz")
-    np.testing.assert_allclose(found["p(3)"], run.predict_new_client(X, given=(X, np.arange(4)))[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(predictions.filter(regex=r"^p\(").to_numpy()[[0, 2]], mine, rtol=1e-5)
+    assert predictions["label"].tolist() == [
+        int(predictions.loc[k].filter(regex=r"^p\(").astype(float).argmax()) for k in range(4)
+    ]
+    code, predictions, _ = asked("--data", "alone.npz", "--client", "1")
+    assert (predictions["client"] == "1").all()
+    code, predictions, _ = asked("--data", "alone.npz", "--new")
+    np.testing.assert_allclose(predictions["p(3)"], run.predict_new_client(X)[:, 3], rtol=1e-5)
+    code, predictions, _ = asked("--data", "alone.npz", "--new", "--given", "named.npz")
+    np.testing.assert_allclose(predictions["p(3)"], run.predict_new_client(X, given=(X, np.arange(4)))[:, 3], rtol=1e-5)
 
 
 def test_a_folder_of_clients_arrays_is_answered_by_its_clients(
@@ -83,11 +85,11 @@ def test_a_folder_of_clients_arrays_is_answered_by_its_clients(
     for name, rows in (("npz/0", X[:1]), ("npz/2", X[1:]), ("mixed/0", X)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         np.savez(tmp_path / f"{name}.npz", x=rows)
-    code, found, err = asked("--data", "npz")
+    code, predictions, err = asked("--data", "npz")
     assert code == 0, err
-    assert found["client"].tolist() == ["0", "2", "2", "2"]
+    assert predictions["client"].tolist() == ["0", "2", "2", "2"]
     run = package.load_run(tmp_path / "run")
-    np.testing.assert_allclose(found["p(3)"].to_numpy()[1:], run.predict(X[1:], "2").numpy()[:, 3], rtol=1e-5)
+    np.testing.assert_allclose(predictions["p(3)"].to_numpy()[1:], run.predict(X[1:], "2").numpy()[:, 3], rtol=1e-5)
     code, given, err = asked("--data", "npz", "--client", "1", "--draws", 0)
     assert (given["client"] == "1").all()
     assert "all 4 rows are predicted by the model of '1' (--client), also those that name '0', '2';" in caplog.text
@@ -96,10 +98,10 @@ def test_a_folder_of_clients_arrays_is_answered_by_its_clients(
     users = {name: {"x": X[:2].tolist(), "y": [3, 1]} for name in ("1", "0")}
     (tmp_path / "leaf").mkdir()
     (tmp_path / "leaf/all.json").write_text(json.dumps({"users": ["1", "0"], "user_data": users}))
-    code, found, err = asked("--data", "leaf")
+    code, predictions, err = asked("--data", "leaf")
     assert code == 0, err
-    assert found["client"].tolist() == ["1", "1", "0", "0"]
-    np.testing.assert_allclose(found["p(3)"][:2], run.predict(X[:2], "1").numpy()[:, 3], rtol=1e-5)
+    assert predictions["client"].tolist() == ["1", "1", "0", "0"]
+    np.testing.assert_allclose(predictions["p(3)"][:2], run.predict(X[:2], "1").numpy()[:, 3], rtol=1e-5)
     shutil.copy(tmp_path / "leaf/all.json", tmp_path / "mixed")
     assert "mixed holds files of several kinds" in asked("--data", "mixed")[2]
 
@@ -138,9 +140,9 @@ def test_what_is_not_understood_is_one_line(asked: Callable[..., Any], tmp_path:
 def test_pictures_of_a_folder_are_read_by_their_clients(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pictures = torch.as_tensor(rng.integers(0, 256, (3, 1, 5, 4)), dtype=torch.uint8)
-    for place, name in enumerate(("b/2.png", "a/1.png", "b/1.png")):
+    for index, name in enumerate(("b/2.png", "a/1.png", "b/1.png")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        save_image(pictures[place] / 255, tmp_path / name)
+        save_image(pictures[index] / 255, tmp_path / name)
     files, names = picture_files(tmp_path)
     assert names == ["a", "b", "b"]
     for resize in (False, True):
@@ -175,9 +177,9 @@ def test_sets_are_of_a_run_with_conformal(tmp_path: Path) -> None:
     fed = blobs([30, 30], validation=0.3)
     run = fit(FedAvg(network_for(FedAvg, fed)), fed, rounds=1, progress=False, conformal=0.3)
     np.savez(tmp_path / "x.npz", x=fed.x[:5].numpy())
-    found = answered(run, Config, Question(tmp_path / "x.npz", client=run.ids[1]))  # type: ignore[arg-type]
+    predictions = answered(run, Config, Question(tmp_path / "x.npz", client=run.ids[1]))  # type: ignore[arg-type]
     inside = run.prediction_sets(fed.x[:5], run.ids[1]).numpy()
-    assert found["set"].tolist() == ["|".join(map(str, np.flatnonzero(row))) for row in inside]
+    assert predictions["set"].tolist() == ["|".join(map(str, np.flatnonzero(row))) for row in inside]
 
 
 def test_a_new_client_learns_from_its_labelled_pictures(tmp_path: Path) -> None:
@@ -190,9 +192,9 @@ def test_a_new_client_learns_from_its_labelled_pictures(tmp_path: Path) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             save_image(x[k] / 255, file)
     question = Question(tmp_path / "new", new=True, given=tmp_path / "few")
-    found = answered(run, Config, question)  # type: ignore[arg-type]
+    predictions = answered(run, Config, question)  # type: ignore[arg-type]
     wanted = run.predict_new_client(x[:3], given=(x[:3], np.array(["cat", "dog", "dog"])))
-    np.testing.assert_allclose(found["p(dog)"], wanted[:, 1], rtol=1e-5)
+    np.testing.assert_allclose(predictions["p(dog)"], wanted[:, 1], rtol=1e-5)
     question = Question(tmp_path / "new", new=True, given=tmp_path / "new")
     with pytest.raises(UserError, match=r"new has no responses: .* or pictures in CLIENT/LABEL/"):
         answered(run, Config, question)  # type: ignore[arg-type]
@@ -207,9 +209,9 @@ def test_numbers_have_intervals_and_columns_go_by_their_names(tmp_path: Path) ->
     file = tmp_path / "new.csv"
     df[["dose", "site", "age"]].head(6).to_csv(file, index=False)
 
-    found = answered(run, Config, Question(file, interval=0.5))  # type: ignore[arg-type]
-    assert found["client"].tolist() == ["01", "2"] * 3
-    pd.testing.assert_frame_equal(found, run.predict(df.head(6), interval=0.5))
+    predictions = answered(run, Config, Question(file, interval=0.5))  # type: ignore[arg-type]
+    assert predictions["client"].tolist() == ["01", "2"] * 3
+    pd.testing.assert_frame_equal(predictions, run.predict(df.head(6), interval=0.5))
     table = answered(run, Config, Question(file, client="2", draws=3))  # type: ignore[arg-type]
     pd.testing.assert_frame_equal(table, run.predict(df.head(6), "2", draws=3))
     df[["dose", "age"]].head(6).to_csv(file, index=False)

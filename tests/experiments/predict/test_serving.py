@@ -42,8 +42,8 @@ def test_arrays_are_answered_as_by_the_run(finished: Finished, served: Callable[
     rows = client.post("/predict", json={"x": X.tolist(), "client": ["2", "0", "2", "1"]}).json()["predictions"]
     assert [row["client"] for row in rows] == ["2", "0", "2", "1"]
     wanted = run.predict(X[[0, 2]], "2").numpy()
-    found = [[row[f"p({k})"] for k in range(10)] for row in (rows[0], rows[2])]
-    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    probabilities = [[row[f"p({k})"] for k in range(10)] for row in (rows[0], rows[2])]
+    np.testing.assert_allclose(probabilities, wanted, rtol=1e-5)
     asked = {"x": X.tolist(), "new": True, "given": {"x": X.tolist(), "y": [0, 1, 2, 3]}}
     rows = client.post("/predict", json=asked).json()["predictions"]
     wanted = run.predict_new_client(X, given=(X, np.arange(4)))[:, 3].numpy()
@@ -99,8 +99,8 @@ def test_rows_of_a_mixed_model_are_answered(
     assert "column 'x' is -999 in 1 row" in caplog.text
     card = client.get("/card").json()
     assert card["takes"] == {"client": "site", "formula": "y ~ x + (1 | site)"}
-    said = json.dumps(card)
-    assert not any(str(value) in said for value in df.y)
+    text = json.dumps(card)
+    assert not any(str(value) in text for value in df.y)
     texts = {"say rows, not x": {"x": [[1.0]]}, "lacks": {"rows": [{"site": 1}]}, "write them without": "1.5",
              "or leave such rows out": None, "holds an object": {}}  # fmt: skip
     for words, request in texts.items():
@@ -111,7 +111,7 @@ def test_rows_of_a_mixed_model_are_answered(
 
 
 @pytest.mark.parametrize(
-    ("held", "words"),
+    ("request", "words"),
     [
         ({}, "say one of rows"),
         ({"rows": []}, "rows is a list of objects"),
@@ -121,9 +121,9 @@ def test_rows_of_a_mixed_model_are_answered(
         ({"x": [[1]], "client": ["0", "1"]}, "there are 1 x, and 2 client"),
     ],
 )
-def test_what_is_no_row_is_one_line(held: dict[str, Any], words: str) -> None:
+def test_what_is_no_row_is_one_line(request: dict[str, Any], words: str) -> None:
     with pytest.raises(hierfl.UserError, match=words):
-        rows_of(held, {"x", "rows", "client"})
+        rows_of(request, {"x", "rows", "client"})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from hierfl.experiments.report.draw import check_data_exist
 
 
 def test_data_that_are_gone_are_one_line_with_a_way_out(tmp_path: Path) -> None:
-    for there in (str(tmp_path), "digits"):
-        check_data_exist(there)
+    for data in (str(tmp_path), "digits"):
+        check_data_exist(data)
     with pytest.raises(UserError, match=r"photos is not here: --data says where .* --no-features leaves out"):
         check_data_exist(str(tmp_path / "photos"))

@@ -199,9 +199,9 @@ def test_a_client_may_be_called_round(hierfl: Call, tmp_path: Path) -> None:
 
 
 def test_what_the_screen_says_of_the_fit_stands_on_the_page() -> None:
-    said = fit_warnings({"off_maximum": 1e9, "rhat": 1.02, "ess_bulk": 350.0})
-    assert said[0].startswith("the likelihood is flat")
-    assert said[1] == "chains: R-hat at most 1.020, bulk ESS at least 350: longer ones would be safer"
+    messages = fit_warnings({"off_maximum": 1e9, "rhat": 1.02, "ess_bulk": 350.0})
+    assert messages[0].startswith("the likelihood is flat")
+    assert messages[1] == "chains: R-hat at most 1.020, bulk ESS at least 350: longer ones would be safer"
     assert fit_warnings({"off_maximum": 0.2})[0].startswith("not at the maximum yet: 0.2 standard errors")
     assert fit_warnings({"off_maximum": 0.001, "rhat": 1.01, "ess_bulk": 400.0}) == [
         "chains: R-hat at most 1.010, bulk ESS at least 400"
@@ -211,10 +211,10 @@ def test_what_the_screen_says_of_the_fit_stands_on_the_page() -> None:
             "they have not mixed; do not trust their draws"
         )
     assert fit_warnings({"rhat": None, "kept_draws": None}) == []
-    said = fit_warnings({"rhat": None, "kept_draws": 1.0})
-    assert said == ["chains have left 1 draw: whether they have mixed cannot be said"]
-    one = fit_warnings({"rhat": 1.02, "ess_bulk": 12.0, "ess_bulk_median": 31.0})
-    assert one == [
+    messages = fit_warnings({"rhat": None, "kept_draws": 1.0})
+    assert messages == ["chains have left 1 draw: whether they have mixed cannot be said"]
+    short_chains = fit_warnings({"rhat": 1.02, "ess_bulk": 12.0, "ess_bulk_median": 31.0})
+    assert short_chains == [
         "chains: R-hat at most 1.020, bulk ESS at least 12, median 31: they have not mixed; do not trust their draws"
     ]
 

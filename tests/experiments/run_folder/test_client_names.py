@@ -78,7 +78,7 @@ def test_names_that_pandas_takes_for_one_are_several(
 def test_names_come_back_from_every_file_of_a_run(hierfl: Call) -> None:
     names = sorted(["1", "01", "1.0", "NA", "None", " a", "true", "1234567890123456789", *RUN])
     write_table(Path("t.csv"), names, each=8)
-    said = (
+    options = (
         "--data",
         "t.csv",
         "--formula",
@@ -93,7 +93,7 @@ def test_names_come_back_from_every_file_of_a_run(hierfl: Call) -> None:
         "keep",
         "-q",
     )
-    assert hierfl("run", "mixed-effects", *said, "--out", "o") == (0, "", "")
+    assert hierfl("run", "mixed-effects", *options, "--out", "o") == (0, "", "")
     for name in ("clients", "history", "estimates"):
         frame = read_frame(Path(f"o/{name}.csv"), ("client", "effect"))
         assert sorted(set(frame["client"])) == names
@@ -110,8 +110,8 @@ def test_names_come_back_from_every_file_of_a_run(hierfl: Call) -> None:
     assert hierfl("report", "o", "-q") == (0, "", "")
     fit_to = {"formula": "y ~ x + (1 | site)", "rounds": 3, "test_fraction": 0.2, "spellings": "keep"}
     run = build(configure("mixed-effects", "t.csv", fit_to, {"draws": "20"}))[0].run(progress=False)
-    said = {name: run.predict(np.array([[1.0, 0.3, 1.0]]), client=name)[0, 0].item() for name in names}
-    assert len({round(value, 9) for value in said.values()}) == len(names)
+    predictions = {name: run.predict(np.array([[1.0, 0.3, 1.0]]), client=name)[0, 0].item() for name in names}
+    assert len({round(value, 9) for value in predictions.values()}) == len(names)
     with pytest.raises(UserError, match="no client 'na'"):
         run.predict(np.array([[1.0, 0.3, 1.0]]), client="na")
 
@@ -123,11 +123,11 @@ def test_names_with_dollars_are_drawn_and_are_no_mathematics(hierfl: Call) -> No
     write_table(Path("t.csv"), names, each=8)
     Path("t.csv").write_text(Path("t.csv").read_text().replace("y,x,site", "y,$\\bad$,site", 1))
     formula = "y ~ `$\\bad$` + (1 + `$\\bad$` | site)"
-    said = (
+    options = (
         "--data", "t.csv", "--formula", formula, "-T", 2, "--test-fraction", 0.2, "--set", "draws=20", "-q", "--out",
         "o",
     )  # fmt: skip
-    assert hierfl("run", "mixed-effects", *said) == (0, "", "")
+    assert hierfl("run", "mixed-effects", *options) == (0, "", "")
     assert hierfl("report", "o", "-q") == (0, "", "")
     assert sorted(read_frame(Path("o/clients.csv"), ("client",))["client"]) == sorted(names)
     assert "&lt;b&gt;&amp;" not in Path("o/clients.csv").read_text()
@@ -141,8 +141,8 @@ def test_runs_of_such_clients_are_compared_client_by_client(hierfl: Call) -> Non
     x, y = rng.normal(size=(72, 3)), np.arange(72) % 2
     np.savez("d.npz", x_train=x, y_train=y, x_test=x, y_test=y, client_train=who, client_test=who)
     for method in ("fedavg", "local"):
-        said = ("--data", "d.npz", "--split", "natural", "--network", "linear", "-T", 1, "-q", "--out", method)
-        assert hierfl("run", method, *said) == (0, "", "")
+        options = ("--data", "d.npz", "--split", "natural", "--network", "linear", "-T", 1, "-q", "--out", method)
+        assert hierfl("run", method, *options) == (0, "", "")
     assert hierfl("compare", "fedavg", "local", "--out", "c", "-q") == (0, "", "")
     gains = read_frame(Path("c/gains.csv"), ("over", "kind", "client"))
     assert sorted(set(gains["client"])) == names
@@ -196,9 +196,9 @@ def test_validation_rows_without_test_rows_leave_a_finished_run(tmp_path: Path, 
     x, y, who = rng.normal(size=(80, 3)), np.arange(80) % 2, np.repeat(["a", "b"], 40)
     none = {"x_test": x[:0], "y_test": y[:0], "client_test": who[:0]}
     np.savez("d.npz", x_train=x, y_train=y, client_train=who, **none)
-    said = (
+    options = (
         "--data", "d.npz", "--split", "natural", "--validation-fraction", 0.2, "--network", "linear", "-T", 1,
         "--out", "o",
     )  # fmt: skip
-    assert hierfl("run", "fedavg", *said, "-q") == (0, "", "")
+    assert hierfl("run", "fedavg", *options, "-q") == (0, "", "")
     assert Path("o/summary.json").is_file()

@@ -30,9 +30,9 @@ def spoilt(value: object, luck: random.Random) -> object:
 
 def places(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
     """Where in a json anything stands."""
-    found = [path] if path else []
+    paths = [path] if path else []
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return found + [p for key, member in inner for p in places(member, (*path, key))]
+    return paths + [p for key, member in inner for p in places(member, (*path, key))]
 
 
 def damaged(whole: object, luck: random.Random) -> tuple[object, object]:
@@ -64,7 +64,7 @@ def test_our_own_damaged_json_is_noticed(name: str, forged: bool, times: int, fi
     """Damage anywhere; what a forger has made fit its checksum may be taken. What is noticed is one line."""
     folder = finished("pfedvem", "o")
     (folder / "posterior.nc").unlink()  # a page is written sooner without
-    whole, luck, said = json.loads((folder / name).read_text()), random.Random(7), list[str]()
+    whole, luck, messages = json.loads((folder / name).read_text()), random.Random(7), list[str]()
     for _ in range(times):
         _, record = damaged(whole, luck)
         if forged and isinstance(record, dict):
@@ -73,9 +73,9 @@ def test_our_own_damaged_json_is_noticed(name: str, forged: bool, times: int, fi
         try:
             READERS[name](folder)
         except UserError as error:
-            said.append(str(error))
-    assert [len(lines(text)) for text in said] == [1] * len(said)
-    assert len(said) == times if name == CHECKPOINT and not forged else said
+            messages.append(str(error))
+    assert [len(lines(text)) for text in messages] == [1] * len(messages)
+    assert len(messages) == times if name == CHECKPOINT and not forged else messages
     (folder / name).write_text("[]")
     code, _, err = hierfl(*(RESUME if name == CHECKPOINT else REPORT))
     assert (code, len(lines(err))) == (2, 1), err
@@ -105,13 +105,13 @@ def test_a_state_of_another_type_is_refused(hierfl: Call, tmp_path: Path, finish
     from safetensors.torch import load_file, save_file
 
     finished("pfedvem", "o")
-    place = tmp_path / "o/checkpoint"
-    state = next(place.glob("*.safetensors"))
+    folder = tmp_path / "o/checkpoint"
+    state = next(folder.glob("*.safetensors"))
     save_file({k: v.double() if v.dtype == torch.float32 else v for k, v in load_file(state).items()}, state)
-    record = json.loads((place / "checkpoint.json").read_text())
+    record = json.loads((folder / "checkpoint.json").read_text())
     record["digest"] = checkpoint._digest(state)
     record["checksum"] = checkpoint._checksum(record)
-    (place / "checkpoint.json").write_text(json.dumps(record))
+    (folder / "checkpoint.json").write_text(json.dumps(record))
     code, _, err = hierfl("run", "--resume", "o")
     assert (code, len(lines(err))) == (2, 1), err
 
@@ -165,29 +165,29 @@ def test_older_configurations_are_read(hierfl: Call, tmp_path: Path, finished: F
 
 def test_parts_of_two_runs_are_no_run(finished: Finished, tmp_path: Path) -> None:
     """The folder of one run with the model of another predicted, and said nothing."""
-    one, other = finished("pfedvem", tmp_path / "one"), finished("pfedvem", tmp_path / "other", "--seed", 1)
+    folder, other = finished("pfedvem", tmp_path / "one"), finished("pfedvem", tmp_path / "other", "--seed", 1)
     with pytest.raises(
         UserError, match=r"MixedEffects is a method of a table, and the model in model/ is of a network"
     ):
-        load_run(one, method=MixedEffects)
-    config = one / "config.toml"
+        load_run(folder, method=MixedEffects)
+    config = folder / "config.toml"
     text = config.read_text()
     config.write_text(text.replace("seed = 0", "seed = 7"))
     with pytest.raises(
         UserError, match="config.toml has the seed 7, and the model in model/ 0: one of them is of another"
     ):
-        load_run(one)
+        load_run(folder)
     config.write_text(text.replace("sigma_0 = 1.0", "sigma_0 = 0.5"))
     with pytest.raises(UserError, match=r"config.toml has the setting sigma_0 0.5, and the model in model/ 1.0: one"):
-        load_run(one)
+        load_run(folder)
     config.write_text(text)
-    load_run(one)
-    shutil.rmtree(one / "model")
-    shutil.copytree(other / "model", one / "model")
+    load_run(folder)
+    shutil.rmtree(folder / "model")
+    shutil.copytree(other / "model", folder / "model")
     with pytest.raises(
         UserError, match="config.toml has the data .*, and the model in model/ .*: one of them is of another"
     ):
-        load_run(one)
+        load_run(folder)
 
 
 def test_a_folder_that_is_no_run_is_not_taken_for_a_site(finished: Finished, tmp_path: Path, hierfl: Call) -> None:

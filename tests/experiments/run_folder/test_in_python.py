@@ -51,8 +51,8 @@ def test_a_fit_in_python_leaves_what_a_command_leaves(finished: Finished, tmp_pa
     assert rows == [1, 2]
 
     def files(folder: Path) -> set[str]:
-        found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-        return {name for name in found if not name.startswith("figures")}
+        paths = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+        return {name for name in paths if not name.startswith("figures")}
 
     assert files(tmp_path / "a" / "b") == files(finished("pfedvem", tmp_path / "command"))
     back = hierfl.load_run(tmp_path / "a" / "b")

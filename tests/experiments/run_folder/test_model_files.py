@@ -84,7 +84,7 @@ def test_a_model_that_has_changed_is_not_resumed(hierfl: Call, files: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("options", "message"),
     [
         (("--model", "other"), "has no model 'other'; it has slope, model"),
         (("--formula", "count ~ 1"), "--formula is not for a model such as model: the model is the file's"),
@@ -96,9 +96,9 @@ def test_a_model_that_has_changed_is_not_resumed(hierfl: Call, files: Path) -> N
     ],
 )
 def test_what_says_nothing_of_a_model_is_refused(
-    hierfl: Call, files: Path, said: tuple[str, ...], message: str
+    hierfl: Call, files: Path, options: tuple[str, ...], message: str
 ) -> None:
-    code, _, err = hierfl(*RUN, *said)
+    code, _, err = hierfl(*RUN, *options)
     assert code == 2
     assert message in err
     assert not (files / "runs").exists()

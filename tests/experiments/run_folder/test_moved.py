@@ -34,10 +34,10 @@ def test_a_moved_folder_goes_on_with_moved_data(hierfl: Call, tmp_path: Path) ->
     assert (tmp_path / "b/moved/config.toml").read_text() == before
     assert hierfl("run", "--resume", "b/moved", "--data", "b/there.npz", "--quiet")[0] == 0
     assert tomllib.loads((tmp_path / "b/moved/config.toml").read_text())["run"]["data"] == str(tmp_path / "b/there.npz")
-    one, two = (json.loads((tmp_path / f / "summary.json").read_text()) for f in ("whole", "b/moved"))
-    for summary in (one, two):
+    whole, moved = (json.loads((tmp_path / f / "summary.json").read_text()) for f in ("whole", "b/moved"))
+    for summary in (whole, moved):
         del summary["seconds_per_round"], summary["data"]
-    assert one == two
+    assert whole == moved
     (tmp_path / "b/there.npz").rename(tmp_path / "here.npz")
     assert hierfl("report", "b/moved", "--quiet")[0] == 2
     assert hierfl("report", "b/moved", "--quiet", "--data", "other.npz")[0] == 2

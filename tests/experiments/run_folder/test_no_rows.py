@@ -33,8 +33,8 @@ def responses() -> pd.DataFrame:
 @pytest.fixture
 def data(tmp_path: Path) -> dict[str, Path]:
     """The same as a table and as arrays."""
-    df, found = responses(), {name: tmp_path / f"all.{name}" for name in ("csv", "npz")}
-    df.to_csv(found["csv"], index=False)
+    df, paths = responses(), {name: tmp_path / f"all.{name}" for name in ("csv", "npz")}
+    df.to_csv(paths["csv"], index=False)
     half = np.arange(len(df)) % 2 == 0
     parts = {
         f"{name}_{part}": value[where]
@@ -45,8 +45,8 @@ def data(tmp_path: Path) -> dict[str, Path]:
             ("client", df["site"].to_numpy().astype(str)),
         )
     }
-    np.savez(found["npz"], **parts)
-    return found
+    np.savez(paths["npz"], **parts)
+    return paths
 
 
 FITS = {
@@ -78,7 +78,7 @@ def test_no_file_of_a_run_has_an_entry_for_each_row(
     for group in group_names(theirs):  # all else is the same, to the bit
         assert theirs[group].identical(ours[group])
     summaries = [json.loads((tmp_path / out / "summary.json").read_text()) for out in ("with", "without")]
-    assert [one["held_rows"] for one in summaries] == [held_rows(ours), held_rows(theirs)]
+    assert [summary["held_rows"] for summary in summaries] == [held_rows(ours), held_rows(theirs)]
     assert held_rows(ours) == {"groups": list(BY_ROW), "number": sum(SIZES), "clients": "all"}
     assert held_rows(theirs) == "none"
     assert not [p.name for p in (tmp_path / "without/figures").iterdir() if p.stem.startswith(("pred", "resid"))]
@@ -96,9 +96,9 @@ def test_leave_one_out_says_why_there_is_none(data: dict[str, Path], tmp_path: P
     assert "--no-rows" in error
     with pytest.raises(UserError, match="run it again without"):
         loo(read(tmp_path / "a/posterior.nc"))
-    said = hierfl(*fit, "--no-rows", "--observed-data", "--out", tmp_path / "c")
-    assert (said[0], said[2].count("\n")) == (2, 1)
-    assert "say one of them" in said[2]
+    answer = hierfl(*fit, "--no-rows", "--observed-data", "--out", tmp_path / "c")
+    assert (answer[0], answer[2].count("\n")) == (2, 1)
+    assert "say one of them" in answer[2]
 
 
 @pytest.mark.cpu(4, "a fit, and its figures twice")
@@ -129,7 +129,7 @@ def test_results_of_a_site_without_rows(tmp_path: Path, hierfl: Call) -> None:
     text = draft("mixed-effects", sample, list(files), "s", options, {"draws": 20}, out=tmp_path / "study.toml")
     study = FileStudy(written(tmp_path, text), files, tmp_path)
     study.serve()
-    results, mine = study.place("north") / "results", df["y"].to_numpy()[: SIZES[0]]
+    results, mine = study.site_folder("north") / "results", df["y"].to_numpy()[: SIZES[0]]
     assert hierfl("report", tmp_path / "north", "--quiet")[0] == 0
     assert of_rows(results, {SIZES[0]}, mine)
     assert (results / "figures/residuals.png").exists()

@@ -60,9 +60,9 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on(hierfl: Call, tmp_path: Pat
     assert hierfl("run", "--resume", "o", "--quiet")[0] == 0  # what that imports, the children have
     for size in (2_000, 20_000):
         command = ("run", "pfedvem", *SMALL, "--out", "o", "--overwrite")
-        code, said = forked(command, partial(filling, size)), (tmp_path / "out.txt").read_text()
-        assert (code, len(lines(said))) == (2, 1), said
-        assert said.startswith("error: File too large: o/")
+        code, output = forked(command, partial(filling, size)), (tmp_path / "out.txt").read_text()
+        assert (code, len(lines(output))) == (2, 1), output
+        assert output.startswith("error: File too large: o/")
         assert not (tmp_path / "o/summary.json").exists()
     assert hierfl("run", "--resume", "o", "--quiet")[0] == 0
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

@@ -38,11 +38,11 @@ def test_a_scales_search_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytes
         ran.clear()
         arguments = ("pfedvem", "digits", "fixed", {"rounds": 1}, {}, out, 1)
         try:
-            found = chosen_scale(*arguments, progress=False)
+            chosen = chosen_scale(*arguments, progress=False)
         except KeyboardInterrupt:
             stop = 99
-            found = chosen_scale(*arguments, progress=False)
-        assert found["sigma_0"] == pytest.approx(wanted)
+            chosen = chosen_scale(*arguments, progress=False)
+        assert chosen["sigma_0"] == pytest.approx(wanted)
         assert len(ran) == 8
     assert chosen_scale(*arguments, scales=[0.1, 1.0], progress=False) == {"sigma_0": 1.0}
     monkeypatch.setattr(
@@ -58,8 +58,8 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
     """Every prior with the scale that validation data chose for it, and everything else equal."""
     small = ["--rounds", 2, "-J", 6, "--split", "iid", "--network", "mlp:8", "--draws", 3, "--seeds", 2]
     small += ["--set", "head_epochs=1", "--set", "base_epochs=1", "--set", "base_batch=100"]
-    said = ["ablate", "pfedvem", *small, "--set", "head_lr=0.01", "--set", "tau=deviation", "--out", "a"]
-    code, _, err = hierfl(*said)
+    arguments = ["ablate", "pfedvem", *small, "--set", "head_lr=0.01", "--set", "tau=deviation", "--out", "a"]
+    code, _, err = hierfl(*arguments)
     assert code == 0, err
     configs = {}
     for prior in ("hierarchical", "fixed", "flat"):
@@ -89,15 +89,15 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
     assert set(gains["over"]) == {"pfedvem (fixed prior)", "pfedvem (flat prior)"}
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "a").glob("*/summary.json")}
     assert len(stamps) == 6
-    code, out, err = hierfl(*said)
+    code, out, err = hierfl(*arguments)
     assert code == 0, err
     assert "fixed prior" in out
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in stamps.items())
     search = tmp_path / "a" / "choose-fixed.json"
-    held = json.loads(search.read_text())
-    strange = {"settings": {}, "all_settings": {**held["cells"][-1]["all_settings"], "head_lr": 9.0}, "pm_nll": 0.0}
-    search.write_text(json.dumps({**held, "cells": [strange, *held["cells"]]}))  # of other settings
-    code, out, err = hierfl(*said)
+    record = json.loads(search.read_text())
+    strange = {"settings": {}, "all_settings": {**record["cells"][-1]["all_settings"], "head_lr": 9.0}, "pm_nll": 0.0}
+    search.write_text(json.dumps({**record, "cells": [strange, *record["cells"]]}))  # of other settings
+    code, out, err = hierfl(*arguments)
     assert code == 0, err
     assert f"fixed: sigma_0={configs_scale(tmp_path / 'a' / 'fixed-0'):g}" in err
     other = ["ablate", "pfedvem", *small, "--set", "head_lr=0.02", "--set", "tau=deviation"]
@@ -107,17 +107,17 @@ def test_an_ablation(hierfl: Call, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_ablated(hierfl: Call) -> None:
-    said = ["ablate", "pfedvem", "--rounds", 2, "-J", 6, "--split", "iid", "--set", "head_lr=0.01", "--out", "a"]
+    command = ["ablate", "pfedvem", "--rounds", 2, "-J", 6, "--split", "iid", "--set", "head_lr=0.01", "--out", "a"]
     for more, words in (
-        ([*said, "--scales", "1,2", "--choose-seeds", "0"], "--choose-seeds 0 chooses none"),
-        ([*said, "--scales", "1,2", "--set", "sigma_0=1"], "--scales changes nothing"),
+        ([*command, "--scales", "1,2", "--choose-seeds", "0"], "--choose-seeds 0 chooses none"),
+        ([*command, "--scales", "1,2", "--set", "sigma_0=1"], "--scales changes nothing"),
         (["ablate", "mixed-effects", "--test-fraction", "0"], "priors are compared on test data"),
         (["ablate", "fedavg"], "fedavg has no priors to compare"),
-        ([*said, "--set", "prior=flat"], "the prior is what ablate varies"),
-        ([*said, "--seeds", "0"], "at least one seed"),
-        ([*said, "--scales", "a"], "--scales takes numbers"),
-        ([*said, "--validation-fraction", "0", "--out", "b"], "--validation-fraction above 0, or --choose-seeds 0"),
-        ([*said, "--set", "head_lr=-1"], "head_lr is set twice"),
+        ([*command, "--set", "prior=flat"], "the prior is what ablate varies"),
+        ([*command, "--seeds", "0"], "at least one seed"),
+        ([*command, "--scales", "a"], "--scales takes numbers"),
+        ([*command, "--validation-fraction", "0", "--out", "b"], "--validation-fraction above 0, or --choose-seeds 0"),
+        ([*command, "--set", "head_lr=-1"], "head_lr is set twice"),
         (["ablate", "pfedhb", "--set", "heads=auto"], "heads is what ablate varies"),
         (["ablate", "pfedhb", "--seeds", "0"], "at least one seed"),
         (["ablate", "pfedhb", "--scales", "0.1,1"], "--choose-seeds and --scales are for priors: of pfedhb parts are"),
@@ -159,13 +159,13 @@ def test_an_ablation_of_parts(hierfl: Call, tmp_path: Path) -> None:
 @pytest.mark.figures("blank")
 def test_an_ablation_of_a_table(hierfl: Call, tmp_path: Path) -> None:
     """Scales by rows that are held out of the training rows; compared on others."""
-    rng, place = np.random.default_rng(0), np.repeat([f"p{k}" for k in range(6)], 15)
+    rng, site = np.random.default_rng(0), np.repeat([f"p{k}" for k in range(6)], 15)
     x = rng.normal(size=90)
     y = 1 + 2 * x + np.repeat(rng.normal(size=6), 15) + 0.3 * rng.normal(size=90)
-    pd.DataFrame({"x": x, "y": y, "place": place}).to_csv(tmp_path / "t.csv", index=False)
-    said = ["--data", "t.csv", "--formula", "y ~ 1 + x + (1 | place)", "--seeds", 1, "--out", "a"]
+    pd.DataFrame({"x": x, "y": y, "place": site}).to_csv(tmp_path / "t.csv", index=False)
+    options = ["--data", "t.csv", "--formula", "y ~ 1 + x + (1 | place)", "--seeds", 1, "--out", "a"]
     few = ["--set", "draws=20"]
-    code, out, err = hierfl("ablate", "mixed-effects", *said, *few, "--scales", "0.1,1")
+    code, out, err = hierfl("ablate", "mixed-effects", *options, *few, "--scales", "0.1,1")
     assert code == 0, err
     assert not (tmp_path / "a" / "choose-hierarchical.json").exists()  # its spread is learned
     search = json.loads((tmp_path / "a" / "choose-fixed.json").read_text())

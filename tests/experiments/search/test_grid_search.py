@@ -38,7 +38,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     values = [c["pm_accuracy"] + c["gm_accuracy"] for c in again["cells"]]
     assert again["by"] == ["pm_accuracy", "gm_accuracy"]
     assert values == sorted(values, reverse=True)
-    for words, said in (
+    for words, options in (
         ("one direction", ["lr=0.05", "--by", "pm_accuracy,gm_nll"]),
         ("fedavg has no pm_rmse", ["lr=0.05", "--by", "pm_rmse"]),
         ("settle must be at least 1", ["lr=0.05", "--settle", "0"]),
@@ -49,7 +49,7 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
         ("is a folder", ["lr=0.05", "--out", str(tmp_path)]),
     ):
         with pytest.raises(UserError, match=words):
-            command(*arguments, *said)
+            command(*arguments, *options)
     cells = {c["settings"]["lr"]: c for c in json.loads(out.read_text())["cells"]}
     assert cells.keys() == {0.05, 0.001, 0.02}  # nothing is run of a grid that cannot be
     smaller = [
@@ -68,8 +68,8 @@ def test_settings_are_chosen_on_validation_data_and_searches_go_on(hierfl: Call,
     ]
     other = tmp_path / "other" / "search.json"
     command(*smaller, "--out", str(other), "lr=0.05")
-    held = json.loads(other.read_text())
-    assert (held["network"], held["clients"], held["split"]) == ("mlp:5", 4, "iid")
+    record = json.loads(other.read_text())
+    assert (record["network"], record["clients"], record["split"]) == ("mlp:5", 4, "iid")
     with pytest.raises(UserError, match="fedavg has no pm_rmse"):
         command(*smaller, "--out", str(other), "lr=0.02", "--by", "pm_rmse")
     assert len(json.loads(other.read_text())["cells"]) == 2  # what was run is kept

@@ -63,7 +63,7 @@ def test_sbc_says_whether_intervals_cover_and_goes_on(hierfl: Call) -> None:
     code, out, _ = hierfl(*of, "--replicates", 6)
     after = json.loads(Path("there/replicates.json").read_text())
     assert "6 replicates" in out
-    assert [one["ranks"] for one in after["replicates"][:4]] == [one["ranks"] for one in before["replicates"]]
+    assert [row["ranks"] for row in after["replicates"][:4]] == [row["ranks"] for row in before["replicates"]]
     code, _, err = hierfl(*of, "--seed", 1)
     assert code == 2
     assert "another calibration: rows_digest, seed differs" in err

@@ -76,12 +76,12 @@ def test_published_grids_can_be_run(method: str) -> None:
         for value in values:
             make_settings(cls, {name: value})
     start = start_places(method, grid)
-    assert all(0 <= place < len(grid[name]) for name, place in start.items())
+    assert all(0 <= index < len(grid[name]) for name, index in start.items())
 
 
 def test_tune_searches_goes_on_and_says_what_to_ship(hierfl: Call, tmp_path: Path) -> None:
-    said = ("--rounds", 1, "--clients", 4, "--network", "mlp:5", "--by", "pm_accuracy,gm_accuracy", "--out", "t.json")
-    code, out, err = hierfl("tune", "fedprox", "lr=0.1,0.01", "mu=0.1,1", "--budget", 2, *said)
+    common = ("--rounds", 1, "--clients", 4, "--network", "mlp:5", "--by", "pm_accuracy,gm_accuracy", "--out", "t.json")
+    code, out, err = hierfl("tune", "fedprox", "lr=0.1,0.01", "mu=0.1,1", "--budget", 2, *common)
     assert code == 0
     assert "fedprox on digits: at most 2 of 4 settings (as given)" in err
     assert "1 of 2" in err
@@ -93,23 +93,23 @@ def test_tune_searches_goes_on_and_says_what_to_ship(hierfl: Call, tmp_path: Pat
     cells[0]["pm_nll"] = 0.123
     record = json.loads((tmp_path / "t.json").read_text()) | {"cells": cells}
     (tmp_path / "t.json").write_text(json.dumps(record))
-    assert hierfl("tune", "fedprox", "lr=0.1,0.01", "mu=0.1,1", "--budget", 3, *said, "-q") == (0, "", "")
+    assert hierfl("tune", "fedprox", "lr=0.1,0.01", "mu=0.1,1", "--budget", 3, *common, "-q") == (0, "", "")
     more = json.loads((tmp_path / "t.json").read_text())["cells"]
     assert len(more) == 3
     assert any(cell["pm_nll"] == 0.123 for cell in more)  # not run again
     # the best of three in a row has no better neighbour: the fourth is not run, and that is said
-    said = (*said[:-1], "line.json")
-    _, _, err = hierfl("tune", "fedprox", "mu=1,0.01,0.1,10", "epochs=0", "--budget", 9, *said)
+    common = (*common[:-1], "line.json")
+    _, _, err = hierfl("tune", "fedprox", "mu=1,0.01,0.1,10", "epochs=0", "--budget", 9, *common)
     assert "no neighbour of the best of 3 settings is better; hierfl search runs all 4" in err
     # a method without a global model is judged by what it has
-    code, out, _ = hierfl("tune", "fedper", "lr=0.1,0.01", *said[:-1], "own.json", "--budget", 1)
+    code, out, _ = hierfl("tune", "fedper", "lr=0.1,0.01", *common[:-1], "own.json", "--budget", 1)
     assert code == 0
     assert "gm_accuracy" not in out
 
 
 def test_who_has_no_such_metric_cannot_be_judged_by_it(hierfl: Call) -> None:
-    said = ("fedper", "lr=0.1,0.01", "--rounds", 1, "--budget", 1, "--seeds", 1)
-    code, out, err = hierfl("tune", *said, "--by", "gm_accuracy", "-q")
+    options = ("fedper", "lr=0.1,0.01", "--rounds", 1, "--budget", 1, "--seeds", 1)
+    code, out, err = hierfl("tune", *options, "--by", "gm_accuracy", "-q")
     assert (code, out) == (2, "")
     assert "fedper has no gm_accuracy to be judged by" in err
 

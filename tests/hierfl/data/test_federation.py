@@ -91,10 +91,10 @@ def test_index_sets_are_what_they_were_made_of() -> None:
     own = [common, torch.tensor([3]), torch.tensor([], dtype=torch.long), common]
     sets = IndexSets(own)
     assert len(sets.flat) == 4  # the set that two clients have lies there once
-    assert [one.tolist() for one in sets] == [one.tolist() for one in own]
-    assert [one.tolist() for one in sets[1:]] == [one.tolist() for one in own[1:]]
+    assert [indices.tolist() for indices in sets] == [indices.tolist() for indices in own]
+    assert [indices.tolist() for indices in sets[1:]] == [indices.tolist() for indices in own[1:]]
     some = sets.select([3, 1]).to(torch.device("cpu"))
-    assert (some.sizes, [one.tolist() for one in some]) == ([3, 1], [[5, 2, 11], [3]])
+    assert (some.sizes, [indices.tolist() for indices in some]) == ([3, 1], [[5, 2, 11], [3]])
     with pytest.raises(IndexError):
         sets[4]
 
@@ -111,9 +111,9 @@ def test_images_stay_uint8_until_batched_and_are_standardised_per_channel() -> N
     assert seen.dtype == torch.float32
     assert torch.allclose(seen.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
     assert torch.allclose(seen.std((0, 2, 3), unbiased=False), torch.ones(3), atol=1e-4)
-    one = fed.examples(fed.train[0][:1])[0]
+    image = fed.examples(fed.train[0][:1])[0]
     raw = pool.x_train[int(fed.train[0][0])] / 255
-    assert np.allclose(one[0], (raw - pool.mean) / pool.std, atol=1e-5)
+    assert np.allclose(image[0], (raw - pool.mean) / pool.std, atol=1e-5)
 
 
 def test_common_test_sets_stay_one_tensor_when_moved() -> None:
@@ -251,7 +251,11 @@ def test_clients_and_labels_have_one_spelling() -> None:
         Federation.from_frame(dirty, **how)
     with pytest.raises(UserError, match="column 'kind' holds"):
         Federation.from_frame(dirty, **how, spellings="site=join")
-    found, wanted = Federation.from_frame(dirty, **how, spellings="join"), Federation.from_frame(df, **how)
-    assert (found.ids, found.about["labels"], found.digest()) == (wanted.ids, wanted.about["labels"], wanted.digest())
+    federation, wanted = Federation.from_frame(dirty, **how, spellings="join"), Federation.from_frame(df, **how)
+    assert (federation.ids, federation.about["labels"], federation.digest()) == (
+        wanted.ids,
+        wanted.about["labels"],
+        wanted.digest(),
+    )
     kept = Federation.from_frame(dirty, **{**how, "y": "y"}, spellings="keep")
     assert kept.clients > wanted.clients

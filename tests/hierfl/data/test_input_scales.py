@@ -35,12 +35,12 @@ YEARS, FLAG, TOKENS = np.round(AGE), (np.arange(200) % 9 == 0) * 1.0, RNG.intege
 )
 def test_which_columns_are_standardised(columns: list[np.ndarray], numbers: bool, which: list[int] | None) -> None:
     x = np.stack(columns, 1)
-    found = far_constants(x, numbers=numbers)
-    assert (found is None) is (which is None)
-    if found is not None and which is not None:
+    constants = far_constants(x, numbers=numbers)
+    assert (constants is None) is (which is None)
+    if constants is not None and which is not None:
         for k in range(x.shape[1]):
             wanted = (x[:, k].mean(), x[:, k].std()) if k in which else (0.0, 1.0)
-            assert (found[0][k], found[1][k]) == pytest.approx(wanted)
+            assert (constants[0][k], constants[1][k]) == pytest.approx(wanted)
 
 
 def frame(**more: Any) -> pd.DataFrame:

@@ -177,10 +177,10 @@ def test_pictures_that_are_not_standardised_have_a_line(caplog: pytest.LogCaptur
 
 def test_test_inputs_are_read_as_the_training_inputs() -> None:
     rest = {"y_test": K[:6], "client_test": WHO[:6]}
-    one, other = (
+    raw, scaled = (
         Federation.from_arrays(PIXELS.astype(np.uint8), K, WHO, x_test=x[:6], **rest)
         for x in (PIXELS.astype(np.uint8), PIXELS / 255)
     )
-    assert torch.equal(one.x, other.x)
+    assert torch.equal(raw.x, scaled.x)
     with pytest.raises(UserError, match="divide them by 255"):
         Federation.from_arrays(PIXELS / 255, K, WHO, x_test=PIXELS[:6].astype(np.uint8), **rest)

@@ -31,24 +31,24 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), SAME)
-def test_one_name_in_two_spellings_is_refused_or_joined_to_the_most_frequent(one: str, other: str) -> None:
-    assert folded(one) == folded(other)
-    column = pd.Series([one, other, "z", one, None], name="ward")
+@pytest.mark.parametrize(("spelling", "other"), SAME)
+def test_one_name_in_two_spellings_is_refused_or_joined_to_the_most_frequent(spelling: str, other: str) -> None:
+    assert folded(spelling) == folded(other)
+    column = pd.Series([spelling, other, "z", spelling, None], name="ward")
     with pytest.raises(UserError) as refused:
         joined(column, "refuse")
-    assert repr(one) in str(refused.value)
+    assert repr(spelling) in str(refused.value)
     assert repr(other) in str(refused.value)
     assert "--spellings join makes them one" in str(refused.value)
-    assert joined(column, "join").tolist()[:4] == [one, one, "z", one]
+    assert joined(column, "join").tolist()[:4] == [spelling, spelling, "z", spelling]
     assert joined(pd.Series([other, *column.tolist(), other]), "join").tolist()[1:4] == [other, other, "z"]
     assert joined(column, "join", chosen=[other]).tolist()[:4] == [other, other, "z", other]
     assert joined(column, "keep") is column
 
 
-@pytest.mark.parametrize(("one", "other"), OTHER)
-def test_other_names_stay_and_so_does_the_column(one: str, other: str) -> None:
-    column = pd.Series([one, other, one])
+@pytest.mark.parametrize(("spelling", "other"), OTHER)
+def test_other_names_stay_and_so_does_the_column(spelling: str, other: str) -> None:
+    column = pd.Series([spelling, other, spelling])
     assert joined(column, "refuse") is column
     assert joined(column, "join") is column
 
@@ -56,10 +56,10 @@ def test_other_names_stay_and_so_does_the_column(one: str, other: str) -> None:
 def test_a_category_keeps_its_order_and_its_other_levels() -> None:
     levels = ["high", "low", "Low", "none"]
     column = pd.Series(pd.Categorical(["low", "Low", "high", "low"], categories=levels, ordered=True))
-    found = joined(column, "join")
-    assert found.tolist() == ["low", "low", "high", "low"]
-    assert list(found.cat.categories) == ["high", "low", "none"]
-    assert found.cat.ordered
+    merged = joined(column, "join")
+    assert merged.tolist() == ["low", "low", "high", "low"]
+    assert list(merged.cat.categories) == ["high", "low", "none"]
+    assert merged.cat.ordered
     without = column.cat.remove_categories("Low")
     assert joined(without, "refuse") is without  # a level without rows is no spelling
 
@@ -99,8 +99,8 @@ def test_new_names_take_the_spelling_of_the_fit() -> None:
 
 
 def test_what_is_said_of_columns() -> None:
-    said = Spellings.from_choice("ward=join, odd = name=keep")
-    assert (said["ward"], said["odd = name"], said["other"]) == ("join", "keep", "refuse")
+    spellings = Spellings.from_choice("ward=join, odd = name=keep")
+    assert (spellings["ward"], spellings["odd = name"], spellings["other"]) == ("join", "keep", "refuse")
     assert Spellings.from_choice({"ward": "join"}) == Spellings.from_choice("ward=join")
     assert Spellings.from_choice("keep")["anything"] == "keep"
     for wrong in ("joined", "", "ward=join,arm", {"ward": "yes"}, None):

@@ -90,9 +90,9 @@ def test_metrics_are_sums_over_clients(task: str) -> None:
     parts = [client_sums({k: v[some] for k, v in rows.items()}, task) for some in (slice(5), slice(5, 9), slice(9, 40))]
     parts.append(client_sums({"n": np.zeros(3)}, task))
     total = {k: sum(part[k] for part in parts) for k in parts[0]}
-    found = from_client_sums(total, task)
-    assert found.keys() == whole.keys() == set(names_of(task))
-    for name, value in found.items():
+    combined = from_client_sums(total, task)
+    assert combined.keys() == whole.keys() == set(names_of(task))
+    for name, value in combined.items():
         near = 0.5 / HISTOGRAM + 1e-12 if name == "worst10_accuracy" else 1e-12
         assert value == pytest.approx(whole[name], rel=1e-12, abs=near), name
     assert from_client_sums(parts[0], task) == {}
@@ -108,18 +108,18 @@ def test_metrics_of_examples_are_sums(task: str) -> None:
 
     def rows(part: slice) -> dict[str, np.ndarray]:
         if task == "classification":
-            found = classification_rows(logits[:, part], y[:, part], None)
+            metrics = classification_rows(logits[:, part], y[:, part], None)
         else:
             mean, s, at = logits[None, :, part, 0], std[None, :, part], y[:, part].double()
-            found = regression_rows(mean, s, Normal(mean, s).log_prob(at), at, None)
-        return {k: v.numpy() for k, v in found.items()}
+            metrics = regression_rows(mean, s, Normal(mean, s).log_prob(at), at, None)
+        return {k: v.numpy() for k, v in metrics.items()}
 
     parts = [example_sums([rows(slice(12)), rows(slice(12, 17))], task), example_sums([rows(slice(17, 30))], task)]
     parts.append(example_sums([], task))
-    found = from_example_sums({k: sum(part[k] for part in parts) for k in parts[0]}, task)
+    combined = from_example_sums({k: sum(part[k] for part in parts) for k in parts[0]}, task)
     whole = rows(slice(30))
-    assert found.keys() == set(global_metrics(task))
-    for name, value in found.items():
+    assert combined.keys() == set(global_metrics(task))
+    for name, value in combined.items():
         assert value == pytest.approx(float(whole[name][0]), rel=1e-12), name
     assert from_example_sums(parts[2], task) == {}
 
@@ -152,11 +152,11 @@ def test_regression_rows_agree_with_scipy_and_quadrature() -> None:
 
 
 def test_what_is_computed_is_what_is_registered() -> None:
-    found = {
+    by_task = {
         "classification": classification_rows(*predictions()),
         "regression": regression_rows(torch.zeros(1, 2, 3), None, torch.zeros(1, 2, 3), torch.zeros(2, 3), None),
     }
-    for task, rows in found.items():
+    for task, rows in by_task.items():
         assert rows.keys() - {"n", "bins"} == set(client_metrics(task))
 
 

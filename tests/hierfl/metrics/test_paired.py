@@ -22,21 +22,21 @@ def frame(seeds: int, clients: int, shift: float = 0.0, seed: int = 0) -> pd.Dat
 
 
 def test_gains_have_the_sign_that_makes_more_better() -> None:
-    one, two = frame(2, 3, 0.05), frame(2, 3)
+    better, plain = frame(2, 3, 0.05), frame(2, 3)
     columns = {"accuracy": ("accuracy", "accuracy"), "nll": ("nll", "draws_nll"), "coverage90": ("coverage90",) * 2}
-    found = paired.gains(one.sample(frac=1, random_state=0), two, columns).sort_values(["seed", "client"])
-    assert np.allclose(found["accuracy"], 0.05)
-    assert np.allclose(found["nll"], two["draws_nll"] - one["nll"])  # less is better
-    assert np.allclose(found["coverage90"], 0.05)  # 0.05 nearer to 0.9
-    nobody = one.assign(n_test=np.where(one["client"] == "c1", 0, 10))
-    assert set(paired.gains(nobody, two.assign(n_test=nobody["n_test"]), columns)["client"]) == {"c0", "c2"}
+    gains = paired.gains(better.sample(frac=1, random_state=0), plain, columns).sort_values(["seed", "client"])
+    assert np.allclose(gains["accuracy"], 0.05)
+    assert np.allclose(gains["nll"], plain["draws_nll"] - better["nll"])  # less is better
+    assert np.allclose(gains["coverage90"], 0.05)  # 0.05 nearer to 0.9
+    untested = better.assign(n_test=np.where(better["client"] == "c1", 0, 10))
+    assert set(paired.gains(untested, plain.assign(n_test=untested["n_test"]), columns)["client"]) == {"c0", "c2"}
     for other, words in (
-        (two.assign(seed=two["seed"] + 5), "no seed in common"),
-        (two.assign(n=two["n"] + 1), "other data"),
-        (two[two["client"] != "c2"], "other data"),
+        (plain.assign(seed=plain["seed"] + 5), "no seed in common"),
+        (plain.assign(n=plain["n"] + 1), "other data"),
+        (plain[plain["client"] != "c2"], "other data"),
     ):
         with pytest.raises(UserError, match=words):
-            paired.gains(one, other, columns)
+            paired.gains(better, other, columns)
 
 
 def brute(values: np.ndarray, seeds: np.ndarray, clients: np.ndarray | None, times: int) -> np.ndarray:
@@ -64,21 +64,21 @@ def test_the_bootstrap_is_the_one_that_is_described(crossed: bool) -> None:
     lasting = np.tile(rng.normal(size=j), s) if crossed else rng.normal(size=s * j)
     values = np.repeat(rng.normal(size=s), j) + 2 * lasting + 0.1 * rng.normal(size=s * j)
     told = clients if crossed else None
-    found = paired.bootstrap(values, seeds, told)
-    assert found.mean == pytest.approx(values.mean())
+    interval = paired.bootstrap(values, seeds, told)
+    assert interval.mean == pytest.approx(values.mean())
     plain = brute(values, seeds, told, 4000) - values.mean()
     table = values.reshape(s, j)
     error, df = paired.standard_error(table if crossed else list(table))
     if not crossed:
         assert (error, df) == pytest.approx((table.mean(1).std(ddof=1) / s**0.5, s - 1))
-    got = np.array([found.low, found.high]) - values.mean()
+    got = np.array([interval.low, interval.high]) - values.mean()
     assert got / np.ptp(got) == pytest.approx(plain / np.ptp(plain), abs=0.03)  # the bootstrap's shape
     normal = np.ptp(plain) / 2 / 1.96  # its standard deviation, about
     assert np.ptp(got) / np.ptp(plain) == pytest.approx(error * paired.student(df) / 1.96 / normal, rel=0.1)
     holes = np.r_[values, np.nan]
     more = paired.bootstrap(holes, np.r_[seeds, 0], None if told is None else np.append(told, "c99"))
-    assert more == found
-    assert paired.bootstrap(values, seeds, told) == found
+    assert more == interval
+    assert paired.bootstrap(values, seeds, told) == interval
     nothing = paired.bootstrap(np.array([np.nan]), np.zeros(1), None)
     assert all(np.isnan(nothing))
 
@@ -88,8 +88,8 @@ def test_the_interval_covers() -> None:
     rng, hits = np.random.default_rng(0), 0
     for _ in range(200):
         values = rng.gamma(2.0, size=40)
-        one = paired.bootstrap(values, np.zeros(40), None, times=1000)
-        hits += one.low <= 2.0 <= one.high
+        interval = paired.bootstrap(values, np.zeros(40), None, times=1000)
+        hits += interval.low <= 2.0 <= interval.high
     assert 0.88 <= hits / 200 <= 0.985
 
 
@@ -104,8 +104,8 @@ def test_intervals_of_few_seeds_cover(crossed: bool, between: float) -> None:
         values = between * np.repeat(rng.normal(size=3), 20) + rng.normal(size=60)
         if crossed:
             values = values + np.tile(rng.normal(size=20), 3)
-        found = paired.bootstrap(values, seeds, names, times=500)
-        hits += found.low <= 0 <= found.high
+        interval = paired.bootstrap(values, seeds, names, times=500)
+        hits += interval.low <= 0 <= interval.high
     assert 0.9 < hits / times < 0.995
 
 

@@ -34,7 +34,7 @@ class Text(nn.Module):
         self.register_buffer("place", torch.linspace(0, 1, 5)[:, None])
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.encoder(self.embedding(x) + self.place).mean(1)
+        return self.encoder(self.embedding(x) + self.position).mean(1)
 
 
 def text() -> tuple[Federation, nn.Module]:

@@ -98,9 +98,11 @@ def test_some_weights_shared_and_some_per_client(network: Network) -> None:
     for name in weights:
         mixed = {**weights, name: weights[name][0, 0].clone().requires_grad_()}
         full = {**weights, name: weights[name][:1].expand_as(weights[name]).clone().requires_grad_()}
-        one, other = network.apply(mixed, x), network.apply(full, x)
-        assert torch.allclose(one, other, rtol=1e-12)
-        ours, theirs = (torch.autograd.grad(out.square().sum(), v[name])[0] for out, v in ((one, mixed), (other, full)))
+        output, other = network.apply(mixed, x), network.apply(full, x)
+        assert torch.allclose(output, other, rtol=1e-12)
+        ours, theirs = (
+            torch.autograd.grad(out.square().sum(), v[name])[0] for out, v in ((output, mixed), (other, full))
+        )
         assert torch.allclose(ours, theirs.sum((0, 1)), rtol=1e-10)
 
 

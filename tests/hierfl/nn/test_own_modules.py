@@ -77,9 +77,9 @@ def test_a_fit_begins_with_the_weights_that_a_module_came_with() -> None:
     for dtype in (torch.float32, torch.float64):
         run = fit(PFedVEM(own(module.to(dtype))), fed, rounds=0, progress=False)
         assert (run.shared["base.0.weight"] == 7).all()
-    one, other = (Network(module, weights="drawn").init(generator("a")) for _ in range(2))
-    assert not (one["base.0.weight"] == 7).any()
-    assert all(torch.equal(one[k], other[k]) for k in one)
+    first, second = (Network(module, weights="drawn").init(generator("a")) for _ in range(2))
+    assert not (first["base.0.weight"] == 7).any()
+    assert all(torch.equal(first[k], second[k]) for k in first)
     assert architecture("mlp:5", fed).base.given == frozenset()
     with pytest.raises(UserError, match="unknown value of weights 'keep'; known: given, drawn"):
         Network(module, weights="keep")  # type: ignore[arg-type]

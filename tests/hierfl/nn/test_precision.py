@@ -57,8 +57,8 @@ def test_networks_multiply_in_bfloat16(name: str, own: bool) -> None:
     norms = Norms(None, frozenset(net.names)) if own else None
     exact, slopes = outputs(net, own, norms)
     with precision("bf16"):
-        found, rounded = outputs(net, own, norms)
-    for value, other in [(exact, found), *((slopes[k], rounded[k]) for k in slopes)]:
+        output, rounded = outputs(net, own, norms)
+    for value, other in [(exact, output), *((slopes[k], rounded[k]) for k in slopes)]:
         assert other.dtype == torch.float32
         assert 0.01 * ROUNDING < (value - other).norm() / value.norm() < 10 * ROUNDING
     assert torch.equal(outputs(net, own, norms)[0], exact)  # and not for ever
@@ -73,9 +73,9 @@ def test_heads_too(particles: tuple[int, ...]) -> None:
     exact = head(w, z)
     (slope,) = torch.autograd.grad(exact.square().sum(), w)
     with precision("bf16"):
-        found = head(w, z)
-    (rounded,) = torch.autograd.grad(found.square().sum(), w)
-    for value, other in ((exact, found), (slope, rounded)):
+        output = head(w, z)
+    (rounded,) = torch.autograd.grad(output.square().sum(), w)
+    for value, other in ((exact, output), (slope, rounded)):
         assert other.dtype == torch.float32
         assert 0.01 * ROUNDING < (value - other).abs().max() / value.abs().max() < 10 * ROUNDING
 

@@ -59,11 +59,11 @@ def made(chains: int = 4, draws: int = 60, apart: float = 0.0, labels: bool = Fa
 
 
 def test_numbers_are_chosen_for_what_a_picture_is_about() -> None:
-    name, place = most_variable(made())
+    name, coords = most_variable(made())
     assert name == "b"
-    assert place["b_dim_0"] == 1
-    name, place = worst_mixed(made(apart=2.0))
-    assert (name, place) == ("b", {"client": "c", "b_dim_0": 0})
+    assert coords["b_dim_0"] == 1
+    name, coords = worst_mixed(made(apart=2.0))
+    assert (name, coords) == ("b", {"client": "c", "b_dim_0": 0})
 
 
 def test_a_forest_has_the_population_and_clients_of_all_sizes() -> None:
@@ -98,11 +98,11 @@ def test_chains_are_shown_where_they_are() -> None:
 
 @pytest.mark.parametrize("draw", [trace, rank, ess_evolution, forest])
 def test_numbers_that_are_not_there_are_refused(draw: Callable[..., Any]) -> None:
-    one = {} if draw is forest else {"client": "a"}
+    coords = {} if draw is forest else {"client": "a"}
     for which, words in (
         (("nope", {}), "there is no 'nope' among b"),
-        (("b", dict(one)), "a number of b is named by"),
-        (("b", {"b_dim_0": 7, **one}), "b_dim_0 has no 7; it has 0, 1"),
+        (("b", dict(coords)), "a number of b is named by"),
+        (("b", {"b_dim_0": 7, **coords}), "b_dim_0 has no 7; it has 0, 1"),
     ):
         with pytest.raises(UserError, match=words):
             draw(made(), which)
@@ -164,8 +164,8 @@ def test_quantile_residuals_are_normal_where_the_model_is_right() -> None:
     rng = np.random.default_rng(0)
     rate = rng.gamma(2, 1, 4000)
     for draw in (lambda r: rng.normal(r), lambda r: rng.poisson(r).astype(float)):
-        found = quantile_residuals(draw(rate), np.stack([draw(rate) for _ in range(400)], 1))
-        assert kstest(found, "norm").pvalue > 0.01
+        right = quantile_residuals(draw(rate), np.stack([draw(rate) for _ in range(400)], 1))
+        assert kstest(right, "norm").pvalue > 0.01
     wrong = quantile_residuals(rng.normal(rate, 2), np.stack([rng.normal(rate) for _ in range(400)], 1))
     assert kstest(wrong, "norm").pvalue < 1e-6
     ax = residuals(made(labels=False))

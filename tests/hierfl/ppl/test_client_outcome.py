@@ -61,8 +61,8 @@ def test_the_score_is_the_gradient_of_the_evidence_and_nothing_is_known_of_no_ro
     of_location, of_scale = torch.autograd.grad(posterior.log_evidence.sum(), [location, log_scale])
     expected = [of_location[0], of_scale[0], of_location[1], of_scale[1]]
     assert posterior.score[0].tolist() == pytest.approx([float(v) for v in expected], abs=1e-8)
-    nobody = torch.zeros(1, 4, dtype=torch.bool)
-    none = population().given(Residuals.from_residuals(r[None], torch.tensor([SD], dtype=torch.float64), nobody))
+    no_rows = torch.zeros(1, 4, dtype=torch.bool)
+    none = population().given(Residuals.from_residuals(r[None], torch.tensor([SD], dtype=torch.float64), no_rows))
     assert none.mean[0].tolist() == pytest.approx([NU, MU], abs=1e-8)
     assert none.sd[0].tolist() == pytest.approx([TAU, OMEGA], abs=1e-8)
     assert float(none.log_evidence) == pytest.approx(0, abs=1e-8)

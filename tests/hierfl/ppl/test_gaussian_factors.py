@@ -45,12 +45,12 @@ def on_a_grid(*factors: Gaussian) -> tuple[Tensor, Tensor]:
     return mean, torch.linalg.inv((p[:, None] * (z - mean)).mT @ (z - mean))
 
 
-@pytest.mark.parametrize("two", KINDS)
-@pytest.mark.parametrize("one", KINDS)
-def test_a_product_is_the_product_of_the_densities(one: Kind, two: Kind) -> None:
-    a, b, c = factor(one, 1), factor(two, 2), factor(one, 3)
+@pytest.mark.parametrize("second", KINDS)
+@pytest.mark.parametrize("first", KINDS)
+def test_a_product_is_the_product_of_the_densities(first: Kind, second: Kind) -> None:
+    a, b, c = factor(first, 1), factor(second, 2), factor(first, 3)
     product = a * b * c
-    assert product.kind == KINDS[max(KINDS.index(one), KINDS.index(two))]
+    assert product.kind == KINDS[max(KINDS.index(first), KINDS.index(second))]
     mean, precision = on_a_grid(a, b, c)
     assert torch.allclose(product.mean(torch.full((D,), 7.0, dtype=torch.float64)), mean, atol=1e-8)
     assert torch.allclose(dense(product), precision, rtol=1e-6)
@@ -61,26 +61,26 @@ def test_a_product_is_the_product_of_the_densities(one: Kind, two: Kind) -> None
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_factors_say_nothing_of_stays(kind: Kind) -> None:
-    here = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, 6.0]], dtype=torch.float64)
+    point = torch.tensor([[1.0, -2.0, 3.0], [4.0, 5.0, 6.0]], dtype=torch.float64)
     absent = factor(kind, 0, 2, d=3)
     absent = absent / absent
-    assert torch.equal(absent.mean(here), here)
-    one = factor(kind, 1, 2, d=3)
-    alone = (absent * one).mean(here)
-    assert torch.allclose(alone, torch.linalg.solve(dense(one), one.linear), rtol=1e-10)
-    only = one.precision.clone()
+    assert torch.equal(absent.mean(point), point)
+    single = factor(kind, 1, 2, d=3)
+    alone = (absent * single).mean(point)
+    assert torch.allclose(alone, torch.linalg.solve(dense(single), single.linear), rtol=1e-10)
+    only = single.precision.clone()
     only[1] = 0
-    half = Gaussian(torch.where(torch.tensor([[True], [False]]), one.linear, 0.0), only, kind)  # the first alone
-    assert torch.allclose(half.mean(here), torch.stack([alone[0], here[1]]), rtol=1e-10)
+    half = Gaussian(torch.where(torch.tensor([[True], [False]]), single.linear, 0.0), only, kind)  # the first alone
+    assert torch.allclose(half.mean(point), torch.stack([alone[0], point[1]]), rtol=1e-10)
 
 
 def test_a_direction_that_nobody_speaks_of_stays() -> None:
     """Rank two of three, in turned axes."""
     q, _ = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
     precision = q @ torch.diag(torch.tensor([5.0, 0.2, 0.0], dtype=torch.float64)) @ q.mT
-    target, here = (torch.tensor(v, dtype=torch.float64) for v in ([1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]))
-    found = Gaussian.from_mean(target, precision, "full").mean(here)
-    assert torch.allclose(q.mT @ found, torch.cat([(q.mT @ target)[:2], (q.mT @ here)[2:]]), atol=1e-9)
+    target, point = (torch.tensor(v, dtype=torch.float64) for v in ([1.0, 2.0, 3.0], [-1.0, 0.5, 4.0]))
+    mean = Gaussian.from_mean(target, precision, "full").mean(point)
+    assert torch.allclose(q.mT @ mean, torch.cat([(q.mT @ target)[:2], (q.mT @ point)[2:]]), atol=1e-9)
 
 
 def test_badly_scaled_precisions() -> None:
@@ -91,19 +91,19 @@ def test_badly_scaled_precisions() -> None:
     means = torch.randn(3, d, dtype=torch.float64, generator=rng)
     parts = [Gaussian.from_mean(q @ m, q @ torch.diag(scales.roll(7 * k)) @ q.mT, "full") for k, m in enumerate(means)]
     weights = torch.stack([scales.roll(7 * k) for k in range(3)])
-    found = q.mT @ (parts[0] * parts[1] * parts[2]).mean(torch.zeros(d, dtype=torch.float64))
-    assert torch.allclose(found, (weights * means).sum(0) / weights.sum(0), atol=1e-6)
+    mean = q.mT @ (parts[0] * parts[1] * parts[2]).mean(torch.zeros(d, dtype=torch.float64))
+    assert torch.allclose(mean, (weights * means).sum(0) / weights.sum(0), atol=1e-6)
 
 
 def test_what_is_no_precision_moves_nothing() -> None:
-    here = torch.tensor([1.0, 2.0])
+    point = torch.tensor([1.0, 2.0])
     improper = Gaussian(torch.ones(2), torch.tensor([[1.0, 2.0], [2.0, 1.0]]), "full")
-    assert torch.equal(improper.mean(here), here)
+    assert torch.equal(improper.mean(point), point)
     for precision in ([-1.0, 2.0], [1e-17, 2.0], [-1e-17, 2.0]):  # however it is written
-        one = Gaussian(torch.ones(2), torch.tensor(precision), "diagonal")
+        gaussian = Gaussian(torch.ones(2), torch.tensor(precision), "diagonal")
         wanted = torch.tensor([1.0, 2.0 if precision[0] == -1 else 0.5])
-        assert torch.equal(one.mean(here), wanted)
-        assert torch.equal(Gaussian(one.linear, one.precision.diag(), "full").mean(here), wanted)
+        assert torch.equal(gaussian.mean(point), wanted)
+        assert torch.equal(Gaussian(gaussian.linear, gaussian.precision.diag(), "full").mean(point), wanted)
     for precision, kind in ((torch.ones(3), "diagonal"), (torch.ones(2), "scalar"), (torch.ones(2), "full")):
         with pytest.raises(UserError, match="precision of factors"):
             Gaussian(torch.ones(2), precision, kind)
@@ -133,10 +133,10 @@ def test_a_samples_factor(z: int, cutoff: float) -> None:
     """The pseudo-inverse of its covariance by torch's own, whichever Gram matrix is smaller."""
     x = torch.randn(z, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(z)) * torch.logspace(0, 1, 8)
     sigma = (x - x.mean(0)).mT @ (x - x.mean(0)) / z
-    found = sample_factor(x, "full", 0.7, cutoff)
+    estimate = sample_factor(x, "full", 0.7, cutoff)
     wanted = torch.linalg.pinv(sigma, rtol=cutoff, hermitian=True) + 0.7 * torch.eye(8)
-    assert torch.allclose(found.precision, wanted, rtol=1e-7, atol=1e-9)
-    assert torch.allclose(found.mean(torch.zeros(8, dtype=torch.float64)), x.mean(0), atol=1e-9)
+    assert torch.allclose(estimate.precision, wanted, rtol=1e-7, atol=1e-9)
+    assert torch.allclose(estimate.mean(torch.zeros(8, dtype=torch.float64)), x.mean(0), atol=1e-9)
     diagonal = sample_factor(x.float(), "diagonal", 0.7, cutoff)
     variances = sigma.diagonal()
     kept = (variances > cutoff * variances.max()) & (z > 1)
@@ -150,15 +150,18 @@ def test_a_samples_factor(z: int, cutoff: float) -> None:
 @pytest.mark.parametrize("z", [2, 3, 7, 30])
 def test_equal_examples_have_no_spread(z: int, kind: Kind, dtype: torch.dtype) -> None:
     """Rounding errors are not inverted: neither those of a mean, nor of features that were computed twice."""
-    one = torch.randn(8, dtype=dtype, generator=torch.Generator().manual_seed(z))
-    for x in (one.expand(z, 8), one * (1 + torch.finfo(dtype).eps * (torch.arange(z, dtype=dtype)[:, None] % 2))):
-        found = sample_factor(x, kind, 0.7, 6e-5).precision
+    example = torch.randn(8, dtype=dtype, generator=torch.Generator().manual_seed(z))
+    for x in (
+        example.expand(z, 8),
+        example * (1 + torch.finfo(dtype).eps * (torch.arange(z, dtype=dtype)[:, None] % 2)),
+    ):
+        precision = sample_factor(x, kind, 0.7, 6e-5).precision
         ones = torch.ones(8, dtype=torch.float64)
-        assert torch.equal(found, 0.7 * (ones.diag() if kind == "full" else ones))
+        assert torch.equal(precision, 0.7 * (ones.diag() if kind == "full" else ones))
 
 
 def updated(rule: object, sent: list[dict[str, Tensor]], old: dict[str, Tensor]) -> Tensor:
-    total = {k: torch.stack([one[k] for one in sent]).sum(0) for k in sent[0]}
+    total = {k: torch.stack([message[k] for message in sent]).sum(0) for k in sent[0]}
     (value,) = rule.update(old, total, AggregationContext(3, torch.tensor(3.0), 1, dict)).values()  # type: ignore[attr-defined]
     return value
 
@@ -173,7 +176,7 @@ def test_the_update_is_the_mode_of_the_product(kind: Kind, prior: float) -> None
     sent = [rule.message(["mu"], None), *({"mu": g.linear, "precision": g.packed()} for g in parts[1:])]
     old = {"mu": torch.full((classes, d), 9.0, dtype=torch.float64)}
     assert rule.form(old)["precision"].shape == sent[0]["precision"].shape
-    found = updated(rule, sent, old)
+    mode = updated(rule, sent, old)
     z = torch.zeros(classes, d, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [z], max_iter=2000, line_search_fn="strong_wolfe", tolerance_grad=1e-10, tolerance_change=0
@@ -189,25 +192,27 @@ def test_the_update_is_the_mode_of_the_product(kind: Kind, prior: float) -> None
         return total
 
     optimizer.step(loss)
-    assert torch.allclose(found, z.detach(), atol=1e-6)
+    assert torch.allclose(mode, z.detach(), atol=1e-6)
 
 
 @pytest.mark.parametrize("prior", [0.0, 2.0])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_nobody_speaks_of_stays_whatever_the_prior(kind: Kind, prior: float) -> None:
-    one = factor(kind, 0, 3, d=4)
+    single = factor(kind, 0, 3, d=4)
     silent = torch.tensor([[False], [True], [False]])
-    linear, packed = torch.where(silent, 0.0, one.linear), torch.where(silent, 0.0, one.packed())
+    linear, packed = torch.where(silent, 0.0, single.linear), torch.where(silent, 0.0, single.packed())
     old = {"mu": torch.full((3, 4), 9.0, dtype=torch.float64)}
-    found = updated(
+    mode = updated(
         GaussianProduct(lambda local: (local, local), kind, prior), [{"mu": linear, "precision": packed}], old
     )
-    assert torch.equal(found[1], old["mu"][1])
+    assert torch.equal(mode[1], old["mu"][1])
     whole = updated(
-        GaussianProduct(lambda local: (local, local), kind, prior), [{"mu": one.linear, "precision": one.packed()}], old
+        GaussianProduct(lambda local: (local, local), kind, prior),
+        [{"mu": single.linear, "precision": single.packed()}],
+        old,
     )
-    assert torch.equal(found[0], whole[0])
-    assert not torch.allclose(found[0], old["mu"][0])
+    assert torch.equal(mode[0], whole[0])
+    assert not torch.allclose(mode[0], old["mu"][0])
 
 
 def test_isotropic_factors_are_means() -> None:
@@ -220,7 +225,7 @@ def test_isotropic_factors_are_means() -> None:
             scalar = [Gaussian.from_mean(m, w.expand(5, 1), "scalar") for m, w in zip(means, weights, strict=True)]
             parts = [g * Gaussian(g.linear * 0, factor(kind, 0, 5, d=4).precision * 0, kind) for g in scalar]
             sent = [{"mu": g.linear, "precision": g.packed()} for g in parts]
-            found = updated(GaussianProduct(lambda local: (local, local), kind), sent, old)
-            assert torch.allclose(found, (weights[:, None, None] * means).sum(0) / weights.sum(), rtol=1e-12)
+            mode = updated(GaussianProduct(lambda local: (local, local), kind), sent, old)
+            assert torch.allclose(mode, (weights[:, None, None] * means).sum(0) / weights.sum(), rtol=1e-12)
     theirs = updated(SampleWeighted(), [{"mu": w * m, "weight": w} for m, w in zip(means, n, strict=True)], old)
-    assert torch.allclose(found, theirs, rtol=1e-12)
+    assert torch.allclose(mode, theirs, rtol=1e-12)

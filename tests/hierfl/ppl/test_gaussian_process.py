@@ -52,14 +52,14 @@ def test_one_after_another_is_the_chain_rule() -> None:
     """Term i is the prediction of y_i from those before it."""
     x, y, mask, _ = rows()
     k = Kernel("rbf", 2.0, 0.7)
-    found = one_after_another(k.matrix(x, mask), y, NOISE)
+    conditionals = one_after_another(k.matrix(x, mask), y, NOISE)
     before, i = slice(0, 4), slice(4, 5)
     omega = torch.full((3, 4), NOISE**-2, dtype=torch.float64)
     mean, variance = conditional(
         k.matrix(x[:, before], None), k(x[:, before], x[:, i]), k.variance(x[:, i]), omega * y[:, before], omega
     )
-    torch.testing.assert_close(found.loc[:2, 4], mean[:2, 0])
-    torch.testing.assert_close(found.scale[:2, 4], (variance[:2, 0] + NOISE**2).sqrt())
+    torch.testing.assert_close(conditionals.loc[:2, 4], mean[:2, 0])
+    torch.testing.assert_close(conditionals.scale[:2, 4], (variance[:2, 0] + NOISE**2).sqrt())
 
 
 def test_kernels() -> None:
@@ -76,12 +76,12 @@ def test_kernels() -> None:
 def test_padded_examples_are_independent_of_all_others() -> None:
     x, _, mask, _ = rows()
     k = Kernel("linear", 3.0)
-    found, whole = k.matrix(x, mask, 0.1), k(x, x)
+    padded, whole = k.matrix(x, mask, 0.1), k(x, x)
     for j, n in enumerate(SIZES):
-        torch.testing.assert_close(found[j, :n, :n], whole[j, :n, :n] + 0.3 * torch.eye(n, dtype=x.dtype))
-        assert torch.equal(found[j, n:, n:], 3.0 * torch.eye(9 - n, dtype=x.dtype))
-        assert (found[j, :n, n:] == 0).all()
-        assert (found[j, n:, :n] == 0).all()
+        torch.testing.assert_close(padded[j, :n, :n], whole[j, :n, :n] + 0.3 * torch.eye(n, dtype=x.dtype))
+        assert torch.equal(padded[j, n:, n:], 3.0 * torch.eye(9 - n, dtype=x.dtype))
+        assert (padded[j, :n, n:] == 0).all()
+        assert (padded[j, n:, :n] == 0).all()
 
 
 def test_gradients_are_finite_where_inputs_coincide() -> None:
@@ -110,8 +110,8 @@ def exact(k: np.ndarray, sign: list[int], cross: np.ndarray, prior: float) -> fl
     f, weight = posterior(k, sign)
     solved = np.linalg.solve(k, cross)
     mean, sd = f @ solved, np.sqrt(max(prior - cross @ solved, 0))
-    there = (1 / (1 + np.exp(-(mean[:, None] + sd * X)))) @ W
-    return float(weight @ there)
+    probabilities = (1 / (1 + np.exp(-(mean[:, None] + sd * X)))) @ W
+    return float(weight @ probabilities)
 
 
 @pytest.mark.parametrize("sign", [[1, -1], pytest.param([1, 1], marks=pytest.mark.slow)])
@@ -124,8 +124,8 @@ def test_gibbs_draws_predict_as_quadrature_does(sign: list[int]) -> None:
     noise = ClientNoise(client_keys("a"), (0,), 20_000, dtype=torch.float64)
     omega = logistic_precisions(k.matrix(x, mask, NUGGET), labels, noise, "node", 25)
     assert (omega[..., 2:] == 0).all()
-    found = conditional(k.matrix(x, mask, NUGGET), k(x, elsewhere[:1]), k.variance(elsewhere[:1]), labels / 2, omega)
-    up, down = log_logistic(*found)
+    moments = conditional(k.matrix(x, mask, NUGGET), k(x, elsewhere[:1]), k.variance(elsewhere[:1]), labels / 2, omega)
+    up, down = log_logistic(*moments)
     torch.testing.assert_close(up.exp() + down.exp(), torch.ones_like(up))
     two = k.matrix(x[:, :2], None, NUGGET)[0].numpy()
     for i in range(4):
@@ -172,7 +172,7 @@ def test_where_there_is_no_factor_nothing_is_said() -> None:
 def test_similar_rows_are_together() -> None:
     """The largest first, each row once; together where padding costs less than another pass."""
     sizes = [3, 300, 5, 290, 100, 4]
-    found = list(similar_rows(sizes, torch.device("cpu")))
-    assert found == [[1, 3], [4, 2], [5, 0]]  # a third row padded to 100 would cost two passes
+    groups = list(similar_rows(sizes, torch.device("cpu")))
+    assert groups == [[1, 3], [4, 2], [5, 0]]  # a third row padded to 100 would cost two passes
     assert list(similar_rows(sizes, torch.device("meta"))) == [[1, 3, 4, 2, 5, 0]]
     assert list(similar_rows([], torch.device("cpu"))) == []

@@ -50,21 +50,21 @@ def test_the_posterior_is_the_sum_over_all_assignments_where_classes_are_sure_an
         clean = (sure * torch.nn.functional.one_hot(y, 3).double()).log_softmax(-1)
         mask = torch.ones(2, 7, dtype=torch.bool)
         mask[1, 5:] = False
-        found = given_densities(NUMBERS, torch.stack([log_d, clean]), torch.stack([y, y]), mask, 60)
+        posterior = given_densities(NUMBERS, torch.stack([log_d, clean]), torch.stack([y, y]), mask, 60)
         for row, (d, labels) in enumerate(((log_d, y), (clean[:5], y[:5]))):
             whether, which, mean = exact(d, labels, 3)
-            torch.testing.assert_close(found.mean[row], mean, atol=tolerance, rtol=0)
-            torch.testing.assert_close(found.which[row], which, atol=tolerance, rtol=0)
-            assert -2 * tolerance < float(found.whether[row]) - whether < 1e-9  # a bound of the evidence
+            torch.testing.assert_close(posterior.mean[row], mean, atol=tolerance, rtol=0)
+            torch.testing.assert_close(posterior.which[row], which, atol=tolerance, rtol=0)
+            assert -2 * tolerance < float(posterior.whether[row]) - whether < 1e-9  # a bound of the evidence
 
 
 def test_a_permutation_is_reached_from_a_population_at_the_identity_and_draws_have_the_mean() -> None:
     order, numbers = torch.tensor([2, 0, 3, 1]), torch.tensor([0.05, 0.5, 5.0, 0.05]).double()
     z = torch.arange(4).repeat(8)
     log_d = (0.9 * torch.nn.functional.one_hot(z, 4).double() + 0.025).log()[None]
-    found = given_densities(numbers, log_d, order[z][None], None, 30)
-    assert float(found.whether) > 0.99
-    assert torch.equal(found.mean[0][order].argmax(-1), torch.arange(4))
+    posterior = given_densities(numbers, log_d, order[z][None], None, 30)
+    assert float(posterior.whether) > 0.99
+    assert torch.equal(posterior.mean[0][order].argmax(-1), torch.arange(4))
     clean = given_densities(numbers, log_d, z[None], None, 30)
     assert float(clean.whether) < 0.05
     torch.testing.assert_close(clean.mean[0], torch.eye(4).double(), atol=0.02, rtol=0)
@@ -81,10 +81,10 @@ def test_labels_have_their_probabilities_and_the_identity_changes_no_bit() -> No
     b = torch.rand((2, 3, 3), generator=rng).log().neg()
     b = b / b.sum(-1, keepdim=True)
     b[1] = torch.eye(3)
-    found = confused(f, b.flatten(1)[:, None], m.log())
-    assert torch.equal(found[1], f[1])
+    logits = confused(f, b.flatten(1)[:, None], m.log())
+    assert torch.equal(logits[1], f[1])
     expected = m * ((f[0].softmax(-1) / m) @ b[0].T)
-    torch.testing.assert_close(found[0].softmax(-1), expected / expected.sum(-1, keepdim=True))
+    torch.testing.assert_close(logits[0].softmax(-1), expected / expected.sum(-1, keepdim=True))
 
 
 def test_the_populations_draws_have_its_density_and_its_spike_is_where_nothing_is_known() -> None:

@@ -27,8 +27,8 @@ def by_sets(counts: Tensor, pooled: Tensor) -> tuple[float, Tensor, Tensor]:
                 continue
             n, own = counts[members], alpha[members]
             weight = KAPPA[a - 1] * pooled[members].sum() / math.comb(len(pooled) - 1, a - 1)
-            one = torch.lgamma(own.sum()) - torch.lgamma(n.sum() + own.sum())
-            weight = weight * (one + (torch.lgamma(n + own) - torch.lgamma(own)).sum()).exp()
+            log_ratio = torch.lgamma(own.sum()) - torch.lgamma(n.sum() + own.sum())
+            weight = weight * (log_ratio + (torch.lgamma(n + own) - torch.lgamma(own)).sum()).exp()
             sizes[a - 1] += weight
             mean[members] += weight * (n + own) / (n.sum() + own.sum())
     total = sizes.sum()

@@ -32,9 +32,9 @@ def samples() -> tuple[Tensor, Tensor]:
 
 def test_each_row_is_its_own_sum_over_pairs(samples: tuple[Tensor, Tensor]) -> None:
     x, y = samples
-    found = squared_mmd(x, y)
-    assert found.tolist() == pytest.approx([by_hand(a, b) for a, b in zip(x, y, strict=True)], rel=1e-12)
-    assert (found > 0).all()
+    discrepancy = squared_mmd(x, y)
+    assert discrepancy.tolist() == pytest.approx([by_hand(a, b) for a, b in zip(x, y, strict=True)], rel=1e-12)
+    assert (discrepancy > 0).all()
 
 
 def test_padding_plays_no_part(samples: tuple[Tensor, Tensor]) -> None:
@@ -43,10 +43,10 @@ def test_padding_plays_no_part(samples: tuple[Tensor, Tensor]) -> None:
     mask = torch.arange(5) < torch.tensor(counts)[:, None]
     x, y = (torch.where(mask[..., None], part, 1e3) for part in (x, y))
     leaf = x.clone().requires_grad_()
-    found = squared_mmd(leaf, y, mask)
+    discrepancy = squared_mmd(leaf, y, mask)
     expected = [by_hand(a[:n], b[:n]) for a, b, n in zip(x, y, counts, strict=True)]
-    assert found.tolist() == pytest.approx(expected, rel=1e-12)
-    (slope,) = torch.autograd.grad(found.sum(), leaf)
+    assert discrepancy.tolist() == pytest.approx(expected, rel=1e-12)
+    (slope,) = torch.autograd.grad(discrepancy.sum(), leaf)
     assert (slope[~mask] == 0).all()
     assert (slope[mask] != 0).any()
 
@@ -55,9 +55,9 @@ def test_a_sample_is_like_itself_and_stays_there(samples: tuple[Tensor, Tensor])
     """In single precision, too: from inner products the distances of far points would be noise, and below zero."""
     x = (samples[0] + 1000).float()
     leaf = x.clone().requires_grad_()
-    found = squared_mmd(leaf, x)
-    (slope,) = torch.autograd.grad(found.sum(), leaf)
-    assert found.abs().max() < 1e-6
+    discrepancy = squared_mmd(leaf, x)
+    (slope,) = torch.autograd.grad(discrepancy.sum(), leaf)
+    assert discrepancy.abs().max() < 1e-6
     assert slope.abs().max() < 1e-6
     near = squared_mmd(x, x + 1e-2)
     torch.testing.assert_close(near.double(), squared_mmd(x.double(), (x + 1e-2).double()), rtol=0, atol=2e-6)

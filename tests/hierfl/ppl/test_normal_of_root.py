@@ -22,10 +22,10 @@ def test_it_is_torchs() -> None:
         assert torch.equal(ours.log_prob(x), theirs.log_prob(x))
         assert torch.equal(ours.mean, theirs.mean)
         draws = []
-        for one in (ours, theirs):
+        for normal in (ours, theirs):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(1)
-                draws.append(one.rsample())
+                draws.append(normal.rsample())
         assert torch.equal(*draws)
     assert torch.equal(pairs[0].covariance_matrix, pairs[1].covariance_matrix)
     with pytest.raises(ValueError, match="scale_tril"):

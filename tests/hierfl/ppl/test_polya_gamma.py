@@ -28,8 +28,8 @@ def test_mean_variance_and_laplace_transform(c: float) -> None:
     assert float(drawn.var()) == pytest.approx(variance(c), rel=0.015)
     for t in (0.5, 5.0, 40.0):  # E exp(-t omega) = cosh(c / 2) / cosh(sqrt((c^2 / 2 + t) / 2))
         expected = math.cosh(c / 2) / math.cosh(math.sqrt((c**2 / 2 + t) / 2))
-        found = (-t * drawn).exp()
-        assert float(found.mean()) == pytest.approx(expected, abs=4 * float(found.std()) / math.sqrt(DRAWS))
+        transform = (-t * drawn).exp()
+        assert float(transform.mean()) == pytest.approx(expected, abs=4 * float(transform.std()) / math.sqrt(DRAWS))
 
 
 def test_the_mean_is_smooth_at_zero() -> None:
@@ -42,5 +42,7 @@ def test_logistic_likelihoods_are_gaussian_given_them(f: float) -> None:
     """sigma(y f) = E exp(y f / 2 - omega f^2 / 2) / 2 of omega ~ PG(1, 0)."""
     normals = torch.randn(DRAWS, NORMALS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     omega = polya_gamma(torch.zeros(DRAWS, dtype=torch.float64), normals)
-    found = (f / 2 - omega * f**2 / 2).exp() / 2
-    assert float(found.mean()) == pytest.approx(1 / (1 + math.exp(-f)), abs=4 * float(found.std()) / DRAWS**0.5 + 1e-12)
+    likelihood = (f / 2 - omega * f**2 / 2).exp() / 2
+    assert float(likelihood.mean()) == pytest.approx(
+        1 / (1 + math.exp(-f)), abs=4 * float(likelihood.std()) / DRAWS**0.5 + 1e-12
+    )

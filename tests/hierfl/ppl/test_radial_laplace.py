@@ -14,8 +14,10 @@ from hierfl.ppl.radial_laplace import RadialLaplace
 def test_of_one_number_it_is_laplaces() -> None:
     x = torch.linspace(-3, 3, 25, dtype=torch.float64)
     centre = x.new_full((25, 1), 0.4)
-    found = RadialLaplace(centre, 1.7).log_prob(x[:, None])
-    torch.testing.assert_close(found, Laplace(centre[:, 0], 1 / x.new_tensor(1.7)).log_prob(x), rtol=1e-12, atol=1e-12)
+    log_density = RadialLaplace(centre, 1.7).log_prob(x[:, None])
+    torch.testing.assert_close(
+        log_density, Laplace(centre[:, 0], 1 / x.new_tensor(1.7)).log_prob(x), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("d", [2, 3, 5])
@@ -31,10 +33,10 @@ def test_it_integrates_to_one(d: int) -> None:
 
 def test_expanded_it_is_the_same_and_flat_at_its_centre() -> None:
     centre = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    one = RadialLaplace(centre, 0.2)
-    many = one.expand(torch.Size([2, 3]))
+    single = RadialLaplace(centre, 0.2)
+    many = single.expand(torch.Size([2, 3]))
     assert (many.batch_shape, many.event_shape) == ((2, 3), (4,))
     z = (centre + 1).requires_grad_()
-    assert torch.equal(many.log_prob(z), one.log_prob(z).expand(2, 3))
+    assert torch.equal(many.log_prob(z), single.log_prob(z).expand(2, 3))
     at = centre.clone().requires_grad_()
-    assert torch.equal(torch.autograd.grad(one.log_prob(at).sum(), at)[0], torch.zeros_like(at))
+    assert torch.equal(torch.autograd.grad(single.log_prob(at).sum(), at)[0], torch.zeros_like(at))

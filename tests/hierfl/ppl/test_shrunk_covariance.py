@@ -15,12 +15,12 @@ def test_it_is_the_definition(number: int, rho: float) -> None:
     generator = torch.Generator().manual_seed(number)
     samples = 1 + torch.randn(3, number, 7, generator=generator, dtype=torch.float64)
     gap = torch.randn(3, 7, generator=generator, dtype=torch.float64)
-    found = solved(samples, gap, rho)
+    solution = solved(samples, gap, rho)
     share = 1 / (1 + (number - 1) * rho)
     for row in range(3):
         spread = torch.cov(samples[row].T) if number > 1 else torch.zeros(7, 7, dtype=torch.float64)
         sigma = share * torch.eye(7, dtype=torch.float64) + (1 - share) * spread
-        torch.testing.assert_close(found[row], torch.linalg.solve(sigma, gap[row]), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(solution[row], torch.linalg.solve(sigma, gap[row]), rtol=1e-10, atol=1e-12)
 
 
 def test_without_a_spread_it_is_the_gap() -> None:
@@ -32,9 +32,9 @@ def test_what_is_not_finite_stays_so() -> None:
     """In its own row alone."""
     samples = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0))
     samples[0, 1, 2] = torch.inf
-    found = solved(samples, samples[:, 0], 0.5)
-    assert not found[0].isfinite().any()
-    assert found[1].isfinite().all()
+    solution = solved(samples, samples[:, 0], 0.5)
+    assert not solution[0].isfinite().any()
+    assert solution[1].isfinite().all()
 
 
 def test_no_matrix_of_all_numbers_is_made() -> None:

@@ -68,9 +68,9 @@ def test_a_total_is_the_sum_of_log_densities(case: Case) -> None:
         y, columns = y.clamp(max=1.0), columns._replace(trials=None)
     mask = torch.rand(y.shape, generator=generator("mask")) < 0.8
     eta = (20 * torch.randn(4, *y.shape, generator=generator("eta"), dtype=torch.float64)).clamp(-300, 5)
-    found = response.log_total(eta, y, values, columns, None)
-    assert (found is not None) == (case.family in ("binomial", "poisson"))
-    if found is None:
+    total = response.log_total(eta, y, values, columns, None)
+    assert (total is not None) == (case.family in ("binomial", "poisson"))
+    if total is None:
         return
     times = 3000 // y.shape[1]
     eta, y, mask = (value.repeat(*[1] * (value.dim() - 1), times) for value in (eta, y, mask))
@@ -87,22 +87,22 @@ def test_slopes_and_weights_are_the_densitys_derivatives(case: Case) -> None:
     height = response.distribution(eta, values, columns).log_prob(y).sum()
     (slope,) = torch.autograd.grad(height, eta, create_graph=True)
     (bend,) = torch.autograd.grad(slope.sum(), eta)
-    found = response.slope_and_weight(eta, y, values, columns)
-    torch.testing.assert_close(found[0], slope, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found[1].expand_as(eta), -bend, rtol=1e-9, atol=1e-9)
+    derivatives = response.slope_and_weight(eta, y, values, columns)
+    torch.testing.assert_close(derivatives[0], slope, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(derivatives[1].expand_as(eta), -bend, rtol=1e-9, atol=1e-9)
     safe = response.safe_weight(eta, y, values, columns)
     assert (safe >= 0).all()
-    assert (found[1] >= 0).all() == response.concave
+    assert (derivatives[1] >= 0).all() == response.concave
 
 
 @ALL
 def test_what_is_drawn_has_the_mean(case: Case) -> None:
     response, _, columns, values = rows_of(case, case.table(8))
     eta = torch.linspace(-1, 1, 5).double()[:, None]
-    here = columns._replace(
+    selected = columns._replace(
         **{k: v[:1, :5].T for k, v in columns._asdict().items() if k in ("trials", "event") and v is not None}
     )
-    fn = response.distribution(eta, values, here)
+    fn = response.distribution(eta, values, selected)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         drawn = fn.sample(torch.Size([40_000]))

@@ -48,7 +48,9 @@ def test_the_documentations_list_follows() -> None:
     section = text.partition("## Responses")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `[^-].*$", section, re.MULTILINE)
     ratio = {entry.name: f"{entry.ratio} |" if entry.ratio else "|" for entry in RESPONSES.values()}
-    assert sorted(rows) == sorted(f"| `{name}` | {one.about} | {ratio[name]}" for name, one in RESPONSES.items())
+    assert sorted(rows) == sorted(
+        f"| `{name}` | {response.about} | {ratio[name]}" for name, response in RESPONSES.items()
+    )
 
 
 def test_the_documented_diff_is_the_file() -> None:

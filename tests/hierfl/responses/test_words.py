@@ -16,8 +16,8 @@ from hierfl.data.formula.federate import from_formula
 def table(no: Any, yes: Any) -> pd.DataFrame:
     rng = np.random.default_rng(4)
     df = pd.DataFrame({"age": rng.normal(size=80), "site": [f"s{k % 5}" for k in range(80)]})
-    found = rng.random(80) < 1 / (1 + np.exp(-df.age))
-    return df.assign(won=found.astype(int), y=pd.Series(np.where(found, "yes", "no")).map({"no": no, "yes": yes}))
+    outcome = rng.random(80) < 1 / (1 + np.exp(-df.age))
+    return df.assign(won=outcome.astype(int), y=pd.Series(np.where(outcome, "yes", "no")).map({"no": no, "yes": yes}))
 
 
 @pytest.mark.parametrize(
@@ -38,12 +38,12 @@ def test_every_way_of_writing_is_the_response_of_zeros_and_ones(no: Any, yes: An
     df = table(no, yes)
     wanted, _ = from_formula(df, "won ~ age + (1 | site)", family="binomial")
     for response in left:
-        for held in (df, df.assign(y=df.y.astype("category")), df.assign(y=df.y.astype(object))):
-            if held.y.dtype == "category" and not isinstance(yes, str):
+        for frame in (df, df.assign(y=df.y.astype("category")), df.assign(y=df.y.astype(object))):
+            if frame.y.dtype == "category" and not isinstance(yes, str):
                 continue
-            found, _ = from_formula(held, f"{response} ~ age + (1 | site)", family="binomial")
-            np.testing.assert_array_equal(found.y, wanted.y)
-    reader = found.about["reader"]
+            federation, _ = from_formula(frame, f"{response} ~ age + (1 | site)", family="binomial")
+            np.testing.assert_array_equal(federation.y, wanted.y)
+    reader = federation.about["reader"]
     assert reader(df[["age", "site"]]).shape == (80, 3)
 
 
@@ -67,8 +67,8 @@ def test_what_is_not_zeros_and_ones_says_how_and_that_works(no: Any, yes: Any, w
         from_formula(df, "y ~ age + (1 | site)", family="binomial")
     wanted, _ = from_formula(df, "won ~ age + (1 | site)", family="binomial")
     for response in re.findall(r"(\S+\[\S+\]|I\(.+?\)) ~", str(refused.value)) if "'" not in str(yes) else ():
-        found, _ = from_formula(df, f"{response} ~ age + (1 | site)", family="binomial")
-        np.testing.assert_array_equal(found.y, wanted.y)
+        federation, _ = from_formula(df, f"{response} ~ age + (1 | site)", family="binomial")
+        np.testing.assert_array_equal(federation.y, wanted.y)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def run() -> Run:
     return fit(*made(), progress=False, **HOW)
 
 
-def said(run: Run, split: str, draws: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def predictions(run: Run, split: str, draws: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Every client's log probabilities and labels."""
     federation = run.fitted.federation
     index = federation.indices(split)
@@ -50,21 +50,21 @@ def said(run: Run, split: str, draws: int) -> list[tuple[torch.Tensor, torch.Ten
 
 @pytest.mark.parametrize(("kind", "draws"), [("pm", 0), ("pm_draws", 5)])
 def test_temperature_is_the_optimum_of_all_validation_predictions(run: Run, kind: str, draws: int) -> None:
-    log_probs, y = map(torch.cat, zip(*said(run, "validation", draws), strict=True))
+    log_probs, y = map(torch.cat, zip(*predictions(run, "validation", draws), strict=True))
 
     def objective(log_power: float) -> float:
         chosen = (math.exp(log_power) * log_probs).log_softmax(-1)[torch.arange(len(y)), y]
         return float(-chosen.sum()) + PRIOR * (math.exp(log_power) - 1 - log_power)
 
-    found = minimize_scalar(objective, bounds=(-5, 5), method="bounded", options={"xatol": 1e-10})
+    optimum = minimize_scalar(objective, bounds=(-5, 5), method="bounded", options={"xatol": 1e-10})
     assert run.calibration is not None
-    assert math.log(run.calibration.temperatures[kind]) == pytest.approx(-found.x, abs=1e-6)
-    assert abs(found.x) > 0.01  # there is something to find
+    assert math.log(run.calibration.temperatures[kind]) == pytest.approx(-optimum.x, abs=1e-6)
+    assert abs(optimum.x) > 0.01  # there is something to find
     assert run.calibration.examples == len(y)
 
 
 def test_threshold_is_the_order_statistic_of_all_validation_scores(run: Run) -> None:
-    scores = torch.cat([label_scores(p)[torch.arange(len(y)), y] for p, y in said(run, "validation", 5)])
+    scores = torch.cat([label_scores(p)[torch.arange(len(y)), y] for p, y in predictions(run, "validation", 5)])
     exact = float(scores.sort().values[conformal_rank(len(scores), 0.2) - 1])
     assert run.calibration is not None
     assert run.calibration.threshold is not None
@@ -124,7 +124,7 @@ def test_calibration_changes_nothing_else(run: Run) -> None:
     assert "set_coverage" not in plain.clients
     for name, value in run.personal.items():
         assert torch.equal(plain.personal[name], value)
-    rows = [[{k: v for k, v in row.items() if k != "seconds"} for row in one.evaluations] for one in (run, plain)]
+    rows = [[{k: v for k, v in row.items() if k != "seconds"} for row in result.evaluations] for result in (run, plain)]
     assert json.dumps(rows[0]) == json.dumps(rows[1])
     with pytest.raises(UserError, match="not calibrated"):
         plain.prediction_sets(plain.fitted.federation.x[:2], plain.ids[0])
@@ -132,13 +132,13 @@ def test_calibration_changes_nothing_else(run: Run) -> None:
         plain.predict(plain.fitted.federation.x[:2], plain.ids[0], tempered=True)
 
 
-def close(one: Mapping[str, Any], other: Mapping[str, Any], but: str = "") -> None:
+def close(first: Mapping[str, Any], other: Mapping[str, Any], but: str = "") -> None:
     """The same numbers, up to rounding."""
-    assert one.keys() == other.keys()
-    for name in one.keys() - {"clients", but}:
-        assert one[name] == pytest.approx(other[name], rel=1e-8, abs=1e-8), name
-    for name in one["clients"].keys() & other["clients"].keys():
-        np.testing.assert_allclose(one["clients"][name], other["clients"][name], rtol=1e-8)
+    assert first.keys() == other.keys()
+    for name in first.keys() - {"clients", but}:
+        assert first[name] == pytest.approx(other[name], rel=1e-8, abs=1e-8), name
+    for name in first["clients"].keys() & other["clients"].keys():
+        np.testing.assert_allclose(first["clients"][name], other["clients"][name], rtol=1e-8)
 
 
 def test_one_plate_for_all_gives_the_same(run: Run) -> None:
@@ -151,10 +151,10 @@ def test_another_device_gives_the_same(run: Run) -> None:
     federation = run.fitted.federation
     x = federation.x[federation.test[0]].numpy()
     with simulated():
-        there = fit(*made(), device=DEVICE, progress=False, **HOW)
-        close(numbers(there), numbers(run))
-        assert there.prediction_sets(x, there.ids[0]).cpu().tolist() == run.prediction_sets(x, run.ids[0]).tolist()
-        p = there.predict(x, there.ids[0], 5, tempered=True).cpu().numpy()
+        other = fit(*made(), device=DEVICE, progress=False, **HOW)
+        close(numbers(other), numbers(run))
+        assert other.prediction_sets(x, other.ids[0]).cpu().tolist() == run.prediction_sets(x, run.ids[0]).tolist()
+        p = other.predict(x, other.ids[0], 5, tempered=True).cpu().numpy()
     np.testing.assert_allclose(p, run.predict(x, run.ids[0], 5, tempered=True), rtol=1e-8)
 
 
@@ -225,12 +225,12 @@ def test_a_sites_answer_that_cannot_be_stops_the_calibration_which_goes_on(
     sites = Sites(*made(), tmp_path, **HOW)
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
+        answers = sites.ask(requests)
         if decode(next(iter(requests.values())))[0]["kind"] == "calibration":
-            head, tensors = decode(found.pop("place-01"))
+            head, tensors = decode(answers.pop("place-01"))
             if spoil is not None:
-                found["place-01"] = encode(head, {k: spoil(k, v) for k, v in tensors.items()})
-        return found
+                answers["place-01"] = encode(head, {k: spoil(k, v) for k, v in tensors.items()})
+        return answers
 
     with pytest.raises(UserError, match=r"4 of 5 sites have answered after round 3.*--resume"):
         sites.fit(ask, folder=tmp_path / "server")
@@ -270,19 +270,19 @@ def test_a_checkpoint_from_before_there_were_such_options_goes_on(
 def test_a_point_guide_has_one_temperature() -> None:
     federation = blobs([90, 66, 44], validation=0.3)
     how = {**HOW, "conformal": 0.2}
-    found = fit(FedAvg(architecture("mlp:5", federation)), federation, progress=False, **how).calibration
-    assert found is not None
-    assert found.temperatures.keys() == {"pm"}
-    assert found.draws == 0
-    assert "set_coverage_unheard" not in found.metrics
+    calibration = fit(FedAvg(architecture("mlp:5", federation)), federation, progress=False, **how).calibration
+    assert calibration is not None
+    assert calibration.temperatures.keys() == {"pm"}
+    assert calibration.draws == 0
+    assert "set_coverage_unheard" not in calibration.metrics
 
 
 def test_too_few_validation_examples_leave_every_label(run: Run) -> None:
-    found = fit(*made(), progress=False, **{**HOW, "conformal": 0.001})
-    assert found.calibration is not None
-    assert found.calibration.threshold == 1
-    assert found.clients["set_coverage"].tolist() == [1.0] * 5
-    assert found.clients["set_size"].tolist() == [3.0] * 5
+    refit = fit(*made(), progress=False, **{**HOW, "conformal": 0.001})
+    assert refit.calibration is not None
+    assert refit.calibration.threshold == 1
+    assert refit.clients["set_coverage"].tolist() == [1.0] * 5
+    assert refit.clients["set_size"].tolist() == [3.0] * 5
 
 
 def test_what_cannot_be_calibrated_is_refused_before_the_first_round() -> None:

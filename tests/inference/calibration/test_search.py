@@ -23,12 +23,12 @@ Client = tuple[Tensor, Tensor]
 def clients(sizes: Sequence[int], sharpness: float = 1.0, classes: int = 5, spread: float = 2.0) -> list[Client]:
     """Labels are drawn from the softmax of what is then made sharper."""
     rng = generator("labels")
-    found = []
+    simulated = []
     for n in sizes:
         logits = spread * torch.randn(n, classes, generator=rng, dtype=torch.float64)
         y = torch.multinomial(logits.softmax(-1), 1, generator=rng)[:, 0] if n else torch.zeros(0, dtype=torch.long)
-        found.append(((sharpness * logits).log_softmax(-1), y))
-    return found
+        simulated.append(((sharpness * logits).log_softmax(-1), y))
+    return simulated
 
 
 def asks(*kinds: Sequence[Client]) -> tuple[AskSums, list[Question]]:
@@ -61,8 +61,8 @@ def optimum(those: Sequence[Client]) -> float:
         chosen = (power * log_probs).log_softmax(-1)[torch.arange(len(y)), y]
         return float(-chosen.sum()) + PRIOR * (power - 1 - log_power)
 
-    found = minimize_scalar(objective, bounds=(-12, 12), method="bounded", options={"xatol": 1e-10, "maxiter": 500})
-    return -float(found.x)
+    result = minimize_scalar(objective, bounds=(-12, 12), method="bounded", options={"xatol": 1e-10, "maxiter": 500})
+    return -float(result.x)
 
 
 @pytest.mark.parametrize("sharpness", [0.05, 0.5, 1.0, 3.0, 40.0])
@@ -79,9 +79,9 @@ def test_temperature_is_that_of_all_predictions_together(sharpness: float) -> No
 
 
 def test_each_kind_of_prediction_has_its_own() -> None:
-    one, two = clients([40, 20], 2.0), clients([40, 20], 0.3)
-    both, n = find_powers(asks(one, two)[0], (0, 20))
-    alone = [find_powers(asks(those)[0], (0,))[0][0] for those in (one, two)]
+    first, second = clients([40, 20], 2.0), clients([40, 20], 0.3)
+    both, n = find_powers(asks(first, second)[0], (0, 20))
+    alone = [find_powers(asks(those)[0], (0,))[0][0] for those in (first, second)]
     assert both == pytest.approx(tuple(alone), rel=1e-12)
     assert n == 60
 
@@ -117,11 +117,11 @@ def test_threshold_is_the_order_statistic_rounded_up(order: Callable[[list[Clien
     scores = np.sort(np.concatenate([label_scores(p)[torch.arange(len(y)), y].numpy() for p, y in those]))
     for alpha in (0.05, 0.1, 0.3, 0.8):
         exact = scores[conformal_rank(len(scores), alpha) - 1]
-        found, n = find_threshold(asks(order(those))[0], 0, alpha)
+        threshold, n = find_threshold(asks(order(those))[0], 0, alpha)
         assert n == 163
-        assert exact <= found <= exact + 1e-6
+        assert exact <= threshold <= exact + 1e-6
         # What the guarantee needs: as many scores at or below it as the rank says.
-        assert (scores <= found).sum() >= conformal_rank(len(scores), alpha)
+        assert (scores <= threshold).sum() >= conformal_rank(len(scores), alpha)
 
 
 def test_too_few_examples_rule_nothing_out() -> None:

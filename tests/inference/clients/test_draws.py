@@ -44,6 +44,6 @@ def test_generic_gradients_are_taken_at_what_was_broadcast(small: Federation, ne
     chunk = ClientChunk(method, small, [0, 1], 1, 0, shared, {k: v[:2] for k, v in rows.items()})
     names = list(net.base.names)
     trained = SVI(["base"], 5, sgd(0.5)).run(chunk, 0)
-    before, after = (elbo_gradient(one, names, 1, "g") for one in (chunk, trained))
+    before, after = (elbo_gradient(state, names, 1, "g") for state in (chunk, trained))
     assert not torch.allclose(trained.values[names[0]].squeeze(1), shared[names[0]])
     assert all(torch.equal(before[k], after[k]) for k in names)

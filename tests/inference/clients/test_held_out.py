@@ -17,23 +17,23 @@ def test_every_example_is_in_one_of_the_parts() -> None:
     chunk = chunk_of(FedAvg(architecture("linear", fed)), fed)
     whole, seen = chunk.batch(), []
     for step in range(2):
-        found = held_out(chunk, whole, 0.4, "phase", step)
-        assert found.given is not None
-        rest = found.given.examples
-        assert (list(found.counts), list(rest.counts)) == ([4, 2, 1], [7, 4, 1])  # type: ignore[arg-type]
+        batch = held_out(chunk, whole, 0.4, "phase", step)
+        assert batch.given is not None
+        rest = batch.given.examples
+        assert (list(batch.counts), list(rest.counts)) == ([4, 2, 1], [7, 4, 1])  # type: ignore[arg-type]
         for row, n in enumerate(chunk.sizes):
-            b = found.counts[row]  # type: ignore[index]
-            assert float(found.scale[row]) == n / b  # type: ignore[index]
-            x = torch.cat([found.x[row, :b], rest.x[row, : n - b]])
-            y = torch.cat([found.y[row, :b], rest.y[row, : n - b]])
+            b = batch.counts[row]  # type: ignore[index]
+            assert float(batch.scale[row]) == n / b  # type: ignore[index]
+            x = torch.cat([batch.x[row, :b], rest.x[row, : n - b]])
+            y = torch.cat([batch.y[row, :b], rest.y[row, : n - b]])
             order = x[:, 0].argsort()
-            here = whole.x[row, :n, 0].argsort()
-            assert torch.equal(x[order], whole.x[row, :n][here])
-            assert torch.equal(y[order], whole.y[row, :n][here])
+            whole_order = whole.x[row, :n, 0].argsort()
+            assert torch.equal(x[order], whole.x[row, :n][whole_order])
+            assert torch.equal(y[order], whole.y[row, :n][whole_order])
             alone = chunk.take([row])
             again = held_out(alone, alone.batch(), 0.4, "phase", step)
-            assert torch.equal(again.x[0, :b], found.x[row, :b])
-        seen.append(found.x[0])
+            assert torch.equal(again.x[0, :b], batch.x[row, :b])
+        seen.append(batch.x[0])
     assert not torch.equal(*seen)
 
 

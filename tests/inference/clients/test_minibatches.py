@@ -30,21 +30,21 @@ def one_by_one(chunk: ClientChunk, row: int, size: int, epochs: int) -> Tensor:
 @pytest.mark.parametrize("size", [1, 5, 7, 23, 40])
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_all_rows_at_once_are_each_row_alone(chunk: ClientChunk, size: int, epochs: int) -> None:
-    found = plan(chunk, "phase", size, epochs)
-    assert list(found.steps) == [epochs * -(-n // size) for n in chunk.sizes]
+    minibatches = plan(chunk, "phase", size, epochs)
+    assert list(minibatches.steps) == [epochs * -(-n // size) for n in chunk.sizes]
     for row, n in enumerate(chunk.sizes):
-        own = found.for_row(row)
+        own = minibatches.for_row(row)
         assert torch.equal(own, one_by_one(chunk, row, size, epochs))
         assert sorted(own[own >= 0].tolist()) == sorted([*range(n)] * epochs)
-        assert (found.position[found.steps[row] :, row] == -1).all()
+        assert (minibatches.position[minibatches.steps[row] :, row] == -1).all()
 
 
 @pytest.mark.parametrize("most", [1, 4, 11])
 def test_so_many_steps_whatever_a_client_has(chunk: ClientChunk, most: int) -> None:
-    found = plan(chunk, "phase", 5, 0, most)
-    assert list(found.steps) == [most] * len(chunk.sizes)
+    minibatches = plan(chunk, "phase", 5, 0, most)
+    assert list(minibatches.steps) == [most] * len(chunk.sizes)
     for row in range(len(chunk.sizes)):
-        assert torch.equal(found.for_row(row), one_by_one(chunk, row, 5, most)[:most])
+        assert torch.equal(minibatches.for_row(row), one_by_one(chunk, row, 5, most)[:most])
 
 
 def test_no_passes_are_no_steps(chunk: ClientChunk) -> None:

@@ -38,9 +38,9 @@ def test_of_a_linear_regression_it_is_the_second_derivative(
     """However many examples at a time."""
     monkeypatch.setattr(squared_scores, "MAX_NUMBERS_AT_ONCE", most)
     chunk, quadratics = rows_of(FedPA(linear(lines)), lines).own(["w"]), Quadratics(lines)
-    found = information(linear(lines), chunk)
+    diagonals = information(linear(lines), chunk)
     for row, j in enumerate(chunk.clients):
-        torch.testing.assert_close(found[row], quadratics.A[j].diagonal(), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(diagonals[row], quadratics.A[j].diagonal(), rtol=1e-10, atol=1e-12)
 
 
 def test_of_a_linear_classifier_it_is_the_second_derivative(small: Federation) -> None:
@@ -48,24 +48,24 @@ def test_of_a_linear_classifier_it_is_the_second_derivative(small: Federation) -
     net = architecture("linear", small)
     chunk = rows_of(FedPA(net), small).own(["w"])
     w = torch.randn(7, 1, net.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = information(net, chunk.put({"w": w}))
+    diagonals = information(net, chunk.put({"w": w}))
     for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
         exact = hessian(lambda u: cross_entropy(net(u, x[None])[0], y, reduction="sum"), w[row, 0])  # noqa: B023
-        torch.testing.assert_close(found[row], exact.diagonal(), rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(diagonals[row], exact.diagonal(), rtol=1e-9, atol=1e-11)
 
 
 def test_of_a_network_it_is_the_mean_square_of_scores(small: Federation, net: Architecture) -> None:
     chunk = rows_of(FedPA(net), small).own(["w"])
     w = chunk.values["w"] + 0.3
-    found = information(net, chunk.put({"w": w}))
+    mean_squares = information(net, chunk.put({"w": w}))
     for row, j in enumerate(chunk.clients):
         total = torch.zeros(net.d, dtype=torch.float64)
         for x in small.examples(small.train[j])[0]:
             jacobian = torch.func.jacrev(lambda u: net(u, x[None, None])[0, 0].log_softmax(-1))(w[row, 0])  # noqa: B023
             p = net(w[row, 0], x[None, None])[0, 0].softmax(-1)
             total += (p[:, None] * jacobian.square()).sum(0)
-        torch.testing.assert_close(found[row], total, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(mean_squares[row], total, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("labels", ["data", "model"])
@@ -91,7 +91,7 @@ def test_layer_by_layer_it_is_that_of_single_examples(
         monkeypatch.setattr(squared_gradients, "MAX_NUMBERS_AT_ONCE", 200)
         monkeypatch.setattr(squared_scores, "EXAMPLES_PER_PASS", 4)
         for by_layer in (True, False):  # or single examples, one at a time
-            monkeypatch.setattr(squared_scores, "is_layered", lambda network, there=by_layer: there)
+            monkeypatch.setattr(squared_scores, "is_layered", lambda network, layered=by_layer: layered)
             torch.testing.assert_close(mean_squared_scores(chunk, net, "w", labels), singles, rtol=1e-10, atol=1e-13)
         assert (singles > 0).double().mean() > 0.3
 
@@ -108,13 +108,13 @@ def test_batch_norm_goes_by_running_statistics() -> None:
     chunk = rows_of(FedPA(net), fed).own(["w"])
     names = [k for k in net.base.norm_names if is_statistic(k)]
     own = {k: 0.5 + torch.rand(v.shape, generator=rng, dtype=v.dtype) for k, v in chunk.own(names).values.items()}
-    for here in (chunk.put({k: v for k, v in own.items() if k in names}), chunk):
-        found = mean_squared_scores(here, net, "w", "data")
+    for rows in (chunk.put({k: v for k, v in own.items() if k in names}), chunk):
+        mean_squares = mean_squared_scores(rows, net, "w", "data")
         for row, j in enumerate(chunk.clients):
             module = copy.deepcopy(net.base.module).double().eval().requires_grad_(True)
-            weights, head = net.parts(here.values["w"][row, 0])
+            weights, head = net.parts(rows.values["w"][row, 0])
             norms = {
-                k.removeprefix("base."): (here.values[k][row, 0] if k in here.values else here.shared[k]) for k in names
+                k.removeprefix("base."): (rows.values[k][row, 0] if k in rows.values else rows.shared[k]) for k in names
             }
             module.load_state_dict({**weights, **norms}, strict=False)
             last = head.clone().requires_grad_(True)
@@ -123,4 +123,4 @@ def test_batch_norm_goes_by_running_statistics() -> None:
                 output = net.head(last, module(x[None])[None])[0]
                 parts = torch.autograd.grad(cross_entropy(output, y[None]), [*module.parameters(), last])
                 total += torch.cat([part.flatten() for part in parts]).square()
-            torch.testing.assert_close(found[row], total / len(fed.train[j]), rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(mean_squares[row], total / len(fed.train[j]), rtol=1e-9, atol=1e-12)

@@ -48,11 +48,11 @@ def test_values_travel_while_the_next_plate_is_computed(monkeypatch: pytest.Monk
     monkeypatch.setattr(plate, "_done", done)
     monkeypatch.setattr(store, "Receiving", Receiving)
     monkeypatch.setattr(store, "Sending", Sending)
-    found = fit(method, federation, rounds=1, chunk=2, progress=False, client_state="host")
+    on_host = fit(method, federation, rounds=1, chunk=2, progress=False, client_state="host")
     assert events[:12] == [
         "send", "send", "compute", "receive",
         "send", "compute", "receive", "received",
         "compute", "receive", "received", "received",
     ]  # fmt: skip
     for name, value in expected.personal.items():
-        assert torch.equal(found.personal[name], value), name
+        assert torch.equal(on_host.personal[name], value), name

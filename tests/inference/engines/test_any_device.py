@@ -53,29 +53,29 @@ CHAINS: list[dict[str, Any]] = [
 
 def chains(settings: list[dict[str, Any]], *options: str) -> pytest.MarkDecorator:
     """FedPop's: of the fewest with every mechanism those that set these options, and the others in the slow set."""
-    quick = [one for _, one in representatives([(FedPop, {**SHORT, **one}) for one in settings])]
-    chosen = [one for one in settings if {**SHORT, **one} in quick and one.keys() & {*options}]
+    quick = [setting for _, setting in representatives([(FedPop, {**SHORT, **setting}) for setting in settings])]
+    chosen = [setting for setting in settings if {**SHORT, **setting} in quick and setting.keys() & {*options}]
     return pytest.mark.parametrize("settings", of_all(settings, chosen, str))
 
 
-def same(here: object, there: object, rtol: float = 0.0, what: str = "") -> None:
+def same(expected: object, actual: object, rtol: float = 0.0, what: str = "") -> None:
     """The same numbers, to the bit where rtol is 0; tensors are each on its own device."""
-    if isinstance(here, Tensor):
-        assert isinstance(there, Held), what
-        torch.testing.assert_close(there.inner, here, rtol=rtol, atol=rtol, equal_nan=True, msg=what)
-    elif isinstance(here, pd.DataFrame):
-        pd.testing.assert_frame_equal(here, there, rtol=rtol, atol=rtol, obj=what)
-    elif isinstance(here, dict):
-        assert here.keys() == there.keys()
-        for name in here.keys() - {"seconds"}:
-            same(here[name], there[name], rtol, f"{what} {name}")
-    elif isinstance(here, list):
-        for number, (one, other) in enumerate(zip(here, there, strict=True)):
-            same(one, other, rtol, f"{what} {number}")
-    elif isinstance(here, np.ndarray | float):
-        np.testing.assert_allclose(here, there, rtol=rtol, atol=rtol, err_msg=what)
+    if isinstance(expected, Tensor):
+        assert isinstance(actual, Held), what
+        torch.testing.assert_close(actual.inner, expected, rtol=rtol, atol=rtol, equal_nan=True, msg=what)
+    elif isinstance(expected, pd.DataFrame):
+        pd.testing.assert_frame_equal(expected, actual, rtol=rtol, atol=rtol, obj=what)
+    elif isinstance(expected, dict):
+        assert expected.keys() == actual.keys()
+        for name in expected.keys() - {"seconds"}:
+            same(expected[name], actual[name], rtol, f"{what} {name}")
+    elif isinstance(expected, list):
+        for number, (item, other) in enumerate(zip(expected, actual, strict=True)):
+            same(item, other, rtol, f"{what} {number}")
+    elif isinstance(expected, np.ndarray | float):
+        np.testing.assert_allclose(expected, actual, rtol=rtol, atol=rtol, err_msg=what)
     else:
-        assert here == there, what
+        assert expected == actual, what
 
 
 def everything(run: Run) -> dict[str, Any]:
@@ -95,13 +95,13 @@ def everything(run: Run) -> dict[str, Any]:
 
 def both(make: Callable[[], tuple[Method, Federation]], **how: object) -> tuple[Run, Run, Waits]:
     """The same fit here and there, compared; and what waits there between a round's begin and its end."""
-    here = fit(*make(), **{**HOW, **how})
-    expected = everything(here)
+    on_cpu = fit(*make(), **{**HOW, **how})
+    expected = everything(on_cpu)
     with simulated() as waits:
         with watched(waits):
-            there = fit(*make(), device=DEVICE, **{**HOW, **how})
-        same(expected, everything(there), rounding(there.fitted.method))
-    return here, there, waits
+            on_device = fit(*make(), device=DEVICE, **{**HOW, **how})
+        same(expected, everything(on_device), rounding(on_device.fitted.method))
+    return on_cpu, on_device, waits
 
 
 @contextmanager
@@ -135,11 +135,11 @@ def test_every_method(case: Case) -> None:
     cls, settings = case
     federation = blobs([23, 7, 2, 14])
     more = FEW_STEPS.get(cls, {})
-    here, there, waits = both(lambda: (cls(network_for(cls, federation), **settings, **more), federation))
+    on_cpu, on_device, waits = both(lambda: (cls(network_for(cls, federation), **settings, **more), federation))
     x = federation.x[:3]
-    expected = [here.predict(x, 0), here.predict(x, 1, draws=3)]
+    expected = [on_cpu.predict(x, 0), on_cpu.predict(x, 1, draws=3)]
     with simulated():
-        same(expected, [there.predict(x, 0), there.predict(x, 1, draws=3)], rounding(there.fitted.method))
+        same(expected, [on_device.predict(x, 0), on_device.predict(x, 1, draws=3)], rounding(on_device.fitted.method))
     if cls is PFedGP:  # at each step: how many examples are below each node of the largest tree
         known = [key for key in waits if key[1].startswith("models/baselines/pfedgp.py")]
         assert sum(waits.pop(key) for key in known) == HOW["rounds"]
@@ -161,12 +161,12 @@ def recorded_is_the_same(method: Method, federation: Federation, monkeypatch: py
         return recorders[-1]
 
     monkeypatch.setattr("hierfl.inference.engines.plate.recorder", recorder)
-    here = fit(method, federation, **HOW)
+    on_cpu = fit(method, federation, **HOW)
     with simulated():
-        there = fit(method, federation, **HOW, device=DEVICE, cuda_graphs=True)
-        same(here.shared, there.shared, rounding(method))
-        same(here.personal, there.personal, rounding(method))
-        same(here.evaluations, there.evaluations, rounding(method))
+        on_device = fit(method, federation, **HOW, device=DEVICE, cuda_graphs=True)
+        same(on_cpu.shared, on_device.shared, rounding(method))
+        same(on_cpu.personal, on_device.personal, rounding(method))
+        same(on_cpu.evaluations, on_device.evaluations, rounding(method))
     (used,) = recorders
     if method.conditions or isinstance(method, QLSD):
         assert used.recorded == 0
@@ -203,23 +203,23 @@ def test_clients_values_may_stay_with_the_host(case: Case, tmp_path: Path) -> No
     federation = blobs([23, 7, 2, 14])
     more = FEW_STEPS.get(cls, {})
     method = cls(network_for(cls, federation), **settings, **more)
-    here = fit(method, federation, **HOW)
+    on_cpu = fit(method, federation, **HOW)
     with simulated():
         how = {**HOW, "device": DEVICE, "client_state": "host", "chunk": 2, "folder": tmp_path}
         fit(method, federation, **{**how, "rounds": 1})
-        there = fit(method, federation, **how, resume=True)
+        on_device = fit(method, federation, **how, resume=True)
         rtol = max(1e-6, rounding(method))  # plates of two
-        for name, value in here.personal.items():
-            kept = there.personal[name]
+        for name, value in on_cpu.personal.items():
+            kept = on_device.personal[name]
             assert kept.device.type == "cpu", name
             torch.testing.assert_close(kept, value, rtol=rtol, atol=rtol, msg=name)
-        for name, value in here.fitted.copies.items():
-            assert there.fitted.copies[name].device.type == "cpu"
-            torch.testing.assert_close(there.fitted.copies[name], value, rtol=rtol, atol=rtol, msg=name)
-        same(here.shared, there.shared, rtol)
-        same(here.last(), there.last(), rtol)
-        same([here.predict(federation.x[:3], 1, draws=3)], [there.predict(federation.x[:3], 1, draws=3)], rtol)
-        there.posterior(draws=4)
+        for name, value in on_cpu.fitted.copies.items():
+            assert on_device.fitted.copies[name].device.type == "cpu"
+            torch.testing.assert_close(on_device.fitted.copies[name], value, rtol=rtol, atol=rtol, msg=name)
+        same(on_cpu.shared, on_device.shared, rtol)
+        same(on_cpu.last(), on_device.last(), rtol)
+        same([on_cpu.predict(federation.x[:3], 1, draws=3)], [on_device.predict(federation.x[:3], 1, draws=3)], rtol)
+        on_device.posterior(draws=4)
 
 
 @pytest.mark.cpu(3, "Newton's steps to a metric, each operation of which is simulated")
@@ -272,23 +272,23 @@ def test_tables(family: str, random: str) -> None:
         federation, design = from_formula(df, f"y ~ x + ({random} | site)", family=family, test=0.2)
         return MixedEffects(design, draws=20), federation
 
-    here, there, _ = both(make, participation=1.0, rounds=20)
-    expected = [here.fitted.method.population_summary(here.fitted), here.fitted.method.shrinkage_table(here.fitted)]
+    run, on_device, _ = both(make, participation=1.0, rounds=20)
+    expected = [run.fitted.method.population_summary(run.fitted), run.fitted.method.shrinkage_table(run.fitted)]
     with simulated():
-        found = [
-            there.fitted.method.population_summary(there.fitted),
-            there.fitted.method.shrinkage_table(there.fitted),
+        actual = [
+            on_device.fitted.method.population_summary(on_device.fitted),
+            on_device.fitted.method.shrinkage_table(on_device.fitted),
         ]
-    pd.testing.assert_frame_equal(expected[0][0], found[0][0], rtol=1e-9)
-    pd.testing.assert_frame_equal(expected[1], found[1], rtol=1e-9)
+    pd.testing.assert_frame_equal(expected[0][0], actual[0][0], rtol=1e-9)
+    pd.testing.assert_frame_equal(expected[1], actual[1], rtol=1e-9)
 
 
 def combinations_wait(waits: Waits) -> None:
     """Heads are combined by the host, once a round: who has reported, V and H, and the weights; nothing else."""
     files = ("inference/server/rules/own_combination.py", "inference/server/rules/simplex.py")
     known = [key for key in waits if key[1].startswith(files)]
-    found = sum((Counter({key[0]: waits.pop(key)}) for key in known), Counter[str]())
-    assert found == {"aten.nonzero": HOW["rounds"], "aten._to_copy": 3 * HOW["rounds"]}
+    counts = sum((Counter({key[0]: waits.pop(key)}) for key in known), Counter[str]())
+    assert counts == {"aten.nonzero": HOW["rounds"], "aten._to_copy": 3 * HOW["rounds"]}
 
 
 def only_one_word(waits: Waits) -> None:

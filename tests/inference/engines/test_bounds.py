@@ -92,13 +92,13 @@ def test_values_do_not_jump_between_rounds(tmp_path: Path) -> None:
     moved: dict[str, dict] = {}
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
-        said, tensors = decode(requests["place-00"])
-        if said["kind"] == "round":
-            moved[said["round"]] = tensors
-            bounds.check(said, tensors)
-            bounds.answered(said, tensors)
-        return found
+        answers = sites.ask(requests)
+        head, tensors = decode(requests["place-00"])
+        if head["kind"] == "round":
+            moved[head["round"]] = tensors
+            bounds.check(head, tensors)
+            bounds.answered(head, tensors)
+        return answers
 
     sites.fit(ask)
     name = next(k for k in moved[3] if k.startswith("base"))

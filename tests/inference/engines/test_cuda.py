@@ -33,11 +33,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 def test_a_point_guide_gives_the_same_state_as_on_the_cpu() -> None:
     fed = blobs([23, 7, 2, 14])
     method = FedPer(architecture("mlp:5", fed))
-    here, there = (
+    on_cpu, on_cuda = (
         fit(method, fed, rounds=3, device=device, dtype=torch.float64, progress=False) for device in ("cpu", "cuda")
     )
-    for name, value in {**here.shared, **here.personal}.items():
-        assert torch.allclose(value, {**there.shared, **there.personal}[name].cpu(), rtol=1e-6, atol=1e-8)
+    for name, value in {**on_cpu.shared, **on_cpu.personal}.items():
+        assert torch.allclose(value, {**on_cuda.shared, **on_cuda.personal}[name].cpu(), rtol=1e-6, atol=1e-8)
 
 
 def test_the_state_stays_on_the_device_and_does_not_depend_on_the_chunk() -> None:
@@ -75,8 +75,8 @@ def test_convolutions_of_many_clients_equal_those_on_the_cpu() -> None:
     weights = {k: v + torch.randn((4, 1, *v.shape), generator=rng) for k, v in net.parameters_from(start).items()}
     weights = {k: v.double() for k, v in weights.items()}
     x = torch.randn((4, 6, 3, 8, 8), generator=rng, dtype=torch.float64)
-    there = net.apply({k: v.cuda() for k, v in weights.items()}, x.cuda())
-    assert torch.allclose(net.apply(weights, x), there.cpu(), rtol=1e-9)
+    on_cuda = net.apply({k: v.cuda() for k, v in weights.items()}, x.cuda())
+    assert torch.allclose(net.apply(weights, x), on_cuda.cpu(), rtol=1e-9)
 
 
 def test_a_benchmark_runs_on_the_device() -> None:
@@ -86,11 +86,11 @@ def test_a_benchmark_runs_on_the_device() -> None:
     assert peak_memory(setting, "cuda") > 0
 
 
-def same_values(one: Run, other: Run) -> None:
+def same_values(first: Run, other: Run) -> None:
     """To 1e-8."""
-    found = {**other.shared, **other.personal}
-    for name, value in {**one.shared, **one.personal}.items():
-        torch.testing.assert_close(found[name].cpu(), value.cpu(), rtol=1e-8, atol=1e-8, msg=name)
+    values = {**other.shared, **other.personal}
+    for name, value in {**first.shared, **first.personal}.items():
+        torch.testing.assert_close(values[name].cpu(), value.cpu(), rtol=1e-8, atol=1e-8, msg=name)
 
 
 def small_steps(cls: type[Method], settings: dict) -> dict:
@@ -104,10 +104,10 @@ def small_steps(cls: type[Method], settings: dict) -> dict:
 def test_a_round_is_that_of_the_cpu(cls: type[Method], settings: dict) -> None:
     fed = blobs([23, 7, 2, 14])
     method = cls(network_for(cls, fed), **small_steps(cls, settings))
-    here, there = (
+    on_cpu, on_cuda = (
         fit(method, fed, rounds=1, device=device, dtype=torch.float64, progress=False) for device in ("cpu", "cuda")
     )
-    same_values(here, there)
+    same_values(on_cpu, on_cuda)
 
 
 #: torch's StudentT makes tensors of numbers, and so does pFedEB's population: they wait, and cannot be recorded
@@ -143,8 +143,8 @@ def test_rounds_do_not_wait_for_it(cls: type[Method], settings: dict) -> None:
             run.step()
     finally:
         torch.cuda.set_sync_debug_mode(mode)
-    waits = [str(one.message) for one in seen if "synchronizing CUDA operation" in str(one.message)]
-    assert len(waits) <= 1, [f"{one.filename}:{one.lineno}" for one in seen]
+    waits = [str(warning.message) for warning in seen if "synchronizing CUDA operation" in str(warning.message)]
+    assert len(waits) <= 1, [f"{warning.filename}:{warning.lineno}" for warning in seen]
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

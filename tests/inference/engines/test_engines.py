@@ -48,14 +48,14 @@ class Recording:
 
     def round(self, broadcast: Broadcast, plan: Plan) -> Reports:
         turned = Plan(list(plan.reporting)[::-1], list(plan.training)[::-1])
-        found = self.__plate.round(broadcast, turned)
-        self.rounds.append((broadcast, plan, found))
-        return found
+        reports = self.__plate.round(broadcast, turned)
+        self.rounds.append((broadcast, plan, reports))
+        return reports
 
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
         self.asked.append("scores")
-        found = self.__plate.scores(broadcast, split, draws)
-        return Scores(found.personal, found.global_model)  # every client's own stay where they are
+        scores = self.__plate.scores(broadcast, split, draws)
+        return Scores(scores.personal, scores.global_model)  # every client's own stay where they are
 
     def client_summary(self, broadcast: Broadcast) -> State:
         return self.__plate.client_summary(broadcast)
@@ -113,17 +113,17 @@ def test_a_fit_asks_its_engine_for_everything(
         for run in (plain, other)
     ]  # round 2 was once the last one, and was evaluated after the final steps
     assert len(rows[0]) == 3
-    for one, two in zip(*rows, strict=True):
-        for name, value in one.items():
+    for row, twin in zip(*rows, strict=True):
+        for name, value in row.items():
             if "worst10" in name:  # of sums alone it is read from a histogram
-                assert two[name] == pytest.approx(value, abs=0.5 / HISTOGRAM + 1e-12)
+                assert twin[name] == pytest.approx(value, abs=0.5 / HISTOGRAM + 1e-12)
             else:
-                assert two[name] == (pytest.approx(value, abs=1e-7) if "_cv" in name else value), name
+                assert twin[name] == (pytest.approx(value, abs=1e-7) if "_cv" in name else value), name
     np.testing.assert_array_equal(plain.participation, other.participation)
     assert other.tested is None  # the engine did not send what each client's metrics are
     assert plain.clients.equals(other.clients)
     assert "load" in made[1].asked
-    assert [broadcast.round for one in made for broadcast, _, _ in one.rounds] == [1, 2, 3, 4]
+    assert [broadcast.round for recording in made for broadcast, _, _ in recording.rounds] == [1, 2, 3, 4]
 
 
 def test_what_an_engine_is_told_and_says(small: Federation, net: Architecture) -> None:
@@ -158,18 +158,18 @@ class Elsewhere(Recording):
     """Of seven clients two are here; of the others it gives sums alone."""
 
     def scores(self, broadcast: Broadcast, split: str, draws: Sequence[int]) -> Scores:
-        found = super().scores(broadcast, split, draws)
-        assert found.clients is None
-        return found
+        scores = super().scores(broadcast, split, draws)
+        assert scores.clients is None
+        return scores
 
     def fitted(self, broadcast: Broadcast) -> Fitted:
         whole = super().fitted(broadcast)
         data = whole.federation
-        here = dataclasses.replace(
+        local = dataclasses.replace(
             data, train=data.train[:2], validation=data.validation[:2], test=data.test[:2], ids=data.ids[:2]
         )
         rows = ({k: v[:2] for k, v in values.items()} for values in (whole.personal, whole.copies))
-        return Fitted(whole.method, here, whole.shared, *rows, whole.initial, whole.seed)
+        return Fitted(whole.method, local, whole.shared, *rows, whole.initial, whole.seed)
 
 
 def test_a_run_of_which_few_clients_are_here(small: Federation, net: Architecture) -> None:

@@ -109,12 +109,12 @@ def test_impossible_heights_stay_impossible() -> None:
 
 
 def test_a_metric_that_is_no_number_is_none_in_the_sum() -> None:
-    one = {"0|nll": torch.tensor(3.0, dtype=torch.float64), "0|crps": torch.tensor([torch.nan], dtype=torch.float64)}
+    first = {"0|nll": torch.tensor(3.0, dtype=torch.float64), "0|crps": torch.tensor([torch.nan], dtype=torch.float64)}
     other = {"0|nll": torch.tensor(torch.inf, dtype=torch.float64), "0|crps": torch.ones(1, dtype=torch.float64)}
-    parts = [marked(part, 3) for part in (one, other)]
-    found = unmarked({name: parts[0][name] + parts[1][name] for name in parts[0]})
-    assert found["0|nll"] == torch.inf
-    assert found["0|crps"].isnan().all()
+    parts = [marked(part, 3) for part in (first, other)]
+    total = unmarked({name: parts[0][name] + parts[1][name] for name in parts[0]})
+    assert total["0|nll"] == torch.inf
+    assert total["0|crps"].isnan().all()
 
 
 def test_metrics_of_many_clients_add_up_as_those_of_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,13 +125,13 @@ def test_metrics_of_many_clients_add_up_as_those_of_one_after_the_other(monkeypa
     parts[2]["0|nll"].fill_(torch.nan)
     parts[3]["0|bins"][1, 1] = torch.inf
     parts[6]["0|bins"][0, 0] = 1e30
-    one = [encoded(marked(part, 7), 7) for part in parts]
+    encodings = [encoded(marked(part, 7), 7) for part in parts]
     for group in (1, 3, 256):
         monkeypatch.setattr("hierfl.inference.engines.fixed.AT_ONCE", group)
-        found = added(parts, nothing, 7)
-        assert set(found) == set(one[0])
-        for name, value in found.items():
-            assert torch.equal(value, torch.stack([digits[name] for digits in one]).sum(0)), (group, name)
+        total = added(parts, nothing, 7)
+        assert set(total) == set(encodings[0])
+        for name, value in total.items():
+            assert torch.equal(value, torch.stack([digits[name] for digits in encodings]).sum(0)), (group, name)
 
 
 def test_what_one_or_two_have_is_neither_scored_nor_calibrated(tmp_path: Path) -> None:

@@ -48,10 +48,10 @@ def masked_plate(name: str) -> Run:
         return fit(method, named(federation), masked=True, **how_of(method))
 
 
-def same_values(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> None:
+def same_values(first: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> None:
     """To the bit."""
-    assert one.keys() == other.keys()
-    for name, value in one.items():
+    assert first.keys() == other.keys()
+    for name, value in first.items():
         assert torch.equal(other[name], value), name
 
 
@@ -63,11 +63,11 @@ def test_sites_with_masks_have_the_bits_of_the_plate(name: str, once: Once, tmp_
     how = {k: v for k, v in how_of(method).items() if k != "progress"}
     with spoiled_messages():
         sites = Sites(method, named(federation), tmp_path, new_clients=True, masked=True, **how)
-        found = sites.fit()
-    same_values(run.shared, found.shared)
+        site_run = sites.fit()
+    same_values(run.shared, site_run.shared)
     same_values(run.personal, sites.values("personal"))
     same_values(run.fitted.copies, sites.values("copies"))
-    for row, twin in zip(run.evaluations, found.evaluations, strict=True):
+    for row, twin in zip(run.evaluations, site_run.evaluations, strict=True):
         for key in row.keys() - {"seconds"}:
             if key.startswith("gm_"):  # the plate has the pooled examples
                 assert (row[key] is None) == (twin[key] is None)
@@ -85,12 +85,12 @@ def test_sites_with_masks_have_the_bits_of_the_plate(name: str, once: Once, tmp_
 def test_two_ranks_have_the_bits_of_the_plate(names: list[str], tmp_path: Path) -> None:
     script = str(ROOT / "tests" / "support" / "rank_fits.py")
     started = processes(2, script, str(tmp_path), "masked", *names)
-    said = [process.communicate()[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0, 0], said[0][-2000:]
+    errors = [process.communicate()[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0, 0], errors[0][-2000:]
     for name in names:
         keep(masked_plate(name), tmp_path / "plate")
-        (one, about), (other, said_of) = kept(tmp_path / "plate"), kept(tmp_path / name)
-        same_values(one, other)
+        (values, about), (other, said_of) = kept(tmp_path / "plate"), kept(tmp_path / name)
+        same_values(values, other)
         assert about["status"] == said_of["status"]
         rows = [[{k: v for k, v in row.items() if k[:2] == "pm"} for row in of["rows"]] for of in (about, said_of)]
         assert json.dumps(rows[0]) == json.dumps(rows[1])
@@ -104,8 +104,8 @@ def test_groups_add_up_to_the_same(tmp_path: Path) -> None:
     run = fit(method, federation, progress=False, **how)
     sites = Sites(method, federation, tmp_path, **how)
     same_values(run.shared, sites.fit().shared)
-    one = fit(method, federation, progress=False, **{**how, "mask_groups": 0})
-    for name, value in one.shared.items():
+    ungrouped = fit(method, federation, progress=False, **{**how, "mask_groups": 0})
+    for name, value in ungrouped.shared.items():
         torch.testing.assert_close(run.shared[name], value, rtol=1e-12, atol=1e-14)
 
 
@@ -117,21 +117,21 @@ def test_too_few_messages_change_nothing(spoilt: Any, groups: int, counts: tuple
     how = {"rounds": 1, "masked": True, "mask_groups": groups, "chunk": 1, "dtype": torch.float64}
     with mock.patch.dict(SPOILED, {1: spoilt}, clear=True), spoiled_messages():
         run = fit(method, federation, progress=False, **how)
-        found = Sites(method, federation, tmp_path / "sites", **how).fit()
+        site_run = Sites(method, federation, tmp_path / "sites", **how).fit()
         runs = (
-            [run, found]
+            [run, site_run]
             if groups
             else [
                 run,
-                found,
+                site_run,
                 MaskedFits(
                     method, federation, tmp_path, how="shares", **{k: v for k, v in how.items() if k != "masked"}
                 ).fit(),
             ]
         )
-    for one in runs:
-        same_values(run.shared, one.shared)
-        assert (one.evaluations[-1]["skipped"], one.evaluations[-1]["rejected"]) == counts
+    for result in runs:
+        same_values(run.shared, result.shared)
+        assert (result.evaluations[-1]["skipped"], result.evaluations[-1]["rejected"]) == counts
 
 
 def test_a_robust_rule_compares_groups(tmp_path: Path) -> None:
@@ -144,13 +144,13 @@ def test_a_robust_rule_compares_groups(tmp_path: Path) -> None:
         real = Exchange.messages
 
         def messages(self: Exchange, chunk: Any) -> dict[str, State]:
-            found = real(self, chunk)
+            sent = real(self, chunk)
             rows = [row for row, j in enumerate(chunk.clients) if chunk.federation.ids[j] == federation.ids[0]]
-            for message in found.values():
+            for message in sent.values():
                 for key, value in message.items():
                     if key != "weight":
                         value[rows] *= 1e4
-            return found
+            return sent
 
         with mock.patch.object(Exchange, "messages", messages):
             return run()
@@ -171,7 +171,7 @@ def test_a_missing_site_voids_a_round_of_all_and_not_one_over_survivors(tmp_path
     federation = blobs([9, 7, 5, 14])
     method = FedAvg(network_for(FedAvg, federation))
     how = {"rounds": 3, "masked": True, "chunk": 1, "dtype": torch.float64}
-    found = {}
+    runs = {}
     for mode in ("whole", "shares"):
         sites = Sites(method, federation, tmp_path / mode, **how)
         sites.mode = mode
@@ -181,12 +181,12 @@ def test_a_missing_site_voids_a_round_of_all_and_not_one_over_survivors(tmp_path
             away = [name for name, head in heads.items() if (head["kind"], head["round"]) == ("round", 2)][1:2]
             return sites.ask({name: request for name, request in requests.items() if name not in away})
 
-        found[mode] = sites.fit(ask)
-        values = found[mode].participation.to_numpy()[1].tolist()
-        one, gone = int(ClientStatus.REPORTED), int(ClientStatus.REJECTED)
-        assert values == ([gone] * 4 if mode == "whole" else [one, gone, one, one])
-    assert found["whole"].evaluations[-1]["skipped"] == 1
-    assert found["shares"].evaluations[-1]["skipped"] == 0
+        runs[mode] = sites.fit(ask)
+        values = runs[mode].participation.to_numpy()[1].tolist()
+        reported, gone = int(ClientStatus.REPORTED), int(ClientStatus.REJECTED)
+        assert values == ([gone] * 4 if mode == "whole" else [reported, gone, reported, reported])
+    assert runs["whole"].evaluations[-1]["skipped"] == 1
+    assert runs["shares"].evaluations[-1]["skipped"] == 0
 
 
 @pytest.mark.cpu(16, "every model of the page")
@@ -199,12 +199,12 @@ def test_the_tutorial_prints_the_same_digits_with_masks(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Options, "__post_init__", masked)
     monkeypatch.chdir(tmp_path)
-    found = doctest.testfile(
+    results = doctest.testfile(
         str(ROOT / "docs" / "mixed-tutorial.md"), module_relative=False,
         optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE,
     )  # fmt: skip
-    assert found.attempted > 20
-    assert not found.failed
+    assert results.attempted > 20
+    assert not results.failed
 
 
 class Killed(Exception):
@@ -218,12 +218,12 @@ def test_masks_cancel_also_after_kills(how: Any, tmp_path: Path) -> None:
     federation = named(blobs([9, 7, 5, 14, 8]))
     method = FedRep(network_for(FedRep, federation))
     few = {"participation": 0.7, "quorum": 3} if how == "shares" else {"quorum": 5}
-    said = {"rounds": 3, "chunk": 1, "dtype": torch.float64, "evaluate_every": 2, **few}
+    options = {"rounds": 3, "chunk": 1, "dtype": torch.float64, "evaluate_every": 2, **few}
     with spoiled_messages():
-        run = fit(method, federation, progress=False, masked=True, **said)
-        sites = MaskedFits(method, federation, tmp_path / "one", how=how, **said)
-        found = sites.fit()
-        killed, moments = MaskedFits(method, federation, tmp_path / "two", how=how, **said), [9, 14, 5]
+        run = fit(method, federation, progress=False, masked=True, **options)
+        sites = MaskedFits(method, federation, tmp_path / "one", how=how, **options)
+        site_run = sites.fit()
+        killed, moments = MaskedFits(method, federation, tmp_path / "two", how=how, **options), [9, 14, 5]
 
         def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
             moments[0] -= 1
@@ -243,7 +243,7 @@ def test_masks_cancel_also_after_kills(how: Any, tmp_path: Path) -> None:
             except Killed:
                 done = (tmp_path / "server" / "checkpoint.json").is_file()
     assert again is not None
-    for other, their in ((found, sites), (again, killed)):
+    for other, their in ((site_run, sites), (again, killed)):
         same_values(run.shared, other.shared)
         same_values(run.personal, their.values("personal"))
         assert other.evaluations[-1]["pm_nll"] == run.evaluations[-1]["pm_nll"]
@@ -254,11 +254,11 @@ def test_a_calibration_is_that_of_the_plate(tmp_path: Path) -> None:
     """Temperature, threshold and test metrics: three of five clients have validation data, which are enough."""
     method, federation = made()
     run = fit(method, federation, progress=False, masked=True, **CALIBRATED)
-    found = Sites(method, federation, tmp_path, masked=True, **CALIBRATED).fit()
+    site_run = Sites(method, federation, tmp_path, masked=True, **CALIBRATED).fit()
     plain = fit(method, federation, progress=False, **CALIBRATED)
     assert run.calibration
-    assert found.calibration
+    assert site_run.calibration
     assert plain.calibration
-    assert json.dumps(run.calibration.numbers) == json.dumps(found.calibration.numbers)
+    assert json.dumps(run.calibration.numbers) == json.dumps(site_run.calibration.numbers)
     for name, value in plain.calibration.numbers.items():
         assert run.calibration.numbers[name] == pytest.approx(value, rel=1e-6, abs=2e-3)

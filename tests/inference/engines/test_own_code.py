@@ -16,7 +16,7 @@ from hierfl.inference.engines.remote.own_code import code_digest, own_files
 from hierfl.inference.engines.remote.wire import Handshake
 
 #: as another Python would find it, without the installation of this one
-FOUND = """
+PRINT_DIGEST = """
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 sys.path.insert(0, sys.argv[1])
@@ -27,25 +27,25 @@ print(module.code_digest())
 """
 
 
-def found(folder: Path) -> str:
-    command = [sys.executable, "-I", "-S", "-c", FOUND, str(folder)]
+def digest_in(folder: Path) -> str:
+    command = [sys.executable, "-I", "-S", "-c", PRINT_DIGEST, str(folder)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_a_plain_and_an_editable_installation_have_one_digest(tmp_path: Path) -> None:
     """Whatever ends a line, and whatever lies beside the packages; another byte of code is another digest."""
     left_out = shutil.ignore_patterns("results", "__pycache__")
-    for folder, place in installed.FOLDERS.items():
-        shutil.copytree(ROOT / folder, tmp_path / "hierfl" / place, dirs_exist_ok=True, ignore=left_out)
-    assert found(tmp_path) == code_digest()
+    for folder, target in installed.FOLDERS.items():
+        shutil.copytree(ROOT / folder, tmp_path / "hierfl" / target, dirs_exist_ok=True, ignore=left_out)
+    assert digest_in(tmp_path) == code_digest()
     path = tmp_path / "hierfl" / "rng.py"
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     (tmp_path / "hierfl" / "notes").mkdir()
     (tmp_path / "hierfl" / "notes" / "more.py").write_text("x = 1\n")
-    assert found(tmp_path) == code_digest()
+    assert digest_in(tmp_path) == code_digest()
     path = tmp_path / "hierfl" / "models" / "pfedvem.py"
     path.write_text(path.read_text() + "# changed\n")
-    assert found(tmp_path) != code_digest()
+    assert digest_in(tmp_path) != code_digest()
 
 
 def test_all_four_floors_are_in_it() -> None:
@@ -66,8 +66,8 @@ def test_all_four_floors_are_in_it() -> None:
     ],
 )
 def test_each_difference_between_two_ends_has_a_line(entry: dict[str, object], line: str) -> None:
-    here = Handshake("a study", "a method", "a roster")
-    assert here.differs(here.table()) == ""
-    assert re.fullmatch(line, here.differs({**here.table(), **entry}))
-    before = {name: value for name, value in here.table().items() if name not in ("roster", "code")}
-    assert here.differs({**before, "format": 1}).startswith("requests are of format 2 here")
+    local = Handshake("a study", "a method", "a roster")
+    assert local.differs(local.table()) == ""
+    assert re.fullmatch(line, local.differs({**local.table(), **entry}))
+    before = {name: value for name, value in local.table().items() if name not in ("roster", "code")}
+    assert local.differs({**before, "format": 1}).startswith("requests are of format 2 here")

@@ -14,15 +14,15 @@ from hierfl.inference.engines.remote.wire import encode, header
 from hierfl.models import PFedVEM
 
 
-def refusing(sites: object, name: str, kinds: tuple[str, ...], said: str) -> object:
+def refusing(sites: object, name: str, kinds: tuple[str, ...], reason: str) -> object:
     """Asks; one site refuses some kinds of requests."""
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)  # type: ignore[attr-defined]
+        answers = sites.ask(requests)  # type: ignore[attr-defined]
         for client, request in requests.items():
             if client == name and header(request)["kind"] in kinds:
-                found[client] = encode({"client": client, "error": "no", "refused": said}, {})
-        return found
+                answers[client] = encode({"client": client, "error": "no", "refused": reason}, {})
+        return answers
 
     return ask
 
@@ -60,9 +60,9 @@ def test_classes(head: dict, expected: str) -> None:
 
 def test_what_a_refusal_ends() -> None:
     """A failure that the next round may mend ends the waiting for sums, and not for a round of a mixed model."""
-    for said in CLASSES:
-        reply = [encode({"refused": said}, {})]
+    for reason in CLASSES:
+        reply = [encode({"refused": reason}, {})]
         assert ends_waiting("prepare", OF_ALL, reply)
         assert not ends_waiting("round", OF_ALL, reply)
-        assert ends_waiting("round", OF_ALL | {"round"}, reply) == (said in LASTING)
+        assert ends_waiting("round", OF_ALL | {"round"}, reply) == (reason in LASTING)
     assert not ends_waiting("prepare", OF_ALL, [encode({"round": 0}, {})])

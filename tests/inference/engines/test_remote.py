@@ -18,9 +18,9 @@ def test_sites_agree_with_the_plate(name: str, once: Once, tmp_path: Path) -> No
     method, federation = CASES[name]()
     federation = named(federation)
     how = {k: v for k, v in how_of(method).items() if k != "progress"}
-    one = once(f"plate-{name}", plate([name])) / name
+    plate_folder = once(f"plate-{name}", plate([name])) / name
     with spoiled_messages():
         sites = Sites(method, federation, tmp_path, new_clients=True, **how)
         run = sites.fit()
     keep(run, tmp_path / "sites", sites.values("personal"), sites.values("copies"))
-    agree(one, tmp_path / "sites", name, by_sums=True)
+    agree(plate_folder, tmp_path / "sites", name, by_sums=True)

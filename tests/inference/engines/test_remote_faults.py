@@ -59,9 +59,9 @@ def test_every_answer_is_lost_once_and_every_site_restarted(
         lost = sites.ask(requests)
         for name in requests:
             sites.restart(name)
-        found = sites.ask(requests)
-        assert found == lost
-        return found
+        answers = sites.ask(requests)
+        assert answers == lost
+        return answers
 
     same(expected, plain, sites.fit(ask), sites)
 
@@ -85,17 +85,17 @@ def test_server_and_sites_are_killed_at_random_moments(
             raise Killed(what)
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = {}
+        answers = {}
         for name, request in requests.items():
             perhaps("the server, before it asks")
-            while name not in found:
+            while name not in answers:
                 try:
                     perhaps("the site, before it works")
-                    found[name] = sites.sites[name].answer(request)
+                    answers[name] = sites.sites[name].answer(request)
                 except Killed:
                     sites.restart(name)
             perhaps("the server, with an answer")
-        return found
+        return answers
 
     save = SiteState.save
 
@@ -127,11 +127,11 @@ def test_a_site_refuses_what_is_not_its_study(tmp_path: Path, caplog: pytest.Log
     site = sites.sites["place-00"]
 
     def refused(head: dict, tensors: dict, request: bytes | None = None) -> str:
-        said, nothing = decode(site.answer(encode(head, tensors) if request is None else request))
+        reply, nothing = decode(site.answer(encode(head, tensors) if request is None else request))
         assert nothing == {}
-        assert said.keys() == {"error", "refused", "client"}
-        assert "\n" not in said["error"]
-        return said["error"]
+        assert reply.keys() == {"error", "refused", "client"}
+        assert "\n" not in reply["error"]
+        return reply["error"]
 
     head = {"kind": "round", "round": 1, "counted": 0, "reports": True, "handshake": HANDSHAKE.table(), **TO}
     shared = site.shared
@@ -207,8 +207,8 @@ def test_nothing_but_what_is_declared_leaves(cls: type[Method], settings: dict, 
     seen: set[str] = set()
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
-        for name, answer in found.items():
+        answers = sites.ask(requests)
+        for name, answer in answers.items():
             asked = decode(requests[name])[0]
             head, tensors = decode(answer)
             seen.add(asked["kind"])
@@ -226,7 +226,7 @@ def test_nothing_but_what_is_declared_leaves(cls: type[Method], settings: dict, 
                 raise AssertionError("none of these has sums to send where nobody has agreed to it")
             else:
                 assert not tensors
-        return found
+        return answers
 
     sites.fit(ask)
     assert seen == {"hello", "round", "scores", "finish"}

@@ -71,12 +71,12 @@ HOSTILE: list[Callable[[bytes, bytes], bytes]] = [
 
 def spoiling(sites: Sites, spoil: Callable[[bytes, bytes], bytes | None], requests: Mapping[str, bytes]) -> dict:
     """The answers to rounds and questions of scores, one of which is another, or has not come."""
-    found = sites.ask(requests)
+    answers = sites.ask(requests)
     kind = decode(next(iter(requests.values())))[0]["kind"]
     if kind in ("round", "scores"):
-        spoiled = spoil(requests["place-01"], found.pop("place-01"))
-        found |= {} if spoiled is None else {"place-01": spoiled}
-    return found
+        spoiled = spoil(requests["place-01"], answers.pop("place-01"))
+        answers |= {} if spoiled is None else {"place-01": spoiled}
+    return answers
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +119,11 @@ def test_sums_that_cannot_be_one_clients_are_left_out(tmp_path: Path) -> None:
     how = {"rounds": 1, "participation": 1.0}
 
     def ask(sites: Sites, changed: dict[str, float] | None, requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
+        answers = sites.ask(requests)
         if decode(next(iter(requests.values())))[0]["kind"] == "scores":
-            answer = found.pop("place-01")
-            found |= {} if changed is None else {"place-01": scores_of(answer, **changed)}
-        return found
+            answer = answers.pop("place-01")
+            answers |= {} if changed is None else {"place-01": scores_of(answer, **changed)}
+        return answers
 
     plain = ready(FedRep, {}, tmp_path / "plain", **how)
     expected = plain.fit(partial(ask, plain, None))
@@ -139,8 +139,8 @@ def test_another_client_that_answers_is_not_used(tmp_path: Path, caplog: pytest.
     sites = ready(PFedVEM, {}, tmp_path, rounds=1, participation=1.0)
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
-        return {**found, "place-01": found["place-00"]}
+        answers = sites.ask(requests)
+        return {**answers, "place-01": answers["place-00"]}
 
     run = sites.fit(ask)
     assert run.participation["place-01"].tolist() == [ClientStatus.REJECTED]

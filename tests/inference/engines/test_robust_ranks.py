@@ -20,13 +20,13 @@ def test_two_ranks_have_the_bits_of_the_plate(tmp_path: Path) -> None:
     names = ["fedavg", "pfedvem-hierarchical", "mixed-gaussian"]
     script = str(ROOT / "tests" / "support" / "rank_fits.py")
     started = processes(2, script, str(tmp_path), "robust=median", *names)
-    said = [process.communicate()[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0, 0], said[0][-2000:]
+    errors = [process.communicate()[1].decode() for process in started]
+    assert [process.returncode for process in started] == [0, 0], errors[0][-2000:]
     for name in names:
         method, federation = CASES[name]()
         with spoiled_messages():
             run = fit(method, named(federation), robust="median", **how_of(method))
         keep(run, tmp_path / "plate")
-        (one, about), (other, said_of) = kept(tmp_path / "plate"), kept(tmp_path / name)
+        (values, about), (other, said_of) = kept(tmp_path / "plate"), kept(tmp_path / name)
         assert about["status"] == said_of["status"]
-        assert all(torch.equal(v, other[k]) for k, v in one.items())
+        assert all(torch.equal(v, other[k]) for k, v in values.items())

@@ -183,13 +183,13 @@ def test_rotated_keys_open_what_was_stored_and_sign_anew() -> None:
 
 @given(st.binary(max_size=400), st.integers(0, 2000), st.integers(0, 255))
 @settings(max_examples=60, deadline=None)
-def test_whatever_bytes_come_are_opened_or_refused(noise: bytes, place: int, value: int) -> None:
+def test_whatever_bytes_come_are_opened_or_refused(noise: bytes, position: int, value: int) -> None:
     """Noise, a beginning, and a message with one byte changed: never another error, and never other content."""
     for data, read, whole in (
         (REQUEST, lambda d: open_request(d, SERVER.card, "north")[0], plain()),
         (REPLY, opened, ANSWER),
     ):
-        at = place % len(data)
+        at = position % len(data)
         for case in (noise, data[:at], data[:at] + noise, data[:at] + bytes([value]) + data[at + 1 :]):
             try:
                 assert read(case) == whole
@@ -237,7 +237,7 @@ def test_requests_are_numbered_for_each_client_also_after_a_kill(tmp_path: Path)
     asking(tmp_path, courier=courier)({name: plain(client=name) for name in PARTIES.sites})
     for value in (1.0, 2.0, 1.0):
         asking(tmp_path, courier=courier)({"south": plain(client="south", value=value)})
-    assert [one[:2] for one in seen] == [("north", 1), ("south", 1), ("south", 1), ("south", 2), ("south", 3)]
+    assert [entry[:2] for entry in seen] == [("north", 1), ("south", 1), ("south", 1), ("south", 2), ("south", 3)]
     assert seen[1] == seen[2]
 
 
@@ -249,13 +249,13 @@ def test_a_refusal_that_somebody_else_has_written_is_none(tmp_path: Path) -> Non
 
         def __call__(self, requests: dict[str, bytes]) -> dict[str, bytes]:
             self.refusing |= set(requests)  # as a courier does that reads outer headers
-            found = {}
+            replies = {}
             for name, request in requests.items():
                 head, question = decode(request)[0], question_digest(plain(client=name))
                 by = PARTIES.sites[name] if name == "south" else Identity.make(name)
                 refusal = encode({"error": "refused", "refused": "policy"}, {})
-                found[name] = seal_reply(refusal, by, SERVER.card, head, question, refused="policy")
-            return found
+                replies[name] = seal_reply(refusal, by, SERVER.card, head, question, refused="policy")
+            return replies
 
     courier = Courier()
     asked = {name: plain(client=name) for name in PARTIES.sites}

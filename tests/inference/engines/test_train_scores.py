@@ -42,10 +42,10 @@ def test_sites_without_scores_of_training_rows_are_not_asked(some: int, tmp_path
             return plain(request)  # type: ignore[operator]
 
         site.answer = noted  # type: ignore[method-assign]
-    found = metrics(sites)
+    scores = metrics(sites)
     assert {name for name, asked in kinds.items() if "scores" not in asked} == set(names)
-    assert all((value is None) == (some == 4) for name, value in found.items() if "worst" not in name), found
-    json.dumps(found, allow_nan=False)
+    assert all((value is None) == (some == 4) for name, value in scores.items() if "worst" not in name), scores
+    json.dumps(scores, allow_nan=False)
 
 
 def test_a_server_that_asks_nevertheless_is_refused(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_server_that_asks_nevertheless_is_refused(tmp_path: Path) -> None:
     site = sites.sites["place-00"]
     head = {"kind": "scores", "round": 0, "client": "place-00", "counted": 0, "handshake": HANDSHAKE.table()}
     asked = {**head, "split": "train", "draws": [0], "final": False}
-    said, tensors = decode(site.answer(encode(asked, put_under("shared", site.shared))))
-    assert "no scores on its training rows" in said["error"]
+    reply, tensors = decode(site.answer(encode(asked, put_under("shared", site.shared))))
+    assert "no scores on its training rows" in reply["error"]
     assert not tensors
     assert "error" not in decode(site.answer(encode({**asked, "split": "test"}, put_under("shared", site.shared))))[0]

@@ -13,9 +13,9 @@ def test_every_beginning_of_a_message_is_seen_to_be_cut_off_and_the_whole_is_not
     data = encode({"round": 1}, tensors)
     assert not is_cut_off(data)
     assert [k for k in range(len(data)) if not is_cut_off(data[:k])] == []
-    head, found = decode(data)
+    head, decoded = decode(data)
     assert head == {"round": 1}
-    assert all(torch.equal(found[name], value) for name, value in tensors.items())
+    assert all(torch.equal(decoded[name], value) for name, value in tensors.items())
 
 
 def test_what_is_no_message_is_not_waited_for() -> None:

@@ -37,8 +37,8 @@ def test_a_regression_s_module_is_in_the_user_s_units() -> None:
     fed = costs([9, 7, 5])
     run = fit(PFedVEM(architecture("mlp:3", fed)), fed, **HOW)
     for draws in (0, 4):
-        found = run.client_module("h0", draws)(fed.x[:4])
-        torch.testing.assert_close(found.double(), run.predict(fed.x[:4], "h0", draws=draws), rtol=1e-5, atol=1e-2)
+        outputs = run.client_module("h0", draws)(fed.x[:4])
+        torch.testing.assert_close(outputs.double(), run.predict(fed.x[:4], "h0", draws=draws), rtol=1e-5, atol=1e-2)
 
 
 def test_a_module_of_pictures_takes_bytes_and_is_exported() -> None:

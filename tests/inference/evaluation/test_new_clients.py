@@ -26,6 +26,6 @@ def test_a_new_client_with_examples(case: tuple[type[Method], dict]) -> None:
             run.predict_new_client(x, given=given)
         return
     for draws, rounds in ((0, 1), (7, 2)):
-        found = run.predict_new_client(x, draws, given, rounds)
-        assert found.shape == (3, 3)
-        torch.testing.assert_close(found.sum(1), torch.ones(3, dtype=found.dtype))
+        predictions = run.predict_new_client(x, draws, given, rounds)
+        assert predictions.shape == (3, 3)
+        torch.testing.assert_close(predictions.sum(1), torch.ones(3, dtype=predictions.dtype))

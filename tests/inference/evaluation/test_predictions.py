@@ -51,11 +51,11 @@ def test_nested_latents_are_drawn_one_after_the_other() -> None:
     fed = slopes([6, 4, 1])
     run = fit(Nested(architecture("linear", fed, noise=0.5)), fed, rounds=0, dtype=torch.float64, progress=False)
     x = fed.x[:5]
-    said = run.predict_new_client(x, draws=20_000)
-    assert said.shape == (5, 2)
+    predictions = run.predict_new_client(x, draws=20_000)
+    assert predictions.shape == (5, 2)
     design = torch.cat([x.double(), torch.ones(5, 1)], 1)
     variance = 4 * design.sum(1).square() + 0.05**2 * design.square().sum(1) + 0.25
-    assert torch.allclose(said[:, 1], variance.sqrt(), rtol=0.03)
+    assert torch.allclose(predictions[:, 1], variance.sqrt(), rtol=0.03)
     prior = run.posterior(draws=4000).prior
     assert prior["s_j"].shape == (1, 4000, 3, 1)
     assert abs(float(prior["w_j"].values[0, :, 2, 0].std()) - (4 + 0.05**2) ** 0.5) < 0.1

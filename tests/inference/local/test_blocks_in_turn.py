@@ -52,16 +52,16 @@ def test_a_transform_is_of_its_own_block(first: bool, small: Federation, net: Ar
     chunk = rows_of(Ditto(net, lam=1e-12), small)
     doubled = Doubled("w", batches=2)
     w, v = Block(["w"], sgd(0.1), transform=doubled), Block(["v"], sgd(0.2), repeats=2)
-    one, other = (w, v) if first else (v, w)
+    main, other = (w, v) if first else (v, w)
     done = SVI(
-        one.names, 0, one.optimizer, 4, per="example", steps=3, repeats=one.repeats, transform=one.transform,
+        main.names, 0, main.optimizer, 4, per="example", steps=3, repeats=main.repeats, transform=main.transform,
         then=[other],
     ).run(chunk, 0)  # fmt: skip
     for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
         at = {"w": chunk.shared["w"], "v": chunk.values["v"][row, 0]}
-        found = minibatches(chunk, row, 4, 6)
-        for own, ahead in zip(found[::2], found[1::2], strict=True):
+        batches = minibatches(chunk, row, 4, 6)
+        for own, ahead in zip(batches[::2], batches[1::2], strict=True):
             at["w"] = at["w"] - 0.1 * 2 * slope_at(net, at["w"], x, y, ahead)
             for _ in range(2):
                 at["v"] = at["v"] - 0.2 * slope_at(net, at["v"], x, y, own)
@@ -136,12 +136,12 @@ def test_what_a_transform_has_asked_for_last_changes_no_other_block(small: Feder
     """Whose draws are for the examples of its own minibatch, all of them."""
     net = architecture("mlp:6,dropout=0.5", small)
     chunk = rows_of(PFedMe(net), small)
-    found = []
+    values = []
     for order in ((1, 0), (0, 1)):
         first = {"transform": Idle(order), "terms": "data"}
         step = SVI(["theta"], 0, sgd(0.1), 4, per="example", steps=4, **first, then=[Block(["theta"], sgd(0.02))])
-        found.append(step.run(chunk, 0).values["theta"])
-    assert torch.equal(*found)
+        values.append(step.run(chunk, 0).values["theta"])
+    assert torch.equal(*values)
 
 
 def test_several_minibatches_are_counted_in_steps() -> None:

@@ -42,20 +42,20 @@ def test_minibatch_training_equals_a_plain_loop_over_clients(
     method = FedPer(net)
     chunk = chunk_of(method, small)
     trained = SVI(["mu", "base"], 3, make, 4, per="example").run(chunk, 0)
-    for place, j in enumerate(chunk.clients):
-        mu = chunk.values["mu"][place, 0].clone().requires_grad_()
+    for row, j in enumerate(chunk.clients):
+        mu = chunk.values["mu"][row, 0].clone().requires_grad_()
         weights = {k: v.clone().requires_grad_() for k, v in net.base.parameters_from(chunk.shared).items()}
         optimizer = plain([mu, *weights.values()])
         x, y = small.examples(small.train[j])
         for epoch in range(3):
-            order = order_of(chunk, place, 0, epoch)
+            order = order_of(chunk, row, 0, epoch)
             for batch in order.split(4):
                 optimizer.zero_grad()
                 cross_entropy(net.head(mu, net.base.apply(weights, x[batch][None]))[0], y[batch]).backward()
                 optimizer.step()
-        assert torch.allclose(trained.values["mu"][place, 0], mu, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(trained.values["mu"][row, 0], mu, rtol=1e-9, atol=1e-12)
         for k, w in weights.items():
-            assert torch.allclose(trained.values[f"base.{k}"][place, 0], w, rtol=1e-9, atol=1e-12)
+            assert torch.allclose(trained.values[f"base.{k}"][row, 0], w, rtol=1e-9, atol=1e-12)
 
 
 def test_a_steps_input_is_left_as_it_was(small: Federation, net: Architecture) -> None:
@@ -125,8 +125,8 @@ def test_a_moving_base_is_never_served_from_the_cache(small: Federation, net: Ar
     for _ in range(3):
         with torch.enable_grad():
             total = elbo(FedPer(net), batch, {**chunk.shared, **leaves}, None).sum()
-            found = torch.autograd.grad(total, list(leaves.values()))
-        leaves = {k: (v + 0.1 * g).detach().requires_grad_() for (k, v), g in zip(leaves.items(), found, strict=True)}
+            slopes = torch.autograd.grad(total, list(leaves.values()))
+        leaves = {k: (v + 0.1 * g).detach().requires_grad_() for (k, v), g in zip(leaves.items(), slopes, strict=True)}
     assert torch.allclose(joint.values["base.1.weight"], leaves["base.1.weight"], rtol=1e-9, atol=1e-12)
 
 

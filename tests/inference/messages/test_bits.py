@@ -14,9 +14,9 @@ def test_numbers_stand_one_after_the_other_the_lowest_bit_first(bits: int) -> No
         codes = torch.randint(0, 2**bits, (3, m), generator=torch.Generator().manual_seed(m))
         codes[:, :1] = 2**bits - 1
         packed = pack_bits(codes, bits)
-        for row, found in zip(codes.tolist(), packed, strict=True):
+        for row, packed_row in zip(codes.tolist(), packed, strict=True):
             whole = sum(code << (bits * k) for k, code in enumerate(row))
-            assert bytes(found.tolist()) == whole.to_bytes(-(-m * bits // 8), "little")
+            assert bytes(packed_row.tolist()) == whole.to_bytes(-(-m * bits // 8), "little")
         assert packed.dtype is torch.uint8
         assert packed.is_contiguous()
         assert torch.equal(unpack_bits(packed, bits, m), codes)

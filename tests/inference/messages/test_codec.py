@@ -62,8 +62,8 @@ def test_any_vector_comes_through(d: int, rows: int, which: Compressor, seed: in
         else:
             k = which.kept(d)
             assert ((got != 0).sum(1) <= k).all()
-            here = got != 0
-            assert torch.allclose(got[here], v[here] * (d / k))
+            kept = got != 0
+            assert torch.allclose(got[kept], v[kept] * (d / k))
 
 
 def test_nothing_and_infinity() -> None:

@@ -29,16 +29,16 @@ def summed(point: FixedPoint, rows: torch.Tensor, sites: int) -> torch.Tensor:
 @given(st.lists(st.floats(-1e18, 1e18), min_size=1, max_size=200))
 @settings(max_examples=40, deadline=None)
 def test_a_sum_of_float64_is_the_exact_one_rounded_once(values: list[float]) -> None:
-    found = summed(DOUBLE, torch.tensor(values, dtype=torch.float64)[:, None], 200)
-    assert float(found) == float(sum(exact(value, 100) for value in values))
+    total = summed(DOUBLE, torch.tensor(values, dtype=torch.float64)[:, None], 200)
+    assert float(total) == float(sum(exact(value, 100) for value in values))
 
 
 @given(st.lists(st.floats(-1e9, 1e9, width=32), min_size=1, max_size=20))
 @settings(max_examples=40, deadline=None)
 def test_a_sum_of_float32_is_the_exact_one_rounded_to_it(values: list[float]) -> None:
-    found = summed(FixedPoint.for_dtype(torch.float32), torch.tensor(values)[:, None], 20)
-    assert found.dtype == torch.float32
-    assert float(found) == float(np.float32(float(sum(exact(value, 40) for value in values))))
+    total = summed(FixedPoint.for_dtype(torch.float32), torch.tensor(values)[:, None], 20)
+    assert total.dtype == torch.float32
+    assert float(total) == float(np.float32(float(sum(exact(value, 40) for value in values))))
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_a_sum_of_float32_is_the_exact_one_rounded_to_it(values: list[float]) ->
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_tie_becomes_the_even_integer_whatever_the_sign(value: float, units: int, sign: int) -> None:
     limbs = DOUBLE.encode(torch.tensor(sign * value, dtype=torch.float64), 3)
-    assert sum(int(limb) << (40 * place) for place, limb in enumerate(limbs)) == sign * units
+    assert sum(int(limb) << (40 * position) for position, limb in enumerate(limbs)) == sign * units
 
 
 @given(st.integers(0, 2**158), st.integers(2, 300))
 @settings(max_examples=80, deadline=None)
 def test_reading_rounds_to_the_nearest_float64(units: int, cut: int) -> None:
     units >>= min(cut, 150)
-    limbs = torch.tensor([units >> (40 * place) & (2**40 - 1) for place in range(3)] + [units >> 120])
+    limbs = torch.tensor([units >> (40 * position) & (2**40 - 1) for position in range(3)] + [units >> 120])
     for sign in (1, -1):
         assert float(DOUBLE.decode(sign * limbs[:, None], 3)) == float(Fraction(sign * units, 2**100))
 
@@ -108,8 +108,8 @@ def test_what_is_not_finite_does_not_fit_and_what_is_as_good_as_infinite_is_seen
 def test_counts_and_booleans_are_one_limb() -> None:
     for values, total in ((torch.tensor([[True], [True], [False]]), 2), (torch.tensor([[-7], [3], [1]]), -3)):
         point = FixedPoint.for_dtype(values.dtype)
-        found = summed(point, values, 3)
-        assert (point.limbs, found.dtype, int(found)) == (1, torch.int64, total)
+        actual = summed(point, values, 3)
+        assert (point.limbs, actual.dtype, int(actual)) == (1, torch.int64, total)
     assert torch.equal(
         DOUBLE.encode(torch.tensor([-0.0], dtype=torch.float64), 3), torch.zeros(4, 1, dtype=torch.int64)
     )

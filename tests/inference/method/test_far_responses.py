@@ -20,23 +20,23 @@ Y = X[:, 0] + 0.3 * NOISE
 @pytest.mark.cpu(4, "five fits")
 @pytest.mark.parametrize("cls", [PFedVEM, FedAvg, Local])
 def test_units_and_offsets_change_nothing_in_single_precision(cls: type[Method]) -> None:
-    found = []
+    fits = []
     for scale, offset in ((1.0, 0.0), (1e-6, 0.0), (1e9, 0.0), (1.0, 1e6), (1.0, 1e9)):
         fed = Federation.from_arrays(X, Y * scale + offset, WHO)
         run = fit(cls(architecture("linear", fed)), fed, rounds=3, progress=False)
         predicted, last = run.predict(X[:9], "a"), run.last()
         assert predicted.dtype == torch.float64
         numbers = [last["pm_rmse"] / scale, last["pm_crps"] / scale, last["pm_nll"] - np.log(scale)]
-        found.append((((predicted - torch.tensor([offset, 0.0])) / scale).numpy(), numbers, last["pm_coverage90"]))
-    for predictions, numbers, coverage in found[1:]:
-        np.testing.assert_allclose(predictions, found[0][0], atol=1e-6)
-        np.testing.assert_allclose(numbers, found[0][1], atol=1e-5)
-        assert coverage == found[0][2]
+        fits.append((((predicted - torch.tensor([offset, 0.0])) / scale).numpy(), numbers, last["pm_coverage90"]))
+    for predictions, numbers, coverage in fits[1:]:
+        np.testing.assert_allclose(predictions, fits[0][0], atol=1e-6)
+        np.testing.assert_allclose(numbers, fits[0][1], atol=1e-5)
+        assert coverage == fits[0][2]
 
 
 def test_inputs_far_from_zero_are_standardised_before_they_are_rounded() -> None:
-    there, here = (Federation.from_arrays(X + far, Y, WHO, standardise=True).batch([0]).x for far in (1e9, 0.0))
-    torch.testing.assert_close(there, here, atol=1e-6, rtol=0)
+    shifted, plain = (Federation.from_arrays(X + far, Y, WHO, standardise=True).batch([0]).x for far in (1e9, 0.0))
+    torch.testing.assert_close(shifted, plain, atol=1e-6, rtol=0)
 
 
 def test_responses_beyond_all_units_are_refused() -> None:

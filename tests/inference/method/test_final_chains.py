@@ -78,11 +78,11 @@ def test_draws_at_uncertain_shared_values_are_those_of_the_joint_posterior() -> 
     run = sampled(PFedEB(net, **how), fed, rounds=40)
     stats = run.personal["w_j_draws/stats"]
     assert torch.allclose(stats[..., 0], torch.ones(()).double(), atol=1e-7)
-    one, two = plain.personal["w_j_draws"][:, 0], run.personal["w_j_draws"][:, 0]
-    assert torch.isclose(one, two).double().mean() < 0.01  # they have moved
-    sd = one.std(1)
-    assert ((one.mean(1) - two.mean(1)) / sd).abs().max() < 4 / 600**0.5
-    assert torch.allclose(two.std(1) / sd, torch.ones_like(sd), atol=4 / 600**0.5)
+    gaussian, chained = plain.personal["w_j_draws"][:, 0], run.personal["w_j_draws"][:, 0]
+    assert torch.isclose(gaussian, chained).double().mean() < 0.01  # they have moved
+    sd = gaussian.std(1)
+    assert ((gaussian.mean(1) - chained.mean(1)) / sd).abs().max() < 4 / 600**0.5
+    assert torch.allclose(chained.std(1) / sd, torch.ones_like(sd), atol=4 / 600**0.5)
     # each at its own draw of w: they go together as the Gaussian ones do
     w = run.fitted.method.shared_draws(run.shared, 2400)["w"][:, 0, 0]
 
@@ -90,7 +90,7 @@ def test_draws_at_uncertain_shared_values_are_those_of_the_joint_posterior() -> 
         return torch.stack([torch.corrcoef(torch.stack([draws[:, k], w[:, k]]))[0, 1] for k in range(3)])
 
     for j in range(4):
-        assert torch.allclose(along(one[j]), along(two[j]), atol=0.15)
+        assert torch.allclose(along(gaussian[j]), along(chained[j]), atol=0.15)
 
 
 def made_of(method: type[Method], fed: Federation, draws: int) -> Method:
@@ -158,9 +158,9 @@ def test_chains_find_what_nuts_finds(method: type[Method], monkeypatch: pytest.M
     ours = run.personal["w_j_draws"][0].flatten(0, 1)
     x = 2 * torch.randn((1, 6, 2), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for of in (lambda d: d, lambda d: head(d[:, None], x)[:, 0].diff(dim=-1).flatten(1)):
-        one, two = of(ours), of(theirs)
-        assert (((one.mean(0) - two.mean(0)) / two.std(0)).abs() < 0.1).all()
-        assert torch.allclose(one.std(0) / two.std(0), torch.ones(()).double(), atol=0.08)
+        chain, reference = of(ours), of(theirs)
+        assert (((chain.mean(0) - reference.mean(0)) / reference.std(0)).abs() < 0.1).all()
+        assert torch.allclose(chain.std(0) / reference.std(0), torch.ones(()).double(), atol=0.08)
 
 
 @pytest.mark.usefixtures("short")
@@ -248,9 +248,9 @@ def test_every_method_is_sampled_or_refused_in_one_line(small: Federation) -> No
             continue
         made = cls(architecture("mlp:5", small, latent=cls.latent))
         if name in SAMPLED:
-            found = final_chains.with_final_chains(made, small.template(), 1)
-            assert isinstance(found, cls), name
-            assert type(found).__qualname__ == cls.__qualname__
+            wrapped = final_chains.with_final_chains(made, small.template(), 1)
+            assert isinstance(wrapped, cls), name
+            assert type(wrapped).__qualname__ == cls.__qualname__
         else:
             with pytest.raises(UserError, match=r"^[^\n]+$"):
                 final_chains.with_final_chains(made, small.template(), 1)

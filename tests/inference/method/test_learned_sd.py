@@ -58,32 +58,32 @@ def test_costs_in_euro_are_predicted_in_euro(case: tuple[type[Method], dict, Any
     assert 430 < last["pm_rmse"] < 620
     assert 0.8 < last["pm_coverage90"] < 0.97
     assert 7.4 < last["pm_nll"] < 7.9
-    found = torch.stack([run.predict(stays()[["age"]][:99].to_numpy(), f"h{j}") for j in range(20)])
-    assert 4800 < found[..., 0].mean() < 5200
-    assert 420 < found[..., 1].square().mean().sqrt() < 620
+    predictions = torch.stack([run.predict(stays()[["age"]][:99].to_numpy(), f"h{j}") for j in range(20)])
+    assert 4800 < predictions[..., 0].mean() < 5200
+    assert 420 < predictions[..., 1].square().mean().sqrt() < 620
     assert not run.warnings
 
 
 @pytest.mark.parametrize("cls", [PFedVEM, Local])
 def test_another_unit_changes_the_unit_alone(cls: type[Method]) -> None:
     """Cents, from another zero: predictions, metrics, and what ArviZ gets."""
-    here = costs([23, 12, 9])
-    there = dataclasses.replace(
-        here,
-        y=1e5 + 100 * here.y,
-        response_units=ResponseUnits.from_responses((1e5 + 100 * here.y[torch.cat([*here.train])]).numpy()),
+    plain = costs([23, 12, 9])
+    rescaled = dataclasses.replace(
+        plain,
+        y=1e5 + 100 * plain.y,
+        response_units=ResponseUnits.from_responses((1e5 + 100 * plain.y[torch.cat([*plain.train])]).numpy()),
     )
-    here = dataclasses.replace(here, response_units=None)  # found from the training rows where nobody says it
+    plain = dataclasses.replace(plain, response_units=None)  # found from the training rows where nobody says it
     how = {"rounds": 2, "dtype": torch.float64, "progress": False}
-    euro, cent = (fit(cls(architecture("linear", fed)), fed, **how) for fed in (here, there))
+    euro, cent = (fit(cls(architecture("linear", fed)), fed, **how) for fed in (plain, rescaled))
     scale = torch.tensor([100.0, 100.0]).double(), torch.tensor([1e5, 0.0]).double()
-    for predict in (lambda run: run.predict(here.x[:4], "h1"), lambda run: run.predict(here.x[:4], "h1", draws=3)):
+    for predict in (lambda run: run.predict(plain.x[:4], "h1"), lambda run: run.predict(plain.x[:4], "h1", draws=3)):
         torch.testing.assert_close(predict(cent), predict(euro) * scale[0] + scale[1], rtol=1e-9, atol=0)
-    one, other = euro.last(), cent.last()
+    expected, other = euro.last(), cent.last()
     for name in ("pm_rmse", "pm_crps"):
-        assert other[name] == pytest.approx(100 * one[name], rel=1e-9)
-    assert other["pm_nll"] == pytest.approx(one["pm_nll"] + np.log(100), rel=1e-9)
-    assert other["pm_coverage90"] == one["pm_coverage90"]
+        assert other[name] == pytest.approx(100 * expected[name], rel=1e-9)
+    assert other["pm_nll"] == pytest.approx(expected["pm_nll"] + np.log(100), rel=1e-9)
+    assert other["pm_coverage90"] == expected["pm_coverage90"]
     a, b = euro.posterior(4), cent.posterior(4)
     np.testing.assert_allclose(b.posterior_predictive.y, 1e5 + 100 * a.posterior_predictive.y, rtol=1e-9)
     np.testing.assert_allclose(b.log_likelihood.y, a.log_likelihood.y - np.log(100), rtol=1e-7)
@@ -103,8 +103,8 @@ def test_the_sd_is_the_maximiser_of_the_elbo() -> None:
     z = method.network.head.design(batch.x)
     wanted = (batch.y - (z @ mu.mT).squeeze(-1)).square() + (z.square() @ sigma.square().mT).squeeze(-1)
     wanted = (wanted * batch.mask).sum(1) / chunk.n
-    found = torch.stack([mean_squared_residuals(dataclasses.replace(chunk, round=r)) for r in range(60)]).mean(0)
-    torch.testing.assert_close(found, wanted, rtol=0.1, atol=0)
+    estimate = torch.stack([mean_squared_residuals(dataclasses.replace(chunk, round=r)) for r in range(60)]).mean(0)
+    torch.testing.assert_close(estimate, wanted, rtol=0.1, atol=0)
     point = dataclasses.replace(chunk, values={**chunk.values, "pi": pi - 40})
     exact = ((batch.y - (z @ mu.mT).squeeze(-1)).square() * batch.mask).sum(1) / chunk.n
     torch.testing.assert_close(mean_squared_residuals(point), exact)
@@ -153,8 +153,8 @@ def test_a_new_client_has_the_populations_sd() -> None:
     method = PFedVEM(architecture("linear", federation, "clients"))
     run = fit(method, federation, rounds=3, dtype=torch.float64, progress=False)
     own = run.clients["response_sd"]
-    found = run.predict_new_client(federation.x[:3], given=(federation.x[:3], federation.y[:3]), draws=0)
-    assert found[:, 1].numpy() == pytest.approx(np.sqrt((own**2).mean()))
+    predictions = run.predict_new_client(federation.x[:3], given=(federation.x[:3], federation.y[:3]), draws=0)
+    assert predictions[:, 1].numpy() == pytest.approx(np.sqrt((own**2).mean()))
     torch.testing.assert_close(run.predict(federation.x[:1], "h0")[0, 1], torch.tensor(own[0]))
 
 

@@ -33,12 +33,12 @@ def test_a_plan_is_two_sets_of_clients(absent: Absent, evaluated: bool, personal
 @pytest.mark.parametrize("asked", ABSENT)
 @pytest.mark.parametrize("declared", ABSENT)
 def test_who_fits_can_only_forbid_more(declared: Absent, asked: Absent) -> None:
-    found = Schedule(declared, commit="if-used").at_least(asked)
-    assert found.commit == "if-used"
+    merged = Schedule(declared, commit="if-used").at_least(asked)
+    assert merged.commit == "if-used"
     for evaluated in (False, True):
         allowed = [
             set(schedule.plan(REPORTING, CLIENTS, evaluated=evaluated, personal=True).training)
-            for schedule in (found, Schedule(declared), Schedule(asked))
+            for schedule in (merged, Schedule(declared), Schedule(asked))
         ]
         assert allowed[0] == allowed[1] & allowed[2]
 
@@ -97,8 +97,8 @@ def test_a_checkpoint_holds_what_counts(small: Federation, net: Architecture) ->
     before = ready.engine.store.personal["c_j"].clone()
     with intercepted(refused):
         ready.step()
-    held = ready.engine.state(Broadcast(2, ready.state.shared, ready.used))["personal/c_j"]
-    moved = (held != before).any(1)
+    after = ready.engine.state(Broadcast(2, ready.state.shared, ready.used))["personal/c_j"]
+    moved = (after != before).any(1)
     assert moved.tolist() == [j != 3 for j in range(7)]
 
 

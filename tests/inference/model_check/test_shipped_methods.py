@@ -34,5 +34,5 @@ def test_the_check_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     checked = fit(method, fed, rounds=2, progress=False)
     monkeypatch.setattr(plate, "is_shipped", lambda method: True)
     plain = fit(method, fed, rounds=2, progress=False)
-    for one, two in ((checked.shared, plain.shared), (checked.personal, plain.personal)):
-        assert all(torch.equal(one[name], two[name]) for name in one)
+    for values, expected in ((checked.shared, plain.shared), (checked.personal, plain.personal)):
+        assert all(torch.equal(values[name], expected[name]) for name in values)

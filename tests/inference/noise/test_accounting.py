@@ -49,18 +49,18 @@ def test_poisson_sampling_amplifies_by_the_known_factor() -> None:
     def excess(epsilon: float) -> float:
         return rate * gaussian_delta(1 / multiplier, math.log1p(math.expm1(epsilon) / rate)) - delta
 
-    found = composed_epsilon(delta, [Mechanism("steps", 1, 1, rate)], {"steps": multiplier})
-    assert found == pytest.approx(brentq(excess, 1e-6, 10), abs=2e-3)
-    assert found < composed_epsilon(delta, [Mechanism("steps", 1, 1)], {"steps": multiplier}) / 2
+    composed = composed_epsilon(delta, [Mechanism("steps", 1, 1, rate)], {"steps": multiplier})
+    assert composed == pytest.approx(brentq(excess, 1e-6, 10), abs=2e-3)
+    assert composed < composed_epsilon(delta, [Mechanism("steps", 1, 1)], {"steps": multiplier}) / 2
 
 
 def test_a_plan_without_sampling_divides_the_squared_ratio() -> None:
     parts = [Mechanism("a", 1, 1), Mechanism("b", 3, 5)]
-    found = noise_plan(2.0, 1e-6, parts)
-    assert composed_epsilon(1e-6, parts, found) == pytest.approx(2.0, rel=1e-9)
-    assert composed_epsilon(1e-6, parts, found) <= 2.0
-    assert 5 / found["b"] ** 2 == pytest.approx(3 / found["a"] ** 2, rel=1e-9)
-    assert 1 / found["a"] ** 2 + 5 / found["b"] ** 2 == pytest.approx(gaussian_ratio(2.0, 1e-6) ** 2, rel=1e-9)
+    plan = noise_plan(2.0, 1e-6, parts)
+    assert composed_epsilon(1e-6, parts, plan) == pytest.approx(2.0, rel=1e-9)
+    assert composed_epsilon(1e-6, parts, plan) <= 2.0
+    assert 5 / plan["b"] ** 2 == pytest.approx(3 / plan["a"] ** 2, rel=1e-9)
+    assert 1 / plan["a"] ** 2 + 5 / plan["b"] ** 2 == pytest.approx(gaussian_ratio(2.0, 1e-6) ** 2, rel=1e-9)
 
 
 @pytest.mark.slow

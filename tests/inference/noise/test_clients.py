@@ -119,7 +119,7 @@ def test_absent_clients_send_noise_alone_and_only_masks_hide_them(net: Architect
         groups = sent(of, trained(of, federation, 0.0, 1.0, system=True)).values()
         who = [torch.cat([v.flatten(1) for v in group.values()], 1).any(1) for group in groups]
         assert len(who) > 1
-        assert all(torch.equal(one, who[0]) for one in who)
+        assert all(torch.equal(coins, who[0]) for coins in who)
 
     def rate(masked: bool) -> float:
         options = Options(**CLIENT, participation=0.25, masked=masked)

@@ -21,18 +21,18 @@ HOW: dict[str, Any] = {"rounds": 3, "dp": "site", "epsilon": 2.0, "progress": Fa
 
 
 def test_a_simulation_repeats_and_resumes(small: Federation, net: Architecture, tmp_path: Path) -> None:
-    one = fit(NoisySums(net), small, **HOW)
-    assert torch.equal(one.shared["w"], fit(NoisySums(net), small, chunk=2, **HOW).shared["w"])
+    run = fit(NoisySums(net), small, **HOW)
+    assert torch.equal(run.shared["w"], fit(NoisySums(net), small, chunk=2, **HOW).shared["w"])
     fit(NoisySums(net), small, folder=tmp_path, **{**HOW, "rounds": 2})
     plain = fit(NoisySums(net), small, rounds=3, progress=False)
-    assert not torch.equal(one.shared["w"], plain.shared["w"])
+    assert not torch.equal(run.shared["w"], plain.shared["w"])
     other = fit(NoisySums(net), small, seed=1, **HOW)
-    assert not torch.equal(one.shared["w"], other.shared["w"])
+    assert not torch.equal(run.shared["w"], other.shared["w"])
     assert plain.noise is None
-    assert one.noise is not None
-    assert one.noise.summary["epsilon"] == pytest.approx(2.0)
-    assert one.noise.summary["unit"] == "patient"
-    assert one.noise.parts["sums"].mechanism.releases == 3
+    assert run.noise is not None
+    assert run.noise.summary["epsilon"] == pytest.approx(2.0)
+    assert run.noise.summary["unit"] == "patient"
+    assert run.noise.parts["sums"].mechanism.releases == 3
 
 
 @pytest.mark.parametrize(

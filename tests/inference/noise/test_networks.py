@@ -138,8 +138,8 @@ def test_as_many_gradients_have_noise_as_are_accounted_for(
         m.name: Part(m, 1.0) for m in parts
     }))  # fmt: skip
     fit(method, federation, rounds=2, usual_rows=6, splits=(), progress=False, **SITE)
-    found = Counter(what[1] for what, _ in added)
-    assert found == {m.name: m.releases for m in made.mechanisms(options)}
+    counts = Counter(what[1] for what, _ in added)
+    assert counts == {m.name: m.releases for m in made.mechanisms(options)}
     assert (
         len({what for what, _ in added}) == len({tuple(noise.flatten().tolist()) for _, noise in added}) == len(added)
     )

@@ -53,17 +53,17 @@ def sums(chunk: ClientChunk, names: list[str], chosen: Tensor, clip: float, rows
         return clipped_sums(chunk, chosen, at, chunk.view, chunk.noise(0, 3).at(2), frozen, rows, clip)
 
 
-def one_by_one(chunk: ClientChunk, names: list[str], row: int, place: int, rows: int = 10) -> Tensor:
+def one_by_one(chunk: ClientChunk, names: list[str], row: int, index: int, rows: int = 10) -> Tensor:
     """The gradient of a client's ELBO, data alone, as if it had one example, (entries,)."""
     names = [k for name in names for k in chunk.method.expand(name, chunk.view)]
     alone = chunk.own(names).part(row, row + 1)
     at = {k: alone.values[k].clone().requires_grad_() for k in names}
-    x, y = chunk.federation.examples(chunk.federation.train[chunk.clients[row]][place][None, None])
+    x, y = chunk.federation.examples(chunk.federation.train[chunk.clients[row]][index][None, None])
     batch = Batch(x, y, None, torch.full((1,), float(rows), dtype=x.dtype))
     with torch.enable_grad():
         value = elbo(chunk.method, batch, {**alone.view, **at}, alone.noise(0, 3).at(2), terms="data")
-        found = torch.autograd.grad(value.sum(), list(at.values()))
-    return torch.cat([g.flatten() for g in found])
+        gradients = torch.autograd.grad(value.sum(), list(at.values()))
+    return torch.cat([g.flatten() for g in gradients])
 
 
 @pytest.mark.parametrize(("cls", "names"), MODELS, ids=lambda v: getattr(v, "__name__", None) or "-".join(v))
@@ -74,8 +74,8 @@ def test_gradients_are_those_of_single_examples_and_clipped_one_by_one(
     chunk = chunk_of(cls(net), small)
     width, clip = max(chunk.sizes), 0.7
     chosen = torch.zeros((len(chunk.clients), width), dtype=torch.bool)
-    for row, place in [(0, 0), (0, 22), (1, 3), (2, 13), (6, 1)]:
-        chosen[row, place] = True
+    for row, index in [(0, 0), (0, 22), (1, 3), (2, 13), (6, 1)]:
+        chosen[row, index] = True
     alone = {(r, p): one_by_one(chunk, names, r, p) for r, p in chosen.nonzero().tolist()}
     assert max(float(g.norm()) for g in alone.values()) > clip
     for bound in (math.inf, clip):
@@ -95,12 +95,12 @@ def test_one_row_more_moves_a_sum_by_no_more_than_the_bound(small: Federation, n
         x[small.train[0][-1]] *= far
         with_row = dataclasses.replace(small, x=x)
         without = dataclasses.replace(with_row, train=[small.train[0][:-1], *list(small.train)[1:]])
-        found = []
+        totals = []
         for federation in (with_row, without):
             chunk = chunk_of(FedAvg(net), federation)
             chosen = torch.arange(max(chunk.sizes)) < torch.tensor(chunk.sizes)[:, None]
-            found.append(sums(chunk, ["w", "base"], chosen, clip))
-        gap = (found[0] - found[1]).norm(dim=1)
+            totals.append(sums(chunk, ["w", "base"], chosen, clip))
+        gap = (totals[0] - totals[1]).norm(dim=1)
         assert float(gap[0]) <= clip + 1e-9
         assert (float(gap[0]) > 0) == (far < math.inf)
         assert float(gap[1:].max()) < 1e-9
@@ -115,14 +115,14 @@ def test_whether_a_row_is_there_changes_no_other_rows_draws(gone: int) -> None:
     del rows[gone]
     left = dataclasses.replace(federation, train=[torch.as_tensor(rows), *list(federation.train)[1:]])
     other = chunk_of(chunk.method, left)
-    found = [
+    totals = [
         sums(c, ["w", "base"], torch.arange(max(c.sizes)) < torch.tensor(c.sizes)[:, None], clip)[c.clients.index(0)]
         for c in (chunk, other)
     ]
     only = torch.zeros((2, 24), dtype=torch.bool)
     only[chunk.clients.index(0), gone] = True
     alone = sums(chunk, ["w", "base"], only, clip)[chunk.clients.index(0)]
-    torch.testing.assert_close(found[0] - found[1], alone, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(totals[0] - totals[1], alone, rtol=1e-5, atol=1e-7)
     assert 0 < float(alone.norm()) <= clip
 
 
@@ -159,10 +159,10 @@ def test_without_noise_and_bound_steps_are_the_plain_ones(cls: type[Method], ste
     chunk = chunk_of(method, federation)
     plain = step.run(chunk, 0)
     steps = step.steps if isinstance(step.steps, int) else step.epochs
-    found = private_svi(step, steps, 8).run(private(chunk, 0.0), 0)
-    assert found.values.keys() == plain.values.keys()
+    trained = private_svi(step, steps, 8).run(private(chunk, 0.0), 0)
+    assert trained.values.keys() == plain.values.keys()
     for name, value in plain.values.items():
-        torch.testing.assert_close(found.values[name], value, rtol=1e-8, atol=1e-11)
+        torch.testing.assert_close(trained.values[name], value, rtol=1e-8, atol=1e-11)
 
 
 def test_noise_has_the_plans_standard_deviation_and_samples_their_rate(net: Architecture) -> None:
@@ -207,7 +207,7 @@ def renyi_epsilon(rate: float, multiplier: float, releases: int, delta: float) -
 
     From divergence to epsilon by Canonne, Kamath and Steinke (NeurIPS 2020, proposition 12).
     """
-    found = []
+    upper = []
     for order in range(2, 200):
         terms = [
             math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
@@ -216,8 +216,8 @@ def renyi_epsilon(rate: float, multiplier: float, releases: int, delta: float) -
         ]  # fmt: skip
         largest = max(terms)
         divergence = (largest + math.log(math.fsum(math.exp(t - largest) for t in terms))) / (order - 1)
-        found.append(releases * divergence + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
-    return min(found)
+        upper.append(releases * divergence + math.log1p(-1 / order) - (math.log(delta) + math.log(order)) / (order - 1))
+    return min(upper)
 
 
 @pytest.mark.cpu(12, "a privacy loss distribution of a thousand releases")
@@ -225,6 +225,6 @@ def renyi_epsilon(rate: float, multiplier: float, releases: int, delta: float) -
 def test_epsilon_of_all_steps_is_below_a_referees_and_not_far(rate: float, multiplier: float, releases: int) -> None:
     """Renyi accounting is an upper bound, by a tenth or two above."""
     mechanism = Mechanism("steps", 1.0, releases, rate)
-    found = Plan("site", 1e-5, {"steps": Part(mechanism, multiplier)}).epsilon
+    epsilon = Plan("site", 1e-5, {"steps": Part(mechanism, multiplier)}).epsilon
     referee = renyi_epsilon(rate, multiplier, releases, 1e-5)
-    assert 0.75 * referee < found < referee
+    assert 0.75 * referee < epsilon < referee

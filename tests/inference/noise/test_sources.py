@@ -50,15 +50,15 @@ def test_a_wide_discrete_gaussian_is_a_gaussian() -> None:
 def test_what_is_released_lies_on_the_grid(source: NoiseSource) -> None:
     value = torch.linspace(-7, 9, 3000, dtype=torch.float64) / 3
     sd = noise_sd(3000, 0.3, 2.5)
-    found = noisy(value, 0.3, 2.5, source, "statistics")
+    released = noisy(value, 0.3, 2.5, source, "statistics")
     step = grid(sd)
     assert math.log2(step) == round(math.log2(step))
     assert STEPS <= sd / step < 2 * STEPS
-    assert bool(((found / step) == (found / step).round()).all())
+    assert bool(((released / step) == (released / step).round()).all())
     # The rounding is paid for: two neighbours on the grid are at most so much further apart.
     assert 0.75 < sd <= 0.75 * 1.001
     assert (0.3 + math.sqrt(3000) * step) * 2.5 <= sd * (1 + 1e-12)
-    gaps = (found - value) / sd
+    gaps = (released - value) / sd
     assert kstest(gaps.numpy(), norm.cdf).pvalue > 1e-4
     assert noisy(value.float(), 0.3, 2.5, source).dtype == torch.float32
 
@@ -88,11 +88,11 @@ def test_the_systems_noise_never_repeats_and_reads_no_seed(monkeypatch: pytest.M
 
 
 def test_keyed_noise_is_a_function_of_its_key() -> None:
-    one = KeyedNoise(1, "a").gaussian((4,), 2.0, "steps", 1)
-    assert torch.equal(one, KeyedNoise(1, "a").gaussian((4,), 2.0, "steps", 1))
+    noise = KeyedNoise(1, "a").gaussian((4,), 2.0, "steps", 1)
+    assert torch.equal(noise, KeyedNoise(1, "a").gaussian((4,), 2.0, "steps", 1))
     assert torch.equal(KeyedNoise(1, "a").integers((4,), 9, 2), KeyedNoise(1, "a").integers((4,), 9, 2))
     others = (KeyedNoise(2, "a"), 1), (KeyedNoise(1, "b"), 1), (KeyedNoise(1, "a"), 2)
-    assert not any(torch.equal(one, source.gaussian((4,), 2.0, "steps", number)) for source, number in others)
+    assert not any(torch.equal(noise, source.gaussian((4,), 2.0, "steps", number)) for source, number in others)
     assert not torch.equal(KeyedNoise(1, "a").integers((4,), 9, 2), KeyedNoise(1, "a").integers((4,), 9, 3))
 
 

@@ -38,7 +38,7 @@ def test_dropout_acts_where_the_network_is_trained_with_masks_keyed_by_client(sm
     many = net.base.apply(weights, x.expand(4000, *x.shape[1:]), lambda name, at: normals)
     assert float((many == 0)[:, plain[0] > 0].double().mean()) == pytest.approx(0.3, abs=0.005)
     assert torch.allclose(many.mean(0), plain[0], atol=0.06 * float(plain.max()))
-    one, seven, undropped = (
+    single, seven, undropped = (
         fit(
             PFedVEM(architecture(spec, small), base_batch=5, head_epochs=1),
             small,
@@ -49,7 +49,7 @@ def test_dropout_acts_where_the_network_is_trained_with_masks_keyed_by_client(sm
         )
         for spec, chunk in (("mlp:40,dropout=0.3", 1), ("mlp:40,dropout=0.3", 7), ("mlp:40", 7))
     )
-    for name, value in one.shared.items():
+    for name, value in single.shared.items():
         assert torch.allclose(value, seven.shared[name], rtol=1e-6, atol=1e-9), name
     assert not torch.allclose(seven.shared["base.1.weight"], undropped.shared["base.1.weight"])
     x = x[0, :3]

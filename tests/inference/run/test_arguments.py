@@ -127,9 +127,9 @@ def test_a_tables_columns_come_in_any_order_and_stride(runs: dict[str, Run]) -> 
 def test_a_new_clients_labels_are_written_as_the_others(runs: dict[str, Run]) -> None:
     run, few = runs["word"], DF.tail(9)
     assert run.fitted.federation.about["labels"] == ["no", "yes"]
-    said = [run.predict_new_client(NEW, given=(few, y)) for y in (few.word, [*few.word], (few.word == "yes") * 1)]
-    pd.testing.assert_frame_equal(said[0], said[1])
-    pd.testing.assert_frame_equal(said[0], said[2])
+    frames = [run.predict_new_client(NEW, given=(few, y)) for y in (few.word, [*few.word], (few.word == "yes") * 1)]
+    pd.testing.assert_frame_equal(frames[0], frames[1])
+    pd.testing.assert_frame_equal(frames[0], frames[2])
     with pytest.raises(UserError, match="holds 'perhaps', which is no label of the federation; known: no, yes"):
         run.predict_new_client(NEW, given=(few, ["perhaps"] * 9))
 

@@ -74,11 +74,11 @@ def test_arviz_takes_every_method_and_files_keep_everything(name: str, tmp_path:
         assert data.posterior["b_dim_0"].values.tolist() == ["Intercept", "x"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        one = az.summary(again, var_names=[variable], coords={"client": again.posterior["client"].values[:1]})
-        assert np.isfinite(one["mean"]).all()
-        found = {"one": loo(again), "other": loo(run.posterior(draws=40))}
-        assert np.isfinite(elpd_value(found["one"], "elpd"))
-        assert len(az.compare(found)) == 2
+        summary = az.summary(again, var_names=[variable], coords={"client": again.posterior["client"].values[:1]})
+        assert np.isfinite(summary["mean"]).all()
+        estimates = {"one": loo(again), "other": loo(run.posterior(draws=40))}
+        assert np.isfinite(elpd_value(estimates["one"], "elpd"))
+        assert len(az.compare(estimates)) == 2
         one_client = again.posterior["client"].values[:1]
         two = again.posterior[f"{variable}_dim_0"].values[:2]
         few = {"coords": {"client": one_client, f"{variable}_dim_0": two}, "var_names": [variable]}

@@ -44,17 +44,17 @@ def answers(run: Run, x: Tensor, given: tuple[Tensor, Tensor]) -> list[Any]:
         lambda: run.predict(x, run.ids[0]), lambda: run.predict(x, run.ids[-1], draws=3),
         lambda: run.predict_new_client(x, draws=3), lambda: run.predict_new_client(x, draws=3, given=given),
     ]  # fmt: skip
-    found: list[Any] = []
+    results: list[Any] = []
     for ask in asked:
         try:
-            found.append(ask())
+            results.append(ask())
         except UserError as error:
-            found.append(str(error))
-    return found
+            results.append(str(error))
+    return results
 
 
-def same(one: list[Any], other: list[Any]) -> bool:
-    return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in zip(one, other, strict=True))
+def same(first: list[Any], other: list[Any]) -> bool:
+    return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in zip(first, other, strict=True))
 
 
 @over_methods([case for case in METHODS if not case[0].conditions])

@@ -77,26 +77,26 @@ def test_leave_one_out_is_the_exact_one(sigma_0: float) -> None:
     """At fixed hyper-parameters, wherever Pareto's k allows; what a mean-field guide gets wrong is corrected."""
     fed = slopes([12, 5, 3, 8], features=2)
     net = architecture("linear", fed, noise=0.5)
-    runs, exact, found = {}, {}, {}
+    runs, exact, psis = {}, {}, {}
     for prior in ("hierarchical", "fixed"):
         method = PFedVEM(net, prior=prior, sigma_0=sigma_0, head_epochs=300, head_lr=2e-3, particles=20)
         run = runs[prior] = fit(method, fed, rounds=5, dtype=torch.float64, progress=False)
         if prior == "fixed":
             assert torch.equal(run.shared["w"], torch.zeros(3).double())
         data = run.posterior(draws=100_000)
-        exact[prior], found[prior] = exact_loo(run), loo(data)
-        gap = np.abs(elpd_value(found[prior], "elpd_i").values - exact[prior])
-        good = elpd_value(found[prior], "pareto_k").values < 0.7
+        exact[prior], psis[prior] = exact_loo(run), loo(data)
+        gap = np.abs(elpd_value(psis[prior], "elpd_i").values - exact[prior])
+        good = elpd_value(psis[prior], "pareto_k").values < 0.7
         assert good.mean() > 0.5
         # Near 0.7 a single example's may be off by a tenth with these many draws, too: of six seeds one or two are.
-        assert gap[elpd_value(found[prior], "pareto_k").values < 0.5].max(initial=0) < 0.05
+        assert gap[elpd_value(psis[prior], "pareto_k").values < 0.5].max(initial=0) < 0.05
         assert gap[good].mean() < 0.02
-        assert elpd_value(found[prior], "elpd") == pytest.approx(elpd_value(found[prior], "elpd_i").values.sum())
+        assert elpd_value(psis[prior], "elpd") == pytest.approx(elpd_value(psis[prior], "elpd_i").values.sum())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             plain = import_arviz().loo(data, pointwise=True)
         assert np.abs(elpd_value(plain, "elpd_i").values - exact[prior])[good].max() > 0.3  # though k says well
-    ranked = import_arviz().compare(found).index.tolist()
+    ranked = import_arviz().compare(psis).index.tolist()
     assert ranked == sorted(exact, key=lambda k: -exact[k].sum())
 
 
@@ -169,9 +169,9 @@ def test_a_new_client_is_served_by_the_population(lines: Run) -> None:
     """Draws of w_j ~ N(w, rho^2 I) with the population's spread: mean x.w, variance |x|^2 mean(rho_j^2) + noise^2."""
     x = lines.fitted.federation.x[:6]
     design = torch.cat([x.double(), torch.ones(6, 1)], 1)
-    said = lines.predict_new_client(x, draws=20_000)
+    predictions = lines.predict_new_client(x, draws=20_000)
     spread = lines.personal["rho"].square().mean()
-    assert torch.allclose(said[:, 1], (design.square().sum(1) * spread + 0.25).sqrt(), rtol=0.03)
+    assert torch.allclose(predictions[:, 1], (design.square().sum(1) * spread + 0.25).sqrt(), rtol=0.03)
     centre = lines.predict_new_client(x, draws=0)
     assert torch.allclose(centre[:, 0], design @ lines.shared["w"])
-    assert torch.allclose(said[:, 0], centre[:, 0], atol=0.1)
+    assert torch.allclose(predictions[:, 0], centre[:, 0], atol=0.1)

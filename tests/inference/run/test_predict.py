@@ -55,8 +55,8 @@ def test_last_and_best_are_both_kept() -> None:
     import dataclasses
 
     fed = blobs([40, 30, 60])
-    held = dataclasses.replace(fed, validation=[i[:10] for i in fed.train], train=[i[10:] for i in fed.train])
-    run = fit(FedPer(architecture("mlp:5", held), lr=0.3), held, rounds=8, progress=False)
+    split = dataclasses.replace(fed, validation=[i[:10] for i in fed.train], train=[i[10:] for i in fed.train])
+    run = fit(FedPer(architecture("mlp:5", split), lr=0.3), split, rounds=8, progress=False)
     metrics = run.metrics
     assert run.best()["round"] == 8  # three clients tell nothing
     assert run.validated.note.endswith("of 5 needed")

@@ -89,7 +89,7 @@ def test_the_line_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
             rows += [{"round": t, "split": "validation", "pm_accuracy": 0.5 + 0.02 * t}]
             bar.advance({"pm_accuracy": 0.25})
         bar.end(converged=True)
-    said = screen.getvalue().splitlines()
-    assert said[0] == "round 2/20  up to 18 more rounds, 2.4 min at this pace  PM 25.0%"
-    assert said[-2] == "round 12/20  up to 8 more rounds, 64 s at this pace  PM 25.0%  validation still rising"
-    assert said[-1] == "converged in round 12 of at most 20"
+    lines = screen.getvalue().splitlines()
+    assert lines[0] == "round 2/20  up to 18 more rounds, 2.4 min at this pace  PM 25.0%"
+    assert lines[-2] == "round 12/20  up to 8 more rounds, 64 s at this pace  PM 25.0%  validation still rising"
+    assert lines[-1] == "converged in round 12 of at most 20"

@@ -38,10 +38,10 @@ EVEN = [1.0, 1.2, 0.8, 1.1, 0.9]
 )  # fmt: skip
 def test_an_earlier_round_has_to_beat_the_last(held_out: list[tuple[int, Tensor]], wanted: int, words: str) -> None:
     last = held_out[-1][0] if held_out else 7
-    found = chosen_round(held_out, last)
-    assert found.round == wanted
-    assert words in found.note
-    assert bool(found.note) is (wanted == last)
+    choice = chosen_round(held_out, last)
+    assert choice.round == wanted
+    assert words in choice.note
+    assert bool(choice.note) is (wanted == last)
 
 
 def test_examples_are_pooled() -> None:

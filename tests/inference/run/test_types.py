@@ -90,14 +90,14 @@ def test_every_type_has_one_answer_or_one_line(kind: str) -> None:
     wanted, right = answer(run, x.astype(np.float64)), []
     assert isinstance(wanted, Tensor)
     for name, values, numbers in typed(x):
-        found = answer(run, values)
-        if isinstance(found, str):
-            assert "\n" not in found
-            assert numbers is None or not np.array_equal(numbers, x), (name, found)
+        actual = answer(run, values)
+        if isinstance(actual, str):
+            assert "\n" not in actual
+            assert numbers is None or not np.array_equal(numbers, x), (name, actual)
             continue
         assert numbers is not None, name
         expected = wanted if np.array_equal(numbers, x) else answer(run, numbers)
-        assert torch.equal(found, expected), name
+        assert torch.equal(actual, expected), name
         right.append(name)
     assert {"numpy >i2", "numpy >f8", "torch.float16", "torch.bfloat16", "torch.uint16", "torch.int64"} <= {*right}
 

@@ -49,30 +49,30 @@ def test_the_watch_changes_nothing() -> None:
 def test_a_gross_liar_is_named(cls: Any, lie: str) -> None:
     """With a robust rule and without; with one the shared values stay near those without the liar."""
     assert names_of(run(cls, lie)) == str(LIAR)
-    found = run(cls, lie, robust="trimmed:0.1")
-    assert names_of(found) == str(LIAR)
-    (line,) = found.warnings
-    assert line.startswith(f"{in_words(found.ids[LIAR])} stands out by ")
+    robust_run = run(cls, lie, robust="trimmed:0.1")
+    assert names_of(robust_run) == str(LIAR)
+    (line,) = robust_run.warnings
+    assert line.startswith(f"{in_words(robust_run.ids[LIAR])} stands out by ")
     honest = run(cls)
-    for name, value in found.shared.items():
+    for name, value in robust_run.shared.items():
         assert (value - honest.shared[name]).abs().max() < 0.5, name
 
 
 def test_who_sends_its_first_message_again_is_named() -> None:
-    found = run(lie="stale replay")
-    assert str(LIAR) in names_of(found).split()
-    assert any("sent again (round 2)" in line for line in found.warnings)
+    replayed = run(lie="stale replay")
+    assert str(LIAR) in names_of(replayed).split()
+    assert any("sent again (round 2)" in line for line in replayed.warnings)
 
 
 def test_tables_of_a_run() -> None:
-    found = run(lie="x 1e5").watched
-    assert found is not None
-    table = found.influence
+    watched = run(lie="x 1e5").watched
+    assert watched is not None
+    table = watched.influence
     assert table.columns.tolist() == ["round", "client", "norm", "cosine", "influence"]
     assert len(table) == 4 * len(SIZES)
     first = table[table["round"] == 1].set_index("client")
-    assert first["norm"].idxmax() == first["influence"].idxmax() == found.names[LIAR]
-    assert len(found.estimates) == 0
+    assert first["norm"].idxmax() == first["influence"].idxmax() == watched.names[LIAR]
+    assert len(watched.estimates) == 0
     # Squares are in units of their median.
     assert first["norm"].median() == pytest.approx(1.0, abs=0.1)
 
@@ -83,21 +83,21 @@ def test_a_study_says_at_once_who_stands_out_and_at_its_end_what_that_moves(
     """Estimates of a round before the last are not those of the fit; without a digit's change there are none."""
     row = StandsOut(client=0, round=3, what=0, distance=9.0)
     numbers = (np.array([[1.0], [1.0]]), np.array([[2.0], [1.00001]]), np.array([0.5]))
-    found = Watched(["a", "b"], np.zeros((3, 2, 4)), [row], ["x"], *numbers)
-    monkeypatch.setattr(Watched, "from_watch", lambda *_: found)
+    watched = Watched(["a", "b"], np.zeros((3, 2, 4)), [row], ["x"], *numbers)
+    monkeypatch.setattr(Watched, "from_watch", lambda *_: watched)
     soon = watch.Watch(exchange=None)  # type: ignore[arg-type]
     for _ in range(2):
-        announce(soon, found.names)
+        announce(soon, watched.names)
     words = f"a stands out by {row.words} (round 3), 9 spreads from the others'"
     assert [record.message for record in caplog.records] == [words]
-    assert found.lines == [f"{words}; x is 1 with it and 2 without (standard error 0.5, by the variances of all)"]
-    assert found.line(replace(row, client=1)) == words.replace("a stands", "b stands")
+    assert watched.lines == [f"{words}; x is 1 with it and 2 without (standard error 0.5, by the variances of all)"]
+    assert watched.line(replace(row, client=1)) == words.replace("a stands", "b stands")
 
 
 def test_who_does_not_report_is_not_measured() -> None:
-    found = run(participation=0.5, seed=1).watched
-    assert found is not None
-    assert 0 < len(found.influence) < 4 * len(SIZES)
+    watched = run(participation=0.5, seed=1).watched
+    assert watched is not None
+    assert 0 < len(watched.influence) < 4 * len(SIZES)
 
 
 def test_methods_that_look_at_messages_are_watched_too() -> None:
@@ -123,8 +123,8 @@ def test_sites_by_bytes_have_the_bits_of_the_plate(rule: str, tmp_path: Path) ->
     plate = run(robust=rule, rounds=2, chunk=1)
     sites = Sites(FedAvg(network_for(FedAvg, federation)), federation, tmp_path, robust=rule, chunk=1,
                   **{**HOW, "rounds": 2})  # fmt: skip
-    found = sites.fit()
-    assert all(torch.equal(v, found.shared[k]) for k, v in plate.shared.items())
+    site_run = sites.fit()
+    assert all(torch.equal(v, site_run.shared[k]) for k, v in plate.shared.items())
     assert plate.watched is not None
-    assert found.watched is not None
-    assert plate.watched.influence.equals(found.watched.influence)
+    assert site_run.watched is not None
+    assert plate.watched.influence.equals(site_run.watched.influence)

@@ -63,9 +63,9 @@ def test_a_row_of_weight_two_is_two_rows(name: str, classes: bool) -> None:
     weighted = federation(table(False, classes=classes), "w")
     repeated = federation(table(True, classes=classes), None)
     assert list(weighted.amounts) == list(repeated.sizes())
-    found, wanted = state(name, weighted), state(name, repeated)
+    actual, wanted = state(name, weighted), state(name, repeated)
     for key, value in wanted.items():
-        torch.testing.assert_close(found[key], value, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(actual[key], value, rtol=1e-9, atol=1e-10)
     plain = state(name, federation(table(False, classes=classes), None))
     assert any(not torch.allclose(plain[key], value) for key, value in wanted.items())
 

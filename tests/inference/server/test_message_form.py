@@ -42,8 +42,8 @@ def test_real_messages_have_the_declared_form(case: tuple, dtype: torch.dtype) -
 
 
 def test_who_sends_nothing_is_sent_nothing() -> None:
-    found = ready((models.Local, {}))
-    server = Rounds(found.method, found.federation, found.state.shared, found.initial)
+    ready_fit = ready((models.Local, {}))
+    server = Rounds(ready_fit.method, ready_fit.federation, ready_fit.state.shared, ready_fit.initial)
     assert not server.receive({"w": {"w": torch.zeros(1, 3)}}, [0]).any()
     assert server.rejected.tolist() == [1] + [0] * 9
 

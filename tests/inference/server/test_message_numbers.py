@@ -174,7 +174,7 @@ def test_one_of_ten_clients_does_not_move_the_mean(size: float) -> None:
     """FedAvg, one client's weights 1e30 in every round: the fit is the one without that client, number by number."""
 
     def fitted(hit: float | None, ratio: float) -> Fit:
-        found = ready((FedAvg, {}), rounds=15, max_message_ratio=ratio)
+        ready_fit = ready((FedAvg, {}), rounds=15, max_message_ratio=ratio)
 
         def spoilt(messages: Messages, clients: Sequence[int]) -> Messages:
             for key in () if hit is None else sorted(messages["base"].keys() - {"weight"}):
@@ -182,11 +182,11 @@ def test_one_of_ten_clients_does_not_move_the_mean(size: float) -> None:
             return messages
 
         with intercepted(spoilt):
-            found.run(progress=False)
-        return found
+            ready_fit.run(progress=False)
+        return ready_fit
 
     well, hit, without = fitted(None, 1e6), fitted(size, 1e6), fitted(float("nan"), 1e6)
-    ends = [found.journal.evaluations[-1] for found in (well, hit)]
+    ends = [ready_fit.journal.evaluations[-1] for ready_fit in (well, hit)]
     assert ends[0]["rejected"] == 0
     assert ends[1]["rejected"] == rejections(hit)[3] == 15
     assert all(torch.equal(v, without.state.shared[k]) for k, v in hit.state.shared.items())
@@ -220,7 +220,7 @@ def test_a_full_precision_is_one_and_bounds_its_mean(hostile: str) -> None:
     used = server.receive(messages, clients)
     assert used.tolist() == [False] + [True] * 9
     alone.receive(rows(messages, 1, 10), clients[1:])
-    for one in (server, alone):
-        one.end()
+    for each_server in (server, alone):
+        each_server.end()
     for name, value in server.shared.items():  # a sum of ten, one of them zero, is rounded otherwise than one of nine
         assert torch.allclose(value, alone.shared[name], rtol=1e-10)

@@ -91,7 +91,7 @@ def test_who_was_used_takes_its_own_row(home: str, fed: Federation, net: Archite
         status = ready.journal.status[-1]
         rejected += int(status[2] == 2)
         absent += int((status == 0).sum())
-        known = [10.0 * number + j if used[j] else held for j, held in enumerate(known)]
+        known = [10.0 * number + j if used[j] else value for j, value in enumerate(known)]
         for _ in range(2):  # however often it is said
             assert ready.fitted().personal["number"].tolist() == known
     assert rejected
@@ -111,9 +111,9 @@ def test_nobody_is_told_anything_of_a_skipped_round(fed: Federation, net: Archit
 def test_a_reply_that_is_not_finite_skips_the_round(fed: Federation, net: Architecture) -> None:
     class Wrong(Numbering):
         def update(self, old: State, total: State, context: AggregationContext) -> State:
-            found = super().update(old, total, context)
+            updated = super().update(old, total, context)
             context.replies["number"][3] = torch.nan
-            return found
+            return updated
 
     class Told(Numbered):
         def exchange(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def test_replies_are_personal_values(fed: Federation, net: Architecture) -> None
         Fit(Strange(net), fed, Options(rounds=1, **HOW))
 
 
-def nobody(*args: object) -> dict[str, Tensor]:
+def unasked(*args: object) -> dict[str, Tensor]:
     raise AssertionError("a site was asked")
 
 
@@ -174,7 +174,7 @@ def test_sites_and_ranks_refuse_them(
     assert not list(tmp_path.iterdir())
 
     def engine(method: Any, federation: Federation, options: Options) -> RemoteEngine:
-        return RemoteEngine(method, federation, options, clients=fed.ids, ask=nobody, handshake=HANDSHAKE)
+        return RemoteEngine(method, federation, options, clients=fed.ids, ask=unasked, handshake=HANDSHAKE)
 
     with pytest.raises(UserError, match=line):
         Fit(Numbered(net), without_data(fed), Options(rounds=1, **HOW), engine)

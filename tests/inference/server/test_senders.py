@@ -17,23 +17,23 @@ from hierfl.models import FedAvg
 def test_a_client_counts_once_in_a_round(case: tuple, caplog: pytest.LogCaptureFixture) -> None:
     """Fifty times the same message, in one call or in fifty."""
     server, messages, clients = honest(case)
-    one = rows(messages, 0, 1)
-    expected = after(copy.deepcopy(server), one, clients[:1])
-    fifty = {g: {k: v.repeat_interleave(50, 0) for k, v in m.items()} for g, m in one.items()}
+    single = rows(messages, 0, 1)
+    expected = after(copy.deepcopy(server), single, clients[:1])
+    fifty = {g: {k: v.repeat_interleave(50, 0) for k, v in m.items()} for g, m in single.items()}
     together, apart = copy.deepcopy(server), copy.deepcopy(server)
     with caplog.at_level(logging.WARNING, "hierfl"):
         assert together.receive(fifty, clients[:1] * 50).tolist() == [True] + [False] * 49
     assert "had sent one in this round" in caplog.text
-    assert [bool(apart.receive(one, clients[:1])) for _ in range(50)] == [True] + [False] * 49
-    for found in (together, apart):
-        assert found.receiver.sums.reported == 1
-        found.end()
-        assert found.skipped == 0
-        assert found.rejected.tolist() == [49 * (j == clients[0]) for j in range(CLIENTS)]
+    assert [bool(apart.receive(single, clients[:1])) for _ in range(50)] == [True] + [False] * 49
+    for each_server in (together, apart):
+        assert each_server.receiver.sums.reported == 1
+        each_server.end()
+        assert each_server.skipped == 0
+        assert each_server.rejected.tolist() == [49 * (j == clients[0]) for j in range(CLIENTS)]
         # A sum with 49 rows of zeros may round otherwise.
-        assert all(torch.allclose(v, expected[k], rtol=1e-12) for k, v in found.shared.items())
-        found.begin()
-        assert found.receive(one, clients[:1]).all()  # a new round
+        assert all(torch.allclose(v, expected[k], rtol=1e-12) for k, v in each_server.shared.items())
+        each_server.begin()
+        assert each_server.receive(single, clients[:1]).all()  # a new round
 
 
 @every

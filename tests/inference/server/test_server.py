@@ -45,13 +45,13 @@ def test_malformed_messages_are_rejected_and_named(
     small: Federation, net: Architecture, caplog: pytest.LogCaptureFixture
 ) -> None:
     server, chunk, messages = server_and_messages(small, net)
-    one = {group: {k: v[:1] for k, v in message.items()} for group, message in messages.items()}
+    row = {group: {k: v[:1] for k, v in message.items()} for group, message in messages.items()}
     spoilt = [
-        ({"w": one["w"]}, "expected ['base', 'w']"),
-        ({**one, "w": {"tau": one["w"]["tau"]}}, "'w' is missing"),
-        ({**one, "w": {**one["w"], "w": one["w"]["w"][:, :3]}}, "'w' has shape (3,), expected (18,)"),
-        ({**one, "w": {**one["w"], "w": one["w"]["w"].long()}}, "'w' is of torch.int64 on cpu, expected torch.float64"),
-        ({**one, "w": {**one["w"], "tau": [1.0]}}, "'tau' is no dense tensor"),
+        ({"w": row["w"]}, "expected ['base', 'w']"),
+        ({**row, "w": {"tau": row["w"]["tau"]}}, "'w' is missing"),
+        ({**row, "w": {**row["w"], "w": row["w"]["w"][:, :3]}}, "'w' has shape (3,), expected (18,)"),
+        ({**row, "w": {**row["w"], "w": row["w"]["w"].long()}}, "'w' is of torch.int64 on cpu, expected torch.float64"),
+        ({**row, "w": {**row["w"], "tau": [1.0]}}, "'tau' is no dense tensor"),
     ]
     with caplog.at_level(logging.WARNING, "hierfl"):
         for message, words in spoilt:

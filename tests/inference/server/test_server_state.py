@@ -18,8 +18,8 @@ from hierfl.nn.architecture import Architecture
 
 
 def same(a: ServerState, b: ServerState) -> bool:
-    one, other = a.tensors(), b.tensors()
-    return one.keys() == other.keys() and all(torch.equal(v, other[k]) for k, v in one.items())
+    first, other = a.tensors(), b.tensors()
+    return first.keys() == other.keys() and all(torch.equal(v, other[k]) for k, v in first.items())
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_server_needs_no_federation(small: Federation, net: Architecture) -> N
     assert rounds.receive(rounds.messages(chunk), chunk.clients).all()
     rounds.end()
     assert same(server(server.begin(shared), rounds.receiver.sums), rounds.state)
-    held = [v for v in vars(server).values() if isinstance(v, Federation)]
-    assert not held
+    federations = [v for v in vars(server).values() if isinstance(v, Federation)]
+    assert not federations
     assert server.template.x.shape[0] == 1
     assert not server.template.x.any()

@@ -59,56 +59,56 @@ def test_a_round_whose_update_fails_is_skipped(case: tuple, how: str, begun: boo
     assert all(torch.equal(now[k], v) for k, v in before.items())
     assert not any(now[k].any() for k in now.keys() - before.keys())  # what has not begun is zero
     with_rule(server.exchange, last, whole)
-    for one in (server, spared):
-        one.state = dataclasses.replace(one.state, round=5)  # schedules go on in skipped rounds
-        one.begin()
-        assert one.receive(messages, clients).all()
-        one.end()
+    for each_server in (server, spared):
+        each_server.state = dataclasses.replace(each_server.state, round=5)  # schedules go on in skipped rounds
+        each_server.begin()
+        assert each_server.receive(messages, clients).all()
+        each_server.end()
     assert server.skipped == 1
     assert all(torch.equal(v, spared.shared[k]) for k, v in server.shared.items())
 
 
 @pytest.mark.parametrize("how", ["raises", "is not finite"])
 def test_who_was_not_heard_has_not_moved_in_a_failed_round(how: str) -> None:
-    found = ready((Scaffold, {}))
-    exchange = found.server.exchange
+    ready_fit = ready((Scaffold, {}))
+    exchange = ready_fit.server.exchange
     rule = exchange.groups["w"].rule
-    found.step()
-    before = {k: v.clone() for k, v in found.fitted().personal.items()}
+    ready_fit.step()
+    before = {k: v.clone() for k, v in ready_fit.fitted().personal.items()}
     with_rule(exchange, "w", Failing(rule, how))
-    found.step()
-    assert found.state.skipped == 1
-    assert all(torch.equal(found.fitted().personal[k], v) for k, v in before.items())
+    ready_fit.step()
+    assert ready_fit.state.skipped == 1
+    assert all(torch.equal(ready_fit.fitted().personal[k], v) for k, v in before.items())
     with_rule(exchange, "w", rule)
-    found.step()
-    personal = found.fitted().personal
+    ready_fit.step()
+    personal = ready_fit.fitted().personal
     assert not torch.equal(personal["c_j"], before["c_j"])
-    assert torch.allclose(found.state.shared["c"], personal["c_j"].mean(0), rtol=1e-9, atol=1e-12)
+    assert torch.allclose(ready_fit.state.shared["c"], personal["c_j"].mean(0), rtol=1e-9, atol=1e-12)
 
 
 def test_who_repeats_itself_has_not_moved_when_the_first_message_was_refused() -> None:
     """A client whose value is too large keeps its state, where only those move who are heard."""
-    found = ready((Scaffold, {}), max_message_ratio=1.0)
+    ready_fit = ready((Scaffold, {}), max_message_ratio=1.0)
 
     def too_large(messages: Messages, clients: Sequence[int]) -> Messages:
         messages["w"]["w"][clients.index(3)] = 1e3
         return messages
 
     with intercepted(too_large):
-        found.step()
-    own = found.fitted().personal["c_j"]
+        ready_fit.step()
+    own = ready_fit.fitted().personal["c_j"]
     assert not own[3].any()
     assert own[4].any()
-    assert rejections(found) == [int(j == 3) for j in range(CLIENTS)]
+    assert rejections(ready_fit) == [int(j == 3) for j in range(CLIENTS)]
 
 
 def test_a_singular_system_is_one_clients_failure() -> None:
     """What draws know of the scores, and sums over rows: the other rows keep their answers."""
     eye, zero = torch.eye(2, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)
     right = torch.ones(2, 2, 3, dtype=torch.float64)
-    found = _solve(torch.stack([eye, zero]), right)
-    assert torch.equal(found[0], right[0])
-    assert found[1].isnan().all()
+    solution = _solve(torch.stack([eye, zero]), right)
+    assert torch.equal(solution[0], right[0])
+    assert solution[1].isnan().all()
     fit_of = ready((MixedEffects, {}))
     x = fit_of.federation.x.clone()
     x[fit_of.federation.train[4]] = 1e300  # squared, it is infinite
@@ -116,7 +116,7 @@ def test_a_singular_system_is_one_clients_failure() -> None:
     sick.step()
     assert rejections(sick) == [int(j == 4) for j in range(CLIENTS)]
     assert sick.journal.diverged == 1
-    kept = [v for held in sick.state.rule_state.values() for v in held.values()]
+    kept = [v for entries in sick.state.rule_state.values() for v in entries.values()]
     assert all(bool(v.isfinite().all()) for v in [*sick.state.shared.values(), *kept])
 
 

@@ -101,7 +101,7 @@ def in_wandb(folder: Path) -> list[tuple[str, int, float]]:
         if all("all finished" in log.read_text() for log in logs):
             break
         time.sleep(0.1)
-    held, names = [], set()
+    entries, names = [], set()
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
         for data in records(path.read_bytes()):
             record = Record()
@@ -110,10 +110,10 @@ def in_wandb(folder: Path) -> list[tuple[str, int, float]]:
                 names.add((record.run.run_id, record.run.display_name))
             values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
             step = int(values.get("_step", -1))
-            held += [(name, step, value) for name, value in values.items() if not name.startswith("_")]
+            entries += [(name, step, value) for name, value in values.items() if not name.startswith("_")]
     assert {name for _, name in names} == {folder.name}
     assert len(names) == 1  # one run, also where it was stopped
-    return held
+    return entries
 
 
 READ: dict[str, Callable[[Path], list[tuple[str, int, float]]]] = {
@@ -146,9 +146,9 @@ def test_a_stopped_run_goes_on_in_the_same_track(name: str, tmp_path: Path, monk
     if name == "wandb":
         time.sleep(1.1)  # an offline run's folder is called by the second in which it began
     wanted = expected(run(folder, name, resume=True))
-    held = [entry for entry in READ[name](folder) if not entry[0].endswith("/seconds")]
-    assert len(held) == len(wanted)  # none is there twice
-    assert {(key, step): value for key, step, value in held} == pytest.approx(wanted, rel=1e-6)
+    entries = [entry for entry in READ[name](folder) if not entry[0].endswith("/seconds")]
+    assert len(entries) == len(wanted)  # none is there twice
+    assert {(key, step): value for key, step, value in entries} == pytest.approx(wanted, rel=1e-6)
 
 
 def test_a_line_that_a_killed_process_has_begun_is_written_anew(tmp_path: Path) -> None:

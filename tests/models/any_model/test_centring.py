@@ -18,8 +18,8 @@ from hierfl.models.any_model.verdict import Verdict
 @pytest.mark.parametrize("model", [centred, pytest.param(non_centred, marks=pytest.mark.slow)])
 def test_either_text_of_eight_schools_has_the_exact_posterior(model: object) -> None:
     run, method, _ = fitted(model, SCHOOLS, worth=4000, draws=8000)  # type: ignore[arg-type]
-    found, exact = schools(run, method), exact_schools()
-    for name, draws in found.items():
+    posterior, exact = schools(run, method), exact_schools()
+    for name, draws in posterior.items():
         mean, sd = exact[name]
         assert np.abs(draws.mean(-1).numpy() - mean).max() < 0.05 * np.max(sd), name
         assert np.abs(draws.std(-1).numpy() / sd - 1).max() < 0.05, name
@@ -40,9 +40,9 @@ def test_the_formula_is_near_the_optimum_of_the_bound_and_a_change_costs_nothing
             other = other.stepped()
         return other.bound.sum()
 
-    here = at.bound.sum()
-    assert all(here > best((c + by).clamp(0, 1)) - 0.02 for by in (-0.15, 0.15))
-    assert here > best(torch.ones_like(c)) + 0.2
+    bound = at.bound.sum()
+    assert all(bound > best((c + by).clamp(0, 1)) - 0.02 for by in (-0.15, 0.15))
+    assert bound > best(torch.ones_like(c)) + 0.2
     # To another centring and back.
     back = at.recentred((c + 0.1).clamp(0, 1)).recentred(c)
     assert torch.allclose(back.guide.mean, at.guide.mean)

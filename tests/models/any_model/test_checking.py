@@ -230,8 +230,8 @@ def test_what_padding_changes_among_rows_is_refused(of_rows: Callable[[ColumnBat
 def test_a_mean_over_rows_that_are_there_is_none_of_padding() -> None:
     def model(batch: ColumnBatch) -> None:
         slope = pyro.sample("slope", Normal(0.0, 2.0))
-        there = batch.present.double()
-        mean = (batch["x"] * there).sum(-1, keepdim=True) / there.sum(-1, keepdim=True)
+        present = batch.present.double()
+        mean = (batch["x"] * present).sum(-1, keepdim=True) / present.sum(-1, keepdim=True)
         with batch.clients():
             u = pyro.sample("u", Normal(0.0, 1.0))
             with batch.data():

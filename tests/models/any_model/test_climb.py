@@ -91,12 +91,12 @@ def test_few_clients_and_few_rows_arrive(clients: int, rows: int) -> None:
 @pytest.mark.cpu(5, "two fits")
 def test_noise_of_the_draws_moves_means_by_less_than_a_fiftieth_of_a_standard_deviation() -> None:
     df = table_of_counts(8, 10)
-    found: list[Tensor] = []
+    means: list[Tensor] = []
     for seed in (0, 1):
         run, _, _ = fitted(counts, df, seed=seed, reweigh=False)
-        found.append(run.shared[MEAN])
+        means.append(run.shared[MEAN])
     sd = torch.linalg.inv(run.shared[PRECISION]).diagonal().sqrt()
-    assert np.abs((found[0] - found[1]) / sd).max() < 2**0.5 * 0.02
+    assert np.abs((means[0] - means[1]) / sd).max() < 2**0.5 * 0.02
 
 
 @pytest.mark.cpu(4, "two fits, of 29 and 35 rounds")
@@ -118,11 +118,11 @@ def test_rates_are_found_many_orders_of_magnitude_from_the_start(start: float, s
     rng = np.random.default_rng(0)
     rates = mean * np.exp(0.3 * rng.normal(size=8))
     df = pd.DataFrame({"site": np.repeat(list("abcdefgh"), 10), "y": rng.poisson(np.repeat(rates, 10)).astype(float)})
-    found = hierfl.fit_model(model, df, progress=False)
-    assert found.arrived
-    assert found.globals["m"].mean() == pytest.approx(np.log(df.groupby("site")["y"].mean()).mean(), abs=0.05)
+    fit = hierfl.fit_model(model, df, progress=False)
+    assert fit.arrived
+    assert fit.globals["m"].mean() == pytest.approx(np.log(df.groupby("site")["y"].mean()).mean(), abs=0.05)
     near = 0.01 if mean > 100 else 0.3  # 30 events of a site are drawn to the others' mean
-    np.testing.assert_allclose(found.clients["u"].mean(0), np.log(df.groupby("site")["y"].mean()), atol=near)
+    np.testing.assert_allclose(fit.clients["u"].mean(0), np.log(df.groupby("site")["y"].mean()), atol=near)
 
 
 def test_what_is_kept_definite_does_not_depend_on_units() -> None:

@@ -35,10 +35,10 @@ def fitted(method: AnyModel, federation: Any, **how: Any) -> Run:
     return fit(method, federation, progress=False, **{**HOW, **how})
 
 
-def near(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], within: float = 1e-9) -> None:
+def near(values: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], within: float = 1e-9) -> None:
     """Up to the order of a sum."""
-    assert one.keys() == other.keys()
-    for name, value in one.items():
+    assert values.keys() == other.keys()
+    for name, value in values.items():
         torch.testing.assert_close(
             other[name], value, rtol=within, atol=within, msg=lambda text, at=name: f"{at}: {text}"
         )
@@ -48,15 +48,15 @@ def near(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], wit
 def test_the_size_of_a_plate_does_not_matter() -> None:
     """Climb, exploration and the clients' draws: shorter clients are padded beside longer ones."""
     method, federation = small()
-    one = fitted(method, federation, chunk=1)
-    assert int(one.shared[PHASE]) == Phase.DONE
-    assert float(one.shared[WORTH]) >= FEW["worth"]
-    assert one.fitted.personal[OWN_DRAWS].shape == (5, FEW["draws"], 1)
+    reference = fitted(method, federation, chunk=1)
+    assert int(reference.shared[PHASE]) == Phase.DONE
+    assert float(reference.shared[WORTH]) >= FEW["worth"]
+    assert reference.fitted.personal[OWN_DRAWS].shape == (5, FEW["draws"], 1)
     for chunk in (2, 5, 7):
         other = fitted(method, federation, chunk=chunk)
-        assert other.rounds == one.rounds
-        near(one.shared, other.shared)
-        near(one.fitted.personal, other.fitted.personal)
+        assert other.rounds == reference.rounds
+        near(reference.shared, other.shared)
+        near(reference.fitted.personal, other.fitted.personal)
 
 
 @pytest.mark.cpu(6, "a fit at every site, with and without masks")
@@ -64,12 +64,12 @@ def test_the_size_of_a_plate_does_not_matter() -> None:
 def test_sites_have_the_posterior_of_the_plate(masked: bool, tmp_path: Path) -> None:
     """From the start to the clients' draws; with masks to the bit."""
     method, federation = small()
-    one = fitted(method, federation, chunk=1, masked=masked)
+    reference = fitted(method, federation, chunk=1, masked=masked)
     sites = Sites(method, federation, tmp_path, masked=masked, **HOW)
     other = sites.fit()
     within = 0.0 if masked else 1e-9
-    near(one.shared, other.shared, within)
-    near(one.fitted.personal, sites.values("personal"), within)
+    near(reference.shared, other.shared, within)
+    near(reference.fitted.personal, sites.values("personal"), within)
 
 
 @pytest.mark.cpu(4, "two fits at every site")
@@ -92,11 +92,11 @@ def test_files_carry_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     working = threading.Thread(target=answers)
     working.start()
     try:
-        found = sites.fit(courier)
+        run = sites.fit(courier)
     finally:
         ended.set()
         working.join()
-    same(plain.fit(), plain, found, sites)
+    same(plain.fit(), plain, run, sites)
 
 
 class Killed(Exception):
@@ -118,15 +118,15 @@ def test_a_fit_goes_on_after_a_kill_with_the_same_bits(tmp_path: Path) -> None:
     expected, sites, kills = plain.fit(), Sites(method, federation, tmp_path / "sites", **HOW), [12, 31]
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = {}
+        answers = {}
         for name, request in requests.items():
             if kills and sites.asked >= kills[0]:
                 kills.pop(0)
-                for one in federation.ids:
-                    sites.restart(one)
+                for client in federation.ids:
+                    sites.restart(client)
                 raise Killed
-            found |= sites.ask({name: request})
-        return found
+            answers |= sites.ask({name: request})
+        return answers
 
     run = None
     while run is None:
@@ -153,8 +153,8 @@ def test_nothing_but_what_is_declared_leaves(tmp_path: Path) -> None:
     heads = {"hello": {"splits", "at"}, "round": {"diverged", "reports"}, "finish": set()}
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
-        for name, answer in found.items():
+        answers = sites.ask(requests)
+        for name, answer in answers.items():
             kind = decode(requests[name])[0]["kind"]
             head, tensors = decode(answer)
             assert head.keys() == {"round", "client", *heads[kind]}
@@ -166,7 +166,7 @@ def test_nothing_but_what_is_declared_leaves(tmp_path: Path) -> None:
                 assert b"own." not in answer[8 : 8 + size]
             else:
                 assert not tensors
-        return found
+        return answers
 
     sites.fit(ask)
     assert sizes == {8 * sum(declared.values())}  # as long in the climb as in the exploration
@@ -214,13 +214,13 @@ def test_an_exploration_without_some_client_is_given_up_in_one_line(caplog: pyte
 
 
 @pytest.mark.cpu(3, "two fits")
-@pytest.mark.parametrize("place", [4, 15])
-def test_honest_clients_of_other_sizes_do_not_stand_out(place: int) -> None:
+@pytest.mark.parametrize("seed", [4, 15])
+def test_honest_clients_of_other_sizes_do_not_stand_out(seed: int) -> None:
     """Ten and six clients of 3 to 59 rows, in which norms named one and three of them."""
-    rows = {4: (23, 5, 4, 9, 28, 27, 10, 20, 35, 3), 15: (18, 15, 35, 3, 4, 19)}[place]
+    rows = {4: (23, 5, 4, 9, 28, 27, 10, 20, 35, 3), 15: (18, 15, 35, 3, 4, 19)}[seed]
     method, federation = (
         AnyModel(ColumnDesign.from_columns(COLUMNS), poisson, **FEW),
-        federation_of(counts(rows, place)),
+        federation_of(counts(rows, seed)),
     )
     run = fitted(method, federation)
     assert run.watched is not None

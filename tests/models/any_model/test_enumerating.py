@@ -157,15 +157,15 @@ def test_derivatives_are_those_of_finite_differences(name: str) -> None:
     model, _, column, data = MODELS[name]
     clients = clients_of(model, column, data)
     x, v = points(clients, 1)
-    found, step, p = moments(clients.log_joint, x, v), 1e-5, x.shape[-1]
+    derivatives, step, p = moments(clients.log_joint, x, v), 1e-5, x.shape[-1]
     for i in range(p + v.shape[-1]):
         by = torch.zeros(p + v.shape[-1], dtype=F64)
         by[i] = step
         up, down = ((x + sign * by[:p], v + sign * by[p:]) for sign in (1, -1))
         slope = (clients.log_joint(*up) - clients.log_joint(*down))[0] / (2 * step)
-        torch.testing.assert_close(found.gradient[:, i], slope, rtol=1e-7, atol=1e-7)
+        torch.testing.assert_close(derivatives.gradient[:, i], slope, rtol=1e-7, atol=1e-7)
         row = (moments(clients.log_joint, *up).gradient - moments(clients.log_joint, *down).gradient) / (2 * step)
-        torch.testing.assert_close(found.hessian[:, i], row, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(derivatives.hessian[:, i], row, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -190,10 +190,10 @@ def test_impossible_values_leave_derivatives_finite() -> None:
                 pyro.factor("y", torch.where(j == 2, -torch.inf, Normal(at + j, 1.0).log_prob(batch["y"])))
 
     clients = clients_of(model, "y", Y)
-    found = moments(clients.log_joint, *points(clients, 2))
-    assert found.height.isfinite().all()
-    assert found.gradient.isfinite().all()
-    assert found.hessian.isfinite().all()
+    derivatives = moments(clients.log_joint, *points(clients, 2))
+    assert derivatives.height.isfinite().all()
+    assert derivatives.gradient.isfinite().all()
+    assert derivatives.hessian.isfinite().all()
 
 
 def test_a_latent_whose_prior_is_summed_over_has_no_centring() -> None:
@@ -232,8 +232,8 @@ def test_sums_mix_with_other_distributions() -> None:
     clients = clients_of(model, "y", Y)
     assert clients.sites.depth == 3
     x, v = points(clients, 1)
-    one = Normal(1.0, 1.0).log_prob(Y).sum(-1) + Normal(x[0, :, 1], 1.0).log_prob(torch.zeros(()))
-    expected = 2 * (one + torch.log(torch.tensor(0.3, dtype=F64)))
+    log_density = Normal(1.0, 1.0).log_prob(Y).sum(-1) + Normal(x[0, :, 1], 1.0).log_prob(torch.zeros(()))
+    expected = 2 * (log_density + torch.log(torch.tensor(0.3, dtype=F64)))
     torch.testing.assert_close(clients.log_joint(x, v)[0], expected, rtol=1e-12, atol=1e-12)
 
 
@@ -261,19 +261,19 @@ def test_log_likelihoods_are_of_rows_where_all_discrete_latents_are() -> None:
     """Of a mixture each row's own; of a chain, of a client's class and of two sites one number a client."""
     clients = clients_of(mixture, "y", Y)
     x, v = points(clients, 2)
-    found = at_draws(clients, Draws(x[:, 0], v), lambda seen: seen.log_prob)["y"]
+    log_likelihood = at_draws(clients, Draws(x[:, 0], v), lambda seen: seen.log_prob)["y"]
     for draw, client, row in product(range(2), range(3), range(4)):
         alone = mixture_by_hand(x[draw, 0], v[draw, client], Y[client, row, None])
         expected = alone - Normal(torch.tensor([-1.0, 1.0], dtype=F64), 1.0).log_prob(v[draw, client]).sum()
-        torch.testing.assert_close(found[draw, client, row], expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(log_likelihood[draw, client, row], expected, rtol=1e-12, atol=1e-12)
     for model, by_hand, name in [(chain, chain_by_hand, "y0 to y3"), (classes, classes_by_hand, "y")]:
         clients = clients_of(model, "y", Y)
         x, v = points(clients, 2)
-        found = at_draws(clients, Draws(x[:, 0], v), lambda seen: seen.log_prob)
-        assert found.keys() == {name}
+        log_likelihood = at_draws(clients, Draws(x[:, 0], v), lambda seen: seen.log_prob)
+        assert log_likelihood.keys() == {name}
         own = by_hand(x[1, 0], v[1, 2], Y[2]) - by_hand(x[1, 0], v[1, 2], Y[2, :0])
-        torch.testing.assert_close(found[name][1, 2], own, rtol=1e-12, atol=1e-12)
-        assert found[name].shape == (2, 3)
+        torch.testing.assert_close(log_likelihood[name][1, 2], own, rtol=1e-12, atol=1e-12)
+        assert log_likelihood[name].shape == (2, 3)
 
 
 def test_a_factor_is_no_observed_site() -> None:

@@ -53,12 +53,18 @@ def test_globals_and_clients_are_those_of_the_mixed_model(worth: int, seeds: int
         other = mixed_model(df, formula, population="bayes", draws=2000, seed=seed, **PRIORS)  # type: ignore[arg-type]
         draws, of_mixed = other.posterior().posterior, of_mixed + float(other.run.shared["effects.worth"])
         pooled.append(np.column_stack([draws[name].values.reshape(2000, -1) for name in ("effects", "b")]))
-    found = fit_model(mixed, df, progress=False, draws=worth, worth=worth, points=max(512, worth // 6))
-    one, of_plain = found.globals, float(found.run.shared[WORTH])
+    fit = fit_model(mixed, df, progress=False, draws=worth, worth=worth, points=max(512, worth // 6))
+    latents, of_plain = fit.globals, float(fit.run.shared[WORTH])
     assert of_plain >= worth
     assert of_mixed >= 500 * seeds
     mine = np.column_stack(
-        [one["beta"], one["sd"], one["root"][:, 1, 0], one["sigma"], found.clients["u"].reshape(worth, -1)]
+        [
+            latents["beta"],
+            latents["sd"],
+            latents["root"][:, 1, 0],
+            latents["sigma"],
+            fit.clients["u"].reshape(worth, -1),
+        ]
     )
     theirs, each = np.concatenate(pooled), (1 / of_plain + 1 / of_mixed) ** 0.5
     sd = theirs.std(0)

@@ -69,15 +69,15 @@ def frame(truth: Truth) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def guide_of_heads(found: FittedModel) -> tuple[Tensor, Tensor]:
+def guide_of_heads(fit: FittedModel) -> tuple[Tensor, Tensor]:
     """Means (J, d) and covariances (J, d, d) of q(w_j), from the plain model's guide in the numbers of its centring."""
-    shared, own = found.run.shared, found.run.personal
+    shared, own = fit.run.shared, fit.run.personal
     c, m, log_rho = own[CENTRING], shared[MEAN][:D], shared[MEAN][D:][BLOCKS]
     away = torch.exp((1 - c) * log_rho)  # w_j = w + rho^(1 - c) (v - c w)
     eye = torch.eye(D, dtype=torch.float64)
     slope = eye + away[..., None] * (own[OWN_SLOPE][..., :D] - c[..., None] * eye)
     root = away[..., None] * own[OWN_ROOT]
-    spread = found.method.family.root(shared[PRECISION])[:D]  # type: ignore[union-attr]
+    spread = fit.method.family.root(shared[PRECISION])[:D]  # type: ignore[union-attr]
     return m + away * (own[OWN_MEAN] - c * m), root @ root.mT + slope @ spread @ spread.T @ slope.mT
 
 
@@ -94,16 +94,16 @@ def test_the_same_point_rho_and_the_same_gaussians() -> None:
     method = run.fitted.method
     assert isinstance(method, PFedEB)
     plain = {"fine_draws": 512, "reweigh": False, "transforms": "off"}  # PFedEB's guide is Gaussian
-    found = fit_model(rho_is_a_point, frame(truth), progress=False, **plain)
-    assert found.arrived
-    shared, back = found.run.shared, method.config.order.argsort()
+    fit = fit_model(rho_is_a_point, frame(truth), progress=False, **plain)
+    assert fit.arrived
+    shared, back = fit.run.shared, method.config.order.argsort()
     theirs = method.config.groups.unpacked(run.shared["w.covariance"])[0][back][:, back]
-    root = found.method.family.root(shared[PRECISION])[:D]  # type: ignore[union-attr]
+    root = fit.method.family.root(shared[PRECISION])[:D]  # type: ignore[union-attr]
     mine, sd = root @ root.T, theirs.diagonal().sqrt()
     assert ((shared[MEAN][:D] - run.shared["w"]).abs() / sd).max() < 0.006
     assert ((mine - theirs).abs() / (sd[:, None] * sd)).max() < 0.003
     torch.testing.assert_close(shared[MEAN][D:], run.shared["w.log_rho"], rtol=0, atol=0.004)
-    mean, covariance = guide_of_heads(found)
+    mean, covariance = guide_of_heads(fit)
     sds = covariance.diagonal(dim1=1, dim2=2).sqrt()
     assert ((run.personal["mu"] - mean).abs() / sds).max() < 0.015
     # each client's head, w integrated out
@@ -123,7 +123,7 @@ def test_with_rho_integrated_the_plain_model_is_the_referees_and_pfedeb_near_to_
     """The referee: quadrature over log rho of importance-sampled marginal likelihoods, by code of neither."""
     truth = simulated("softmax", 0.7, 3, (12, 15, 18, 14, 20, 16), features=2)
     run = fitted(truth, 60, draws=2000)
-    found = fit_model(rho_is_a_latent, frame(truth), progress=False, worth=2000, draws=2000)
+    fit = fit_model(rho_is_a_latent, frame(truth), progress=False, worth=2000, draws=2000)
     data, grid = padded(truth), torch.linspace(-4, 1.5, 56, dtype=torch.float64)
     height = torch.tensor(
         [np.logaddexp.reduce([log_evidence(data, float(t.exp()), k) for k in range(8)]) for t in grid]
@@ -131,12 +131,12 @@ def test_with_rho_integrated_the_plain_model_is_the_referees_and_pfedeb_near_to_
     weight = (height + grid - (2 * grid).exp() / (2 * RHO_SCALE**2)).softmax(0)
     exact = float((weight * grid.exp()).sum())
     sd = float((weight * (grid.exp() - exact).square()).sum().sqrt())
-    rho = found.globals["rho"]
+    rho = fit.globals["rho"]
     nodes, points = run.shared["nodes.log_weight"].softmax(0), run.shared["nodes.log_rho"][:, 0].exp()
     nodes, points = run.shared["nodes.log_weight"].softmax(0), run.shared["nodes.log_rho"][:, 0].exp()
     centre = float((nodes * points).sum())
     spread = float((nodes * (points - centre).square()).sum().sqrt())
-    error = 4 / float(found.run.shared[WORTH]) ** 0.5
+    error = 4 / float(fit.run.shared[WORTH]) ** 0.5
     assert abs(rho.mean() - exact) / sd < error
     assert rho.std() / sd == pytest.approx(1, abs=error)
     # PFedEB: rho 0.17 sd below, its sd 12 % too small; so w's are up to 6 % too small, and heads' up to 14 %
@@ -144,7 +144,7 @@ def test_with_rho_integrated_the_plain_model_is_the_referees_and_pfedeb_near_to_
     assert spread / sd == pytest.approx(1, abs=0.2)
     w, heads = run.fitted.method.shared_draws(run.shared, 2000)["w"], run.personal["w_j_draws"].flatten(1, -2)
     for theirs, mine, means, sds in (
-        (w.flatten(0, -2), found.globals["w"], 0.1, 0.1), (heads.movedim(1, 0), found.clients["w_j"], 0.2, 0.2)
+        (w.flatten(0, -2), fit.globals["w"], 0.1, 0.1), (heads.movedim(1, 0), fit.clients["w_j"], 0.2, 0.2)
     ):  # fmt: skip
         assert (np.abs(theirs.mean(0).numpy() - mine.mean(0)) / mine.std(0)).max() < means
         assert np.abs(theirs.numpy().std(0) / mine.std(0) - 1).max() < sds

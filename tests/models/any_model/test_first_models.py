@@ -144,8 +144,8 @@ def test_latents_of_rows_that_are_summed_out_leave_everything_else() -> None:
     assert data.posterior_predictive["y"].shape == (1, 200, 11)
     assert data.prior["p"].shape == (1, 200, 3)
     assert {k: v.shape for k, v in fitted.prior_predictive(7).items()}["zero"] == (7, 11)
-    place = pd.factorize(df["site"])[0]
-    p, rate, y = fitted.clients["p"].reshape(200, 3)[:, place], fitted.globals["rate"][:, None], df["y"].to_numpy()
+    site_index = pd.factorize(df["site"])[0]
+    p, rate, y = fitted.clients["p"].reshape(200, 3)[:, site_index], fitted.globals["rate"][:, None], df["y"].to_numpy()
     parts = [stats.poisson.logpmf(y, 1e-6) + np.log(p), stats.poisson.logpmf(y, rate) + np.log1p(-p)]
     np.testing.assert_allclose(fitted.log_likelihood["y"], np.logaddexp(*parts), rtol=1e-9)
     assert np.isfinite(elpd_value(fitted.loo(), "elpd"))

@@ -123,8 +123,8 @@ def test_log_likelihood_and_arviz_know_rows_and_clients(fitted: FittedModel) -> 
     assert data.posterior["u"].dims == ("chain", "draw", "client")
     density = data.log_likelihood["y"]
     assert density["client"].values.tolist() == df["ward"].tolist()
-    place = df["ward"].map(WARDS.index).to_numpy()
-    at = torch.from_numpy(fitted.clients["u"][:, place] + (df["drug"] == "B").to_numpy())
+    ward_index = df["ward"].map(WARDS.index).to_numpy()
+    at = torch.from_numpy(fitted.clients["u"][:, ward_index] + (df["drug"] == "B").to_numpy())
     wanted = dist.Normal(at, 0.5).log_prob(torch.tensor(df["y"].tolist(), dtype=torch.float64))
     np.testing.assert_allclose(density.values[0], wanted.numpy(), rtol=1e-9)
     np.testing.assert_allclose(data.observed_data["y"].values, df["y"])
@@ -197,8 +197,8 @@ def test_distributions_that_fill_tensors_in_place_are_drawn_under_vmap(make: obj
             drawn = vmap(lambda s: make(s).sample(), randomness="different")(torch.zeros(4000))  # type: ignore[operator]
         wanted = make(0).sample((40_000,))  # type: ignore[operator]
     quantiles = torch.tensor([0.1, 0.5, 0.9])
-    found = torch.quantile(drawn[:, 0], quantiles) - torch.quantile(wanted[:, 0], quantiles)
-    assert found.abs().max() < 0.15 * wanted[:, 0].abs().quantile(0.9)
+    gaps = torch.quantile(drawn[:, 0], quantiles) - torch.quantile(wanted[:, 0], quantiles)
+    assert gaps.abs().max() < 0.15 * wanted[:, 0].abs().quantile(0.9)
     assert not torch.equal(drawn[:, 0], drawn[:, 1])
 
 

@@ -89,10 +89,10 @@ def test_a_graph_has_values_and_derivatives_of_the_text() -> None:
     for name in ("height", "gradient", "hessian", "spread"):
         torch.testing.assert_close(getattr(ours, name), getattr(text, name), rtol=1e-11, atol=1e-11)
     assert clients.graphs is not None
-    found = list(clients.graphs.cache.values())
-    assert len(found) == 2
-    assert all(found)
-    operations = [str(node.target) for halves in found for node in halves.after.graph.nodes]  # type: ignore[union-attr]
+    graphs = list(clients.graphs.cache.values())
+    assert len(graphs) == 2
+    assert all(graphs)
+    operations = [str(node.target) for halves in graphs for node in halves.after.graph.nodes]  # type: ignore[union-attr]
     # No logarithm of a rate that was exponentiated, and nothing of the data alone.
     assert not [name for name in operations if name.startswith(("aten.xlogy", "aten.lgamma"))]
 
@@ -102,9 +102,9 @@ def test_a_rate_beyond_all_numbers_keeps_its_logarithm() -> None:
     far = v.clone()
     far[0] -= 2000.0  # rates are 0, of which the text takes the logarithm
     at = clients.some(2, 7)
-    found = replace(at, at_once=6).log_joint(x[:, 2:], far[:, 2:])
+    log_joint = replace(at, at_once=6).log_joint(x[:, 2:], far[:, 2:])
     assert at.log_joint(x[:, 2:], far[:, 2:])[0].isinf().all()
-    assert found.isfinite().all()
+    assert log_joint.isfinite().all()
 
 
 @pytest.mark.parametrize("change", [in_place, Straight.apply], ids=["in place", "a slope of its own"])
@@ -126,9 +126,9 @@ def test_clients_in_parts_are_all_clients(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(in_parts, "CELLS", cells)
         monkeypatch.setattr(in_parts, "MIN_PARTS_FOR_GRAPH", many)
         torch.testing.assert_close(log_joints(clients, x, v), height, rtol=1e-12, atol=1e-12)
-        found = moments_of(clients, x, v)
+        derivatives = moments_of(clients, x, v)
         for name in ("height", "gradient", "hessian", "spread"):
-            torch.testing.assert_close(getattr(found, name), getattr(whole, name))
+            torch.testing.assert_close(getattr(derivatives, name), getattr(whole, name))
 
 
 @pytest.mark.cpu(4, "a climb")
@@ -138,14 +138,14 @@ def test_blocks_are_the_plate(monkeypatch: pytest.MonkeyPatch) -> None:
     chunk = chunk_of(run, method, fed)
     points = chunk.shared[DRAWS][:9]
 
-    def found() -> tuple[Tensor, Tensor]:
+    def evaluated() -> tuple[Tensor, Tensor]:
         return heights(method, chunk, points, 4, "test").height, latents_at(method, chunk, points, 4, "test")
 
-    whole = found()
+    whole = evaluated()
     monkeypatch.setattr(in_parts, "CELLS", 250)
     monkeypatch.setattr(blocks, "POINTS", 3)
     for many in (1, 10_000):  # by graphs, and by the text
         monkeypatch.setattr(blocks, "MIN_EVALUATIONS_FOR_GRAPH", many)
-        for ours, theirs in zip(found(), whole, strict=True):
+        for ours, theirs in zip(evaluated(), whole, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
     assert any(method.graphs.cache.values())

@@ -23,18 +23,18 @@ def test_estimates_are_unbiased_and_say_their_own_variance() -> None:
     run, method, fed = fitted(centred, SCHOOLS, reweigh=False)
     chunk = chunk_of(run, method, fed, **{PHASE: torch.tensor(float(Phase.EXPLORE))})
     point = torch.tensor([6.0, math.log(4.0)], dtype=torch.float64)
-    found = heights(method, chunk, point.expand(2000, 2), 16, "test")
+    estimates = heights(method, chunk, point.expand(2000, 2), 16, "test")
     y, variance = torch.tensor(SCHOOLS.y.values), torch.tensor(SCHOOLS.se.values) ** 2 + 16
     exact = -0.5 * (y - 6).square() / variance - 0.5 * (2 * math.pi * variance).log()
-    ratio = (found.height - exact).exp()
+    ratio = (estimates.height - exact).exp()
     error = ratio.std(0) / math.sqrt(2000)
     assert ((ratio.mean(0) - 1).abs() < 4.5 * error + 1e-9).all()
-    assert (found.variance.mean(0) / ratio.var(0) - 1).abs().max() < 0.25
+    assert (estimates.variance.mean(0) / ratio.var(0) - 1).abs().max() < 0.25
     # Noise is of each point and client by itself.
     assert np.abs(np.corrcoef(ratio.T.numpy()) - np.eye(8)).max() < 0.1
     few = heights(method, replace(chunk, clients=chunk.clients[:1], values={k: v[:1] for k, v in chunk.values.items()},
                   examples=None), point.expand(5, 2), 16, "test")  # fmt: skip
-    assert torch.allclose(few.height[:, 0], found.height[:5, 0])
+    assert torch.allclose(few.height[:, 0], estimates.height[:5, 0])
 
 
 @pytest.mark.slow
@@ -61,11 +61,11 @@ def test_a_guide_that_is_right_makes_estimates_exact() -> None:
     run, method, fed = fitted(known_scale, SCHOOLS, reweigh=False)
     chunk = chunk_of(run, method, fed, **{PHASE: torch.tensor(float(Phase.EXPLORE))})
     points = torch.linspace(-20, 20, 5, dtype=torch.float64)[:, None]
-    found = heights(method, chunk, points, 16, "test")
+    estimates = heights(method, chunk, points, 16, "test")
     y, variance = torch.tensor(SCHOOLS.y.values), torch.tensor(SCHOOLS.se.values) ** 2 + 16
     exact = -0.5 * (y - points).square() / variance - 0.5 * (2 * math.pi * variance).log()
-    torch.testing.assert_close(found.height, exact, rtol=0, atol=1e-6)
-    assert found.variance.max() < 1e-11
+    torch.testing.assert_close(estimates.height, exact, rtol=0, atol=1e-6)
+    assert estimates.variance.max() < 1e-11
     # Draws of the latents are those of the posterior, with no more than eight proposals.
     own = latents_at(method, chunk, points[2:3].expand(4000, 1), 8, "test")[..., 0]
     c = chunk.values[CENTRING].flatten()

@@ -110,9 +110,9 @@ def test_what_is_made_of_a_fit_has_them() -> None:
         fitted.predict(new, new=True)
     given = df[df.site == "s4"].drop(columns="site")
     more = exact(pd.concat([df, given.assign(site="t")]))
-    found = fitted.predict(new, given=given)
-    assert found["mean"].item() == pytest.approx(more[2][-1] + more[3][-1] * more[1], abs=0.15)
-    assert found["sd"].item() == pytest.approx((1 + more[3][-1] ** 2 / more[0]) ** 0.5, rel=0.1)
+    predictions = fitted.predict(new, given=given)
+    assert predictions["mean"].item() == pytest.approx(more[2][-1] + more[3][-1] * more[1], abs=0.15)
+    assert predictions["sd"].item() == pytest.approx((1 + more[3][-1] ** 2 / more[0]) ** 0.5, rel=0.1)
 
 
 def lines(batch: ColumnBatch) -> None:
@@ -156,13 +156,13 @@ def rates(batch: ColumnBatch) -> None:
 
 def profile(df: pd.DataFrame, b: np.ndarray) -> np.ndarray:
     """log p(y_j | b, rate) at each b and client, (B, J), where the rate is at its maximum: sum y / sum exp(b x)."""
-    found = []
+    columns = []
     for _, own in df.groupby("site"):
         x, y = own["x"].to_numpy(), own["y"].to_numpy()
         rate = y.sum() / np.exp(np.outer(b, x)).sum(1)
         mean = rate[:, None] * np.exp(np.outer(b, x))
-        found.append((y * np.log(mean) - mean - gammaln(y + 1)).sum(1))
-    return np.column_stack(found)
+        columns.append((y * np.log(mean) - mean - gammaln(y + 1)).sum(1))
+    return np.column_stack(columns)
 
 
 @pytest.mark.cpu(4, "an exploration until its points are worth 4,000 draws")
@@ -186,9 +186,9 @@ def test_rates_as_fixed_effects_give_the_conditional_likelihoods_posterior() -> 
     chunk = ClientChunk(method, run.fitted.federation, rows, 1, 0, dict(run.shared), {
         name: value[:, None] for name, value in run.fitted.personal.items()
     })  # fmt: skip
-    found = heights(method, chunk, at, 8, "test")
-    assert float(found.variance.max()) < 1e-12
-    torch.testing.assert_close(found.height, torch.from_numpy(profile(df, at[:, 0].numpy())), rtol=0, atol=1e-7)
+    estimates = heights(method, chunk, at, 8, "test")
+    assert float(estimates.variance.max()) < 1e-12
+    torch.testing.assert_close(estimates.height, torch.from_numpy(profile(df, at[:, 0].numpy())), rtol=0, atol=1e-7)
 
 
 def drifting(batch: ColumnBatch) -> None:
@@ -215,13 +215,13 @@ def test_they_stay_with_their_clients_and_are_the_same_on_every_engine(tmp_path:
     sent = set[str]()
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
-        for name, answer in found.items():
+        answers = sites.ask(requests)
+        for name, answer in answers.items():
             if decode(requests[name])[0]["kind"] == "round":
                 tensors = decode(answer)[1]
                 sent.update(k.removeprefix("posterior|") for k in tensors)
                 assert sum(value.numel() for value in tensors.values()) == 7 + 1 + 1 + method.settings.points
-        return found
+        return answers
 
     other = sites.fit(ask)
     assert not any(name.startswith("own.") for name in sent | set(whole.shared))

@@ -44,12 +44,12 @@ def test_parameters_are_where_the_marginal_likelihood_is_highest() -> None:
     y = frame()["y"].to_numpy().reshape(J, N)
     within = ((y - y.mean(1, keepdims=True)) ** 2).sum() / (J * (N - 1))
     between = N * y.mean(1).var()
-    found = {name: value[0] for name, value in fitted.globals.items()}
-    assert found["mu"] == pytest.approx(y.mean(), abs=1e-8)
-    assert found["sigma"] ** 2 == pytest.approx(within, rel=1e-5)
-    assert found["tau"] ** 2 == pytest.approx((between - within) / N, rel=1e-5)
+    estimates = {name: value[0] for name, value in fitted.globals.items()}
+    assert estimates["mu"] == pytest.approx(y.mean(), abs=1e-8)
+    assert estimates["sigma"] ** 2 == pytest.approx(within, rel=1e-5)
+    assert estimates["tau"] ** 2 == pytest.approx((between - within) / N, rel=1e-5)
     assert fitted.summary().notes == ("points without a spread: mu, tau, sigma",)
-    assert fitted.prior_predictive(3)["mu"] == pytest.approx(found["mu"])
+    assert fitted.prior_predictive(3)["mu"] == pytest.approx(estimates["mu"])
 
 
 def linear(batch: ColumnBatch) -> None:
@@ -174,4 +174,4 @@ def test_a_network_is_everyones_and_is_left_as_it_was() -> None:
         for rounds in (2, 12)
     ]
     assert bounds[1] > bounds[0] + 1
-    assert all(torch.equal(one, two) for one, two in zip(before, net.parameters(), strict=True))
+    assert all(torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True))

@@ -55,10 +55,10 @@ def test_of_a_normal_posterior_the_points_have_the_share_that_is_known(numbers: 
 
 
 def test_noise_of_clients_that_draw_little_at_first_is_no_tail_of_the_posterior() -> None:
-    found, explored = explore(gaussian, 2, inner=(2.0, 2.0, 128.0), spread=0.45, worth=1100.0)
-    assert float(k_hat(explored.log_weights(0))) > found.limit
-    assert found.quiet == 2
-    assert found.warnings == []
+    diagnosis, explored = explore(gaussian, 2, inner=(2.0, 2.0, 128.0), spread=0.45, worth=1100.0)
+    assert float(k_hat(explored.log_weights(0))) > diagnosis.limit
+    assert diagnosis.quiet == 2
+    assert diagnosis.warnings == []
     noisy, _ = explore(gaussian, 2, inner=(2.0,), spread=1.0)  # it does not end
     assert noisy.k_hat > noisy.limit
 
@@ -66,9 +66,9 @@ def test_noise_of_clients_that_draw_little_at_first_is_no_tail_of_the_posterior(
 @pytest.mark.parametrize(("density", "numbers"), [(funnel, 6), (horseshoe, 13), (permuted, 3)])
 def test_funnels_shrinkage_and_exchanged_names_are_warned_of(density: Density, numbers: int) -> None:
     """k-hat alone is below its limit in all three."""
-    found, _ = explore(density, numbers)
-    assert found.k_hat < found.limit
-    assert "few of the points count" in found.warnings[0]
+    diagnosis, _ = explore(density, numbers)
+    assert diagnosis.k_hat < diagnosis.limit
+    assert "few of the points count" in diagnosis.warnings[0]
 
 
 def test_noise_at_points_that_are_wide_on_purpose_is_not_that_at_the_posterior() -> None:
@@ -89,10 +89,10 @@ def test_a_funnel_of_clients_with_few_points_is_wrong_and_warned_of() -> None:
     """Eight schools in a text that stays centred."""
     case = CASES["held, few points"]
     df = case.data(0)
-    found = hierfl.fit_model(case.model, df, progress=False, **case.settings)
-    assert off("held, few points", df, found.run.shared["posterior.draws"]) > OFF
-    assert found.verdict.worth < MIN_DRAWS
-    assert any("too few to tell" in line for line in found.verdict.warnings)
+    fit = hierfl.fit_model(case.model, df, progress=False, **case.settings)
+    assert off("held, few points", df, fit.run.shared["posterior.draws"]) > OFF
+    assert fit.verdict.worth < MIN_DRAWS
+    assert any("too few to tell" in line for line in fit.verdict.warnings)
 
 
 def two_modes(batch: ColumnBatch) -> None:
@@ -132,6 +132,6 @@ def test_a_proposal_that_is_wrong_itself_is_no_second_opinion() -> None:
     rng = np.random.default_rng(0)
     counts = rng.poisson(1e5 * np.exp(0.3 * rng.normal(size=8)).repeat(10)).astype(float)
     df = pd.DataFrame({"site": np.repeat(list("abcdefgh"), 10), "y": counts})
-    found = hierfl.fit_model(model, df, progress=False, worth=100)
-    assert found.verdict.centrings == 0
-    assert len(found.verdict.lines()) == 1
+    fit = hierfl.fit_model(model, df, progress=False, worth=100)
+    assert fit.verdict.centrings == 0
+    assert len(fit.verdict.lines()) == 1

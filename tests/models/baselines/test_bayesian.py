@@ -46,19 +46,19 @@ def test_one_step_of_pfedbayes_weighs_the_divergence(zeta: float, small: Federat
     start, q = rows_of(method, small), gaussians(small, net)
     chunk = start.put({k: v[start.clients] for k, v in q.items()})
     done = method.local()[0].run(chunk, 0)
-    for place, j in enumerate(chunk.clients):
+    for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        mu, pi = (chunk.values[k][place, 0].clone().requires_grad_() for k in q)
+        mu, pi = (chunk.values[k][row, 0].clone().requires_grad_() for k in q)
         prior = Normal(chunk.shared["w"], softplus(chunk.shared["spread"]))
-        eps = chunk.take([place]).noise(0, 3).at(0).normal("w_j", None, mu.shape).view(3, -1)
+        eps = chunk.take([row]).noise(0, 3).at(0).normal("w_j", None, mu.shape).view(3, -1)
         fits = [-cross_entropy(net(mu + softplus(pi) * e, x[None])[0], y, reduction="sum") for e in eps]
         height = sum(fits) / 3 - zeta * kl_divergence(Normal(mu, softplus(pi)), prior).sum()
         for name, value, slope in zip(q, (mu, pi), torch.autograd.grad(height, (mu, pi)), strict=True):
-            assert torch.allclose(done.values[name][place, 0], value + 1e-4 * slope, rtol=1e-8, atol=1e-11), name
+            assert torch.allclose(done.values[name][row, 0], value + 1e-4 * slope, rtol=1e-8, atol=1e-11), name
         w = chunk.shared["w"].clone().requires_grad_()
-        after = Normal(done.values["mu"][place, 0], softplus(done.values["pi"][place, 0]))
+        after = Normal(done.values["mu"][row, 0], softplus(done.values["pi"][row, 0]))
         (slope,) = torch.autograd.grad(-zeta * kl_divergence(after, Normal(w, prior.stddev)).sum(), w)
-        assert torch.allclose(done.values["w"][place, 0], w + 1e-3 * slope, rtol=1e-8, atol=1e-11)
+        assert torch.allclose(done.values["w"][row, 0], w + 1e-3 * slope, rtol=1e-8, atol=1e-11)
 
 
 def test_a_scale_that_model_and_guide_do_not_share_counts_all_the_same(small: Federation, net: Architecture) -> None:
@@ -72,18 +72,18 @@ def test_a_scale_that_model_and_guide_do_not_share_counts_all_the_same(small: Fe
     method = Tempered(net, particles=3, sigma_0=0.5, zeta=3.0)
     start, q = rows_of(method, small), gaussians(small, net)
     chunk = start.put({k: v[start.clients] for k, v in q.items()})
-    found = elbo(method, chunk.batch(), chunk.view, chunk.noise(0, 3).at(0))
+    bounds = elbo(method, chunk.batch(), chunk.view, chunk.noise(0, 3).at(0))
     eps = chunk.noise(0, 3).at(0).normal("w_j", None, torch.Size([net.d]))[:, :, 0]
-    for place, j in enumerate(chunk.clients):
+    for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        own = Normal(chunk.values["mu"][place, 0], softplus(chunk.values["pi"][place, 0]))
+        own = Normal(chunk.values["mu"][row, 0], softplus(chunk.values["pi"][row, 0]))
         prior, draws = (
             Normal(chunk.shared["w"], softplus(chunk.shared["spread"])),
-            own.mean + own.stddev * eps[:, place],
+            own.mean + own.stddev * eps[:, row],
         )
         fits = torch.stack([-cross_entropy(net(w, x[None])[0], y, reduction="sum") for w in draws])
         expected = (fits + 2 * prior.log_prob(draws).sum(-1)).mean() - kl_divergence(own, prior).sum()
-        assert torch.allclose(found[place], expected, rtol=1e-9)
+        assert torch.allclose(bounds[row], expected, rtol=1e-9)
 
 
 def test_one_step_of_pfedbayes_is_a_gradient_step_on_the_elbo(small: Federation, net: Architecture) -> None:
@@ -122,18 +122,18 @@ def test_many_local_steps_on_copies_of_a_prior_lose_what_lies_between_the_client
     """q held: single steps find sigma^2 = mean of sigma_j^2 + (mu_j - mu)^2; a copy alone ends at its own sigma_j."""
     q = gaussians(small, net)
     within, between = softplus(q["pi"]).square().mean((0, 1)), q["mu"].var((0, 1), unbiased=False)
-    found = {}
+    variances = {}
     for name, epochs, rounds in (("single", 1, 300), ("many", 300, 1)):
         method = PFedBayes(net, epochs=epochs, lr=1e-300, prior_lr=0.05, sigma_0=0.5)
         ready = Fit(method, small, Options(rounds=rounds, dtype=torch.float64, evaluate_every=10_000))
         ready.engine.store.personal = {k: v.squeeze(1).clone() for k, v in q.items()}
         for _ in range(rounds):
             ready.step()
-        found[name] = softplus(ready.state.shared["spread"]).square()
+        variances[name] = softplus(ready.state.shared["spread"]).square()
         assert torch.allclose(ready.state.shared["w"], q["mu"].mean((0, 1)), atol=0.01)
-    assert torch.allclose(found["single"], within + between, rtol=0.02)
-    assert torch.allclose(found["many"], softplus(q["pi"].mean((0, 1))).square(), rtol=0.02)
-    assert ((found["single"] - found["many"]) > 0.8 * between).all()
+    assert torch.allclose(variances["single"], within + between, rtol=0.02)
+    assert torch.allclose(variances["many"], softplus(q["pi"].mean((0, 1))).square(), rtol=0.02)
+    assert ((variances["single"] - variances["many"]) > 0.8 * between).all()
 
 
 # -- DG-LMC ---------------------------------------------------------------------------------------------------------
@@ -160,10 +160,10 @@ def test_dg_lmcs_exact_moments_tend_to_the_pooled_posteriors(lines: Federation) 
         z = torch.randn((1, 4, 1, 3), generator=torch.Generator().manual_seed(2)).double().requires_grad_()
         height = log_joint(method, chunk.batch(), chunk.view, {"w_j": z})
         (slope,) = torch.autograd.grad(height.sum(), z)
-        for place, j in enumerate(chunk.clients):
-            at = z[0, place, 0].detach()
+        for row, j in enumerate(chunk.clients):
+            at = z[0, row, 0].detach()
             expected = quadratics.b[j] - quadratics.A[j] @ at + (w - at) / rho**2
-            assert torch.allclose(slope[0, place, 0], expected, rtol=1e-8)
+            assert torch.allclose(slope[0, row, 0], expected, rtol=1e-8)
         mean, spread = gibbs_moments(quadratics, rho)
         errors.append((float((mean - pooled).norm()), float((spread - covariance).norm())))
     for kind in (0, 1):  # with rho^2
@@ -207,12 +207,12 @@ def test_dg_lmcs_local_steps_are_the_papers(lines: Federation) -> None:
     z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     chunk = chunk.put({"w_j_draws": z[:, None, None, None]})
     done = method.local()[0].run(chunk, 0).values["w_j_draws"]
-    for place, j in enumerate(chunk.clients):
-        xi = chunk.take([place]).noise(0, 1).at(0).normal("w_j", None, torch.Size([3])).flatten()
-        slope = quadratics.A[j] @ z[place] - quadratics.b[j]
+    for row, j in enumerate(chunk.clients):
+        xi = chunk.take([row]).noise(0, 1).at(0).normal("w_j", None, torch.Size([3])).flatten()
+        slope = quadratics.A[j] @ z[row] - quadratics.b[j]
         w = chunk.shared["w"]
-        expected = (1 - gamma / rho**2) * z[place] + gamma / rho**2 * w - gamma * slope + math.sqrt(2 * gamma) * xi
-        assert torch.allclose(done[place].flatten(), expected, rtol=1e-9)
+        expected = (1 - gamma / rho**2) * z[row] + gamma / rho**2 * w - gamma * slope + math.sqrt(2 * gamma) * xi
+        assert torch.allclose(done[row].flatten(), expected, rtol=1e-9)
 
 
 def test_dg_lmc_predicts_with_the_mean_of_its_draws(lines: Federation) -> None:

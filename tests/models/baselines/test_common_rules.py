@@ -122,8 +122,8 @@ def test_what_the_list_of_methods_says_of_messages(name: str) -> None:
     x = np.random.default_rng(0).normal(size=(20, 1, 28, 28))
     fed = Federation.from_arrays(x, y, np.arange(20) // 10, test=0.0, validation=0.0)
     sent = []
-    for one in (name, "fedavg"):
-        cls = load(one).cls
+    for method in (name, "fedavg"):
+        cls = load(method).cls
         ready = Fit(cls(architecture("mlp:100", fed, latent=cls.latent)), fed, Options(rounds=9))
         ready.step()
         sent.append(ready.state.bytes)

@@ -45,12 +45,12 @@ class Gated(FedCP):
     share = 0.5
 
     def shared(self, start: InitialWeights) -> dict:
-        found = super().shared(start)
+        initial = super().shared(start)
         shift = torch.zeros(2 * self.features)  # of the layer norm, whose scale is 0
         if self.share != 0.5:
             half = slice(0, self.features) if self.share else slice(self.features, None)
             shift[half] = 1e4
-        return {**found, "gate.1.weight": 0 * found["gate.1.weight"], "gate.1.bias": shift}
+        return {**initial, "gate.1.weight": 0 * initial["gate.1.weight"], "gate.1.bias": shift}
 
     def local(self) -> list:
         return [self.sgd("base", "mu")]
@@ -137,11 +137,11 @@ def test_rounds_are_a_plain_loop_of_the_papers_formulas(
         assert 0 < reported.sum() < uneven.clients
         for j in range(uneven.clients):
             chunk = ClientChunk(method, uneven, [j], ready.journal.round, 0, {}, {})
-            found = trained(uneven, chunk, {**shared, "mu": heads[j]}, context(heads[j]), lam, gumbel == "training")
-            torch.testing.assert_close(ready.fitted().personal["mu"][j], found["mu"], rtol=1e-8, atol=1e-11)
+            local = trained(uneven, chunk, {**shared, "mu": heads[j]}, context(heads[j]), lam, gumbel == "training")
+            torch.testing.assert_close(ready.fitted().personal["mu"][j], local["mu"], rtol=1e-8, atol=1e-11)
             if reported[j]:
                 x = uneven.examples(uneven.train[j])[0]
-                sent = {**found, "w": mixed(found, shared["w"], x, sent_head == "half")}
+                sent = {**local, "w": mixed(local, shared["w"], x, sent_head == "half")}
                 sums = {k: sums.get(k, 0) + len(x) * v for k, v in sent.items() if k != "mu"}
         total = sum(len(uneven.train[j]) for j in reported.nonzero().flatten().tolist())
         assert sums.keys() == shared.keys()
@@ -159,8 +159,8 @@ def test_where_all_is_the_own_heads_it_is_fedper(uneven: Federation, net: Archit
         share = 1.0
 
         def shared(self, start: InitialWeights) -> dict:
-            found = super().shared(start)
-            return {**found, "w": 0 * found["w"]}
+            initial = super().shared(start)
+            return {**initial, "w": 0 * initial["w"]}
 
         def exchange(self) -> dict:
             return {"base": super().exchange()["base"]}
@@ -220,8 +220,8 @@ def test_there_is_no_noise_where_a_client_predicts(uneven: Federation, net: Arch
         a = policy(run.shared, context(mu), z)
         expected = (logits(mu, a * z) + logits(run.shared["w"], (1 - a) * z)).softmax(-1)
         for _ in range(2):
-            found = run.predict(x, client=uneven.ids[j]).double()
-            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+            predictions = run.predict(x, client=uneven.ids[j]).double()
+            torch.testing.assert_close(predictions, expected, rtol=1e-9, atol=1e-12)
     assert run.evaluations[-1]["gm_accuracy"] is None
 
 

@@ -37,11 +37,11 @@ class ToTheMode:
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
         g, c = self.method.cavity(chunk.view.__getitem__, chunk.n)
-        mu, found = chunk.shared["w"], []
+        mu, modes = chunk.shared["w"], []
         for row, j in enumerate(chunk.clients):
             A, b = self.quadratics.A[j], self.quadratics.b[j]
-            found.append(mu + torch.linalg.solve(A + c[row, 0].diag(), b - A @ mu + g[row, 0]))
-        return chunk.own(["w"]).put({"w": torch.stack(found).unsqueeze(1)})
+            modes.append(mu + torch.linalg.solve(A + c[row, 0].diag(), b - A @ mu + g[row, 0]))
+        return chunk.own(["w"]).put({"w": torch.stack(modes).unsqueeze(1)})
 
 
 class Exact(FedEP):
@@ -225,8 +225,8 @@ def test_descent_finds_the_mode_of_the_tilted_posterior(lines: Federation) -> No
     chunk = rows_of(method, lines, precision=wide)
     own = torch.rand(4, 1, d, generator=rng, dtype=torch.float64) * wide
     chunk = chunk.put({"precision_j": own, "h_j": torch.randn(4, 1, d, generator=rng, dtype=torch.float64)})
-    found = [m.local()[0].run(chunk, 0).values for m in (method, exact)]
-    torch.testing.assert_close(found[0]["w"], found[1]["w"], rtol=1e-8, atol=1e-10)
+    modes = [m.local()[0].run(chunk, 0).values for m in (method, exact)]
+    torch.testing.assert_close(modes[0]["w"], modes[1]["w"], rtol=1e-8, atol=1e-10)
 
 
 def test_small_clients_beside_a_narrow_cavity_do_not_diverge(small: Federation, net: Architecture) -> None:

@@ -30,15 +30,15 @@ def iterates(net: Architecture, chunk: ClientChunk, w: Tensor, epochs: int, mome
     """Of each epoch of one client's descent, (steps, d)."""
     (j,) = chunk.clients
     x, y = chunk.federation.examples(chunk.federation.train[j])
-    v, found = torch.zeros_like(w), []
+    v, by_epoch = torch.zeros_like(w), []
     for epoch in range(epochs):
         passed = []
         for batch in order_of(chunk, 0, 0, epoch).split(4):
             v = momentum * v + slope_at(net, w, x, y, batch)
             w = w - 0.05 * v
             passed.append(w)
-        found.append(torch.stack(passed))
-    return found
+        by_epoch.append(torch.stack(passed))
+    return by_epoch
 
 
 def recursion(samples: Tensor, w: Tensor, rho: float) -> Tensor:
@@ -116,7 +116,7 @@ class ExactSamples:
     trains = ("w", "base")
 
     def run(self, chunk: ClientChunk, phase: object) -> ClientChunk:
-        found = []
+        samples = []
         for j in chunk.clients:
             A, b, n = self.quadratics.A[j], self.quadratics.b[j], self.quadratics.n[j]
             d = len(b)
@@ -124,9 +124,9 @@ class ExactSamples:
             sigma = ((A / n).inverse() - share * torch.eye(d, dtype=A.dtype)) / (1 - share)
             # 2 d points, at the ends of its axes
             ends = ((2 * d - 1) / 2) ** 0.5 * torch.linalg.cholesky(sigma).T
-            found.append(torch.linalg.solve(A, b) + torch.cat([ends, -ends]))
+            samples.append(torch.linalg.solve(A, b) + torch.cat([ends, -ends]))
         chunk = chunk.own(["w"])
-        return chunk.put({"w": self.method.stepped(torch.stack(found), chunk).unsqueeze(1)})
+        return chunk.put({"w": self.method.stepped(torch.stack(samples), chunk).unsqueeze(1)})
 
 
 def ends_at(fed: Federation, shrinkage: float, shrunk: bool) -> Tensor:

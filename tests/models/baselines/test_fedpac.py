@@ -102,7 +102,7 @@ def statistics(fed: Federation, j: int, base: dict[str, Tensor]) -> tuple[Tensor
 def best(v: Tensor, h: Tensor, j: int) -> Tensor:
     """The program's solution by looking at all supports: the best of the feasible stationary points."""
     matrix = torch.diag(v) + torch.stack([torch.stack([((h[j] - a) * (h[j] - b)).sum() for b in h]) for a in h])
-    found, least = torch.zeros(len(v)).double(), torch.inf
+    minimiser, least = torch.zeros(len(v)).double(), torch.inf
     for size in range(1, len(v) + 1):
         for support in map(list, subsets(range(len(v)), size)):
             x = torch.linalg.solve(matrix[support][:, support], torch.ones(size).double())
@@ -110,8 +110,8 @@ def best(v: Tensor, h: Tensor, j: int) -> Tensor:
             alpha[support] = x / x.sum()
             value = float(alpha @ matrix @ alpha)
             if (alpha >= 0).all() and value < least:
-                found, least = alpha, value
-    return found
+                minimiser, least = alpha, value
+    return minimiser
 
 
 def trained(
@@ -219,8 +219,8 @@ def test_messages_are_individual_and_say_no_more_than_declared(skewed: Federatio
     assert torch.equal(total["mean"][chunk.clients], messages["heads"]["mean"])
     for key, bad in (("variance", -1.0), ("here", 0.0), ("heads", 1e9)):
         server.begin()
-        held = messages["heads"]
-        spoilt = {**messages, "heads": {**held, key: torch.full_like(held[key], bad)}}
+        heads = messages["heads"]
+        spoilt = {**messages, "heads": {**heads, key: torch.full_like(heads[key], bad)}}
         assert not server.receive(spoilt, chunk.clients).any(), key
 
 

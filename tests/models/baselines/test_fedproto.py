@@ -45,12 +45,12 @@ def network_of(run: Run, j: int) -> dict[str, Tensor]:
 
 def class_means(fed: Federation, run: Run, clients: list[int]) -> dict[int, Tensor]:
     """Of the features of all examples of each class that these clients have, one by one."""
-    found: dict[int, list[Tensor]] = {}
+    by_class: dict[int, list[Tensor]] = {}
     for j in clients:
         x, y = fed.examples(fed.train[j])
         for z, k in zip(features(network_of(run, j), x), y.tolist(), strict=True):
-            found.setdefault(k, []).append(z)
-    return {k: torch.stack(z).mean(0) for k, z in found.items()}
+            by_class.setdefault(k, []).append(z)
+    return {k: torch.stack(z).mean(0) for k, z in by_class.items()}
 
 
 def test_without_the_term_the_networks_are_locals(skewed: Federation, net: Architecture) -> None:
@@ -132,7 +132,7 @@ def test_the_elbo_is_the_objective_alone(skewed: Federation, net: Architecture) 
     method = FedProto(net, lam=0.7)
     c = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     chunk = rows_of(method, skewed, centroids=c, **{"centroids.counts": torch.tensor([3.0, 0, 2]).double()})
-    found = elbo(method, chunk.batch(), chunk.view, None)
+    bounds = elbo(method, chunk.batch(), chunk.view, None)
     for row, j in enumerate(chunk.clients):
         x, y = skewed.examples(skewed.train[j])
         own = {k: v[row, 0] for k, v in chunk.values.items()}
@@ -141,7 +141,7 @@ def test_the_elbo_is_the_objective_alone(skewed: Federation, net: Architecture) 
         pulled = y != 1
         distance = ((z - c[y]) ** 2).mean(1)[pulled].sum()
         constant = 2.5 * math.log(2 * math.pi * 5 / 1.4) * int(pulled.sum())
-        assert float(found[row]) == pytest.approx(float(-loss - 0.7 * distance - constant), rel=1e-9)
+        assert float(bounds[row]) == pytest.approx(float(-loss - 0.7 * distance - constant), rel=1e-9)
 
 
 def test_what_is_sent(skewed: Federation, net: Architecture) -> None:
@@ -153,11 +153,11 @@ def test_what_is_sent(skewed: Federation, net: Architecture) -> None:
     assert {group: set(m) for group, m in messages.items()} == {"centroids": {"centroids", "centroids.counts"}}
     for row, j in enumerate(chunk.clients):
         alone = server.messages(chunk.take([row]))["centroids"]
-        there = torch.bincount(skewed.y[skewed.train[j]], minlength=3)
+        counts = torch.bincount(skewed.y[skewed.train[j]], minlength=3)
         for key, value in messages["centroids"].items():
             torch.testing.assert_close(alone[key][0], value[row], rtol=1e-12, atol=1e-13)
-        assert torch.equal(messages["centroids"]["centroids.counts"][row], there.double())
-        assert (messages["centroids"]["centroids"][row][there == 0] == 0).all()
+        assert torch.equal(messages["centroids"]["centroids.counts"][row], counts.double())
+        assert (messages["centroids"]["centroids"][row][counts == 0] == 0).all()
     assert server.receive(messages, chunk.clients).all()
 
 
@@ -194,8 +194,8 @@ def test_the_nearest_centroid_predicts(skewed: Federation, net: Architecture) ->
             z, c = features(network_of(run, j), x), run.shared["centroids"]
             distances = torch.stack([((z - c[k]) ** 2).sum(1) for k in range(3)], 1)
             right.append((distances.argmin(1) == y).double().mean())
-            found = run.predict(x, client=skewed.ids[j]).double()
-            torch.testing.assert_close(found, (-distances / t).softmax(-1), rtol=1e-8, atol=1e-11)
+            predictions = run.predict(x, client=skewed.ids[j]).double()
+            torch.testing.assert_close(predictions, (-distances / t).softmax(-1), rtol=1e-8, atol=1e-11)
         assert run.evaluations[-1]["pm_accuracy"] == pytest.approx(float(torch.stack(right).mean()))
         assert run.evaluations[-1]["gm_accuracy"] is None
 
@@ -204,13 +204,13 @@ def test_a_class_without_a_centroid_is_never_predicted(net: Architecture) -> Non
     """And costs a finite loss; where no class has one, all are alike."""
     method, c = FedProto(net, temperature=0.5), torch.tensor([[0.0] * 5, [9.0] * 5, [1.0] * 5])
     z = torch.tensor([[[0.0] * 5, [4.0] * 5]])
-    one = method.nearest(z, c, torch.tensor([False, True, False]))
-    assert (one.log_probs.argmax(-1) == 1).all()
-    assert one.probs[0, 0].tolist() == pytest.approx([1 / (2 + math.e), math.e / (2 + math.e), 1 / (2 + math.e)])
-    two = method.nearest(z, c, torch.tensor([False, True, True]))
-    assert (two.log_probs.argmax(-1) == 2).all()
-    assert (two.log_probs[..., 0] < two.log_probs[..., 1:].amin(-1)).all()
-    assert two.log_probs.isfinite().all()
+    single = method.nearest(z, c, torch.tensor([False, True, False]))
+    assert (single.log_probs.argmax(-1) == 1).all()
+    assert single.probs[0, 0].tolist() == pytest.approx([1 / (2 + math.e), math.e / (2 + math.e), 1 / (2 + math.e)])
+    pair = method.nearest(z, c, torch.tensor([False, True, True]))
+    assert (pair.log_probs.argmax(-1) == 2).all()
+    assert (pair.log_probs[..., 0] < pair.log_probs[..., 1:].amin(-1)).all()
+    assert pair.log_probs.isfinite().all()
     torch.testing.assert_close(method.nearest(z, c, torch.tensor([False] * 3)).probs, torch.full((1, 2, 3), 1 / 3))
 
 

@@ -79,13 +79,13 @@ def test_fedproxs_steps_are_a_plain_loops(small: Federation, net: Architecture) 
     method = FedProx(net, mu=0.7, epochs=2, lr=0.05, batch=4)
     chunk = rows_of(method, small)
     trained = method.local()[0].run(chunk, 0).values["w"]
-    for place, j in enumerate(chunk.clients):
+    for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
         v = w = chunk.shared["w"]
         moment = torch.zeros_like(v)
         for epoch in range(2):
-            for batch in order_of(chunk, place, 0, epoch).split(4):
+            for batch in order_of(chunk, row, 0, epoch).split(4):
                 slope = slope_at(net, v, x, y, batch)
                 moment = 0.9 * moment + slope + 0.7 * (v - w)
                 v = v - 0.05 * moment
-        assert torch.allclose(trained[place, 0], v, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(trained[row, 0], v, rtol=1e-9, atol=1e-12)

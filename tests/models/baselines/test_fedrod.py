@@ -105,8 +105,8 @@ def logits(head: Tensor, z: Tensor, classes: int) -> Tensor:
 
 def balanced_loss(h: Tensor, y: Tensor, counts: list[int]) -> Tensor:
     """Mean of -log (n_y exp h_y / sum over the client's classes of n_k exp h_k)."""
-    there = [k for k, n in enumerate(counts) if n]
-    whole = sum(counts[k] * h[:, k].exp() for k in there)
+    present = [k for k, n in enumerate(counts) if n]
+    whole = sum(counts[k] * h[:, k].exp() for k in present)
     own = torch.stack([counts[int(k)] * row[int(k)].exp() for row, k in zip(h, y, strict=True)])
     return -(own / whole).log().mean()
 
@@ -161,8 +161,8 @@ def test_classes_are_counted_in_all_of_a_clients_training_data(skewed: Federatio
     """However long the last minibatch, and whoever is in the plate: a loader that drops it may lose a class."""
     for chunk_size in (1, 2, 5):
         run = fitted(FedROD(architecture("mlp:5", skewed), epochs=1, batch=7), skewed, 1, chunk=chunk_size)
-        for j, found in enumerate(run.personal["class_counts"]):
-            assert found.tolist() == counts_of(skewed, j)
+        for j, counts in enumerate(run.personal["class_counts"]):
+            assert counts.tolist() == counts_of(skewed, j)
             assert sum(counts_of(skewed, j)) == len(skewed.train[j])
 
 
@@ -188,10 +188,10 @@ def test_a_class_that_a_client_lacks_is_absent_from_its_global_softmax(skewed: F
     assert all(v.isfinite().all() for v in chunk.values.values())
     weight = chunk.values["w"][:, 0, :12].view(5, 3, 4) - chunk.shared["w"][:12].view(3, 4)
     for row, j in enumerate(chunk.clients):
-        there = torch.tensor(counts_of(skewed, j)) > 0
+        present = torch.tensor(counts_of(skewed, j)) > 0
         moved = weight[row].abs().amax(1) > 0
         # One class alone has probability 1 and no gradient.
-        assert moved.tolist() == (there & (there.sum() > 1)).tolist()
+        assert moved.tolist() == (present & (present.sum() > 1)).tolist()
     assert chunk.clients == largest_first(skewed)
 
 
@@ -202,8 +202,8 @@ def test_the_two_models_logits(skewed: Federation) -> None:
         x = skewed.examples(skewed.test[j])[0]
         h = logits(run.shared["w"], features(base, x), 3)
         own = h + logits(delta, features(base, x), 3)
-        found = run.predict(x, client=skewed.ids[j]).double()
-        torch.testing.assert_close(found, own.softmax(-1), rtol=1e-9, atol=1e-12)
+        predictions = run.predict(x, client=skewed.ids[j]).double()
+        torch.testing.assert_close(predictions, own.softmax(-1), rtol=1e-9, atol=1e-12)
         torch.testing.assert_close(run.predict_new_client(x).double(), h.softmax(-1), rtol=1e-9, atol=1e-12)
     x, y = skewed.examples(skewed.global_test)
     h = logits(run.shared["w"], features(base, x), 3)

@@ -54,8 +54,8 @@ def test_per_fedavgs_direction_is_the_meta_gradient(small: Federation) -> None:
     errors = []
     for difference in (2e-3, 1e-3):
         direction = MetaGradient(a, difference)
-        found = direction(lambda at, k: {"w": slope_at(net, at["w"], x, y, three[k])}, {"w": w}, {})["w"]
-        errors.append(float((found - exact).abs().max()))
+        estimate = direction(lambda at, k: {"w": slope_at(net, at["w"], x, y, three[k])}, {"w": w}, {})["w"]
+        errors.append(float((estimate - exact).abs().max()))
     assert errors[0] < 1e-3
     assert 3 < errors[0] / errors[1] < 5
     assert (exact - v).abs().max() > 1e-2  # the first-order method is another one
@@ -71,29 +71,29 @@ def test_per_fedavg_takes_that_direction_with_the_clients_own_minibatches(small:
     method = PerFedAvg(net, steps=2, alpha=0.2, lr=0.1, batch=4, difference=1e-3)
     chunk = rows_of(method, small)
     trained = method.local()[0].run(chunk, 0).values["w"]
-    for place, j in enumerate(chunk.clients):
+    for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
         w, epochs = chunk.shared["w"], range(6)
-        batches = [b for e in epochs for b in order_of(chunk, place, 0, e).split(4)]
+        batches = [b for e in epochs for b in order_of(chunk, row, 0, e).split(4)]
         for number in range(2):
             three = batches[3 * number : 3 * number + 3]
             slopes_of = [partial(slope_at, net, x=x, y=y, batch=b) for b in three]
             w = w - 0.1 * meta_gradient(w, slopes_of, 0.2, 1e-3)
-        assert torch.allclose(trained[place, 0], w, rtol=1e-7, atol=1e-9)
+        assert torch.allclose(trained[row, 0], w, rtol=1e-7, atol=1e-9)
     run = fitted(method, small, 1)
     assert torch.allclose(run.shared["w"], trained.mean((0, 1)), rtol=1e-9)  # a plain mean
 
 
 def test_per_fedavgs_fit_in_the_end_counts_steps_or_epochs(small: Federation, net: Architecture) -> None:
     """One step, as in the paper, or an epoch: on all data at once they are the same."""
-    found = {}
-    for said in ({"ft_steps": 1}, {"ft_epochs": 1}, {"ft_steps": 3}, {"ft_epochs": 3}):
-        run = fitted(PerFedAvg(net, batch=WHOLE, alpha=0.1, **said), small, 1)
-        found[str(said)] = run.personal["offset"]
-    one, epoch, three, epochs = found.values()
-    torch.testing.assert_close(one, epoch)
-    torch.testing.assert_close(three, epochs)
-    assert not torch.allclose(one, three)
+    offsets = {}
+    for settings in ({"ft_steps": 1}, {"ft_epochs": 1}, {"ft_steps": 3}, {"ft_epochs": 3}):
+        run = fitted(PerFedAvg(net, batch=WHOLE, alpha=0.1, **settings), small, 1)
+        offsets[str(settings)] = run.personal["offset"]
+    step, epoch, steps, epochs = offsets.values()
+    torch.testing.assert_close(step, epoch)
+    torch.testing.assert_close(steps, epochs)
+    assert not torch.allclose(step, steps)
     with pytest.raises(UserError, match="ft_epochs=3 changes nothing with ft_steps=1"):
         PerFedAvg(net, ft_steps=1, ft_epochs=3)
 

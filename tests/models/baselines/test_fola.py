@@ -41,14 +41,14 @@ class Diagonal:
             np.concatenate(xs), np.concatenate(ys), np.array(who), test=0.0, task="regression"
         ).to(dtype=torch.float64)
         self.n = torch.tensor([float(len(t)) for t in self.fed.train], dtype=torch.float64)
-        found = []
+        pairs = []
         for index in self.fed.train:
             x, y = self.fed.examples(index)
             x = torch.cat([x, torch.ones_like(x[:, :1])], 1)
             A, b = x.T @ x / len(x) / NOISE**2, x.T @ y / len(x) / NOISE**2
             assert (A - A.diagonal().diag()).abs().max() < 1e-12
-            found.append((A.diagonal(), b / A.diagonal()))
-        self.H, self.m = (torch.stack(part) for part in zip(*found, strict=True))  # (J, d)
+            pairs.append((A.diagonal(), b / A.diagonal()))
+        self.H, self.m = (torch.stack(part) for part in zip(*pairs, strict=True))  # (J, d)
 
     @property
     def mode(self) -> Tensor:
@@ -84,14 +84,14 @@ def test_later_rounds_are_the_papers_recursion(diagonal: Diagonal) -> None:
     sizes = []
     for r in range(1, 6):
         ready.step()
-        here = ready.journal.status[-1].bool()
+        reported = ready.journal.status[-1].bool()
         pull = c / r * precision
         theta = (d.H * d.m + pull * w) / (d.H + pull)
-        a = torch.where(here, d.n, 0.0)[:, None]
+        a = torch.where(reported, d.n, 0.0)[:, None]
         own = precision + d.H
         w = (a * own * theta).sum(0) / (a * own).sum(0)
         precision = (a * own).sum(0) / a.sum()
-        sizes.append(float(a.sum() * d.fed.clients / here.sum()))
+        sizes.append(float(a.sum() * d.fed.clients / reported.sum()))
         torch.testing.assert_close(ready.state.shared["w.mean"], w, rtol=1e-9, atol=1e-10)
         torch.testing.assert_close(ready.state.shared["w.precision"], precision, rtol=1e-9, atol=1e-13)
         assert float(ready.state.shared["w.rounds"]) == r
@@ -154,16 +154,16 @@ def test_a_round_is_a_plain_loop_of_the_papers_formulas(
 
 def test_information_does_not_depend_on_the_size_of_minibatches(small: Federation, net: Architecture) -> None:
     """A minibatch's squared mean gradient would be smaller, the larger it is."""
-    found = []
+    information = []
     for batch in (1, WHOLE):
         method = FOLA(net, lr=1e-300, batch=batch)
         chunk = rows_of(method, small)
-        found.append(method.information(method.local()[0].run(chunk, 0)))
-    torch.testing.assert_close(found[0], found[1], rtol=1e-12, atol=0)
+        information.append(method.information(method.local()[0].run(chunk, 0)))
+    torch.testing.assert_close(information[0], information[1], rtol=1e-12, atol=0)
     w = chunk.shared["w.mean"]
     for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
-        assert (slope_at(net, w, x, y, torch.arange(len(y))).square() <= found[0][row] + 1e-12).all()
+        assert (slope_at(net, w, x, y, torch.arange(len(y))).square() <= information[0][row] + 1e-12).all()
 
 
 @pytest.mark.parametrize("labels", ["data", "model"])
@@ -173,8 +173,8 @@ def test_information_in_pieces_is_the_same(
     method = FOLA(net, fisher=labels)
     chunk = method.local()[0].run(rows_of(method, small), 0)
     whole = method.information(chunk)
-    for held in (1, 5 * small.clients * net.d):
-        monkeypatch.setattr("hierfl.inference.clients.squared_scores.MAX_NUMBERS_AT_ONCE", held)
+    for limit in (1, 5 * small.clients * net.d):
+        monkeypatch.setattr("hierfl.inference.clients.squared_scores.MAX_NUMBERS_AT_ONCE", limit)
         torch.testing.assert_close(method.information(chunk), whole, rtol=1e-12, atol=1e-15)
     alone = torch.cat([method.information(chunk.part(k, k + 1)) for k in range(small.clients)])  # nothing is padded
     torch.testing.assert_close(alone, whole, rtol=1e-12, atol=1e-15)
@@ -203,13 +203,13 @@ def test_what_predicts_is_the_posterior_of_w(small: Federation, net: Architectur
     spread = (0.5 * s["w.examples"] * s["w.precision"] / 3 + 0.3**-2).rsqrt()
     x = small.examples(small.test[1])[0]
     at_mean = net(w, x[None])[0].softmax(-1)
-    for found in (run.predict(x, small.ids[1]), run.predict_new_client(x, draws=0)):
-        torch.testing.assert_close(found.double(), at_mean, rtol=1e-9, atol=1e-12)
+    for predictions in (run.predict(x, small.ids[1]), run.predict_new_client(x, draws=0)):
+        torch.testing.assert_close(predictions.double(), at_mean, rtol=1e-9, atol=1e-12)
     many = method.shared_draws(s, 20_000)["w.mean"].flatten(0, 2)
     assert ((many - w).mean(0).abs() < 5 * spread / 20_000**0.5).all()
     assert ((many.std(0) / spread - 1).abs() < 5 / 40_000**0.5).all()
     few = method.shared_draws(s, 7)["w.mean"].flatten(0, 2)
-    averaged = torch.stack([net(one, x[None])[0].softmax(-1) for one in few]).mean(0)
+    averaged = torch.stack([net(draw, x[None])[0].softmax(-1) for draw in few]).mean(0)
     torch.testing.assert_close(run.predict(x, small.ids[1], draws=7).double(), averaged, rtol=1e-9, atol=1e-12)
     kept = run.posterior(draws=7)  # of everybody one w; what it is drawn from has seen the data, and is no prior
     np.testing.assert_allclose(kept.posterior["w_j"].values[0], few.numpy()[:, None].repeat(7, 1), rtol=1e-12)

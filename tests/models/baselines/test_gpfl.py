@@ -56,8 +56,8 @@ class HeldValve(GPFL):
     trained: tuple[str, ...] = ("E", "base", "mu")
 
     def shared(self, start: InitialWeights) -> dict:
-        found = super().shared(start)
-        return {k: 0 * v if k.startswith("valve.") and ".2." in k else v for k, v in found.items()}
+        initial = super().shared(start)
+        return {k: 0 * v if k.startswith("valve.") and ".2." in k else v for k, v in initial.items()}
 
     def local(self) -> list:
         return [ClassCounts("class_counts"), self.sgd(*self.trained)]
@@ -114,7 +114,7 @@ def losses(values: Values, sent: Tensor, counts: list[int], x: Tensor, y: Tensor
 
 
 def trained(
-    fed: Federation, chunk: ClientChunk, values: Values, *, lam: float, mu: float, held: tuple[str, ...] = ()
+    fed: Federation, chunk: ClientChunk, values: Values, *, lam: float, mu: float, fixed: tuple[str, ...] = ()
 ) -> Values:
     """What a client makes of a round: all values go down the gradient of one loss, at once."""
     (j,) = chunk.clients
@@ -129,12 +129,12 @@ def trained(
             loss = loss + mu / 2 * sum(v.square().sum() for v in decayed)
             slopes = torch.autograd.grad(loss, list(values.values()))
             pairs = zip(values.items(), slopes, strict=True)
-            values = {k: v if held and k.startswith(held) else v - 0.05 * g for (k, v), g in pairs}
+            values = {k: v if fixed and k.startswith(fixed) else v - 0.05 * g for (k, v), g in pairs}
     return {k: v.detach() for k, v in values.items()}
 
 
 def assert_rounds_are_the_loops(
-    method: GPFL, fed: Federation, lam: float, mu: float, held: tuple[str, ...] = ()
+    method: GPFL, fed: Federation, lam: float, mu: float, fixed: tuple[str, ...] = ()
 ) -> None:
     ready = Fit(method, fed, Options(rounds=3, participation=0.5, dtype=torch.float64, evaluate_every=10))
     for _ in range(3):
@@ -146,10 +146,10 @@ def assert_rounds_are_the_loops(
         sums: Values = {}
         for j in range(fed.clients):
             chunk = ClientChunk(method, fed, [j], ready.journal.round, 0, {}, {})
-            found = trained(fed, chunk, {**shared, "mu": heads[j]}, lam=lam, mu=mu, held=held)
-            torch.testing.assert_close(ready.fitted().personal["mu"][j], found.pop("mu"), rtol=1e-9, atol=1e-12)
+            local = trained(fed, chunk, {**shared, "mu": heads[j]}, lam=lam, mu=mu, fixed=fixed)
+            torch.testing.assert_close(ready.fitted().personal["mu"][j], local.pop("mu"), rtol=1e-9, atol=1e-12)
             if reported[j]:
-                sums = {k: sums.get(k, 0) + len(fed.train[j]) * v for k, v in found.items()}
+                sums = {k: sums.get(k, 0) + len(fed.train[j]) * v for k, v in local.items()}
         total = sum(len(fed.train[j]) for j in reported.nonzero().flatten().tolist())
         assert sums.keys() == shared.keys()
         for name, value in sums.items():
@@ -167,7 +167,7 @@ def test_rounds_are_a_plain_loop_of_the_papers_formulas(skewed: Federation, net:
 def test_with_the_valve_held_open_it_is_two_heads_on_one_base(skewed: Federation, net: Architecture) -> None:
     """Features are what they are: the valve's last layer is zero, so that both conditions do nothing."""
     method = HeldValve(net, lam=0.0, mu=0.0, momentum=0.0, **COMMON)
-    assert_rounds_are_the_loops(method, skewed, 0.0, 0.0, held=("valve.",))
+    assert_rounds_are_the_loops(method, skewed, 0.0, 0.0, fixed=("valve.",))
     start = {k: v.double() for k, v in method.shared(InitialWeights.for_network(net, 0)).items()}
     z = features(start, skewed.x)
     assert torch.equal(valve(start, z, start["E"][1]), z)
@@ -180,15 +180,15 @@ def test_without_embeddings_and_valve_it_is_fedper(skewed: Federation, net: Arch
         trained = ("base", "mu")
 
         def shared(self, start: InitialWeights) -> dict:
-            found = super().shared(start)
-            return {**found, "E": 0 * found["E"]}
+            initial = super().shared(start)
+            return {**initial, "E": 0 * initial["E"]}
 
-    one = fitted(Nothing(net, lam=0.0, **COMMON), skewed, 3, participation=0.6)
+    reduced = fitted(Nothing(net, lam=0.0, **COMMON), skewed, 3, participation=0.6)
     other = fitted(SecondFedPer(net, **COMMON), skewed, 3, participation=0.6)
     for name, value in other.shared.items():
-        torch.testing.assert_close(one.shared[name], value, rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(one.personal["mu"], other.personal["mu"], rtol=1e-12, atol=1e-14)
-    assert one.evaluations[-1]["pm_nll"] == pytest.approx(other.evaluations[-1]["pm_nll"], rel=1e-12)
+        torch.testing.assert_close(reduced.shared[name], value, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(reduced.personal["mu"], other.personal["mu"], rtol=1e-12, atol=1e-14)
+    assert reduced.evaluations[-1]["pm_nll"] == pytest.approx(other.evaluations[-1]["pm_nll"], rel=1e-12)
 
 
 def test_of_a_client_with_equal_classes_both_conditions_are_one(net: Architecture) -> None:
@@ -221,7 +221,7 @@ def test_the_elbo_is_the_objective(skewed: Federation, net: Architecture) -> Non
     """Distances are of each example and not squared; what is constant depends on n_j alone."""
     method = GPFL(net, lam=0.7, mu=0.3)
     chunk = method.local()[0].run(rows_of(method, skewed), 0)
-    found = elbo(method, chunk.batch(), chunk.view, None)
+    bounds = elbo(method, chunk.batch(), chunk.view, None)
     numbers = sum(v.numel() for k, v in chunk.shared.items() if k == "E" or k.startswith("valve."))
     squares = sum(v.square().sum() for k, v in chunk.shared.items() if k == "E" or k.startswith("valve."))
     log_z = math.log(2 * math.pi**2.5 * math.gamma(5) / math.gamma(2.5)) - 5 * math.log(0.7)
@@ -231,7 +231,7 @@ def test_the_elbo_is_the_objective(skewed: Federation, net: Architecture) -> Non
         own, angles, distances = losses(values, chunk.shared["E"], counts_of(skewed, j), x, y)
         loss = (own + angles + 0.7 * distances).sum() + n * log_z
         loss = loss + n * 0.15 * squares + numbers / 2 * math.log(2 * math.pi / (0.3 * n))
-        assert float(found[row]) == pytest.approx(-float(loss), rel=1e-9)
+        assert float(bounds[row]) == pytest.approx(-float(loss), rel=1e-9)
 
 
 def test_what_is_sent(skewed: Federation, net: Architecture) -> None:
@@ -256,8 +256,8 @@ def test_whoever_is_beside_a_client(chunk: int, skewed: Federation, net: Archite
     runs = [fitted(GPFL(net, **COMMON), skewed, 2, chunk=size) for size in (chunk, 5)]
     for name, value in runs[1].shared.items():
         torch.testing.assert_close(runs[0].shared[name], value, rtol=1e-11, atol=1e-13)
-    for j, found in enumerate(runs[0].personal["class_counts"]):
-        assert found.tolist() == counts_of(skewed, j)
+    for j, counts in enumerate(runs[0].personal["class_counts"]):
+        assert counts.tolist() == counts_of(skewed, j)
 
 
 def test_a_new_client_fits_a_head_alone(skewed: Federation, net: Architecture) -> None:

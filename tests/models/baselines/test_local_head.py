@@ -38,18 +38,18 @@ def test_fedrep_with_a_common_frozen_head_is_fedavg_on_the_base(small: Federatio
 
 def test_lg_fedavg_shares_the_top_and_keeps_what_is_below(small: Federation) -> None:
     net = architecture("mlp:5,4", small)
-    one, two = LGFedAvg(net), LGFedAvg(net, top=2)
+    top_one, top_two = LGFedAvg(net), LGFedAvg(net, top=2)
     start = InitialWeights.for_network(net, 0)
-    assert set(one.shared(start)) == {"w"}
-    assert set(two.shared(start)) == {"w", "base.3.weight", "base.3.bias"}
-    assert set(two.personal(start)) == {"base.1.weight", "base.1.bias"}
+    assert set(top_one.shared(start)) == {"w"}
+    assert set(top_two.shared(start)) == {"w", "base.3.weight", "base.3.bias"}
+    assert set(top_two.personal(start)) == {"base.1.weight", "base.1.bias"}
     with pytest.raises(UserError, match="top=3"):
         LGFedAvg(net, top=3)
-    run = fitted(two, small, 2)
+    run = fitted(top_two, small, 2)
     assert run.personal["base.1.weight"].std(0).min() > 0
     assert not run.fitted.copies  # predictions are with the top as it was averaged
-    first = two.local()[0].run(rows_of(two, small), 0)
-    once = fitted(two, small, 1)
+    first = top_two.local()[0].run(rows_of(top_two, small), 0)
+    once = fitted(top_two, small, 1)
     for name in ("w", "base.3.weight"):
         mean = (first.n.view(-1, *[1] * (first.values[name].dim() - 2)) * first.values[name].squeeze(1)).sum(
             0

@@ -69,11 +69,11 @@ def test_without_the_factor_it_is_fedavg(projection: int, fed: Federation, net: 
     """With the same network, bit for bit, whoever reports."""
     moon = MOON(net, mu=0.0, projection=projection, **COMMON)
     same = projected(net, projection) if projection else net
-    one, other = (fitted(m, fed, 4, participation=0.6) for m in (moon, FedAvg(same, **COMMON)))
-    assert one.shared.keys() == other.shared.keys()
-    assert all(torch.equal(v, one.shared[k]) for k, v in other.shared.items())
+    run, other = (fitted(m, fed, 4, participation=0.6) for m in (moon, FedAvg(same, **COMMON)))
+    assert run.shared.keys() == other.shared.keys()
+    assert all(torch.equal(v, run.shared[k]) for k, v in other.shared.items())
     for name in ("gm_nll", "pm_nll"):
-        assert one.evaluations[-1][name] == pytest.approx(other.evaluations[-1][name], rel=1e-12)
+        assert run.evaluations[-1][name] == pytest.approx(other.evaluations[-1][name], rel=1e-12)
 
 
 def test_the_factor_acts_from_the_second_round_on(fed: Federation, net: Architecture) -> None:
@@ -116,12 +116,12 @@ def test_rounds_are_a_plain_loop_of_the_papers_formula(fed: Federation, net: Arc
             last[j] = {k: v for k, v in own.items() if k != "w"}
         examples = sum(len(fed.train[j]) for j in reported)
         for name, value in total.items():
-            found = ready.state.shared["w" if name == "w" else f"base.{name}"]
-            torch.testing.assert_close(found, value / examples, rtol=1e-9, atol=1e-12)
+            actual = ready.state.shared["w" if name == "w" else f"base.{name}"]
+            torch.testing.assert_close(actual, value / examples, rtol=1e-9, atol=1e-12)
         for j in range(5):
             for name, value in last[j].items():
-                found = ready.fitted().personal[f"last.{name}"][j]
-                torch.testing.assert_close(found, value, rtol=1e-9, atol=1e-12)
+                actual = ready.fitted().personal[f"last.{name}"][j]
+                torch.testing.assert_close(actual, value, rtol=1e-9, atol=1e-12)
     assert old > 10
 
 
@@ -136,14 +136,14 @@ def test_the_elbo_is_the_objective(fed: Federation, net: Architecture) -> None:
         for k, v in chunk.own(["base.1.weight"]).values.items()
     }
     chunk = chunk.put({**moved, **elsewhere})
-    found = elbo(method, chunk.batch(), chunk.view, None)
+    bounds = elbo(method, chunk.batch(), chunk.view, None)
     sent = {k.removeprefix("base."): v for k, v in chunk.shared.items() if k != "w"}
     for row, j in enumerate(chunk.clients):
         x, y = fed.examples(fed.train[j])
         last = {k.removeprefix("last."): v[row, 0] for k, v in chunk.values.items() if k.startswith("last.")}
         base = {**sent, "1.weight": chunk.values["base.1.weight"][row, 0]}
         expected = -len(x) * loss_of(base, chunk.shared["w"], sent, last, x, y)
-        assert float(found[row]) == pytest.approx(float(expected), rel=1e-9)
+        assert float(bounds[row]) == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_what_is_sent(fed: Federation, net: Architecture) -> None:
@@ -170,8 +170,8 @@ def test_predictions_are_the_shared_networks(fed: Federation, net: Architecture)
     for j in range(5):
         x = fed.examples(fed.test[j])[0]
         expected = (features(base, x) @ w[:18].view(3, 6).T + w[18:]).softmax(-1)
-        for found in (run.predict(x, client=fed.ids[j]), run.predict_new_client(x)):
-            torch.testing.assert_close(found.double(), expected, rtol=1e-9, atol=1e-12)
+        for predictions in (run.predict(x, client=fed.ids[j]), run.predict_new_client(x)):
+            torch.testing.assert_close(predictions.double(), expected, rtol=1e-9, atol=1e-12)
     with pytest.raises(UserError, match="nothing that a new client could learn"):
         run.predict_new_client(x.numpy(), given=(x.numpy(), fed.examples(fed.test[4])[1].numpy()))
 
@@ -188,9 +188,9 @@ def test_the_projection_head(fed: Federation, net: Architecture) -> None:
     small = projected(net, 6)
     x = fed.examples(fed.test[0])[0]
     values = {k.removeprefix("base."): v.double() for k, v in InitialWeights.for_network(small, 0).base.items()}
-    found = small.base.apply(values, x[None])[0]
-    torch.testing.assert_close(found, features(values, x), rtol=1e-12, atol=1e-14)
-    assert (found < 0).any()
+    output = small.base.apply(values, x[None])[0]
+    torch.testing.assert_close(output, features(values, x), rtol=1e-12, atol=1e-14)
+    assert (output < 0).any()
 
 
 def test_features_of_zero_have_a_finite_gradient() -> None:

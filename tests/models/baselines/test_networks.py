@@ -75,8 +75,8 @@ def test_a_new_client_begins_with_what_the_federation_has_learned(small: Federat
 
 
 def test_who_adapts_before_every_evaluation_has_a_best_round(small: Federation, net: Architecture) -> None:
-    held = dataclasses.replace(small, validation=[t[:1] for t in small.train])
-    run = fit(FedAvgFT(net), held, rounds=3, dtype=torch.float64, progress=False)
+    with_validation = dataclasses.replace(small, validation=[t[:1] for t in small.train])
+    run = fit(FedAvgFT(net), with_validation, rounds=3, dtype=torch.float64, progress=False)
     assert run.best()["split"] == "test"
     losses = [row["pm_nll"] - row["gm_nll"] for row in run.evaluations if row["split"] == "test"]
     assert all(abs(gap) > 1e-4 for gap in losses)

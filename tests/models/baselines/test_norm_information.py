@@ -78,8 +78,8 @@ def test_a_round_of_fola_is_torchs_own_training() -> None:
 
 
 @pytest.mark.parametrize("method", [FOLA, FedEP])
-@pytest.mark.parametrize("held", [1, 10**9])
-def test_draws_go_by_the_running_statistics(method: type[Method], held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", [1, 10**9])
+def test_draws_go_by_the_running_statistics(method: type[Method], limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each draw is the network in evaluation under those weights, all together or one after the other."""
     sizes, plain = [], Network._together
 
@@ -87,7 +87,7 @@ def test_draws_go_by_the_running_statistics(method: type[Method], held: int, mon
         sizes.append(given[-1])
         return plain(network, *given)
 
-    monkeypatch.setattr(functional, "MAX_NUMBERS_AT_ONCE", held)
+    monkeypatch.setattr(functional, "MAX_NUMBERS_AT_ONCE", limit)
     monkeypatch.setattr(Network, "_together", together)
     fed = pictures()
     net = architecture("bncnn:2,3:5", fed)
@@ -100,7 +100,7 @@ def test_draws_go_by_the_running_statistics(method: type[Method], held: int, mon
     sizes.clear()
     expected = torch.stack([Whole(net, w, norms).eval()(x).softmax(-1) for w in drawn]).mean(0)
     torch.testing.assert_close(run.predict(x, client, draws=5).double(), expected.detach(), rtol=1e-8, atol=1e-10)
-    assert sizes == ([1] * 5 if held == 1 else [5])
+    assert sizes == ([1] * 5 if limit == 1 else [5])
     assert group_names(run.posterior(draws=3))
 
 

@@ -38,11 +38,11 @@ COMMON = {"rounds": 3, "steps": 4, "lr": 0.07, "w_lr": 0.03, "lam": 5.0, "batch"
 def test_without_a_shift_it_is_pfedme(form: str, small: Federation, net: Architecture) -> None:
     """Bit for bit, whoever reports."""
     methods = PFedBreD(net, shift=form, shift_lr=0.0, server_lr=0.5, **COMMON), PFedMe(net, server_lr=0.5, **COMMON)
-    one, other = (fitted(m, small, 3, participation=0.6, absent_clients="freeze") for m in methods)
-    assert torch.equal(one.shared["w"], other.shared["w"])
-    assert torch.equal(one.personal["theta"], other.personal["theta"])
+    unshifted, other = (fitted(m, small, 3, participation=0.6, absent_clients="freeze") for m in methods)
+    assert torch.equal(unshifted.shared["w"], other.shared["w"])
+    assert torch.equal(unshifted.personal["theta"], other.personal["theta"])
     for name in ("gm_nll", "pm_nll"):
-        assert one.evaluations[-1][name] == pytest.approx(other.evaluations[-1][name], rel=1e-12)
+        assert unshifted.evaluations[-1][name] == pytest.approx(other.evaluations[-1][name], rel=1e-12)
 
 
 def test_without_a_shift_and_short_meta_steps_it_is_pfedme(small: Federation, net: Architecture) -> None:
@@ -137,10 +137,10 @@ def test_the_first_round_of_the_memorised_envelope_is_pfedmes(small: Federation,
     """Nothing is remembered yet; later rounds, at the defaults, differ. So do the three forms."""
     steps = {k: COMMON[k] for k in ("rounds", "steps", "lam", "batch", "lr", "w_lr")}
     me = [fitted(PFedMe(net, **steps), small, rounds).shared["w"] for rounds in (1, 2)]
-    found = {form: [fitted(PFedBreD(net, shift=form, **steps), small, r).shared["w"] for r in (1, 2)] for form in FORMS}
-    assert torch.equal(found["meg"][0], me[0])
-    for one in (me[1], found["lg"][1], found["mh"][1]):
-        assert (found["meg"][1] - one).abs().max() > 1e-5
+    w = {form: [fitted(PFedBreD(net, shift=form, **steps), small, r).shared["w"] for r in (1, 2)] for form in FORMS}
+    assert torch.equal(w["meg"][0], me[0])
+    for other in (me[1], w["lg"][1], w["mh"][1]):
+        assert (w["meg"][1] - other).abs().max() > 1e-5
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -52,22 +52,22 @@ def test_a_regression_is_scikit_learns(towns: Federation) -> None:
         kernel = ConstantKernel(2.0, "fixed") * RBF(1.5, "fixed")
         alone = GaussianProcessRegressor(kernel, alpha=NOISE**2, optimizer=None).fit(x, y)
         mean, spread = alone.predict(new.numpy(), return_std=True)
-        found = run.predict(new, client=towns.ids[j]).numpy()
-        np.testing.assert_allclose(found[:, 0], mean, rtol=0, atol=1e-8)
-        np.testing.assert_allclose(found[:, 1], np.sqrt(spread**2 + NOISE**2), rtol=0, atol=1e-8)
+        predictions = run.predict(new, client=towns.ids[j]).numpy()
+        np.testing.assert_allclose(predictions[:, 0], mean, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(predictions[:, 1], np.sqrt(spread**2 + NOISE**2), rtol=0, atol=1e-8)
 
 
 def test_a_linear_kernel_is_the_one_model_with_its_head_integrated_out(towns: Federation) -> None:
     """w_j ~ N(0, s I), weights and bias: the marginal likelihood, and predictions by the posterior of w_j."""
     method = PFedGP(linear(towns), kernel="linear", scale=1.7, objective="marginal", **STILL)
     run, chunk = fitted(method, towns, 1), rows_of(method, towns)
-    found = elbo(method, chunk.batch(), chunk.view, None)
+    bounds = elbo(method, chunk.batch(), chunk.view, None)
     for row, j in enumerate(chunk.clients):
         x, y = towns.examples(towns.train[j])
         x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
         cov = 1.7 * x @ x.T + NOISE**2 * torch.eye(len(x), dtype=x.dtype)
         marginal = torch.distributions.MultivariateNormal(torch.zeros(len(x), dtype=x.dtype), cov).log_prob(y)
-        assert float(found[row]) == pytest.approx(float(marginal), rel=1e-10)
+        assert float(bounds[row]) == pytest.approx(float(marginal), rel=1e-10)
         precision = x.T @ x / NOISE**2 + torch.eye(3, dtype=x.dtype) / 1.7
         mean = torch.linalg.solve(precision, x.T @ y / NOISE**2)
         new = x[:3] + torch.tensor([0.3, -0.2, 0.0], dtype=x.dtype)
@@ -92,8 +92,8 @@ def exact(z: Tensor, new: Tensor, sign: Tensor) -> float:
     f = np.stack([g.ravel() for g in np.meshgrid(x, x, x, indexing="ij")], 1) @ root.T
     weight = np.einsum("i,j,k->ijk", w, w, w).ravel() * np.prod(1 / (1 + np.exp(-f * sign.numpy())), 1)
     solved = np.linalg.solve(root @ root.T, cross)
-    there = (1 / (1 + np.exp(-((f @ solved)[:, None] + math.sqrt(max(8 - cross @ solved, 0)) * x)))) @ w
-    return float(weight @ there / weight.sum())
+    probability = (1 / (1 + np.exp(-((f @ solved)[:, None] + math.sqrt(max(8 - cross @ solved, 0)) * x)))) @ w
+    return float(weight @ probability / weight.sum())
 
 
 def test_two_classes_are_a_logistic_gaussian_process() -> None:
@@ -105,12 +105,12 @@ def test_two_classes_are_a_logistic_gaussian_process() -> None:
     z, y = seen_by(run, fed, 0)
     assert set(y.tolist()) == {0, 1}
     new = fed.examples(fed.test[0][:2])[0]
-    found = run.predict(new, client=fed.ids[0]).double()
+    predictions = run.predict(new, client=fed.ids[0]).double()
     sign = torch.where(y == 0, 1.0, -1.0).double()
     for i in range(2):
         up = exact(z, features(run.shared, new)[i], sign)
         expected = [5 / 6 * up, 5 / 6 * (1 - up), 1 / 6]  # (n + alpha K, alpha) / (n + alpha C), alpha = 1
-        np.testing.assert_allclose(found[i].numpy(), expected, atol=8e-3)
+        np.testing.assert_allclose(predictions[i].numpy(), expected, atol=8e-3)
 
 
 def test_what_a_client_has_never_seen(skewed: Federation) -> None:
@@ -122,10 +122,10 @@ def test_what_a_client_has_never_seen(skewed: Federation) -> None:
         p = run.predict(x, client=skewed.ids[j]).double()
         torch.testing.assert_close(p.sum(1), torch.ones(len(p), dtype=p.dtype))
         counts = torch.bincount(skewed.y[skewed.train[j]], minlength=3)
-        there, n = counts > 0, int(counts.sum())
-        lacking = torch.full_like(p[:, ~there], 0.5 / (n + 1.5))
-        torch.testing.assert_close(p[:, ~there], lacking)
-        assert there[p.argmax(1)].all()
+        present, n = counts > 0, int(counts.sum())
+        lacking = torch.full_like(p[:, ~present], 0.5 / (n + 1.5))
+        torch.testing.assert_close(p[:, ~present], lacking)
+        assert present[p.argmax(1)].all()
     assert math.isfinite(run.evaluations[-1]["pm_nll"])
     assert run.evaluations[-1]["gm_accuracy"] is None
 
@@ -206,9 +206,9 @@ def test_a_new_client_needs_no_training(towns: Federation, skewed: Federation) -
         run = fitted(PFedGP(net), fed, 2)
         x, y = fed.examples(fed.train[1])
         new = x[:4] + 0.1
-        found = run.predict_new_client(new, 0, (x, y))
+        predictions = run.predict_new_client(new, 0, (x, y))
         torch.testing.assert_close(
-            found, run.predict(new, client=fed.ids[1]), rtol=0.0, atol=0.0 if fed is towns else 0.1
+            predictions, run.predict(new, client=fed.ids[1]), rtol=0.0, atol=0.0 if fed is towns else 0.1
         )
         with pytest.raises(UserError, match="no global model"):
             run.predict_new_client(new, 0)
@@ -216,11 +216,11 @@ def test_a_new_client_needs_no_training(towns: Federation, skewed: Federation) -
 
 def test_what_is_kept_of_a_posterior(skewed: Federation) -> None:
     """Nothing but what it says of the training data: f has no parameters."""
-    found = fitted(PFedGP(architecture("mlp:5", skewed)), skewed, 1).posterior(draws=4)
-    assert "posterior" not in group_names(found) or not list(found.posterior.data_vars)
+    inference_data = fitted(PFedGP(architecture("mlp:5", skewed)), skewed, 1).posterior(draws=4)
+    assert "posterior" not in group_names(inference_data) or not list(inference_data.posterior.data_vars)
     n = sum(len(t) for t in skewed.train)
-    assert found.log_likelihood["y"].shape[-1] == n
-    assert found.posterior_predictive["y"].shape[-1] == n
+    assert inference_data.log_likelihood["y"].shape[-1] == n
+    assert inference_data.posterior_predictive["y"].shape[-1] == n
 
 
 def test_a_resumed_run_is_the_same(skewed: Federation, towns: Federation, tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_rounds_with_classes_are_a_plain_loop_of_the_papers_formulas() -> None:
         rest = half.given.examples
         new, seen, kinds = features(own, half.x[0]), features(own, rest.x[0]), half.y[0]
         noise = half.given.noise(3, torch.float64)
-        there, n = counts > 0, len(skewed.train[j])
-        total = math.log((n + int(there.sum())) / (n + 3)) * torch.ones(len(new), dtype=torch.float64)
+        present, n = counts > 0, len(skewed.train[j])
+        total = math.log((n + int(present.sum())) / (n + 3)) * torch.ones(len(new), dtype=torch.float64)
         for node in range(2):
             sign = tree[rest.y[0], node].double()
             below, side = sign != 0, tree[kinds, node]

@@ -76,17 +76,17 @@ def test_pfedmes_turns_are_the_papers(small: Federation, net: Architecture) -> N
     for number, step in enumerate(method.local()):
         done = step.run(done, number)
     copies = []
-    for place, j in enumerate(chunk.clients):
+    for row, j in enumerate(chunk.clients):
         x, y = small.examples(small.train[j])
         theta = w = chunk.shared["w"]
-        epochs = [order_of(chunk, place, phase, e).split(5) for e in range(3)]
+        epochs = [order_of(chunk, row, phase, e).split(5) for e in range(3)]
         for batch in [b for epoch in epochs for b in epoch][:3]:
             for _ in range(4):
                 slope = slope_at(net, theta, x, y, batch)
                 theta = theta - 0.07 * (slope + 5.0 * (theta - w))
             w = w - 0.03 * 5.0 * (w - theta)
-        assert torch.allclose(done.values["theta"][place, 0], theta, rtol=1e-9, atol=1e-11)
-        assert torch.allclose(done.values["w"][place, 0], w, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.values["theta"][row, 0], theta, rtol=1e-9, atol=1e-11)
+        assert torch.allclose(done.values["w"][row, 0], w, rtol=1e-9, atol=1e-11)
         copies.append(w)
     run = fitted(method, small, 1)
     assert torch.allclose(run.shared["w"], 0.5 * chunk.shared["w"] + 0.5 * torch.stack(copies).mean(0), rtol=1e-9)

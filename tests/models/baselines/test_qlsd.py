@@ -135,8 +135,8 @@ def test_its_stationary_law_on_a_gaussian_is_that_of_unadjusted_langevin_steps(l
         w = rule.update({"w": w}, {"w": b - (w @ A - 2.0 * w)}, context)["w"]
         chain.append((w - mean) @ vectors)
     draws = torch.stack(chain[100:], 1)  # (chains, rounds, d)
-    for found, truth in ((draws, torch.zeros(d)), (draws.square(), along)):
-        parts = found.mean(1)
+    for statistic, truth in ((draws, torch.zeros(d)), (draws.square(), along)):
+        parts = statistic.mean(1)
         assert ((parts.mean(0) - truth).abs() < 4 * parts.std(0) / 20).all()
     variance = draws.square().mean((0, 1))
     assert variance[-1] > 1.5 / values[-1]  # of the stiffest direction twice that of the posterior, nearly
@@ -232,11 +232,11 @@ def test_what_predicts_are_the_draws_that_were_kept(small: Federation, net: Arch
     run = fitted(method, small, 10, draws=3)
     x = small.examples(small.test[4])[0]
     at_mean = net(kept.mean(0), x[None])[0].softmax(-1)
-    for found in (run.predict(x, small.ids[4]), run.predict_new_client(x, draws=0)):
-        torch.testing.assert_close(found.double(), at_mean, rtol=1e-9, atol=1e-12)
+    for predictions in (run.predict(x, small.ids[4]), run.predict_new_client(x, draws=0)):
+        torch.testing.assert_close(predictions.double(), at_mean, rtol=1e-9, atol=1e-12)
     averaged = torch.stack([net(w, x[None])[0].softmax(-1) for w in kept]).mean(0)
-    for found in (run.predict(x, small.ids[4], draws=3), run.predict_new_client(x, draws=3)):
-        torch.testing.assert_close(found.double(), averaged, rtol=1e-9, atol=1e-12)
+    for predictions in (run.predict(x, small.ids[4], draws=3), run.predict_new_client(x, draws=3)):
+        torch.testing.assert_close(predictions.double(), averaged, rtol=1e-9, atol=1e-12)
     data = run.posterior()
     draws = data["posterior"]["w_j"].values  # (chain, draw, client, d)
     assert draws.shape == (1, 3, 7, net.d)
@@ -258,8 +258,8 @@ def test_draws_that_come_again_do_not_count(small: Federation, net: Architecture
         torch.testing.assert_close(
             room.predict(x, small.ids[4], draws=draws), few.predict(x, small.ids[4], draws=draws), rtol=1e-9, atol=1e-12
         )
-    one, other = (run.posterior()["posterior"]["w_j"].values for run in (few, room))
-    assert np.array_equal(one, other)
+    kept, other = (run.posterior()["posterior"]["w_j"].values for run in (few, room))
+    assert np.array_equal(kept, other)
     tables = [pd.DataFrame(index=range(7)) for _ in range(2)]
     assert chain_mixing(few, tables[0]) == chain_mixing(room, tables[1])
     assert tables[0].equals(tables[1])

@@ -35,9 +35,9 @@ def test_the_server_goes_on_where_it_went(fed: Federation) -> None:
     """Clients move in the first round alone: then w_t = w_0 + (1 + beta + ... + beta^(t - 1)) (w_1 - w_0)."""
     net = architecture("linear", fed)
     settings = {**COMMON, "lr_decay": 1e-9, "server_momentum": 0.5}
-    one, three = (fitted(FedAvg(net, **settings), fed, rounds).shared["w"] for rounds in (1, 3))
+    first, third = (fitted(FedAvg(net, **settings), fed, rounds).shared["w"] for rounds in (1, 3))
     begun = fitted(FedAvg(net, **COMMON | {"epochs": 0}), fed, 1).shared["w"]
-    torch.testing.assert_close(three, begun + 1.75 * (one - begun), rtol=0, atol=1e-6)
+    torch.testing.assert_close(third, begun + 1.75 * (first - begun), rtol=0, atol=1e-6)
 
 
 def test_averaged_weights_predict(fed: Federation) -> None:

@@ -41,8 +41,8 @@ def test_each_group_has_its_own_model() -> None:
     assert own.classes_.tolist() == ["no", "yes"]
     assert own.clients_.tolist() == ["a", "b", "c", "d"]
     assert own.score(X, df.died, groups=groups) > 0.95
-    one = HierarchicalClassifier(**SMALL).fit(X, df.died)  # of all wards together nobody can say ward d's
-    assert one.score(X, df.died) < 0.8
+    pooled = HierarchicalClassifier(**SMALL).fit(X, df.died)  # of all wards together nobody can say ward d's
+    assert pooled.score(X, df.died) < 0.8
     p = own.predict_proba(X[::7], groups[::7])
     assert p.shape == (23, 2)
     assert np.allclose(p.sum(1), 1)
@@ -155,8 +155,8 @@ def test_a_row_of_weight_two_is_two_rows_and_of_zero_none(estimator: type) -> No
     weighted = made.fit(df[X], df[y], sample_weight=weights)
     assert weighted.clients_.tolist() == ["a", "b", "d"]
     again, plain = (clone(made).fit(rows[X], rows[y]) for rows in (repeated, df[weights > 0]))
-    found, wanted, other = (getattr(fitted, answer)(repeated[X]) for fitted in (weighted, again, plain))
-    assert np.allclose(found, wanted, rtol=1e-8, atol=1e-10)
+    actual, wanted, other = (getattr(fitted, answer)(repeated[X]) for fitted in (weighted, again, plain))
+    assert np.allclose(actual, wanted, rtol=1e-8, atol=1e-10)
     assert not np.allclose(other, wanted, rtol=1e-3)
     expected = (
         (repeated[y] == weighted.predict(repeated[X])).mean() if y == "died" else again.score(repeated[X], repeated[y])
@@ -188,10 +188,10 @@ def test_weights_that_cannot_be_are_one_line() -> None:
 def test_scikit_learns_own_checks_pass(estimator: type) -> None:
     """All of them: no check is excepted."""
     state = np.random.get_state()  # noqa: NPY002  # the checks seed numpy's own generator
-    found = check_estimator(estimator(network="linear", rounds=10), on_skip=None)
+    checks = check_estimator(estimator(network="linear", rounds=10), on_skip=None)
     np.random.set_state(state)  # noqa: NPY002
-    assert {row["status"] for row in found} <= {"passed", "skipped"}
-    assert len(found) > 40
+    assert {row["status"] for row in checks} <= {"passed", "skipped"}
+    assert len(checks) > 40
 
 
 @pytest.mark.slow

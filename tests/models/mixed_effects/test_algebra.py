@@ -10,13 +10,13 @@ ROOM = ROOT / "models" / "mixed_effects"
 
 
 def test_each_equation_stands_in_a_file_that_its_section_names() -> None:
-    page, found = (ROOT / "docs" / "algebra.md").read_text(encoding="utf-8"), []
+    page, numbers = (ROOT / "docs" / "algebra.md").read_text(encoding="utf-8"), []
     for section in page.split("\n## ")[1:]:
         names = re.findall(r"`([\w/]+\.py|[\w/]+/)`", section)
         folders = [ROOM, *(ROOM / name for name in names if name.endswith("/"))]
         files = [folder / name for name in names for folder in folders if (folder / name).is_file()]
         text = "\n".join(path.read_text(encoding="utf-8") for path in files)
         for number in re.findall(r"^    \((\d+)\)", section, re.MULTILINE):
-            found.append(int(number))
+            numbers.append(int(number))
             assert f"({number})" in text, f"equation ({number}) of section {section.splitlines()[0]!r}"
-    assert found == list(range(1, 21))
+    assert numbers == list(range(1, 21))

@@ -13,8 +13,8 @@ from hierfl import mixed_model
 def test_models_are_compared_by_one_approximation() -> None:
     df = counts("binomial", 8)
     how: dict[str, Any] = {"family": "binomial", "draws": 0}
-    one, both = "y ~ x + (1 | site)", "y ~ x + (1 + x | site)"
-    laplace = mixed_model(df, one, nodes=1, **how)
+    intercepts, both = "y ~ x + (1 | site)", "y ~ x + (1 + x | site)"
+    laplace = mixed_model(df, intercepts, nodes=1, **how)
     mixed = laplace.compare(mixed_model(df, both, **how))
     alike = laplace.compare(mixed_model(df, both, nodes=1, **how))
     assert mixed.statistic[1] == pytest.approx(alike.statistic[1], abs=1e-6)

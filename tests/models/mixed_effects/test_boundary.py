@@ -37,9 +37,11 @@ def test_intercepts_and_slopes(population: str) -> None:
     """Each beside a fit without it; also of a slope far from the covariate's mean."""
     df = plain(0, tau=0.35)
     how = {"population": population}
-    fit, away = (mixed_model(one, "y ~ x + (1 + x | g)", draws=40, **how) for one in (df, df.assign(x=1900 + 3 * df.x)))
+    fit, away = (
+        mixed_model(data, "y ~ x + (1 + x | g)", draws=40, **how) for data in (df, df.assign(x=1900 + 3 * df.x))
+    )
     smaller = [mixed_model(df, f"y ~ x + ({random} | g)", draws=0, **how) for random in ("0 + x", "1")]
-    theirs = [2 * (fit.log_likelihood - one.log_likelihood) for one in smaller]
+    theirs = [2 * (fit.log_likelihood - model.log_likelihood) for model in smaller]
     assert statistics(fit) == pytest.approx(theirs, abs=0.01)
     assert statistics(away)[1] == pytest.approx(theirs[1], abs=0.01)
     p = boundary_tests(fit.method, by_short_name(fit.run.shared))["sd(x)"]
@@ -113,7 +115,7 @@ def test_known_errors_and_one_round() -> None:
     without = stats.norm.logpdf(wide.y, mean, wide.se).sum()
     assert statistics(fit) == pytest.approx([2 * (fit.log_likelihood - without)], abs=0.01)
     df = plain(2, tau=0.4)
-    both = [mixed_model(df, "y ~ x + (1 | g)", draws=40, one_round=one) for one in (False, True)]
+    both = [mixed_model(df, "y ~ x + (1 | g)", draws=40, one_round=one_round) for one_round in (False, True)]
     assert statistics(both[0]) == pytest.approx(statistics(both[1]), abs=1e-6)
 
 
@@ -147,5 +149,5 @@ def test_a_fit_of_an_earlier_version_has_no_test() -> None:
     ],
 )
 def test_an_estimate_outside_the_draws_limits(label, limits, value, error, expected) -> None:
-    found = belonging(label, limits, value, error, None, 0.0, 0.9)
-    assert found == pytest.approx(expected, rel=1e-4, nan_ok=True)
+    interval = belonging(label, limits, value, error, None, 0.0, 0.9)
+    assert interval == pytest.approx(expected, rel=1e-4, nan_ok=True)

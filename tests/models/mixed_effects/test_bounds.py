@@ -44,10 +44,10 @@ def of_unit(unit: float) -> pd.Series:
 @pytest.mark.cpu(4, "two profiles")
 @pytest.mark.parametrize("unit", [pytest.param(100.0, marks=pytest.mark.slow), 0.01])
 def test_a_slopes_spread_in_small_units(unit: float) -> None:
-    found, days = of_unit(unit), of_unit(1.0)
-    assert found.note == days.note == ""
+    rescaled, days = of_unit(unit), of_unit(1.0)
+    assert rescaled.note == days.note == ""
     ends = ["estimate", "standard_error", "lower", "upper"]
-    np.testing.assert_allclose(found[ends].astype(float) / unit, days[ends].astype(float), rtol=1e-6)
+    np.testing.assert_allclose(rescaled[ends].astype(float) / unit, days[ends].astype(float), rtol=1e-6)
     assert days.lower > 0.0003
 
 
@@ -100,7 +100,7 @@ def test_an_intercept_that_varies_only_away_from_the_means() -> None:
     df = slopes()
     fit = mixed_model(df.assign(x=2000 + df.x / 365), "y ~ x + (1 + x | g)", draws=0)
     estimates = by_short_name(fit.run.shared) | {"root": torch.tensor([1e-12, 0.0, 0.3], dtype=torch.float64)}
-    found = at_bounds(fit.method, estimates)
-    assert found["sd(Intercept)"] == (AT_MEANS, None, True)
-    assert found["sd(x)"] == ("", None, True)
-    assert found["corr(Intercept, x)"] == (NOT_IDENTIFIED, -1.0, True)
+    bounds = at_bounds(fit.method, estimates)
+    assert bounds["sd(Intercept)"] == (AT_MEANS, None, True)
+    assert bounds["sd(x)"] == ("", None, True)
+    assert bounds["corr(Intercept, x)"] == (NOT_IDENTIFIED, -1.0, True)

@@ -56,18 +56,18 @@ def test_columns_are_those_of_the_dense_matrix(random: str) -> None:
     federation, design = from_formula(df, formula)
     assert design.random == tuple(wanted)
     rows = np.concatenate([index.numpy() for index in federation.train])
-    held = federation.x.numpy()[:, len(design.fixed) : len(design.fixed) + len(design.random)]
-    place = np.concatenate([np.flatnonzero(df.site == name) for name in federation.ids])
-    assert np.array_equal(held[rows], np.column_stack(list(wanted.values()))[place])
+    columns = federation.x.numpy()[:, len(design.fixed) : len(design.fixed) + len(design.random)]
+    order = np.concatenate([np.flatnonzero(df.site == name) for name in federation.ids])
+    assert np.array_equal(columns[rows], np.column_stack(list(wanted.values()))[order])
     new = df.iloc[::3].reset_index(drop=True)
-    found = federation.about["reader"](new.drop(columns=["y", "site"]))
+    matrix = federation.about["reader"](new.drop(columns=["y", "site"]))
     group = design_matrices(formula, df).group.evaluate_new_data(new)
     again = dict.fromkeys(wanted, 0.0)
     for key, term in group.terms.items():
         for label, column in zip(term.labels, group[key].toarray().T, strict=True):
             name = label.rpartition("|")[0]
             again["Intercept" if name == "1" else name] += column
-    assert np.array_equal(found[:, len(design.fixed) :], np.column_stack(list(again.values())))
+    assert np.array_equal(matrix[:, len(design.fixed) :], np.column_stack(list(again.values())))
 
 
 def test_a_column_that_names_the_clients_may_be_an_effect_too() -> None:

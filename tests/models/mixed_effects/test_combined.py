@@ -21,13 +21,13 @@ def fitted(formula: str, **how: Any) -> tuple[Any, pd.DataFrame]:
     """A fit without draws, and its table by effect."""
     df = wards()
     slopes = df.site.map(dict(zip(sorted(df.site.unique()), np.array([-3, 1, 2, -1, 3, -2]) / 10, strict=True)))
-    found = mixed_model(df.assign(slope=slopes), formula, draws=0, **how)
-    return found, found.summary().table.set_index("effect")
+    fit = mixed_model(df.assign(slope=slopes), formula, draws=0, **how)
+    return fit, fit.summary().table.set_index("effect")
 
 
-def check(found: Any, table: pd.DataFrame, log_likelihood: float, beta: dict, sds: list[float]) -> None:
+def check(fit: Any, table: pd.DataFrame, log_likelihood: float, beta: dict, sds: list[float]) -> None:
     """Coefficients {name: (estimate, error)}, standard deviations in the table's order, and the height, as R says."""
-    assert found.log_likelihood == pytest.approx(log_likelihood, abs=1e-4)
+    assert fit.log_likelihood == pytest.approx(log_likelihood, abs=1e-4)
     for name, (estimate, error) in beta.items():
         assert table.estimate[name] == pytest.approx(estimate, abs=0.002 * error)
         assert table.standard_error[name] == pytest.approx(error, rel=0.015)  # glmmTMB's are of all numbers together
@@ -61,12 +61,12 @@ CURVES = {
 @pytest.mark.parametrize("formula", CURVES)
 def test_curves_beside_curves_slopes_and_levels_inside_are_mgcvs(formula: str) -> None:
     sds, (slope, error), curve = CURVES[formula]
-    found, table = fitted(formula, population="reml")
+    fit, table = fitted(formula, population="reml")
     np.testing.assert_allclose(table.estimate[list(sds)], list(sds.values()), rtol=1e-4)
     assert table.estimate["arm[b]"] == pytest.approx(slope, abs=1e-5)
     assert table.standard_error["arm[b]"] == pytest.approx(error, rel=1e-4)
     new = pd.DataFrame({"x": [0.5, 2, 4.5, 7, 9.9], "z": [1.0, 3, 5, 7, 9], "arm": "a"})
-    np.testing.assert_allclose(found.predict(new, level="population")["mean"], curve, atol=1e-4)
+    np.testing.assert_allclose(fit.predict(new, level="population")["mean"], curve, atol=1e-4)
 
 
 #: lmer(y ~ x + (1 | site/ward) + (1 | item), d, REML = FALSE), likewise of the others; lme4 1.1.31
@@ -94,8 +94,8 @@ def test_items_beside_levels_inside_are_lme4s(formula: str) -> None:
 def test_items_beside_levels_inside_of_counts_are_glmmtmbs() -> None:
     """glmmTMB(n ~ x + (1 | site/ward) + (1 | item), d, family = poisson), 1.1.5: Laplace's approximation of all."""
     says = {"Intercept": (-0.267035640, 0.34300698218), "x": (-0.003329048, 0.02361610297)}
-    found, table = fitted("n ~ x + (1 | site/ward) + (1 | item)", family="poisson", population="ml")
-    check(found, table, -303.1923605, says, [0.59308264, 0.57066432, 0.30332700])
+    fit, table = fitted("n ~ x + (1 | site/ward) + (1 | item)", family="poisson", population="ml")
+    check(fit, table, -303.1923605, says, [0.59308264, 0.57066432, 0.30332700])
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_spreads_by_arm_beside_other_levels_are_glmmtmbs(
     formula: str, log_likelihood: float, says: tuple[float, float], sds: list[float], gamma: list[float]
 ) -> None:
     """glmmTMB(y ~ x + ..., dispformula = ~arm, data = d), 1.1.5, whose formula is of the variance's logarithm."""
-    found, table = fitted(f"y ~ x + {formula}", dispersion="~ arm", population="ml")
-    check(found, table, log_likelihood, {"x": says}, sds)
+    fit, table = fitted(f"y ~ x + {formula}", dispersion="~ arm", population="ml")
+    check(fit, table, log_likelihood, {"x": says}, sds)
     of_arm = table.estimate[["dispersion:Intercept", "dispersion:arm[b]"]]
     np.testing.assert_allclose(of_arm, np.array(gamma) / 2, atol=1e-5)
 
@@ -133,8 +133,8 @@ def test_more_zeros_beside_levels_inside_are_glmmtmbs(
 ) -> None:  # fmt: skip
     """glmmTMB(n ~ x + ..., ziformula = ~1 or ~arm, family = poisson, data = d), 1.1.5."""
     how = {"family": "zero-inflated-poisson", "zero_inflation": zeros, "population": "ml", "nodes": 1}
-    found, table = fitted(f"n ~ x + {formula}", **how)
-    check(found, table, log_likelihood, {"x": says}, sds)
+    fit, table = fitted(f"n ~ x + {formula}", **how)
+    check(fit, table, log_likelihood, {"x": says}, sds)
     of_zeros = table.estimate[[name for name in table.index if name.startswith(("p(zero)", "zero_inflation:"))]]
     of_zeros = of_zeros if zeros else np.log(of_zeros / (1 - of_zeros))
     np.testing.assert_allclose(of_zeros, gamma, atol=1e-4)
@@ -144,9 +144,9 @@ def test_series_beside_three_levels_are_nlmes() -> None:
     """lme(y ~ x, d, random = ~1 | site/ward/patient, correlation = corAR1(form = ~t | site/ward/patient),
     method = "ML"), nlme 3.1.162, tolerance = 1e-9, msTol = 1e-10. Patients of other wards have the same names.
     """
-    found, table = fitted("y ~ x + (1 | site/ward/patient)", correlation="ar1(t | patient)", population="ml")
+    fit, table = fitted("y ~ x + (1 | site/ward/patient)", correlation="ar1(t | patient)", population="ml")
     sds = [1.1064113063, 0.4941177089, 0.5579656314, 1.2651868871]
-    assert found.log_likelihood == pytest.approx(-383.5486714, abs=1e-4)
+    assert fit.log_likelihood == pytest.approx(-383.5486714, abs=1e-4)
     of_levels = [name for name in table.index if name.startswith("sd(")]
     np.testing.assert_allclose(table.estimate[of_levels], sds, rtol=1e-3)
     assert table.estimate["rho(residual)"] == pytest.approx(-0.03564810072, abs=1e-4)
@@ -155,16 +155,16 @@ def test_series_beside_three_levels_are_nlmes() -> None:
 
 def dense(df: pd.DataFrame, table: pd.DataFrame) -> float:
     """The restricted likelihood of two curves, sites, wards and items, of residuals that correlate within patients."""
-    found, v = table.estimate, np.zeros((len(df), len(df)))
+    estimate, v = table.estimate, np.zeros((len(df), len(df)))
     for name, groups in {"sd(Intercept)": df.site, "sd(Intercept | ward)": df.site + df.ward}.items():
-        v += found[name] ** 2 * (groups.to_numpy()[:, None] == groups.to_numpy())
-    v += found["sd(Intercept | item)"] ** 2 * (df["item"].to_numpy()[:, None] == df["item"].to_numpy())
+        v += estimate[name] ** 2 * (groups.to_numpy()[:, None] == groups.to_numpy())
+    v += estimate["sd(Intercept | item)"] ** 2 * (df["item"].to_numpy()[:, None] == df["item"].to_numpy())
     for column, k in (("x", 10), ("z", 7)):
         z = Smooth(column, k, (0.0, 10.0)).basis(5.0, 1.0).columns(df[column].to_numpy())
-        v += found[f"sd(s({column}))"] ** 2 * z @ z.T
-    whose, time, rho = (df.site + df.ward + df.patient).to_numpy(), df.t.to_numpy(), found["rho(residual)"]
+        v += estimate[f"sd(s({column}))"] ** 2 * z @ z.T
+    whose, time, rho = (df.site + df.ward + df.patient).to_numpy(), df.t.to_numpy(), estimate["rho(residual)"]
     near = (whose[:, None] == whose) * rho ** np.abs(time[:, None] - time)
-    v += found["sd(residual)"] ** 2 * near
+    v += estimate["sd(residual)"] ** 2 * near
     x = np.column_stack([np.ones(len(df)), df.x, df.z])
     information = x.T @ np.linalg.solve(v, x)
     best = np.linalg.solve(information, x.T @ np.linalg.solve(v, df.y))
@@ -177,10 +177,10 @@ def test_curves_items_and_series_together_are_those_of_a_dense_density() -> None
     df = wards()
     df["p"] = df.site + df.ward + df.patient
     formula = f"y ~ {S} + {Z} + (1 | site/ward) + (1 | item)"
-    found = mixed_model(df, formula, correlation="ar1(t | p)", population="reml", draws=0)
-    table = found.summary().table.set_index("effect")
+    fit = mixed_model(df, formula, correlation="ar1(t | p)", population="reml", draws=0)
+    table = fit.summary().table.set_index("effect")
     top = dense(df, table)
-    assert found.log_likelihood == pytest.approx(top, abs=1e-6)
+    assert fit.log_likelihood == pytest.approx(top, abs=1e-6)
     for name in [name for name in table.index if name.startswith(("sd(", "rho"))]:
         for share in (0.98, 1.02):
             moved = table.copy()
@@ -207,11 +207,11 @@ def test_what_does_not_go_together_is_one_line(formula: str, how: dict, says: st
 
 def laplace(df: pd.DataFrame, table: pd.DataFrame, basis: np.ndarray) -> float:
     """Of all effects at once, densely, of counts with a curve, sites and wards."""
-    found, parts = table.estimate, [table.estimate["sd(s(x))"] * basis]
+    estimate, parts = table.estimate, [table.estimate["sd(s(x))"] * basis]
     for name, groups in {"sd(Intercept)": df.site, "sd(Intercept | ward)": df.site + df.ward}.items():
-        parts.append(found[name] * pd.get_dummies(groups).to_numpy(dtype=float))
+        parts.append(estimate[name] * pd.get_dummies(groups).to_numpy(dtype=float))
     z, y = np.hstack(parts), df.n.to_numpy(dtype=float)
-    fixed, u = (found["Intercept"] + found["x"] * df.x).to_numpy(), np.zeros(sum(part.shape[1] for part in parts))
+    fixed, u = (estimate["Intercept"] + estimate["x"] * df.x).to_numpy(), np.zeros(sum(part.shape[1] for part in parts))
     for _ in range(50):
         rate = np.exp(fixed + z @ u)
         u += np.linalg.solve(np.eye(len(u)) + (z.T * rate) @ z, z.T @ (y - rate) - u)
@@ -221,12 +221,12 @@ def laplace(df: pd.DataFrame, table: pd.DataFrame, basis: np.ndarray) -> float:
 
 def test_a_curve_of_counts_beside_wards_is_laplaces_approximation_of_all_effects() -> None:
     df = wards()
-    found = mixed_model(df, "n ~ s(x, k=5, lower=0, upper=10) + (1 | site/ward)", family="poisson", draws=0,
+    fit = mixed_model(df, "n ~ s(x, k=5, lower=0, upper=10) + (1 | site/ward)", family="poisson", draws=0,
                         population="ml")  # fmt: skip
-    table, basis = found.summary().table.set_index("effect"), Smooth("x", 5, (0.0, 10.0)).basis(5.0, 1.0)
+    table, basis = fit.summary().table.set_index("effect"), Smooth("x", 5, (0.0, 10.0)).basis(5.0, 1.0)
     columns = basis.columns(df.x.to_numpy())
     top = laplace(df, table, columns)
-    assert found.log_likelihood == pytest.approx(top, abs=1e-5)
+    assert fit.log_likelihood == pytest.approx(top, abs=1e-5)
     for name in table.index:
         for step in (-0.05, 0.05):
             moved = table.copy()

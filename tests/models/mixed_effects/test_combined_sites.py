@@ -80,11 +80,11 @@ def test_sites_find_what_the_table_would(which: str, tmp_path: Path) -> None:
     groups = set(df.ward) | set(df.patient)
     run = sites.fit(declared_only(sites, message(method), groups, response))
 
-    found, numbers = run.fitted.method.population_summary(run.fitted)
+    effects, numbers = run.fitted.method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
-    assert found is not None
+    assert effects is not None
     assert expected is not None
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-5, atol=1e-7)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-5, atol=1e-7)
     assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-9)
     for name in (key for key in whole.shared if key.startswith("effects.crossed") and whole.shared[key].dim() == 2):
         torch.testing.assert_close(run.shared[name], whole.shared[name], rtol=1e-4, atol=1e-6)

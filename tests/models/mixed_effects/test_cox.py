@@ -77,12 +77,14 @@ def test_few_events_of_a_client_are_counted_with_its_next() -> None:
     counts = np.array([[1, 0, 3, 2, 7, 1, 0], [0, 1, 1, 0, 0, 0, 0], [5, 0, 0, 4, 0, 1, 2], [0] * 7])
     wanted = [[0, 0, 6, 0, 8, 0, 0], [0, 2, 0, 0, 0, 0, 0], [5, 0, 0, 7, 0, 0, 0], [0] * 7]
     np.testing.assert_array_equal(pooled(counts, 5), wanted)
-    one = [CoxResponse.histogram(rows.y.to_numpy(), {"event": rows.event}, rows.site) for _, rows in DF.groupby("site")]
-    assert min(counts[counts > 0].min() for counts in one if counts.sum() >= 5) >= 5
-    assert sum(map(sum, one)) == DF.event.sum()
-    assert sum(counts.sum() < 5 for counts in one) == 1  # a site with four in all
+    histograms = [
+        CoxResponse.histogram(rows.y.to_numpy(), {"event": rows.event}, rows.site) for _, rows in DF.groupby("site")
+    ]
+    assert min(counts[counts > 0].min() for counts in histograms if counts.sum() >= 5) >= 5
+    assert sum(map(sum, histograms)) == DF.event.sum()
+    assert sum(counts.sum() < 5 for counts in histograms) == 1  # a site with four in all
     whole = CoxResponse.histogram(DF.y.to_numpy(), {"event": DF.event.to_numpy()}, DF.site.to_numpy())
-    np.testing.assert_array_equal(whole, sum(one))
+    np.testing.assert_array_equal(whole, sum(histograms))
 
 
 def test_quantiles_of_a_histogram() -> None:

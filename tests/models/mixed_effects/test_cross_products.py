@@ -55,11 +55,11 @@ def test_arithmetic_knows_its_derivatives() -> None:
     def f(a, b, c, d):
         return ((a * b - c / d) * 3.0 + 2.0 - a).sqrt() + (a * d).log() - (-c).exp() / (b * b + 1.0)
 
-    found = f(*Taylor.variables(at))
+    taylor = f(*Taylor.variables(at))
     value = lambda v: f(*v.unbind())  # noqa: E731
-    assert float(found.value) == pytest.approx(float(value(at)), rel=1e-14)
-    assert torch.allclose(found.slope, torch.autograd.functional.jacobian(value, at), rtol=1e-12)
-    assert torch.allclose(found.bend, torch.autograd.functional.hessian(value, at), rtol=1e-12)
+    assert float(taylor.value) == pytest.approx(float(value(at)), rel=1e-14)
+    assert torch.allclose(taylor.slope, torch.autograd.functional.jacobian(value, at), rtol=1e-12)
+    assert torch.allclose(taylor.bend, torch.autograd.functional.hessian(value, at), rtol=1e-12)
 
 
 def test_polynomials_of_some_numbers_are_polynomials_of_all() -> None:
@@ -72,9 +72,9 @@ def test_polynomials_of_some_numbers_are_polynomials_of_all() -> None:
 
     every = Taylor.variables(at)
     wanted = f(*(every[k] for k in some))
-    found = f(*Taylor.variables(at[some])).among([every[k] for k in some])
+    taylor = f(*Taylor.variables(at[some])).among([every[k] for k in some])
     for name in ("value", "slope", "bend"):
-        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+        assert torch.equal(getattr(taylor, name), getattr(wanted, name)), name
 
 
 @pytest.mark.parametrize("random", ["1", "1 + x", "1 + x + u"])
@@ -88,9 +88,9 @@ def test_sums_say_the_joint_models_likelihood(random: str) -> None:
         numbers = torch.randn(method.k, generator=rng, dtype=torch.float64)
         beta = torch.randn(2, generator=rng, dtype=torch.float64)
         parts = {f"effects.{k}": v for k, v in {**method.parts(numbers), "beta": beta}.items()}
-        there = ClientChunk(method, chunk.federation, chunk.clients, 1, 0, {**chunk.shared, **parts}, chunk.values)
-        there = Conditional(method).run(there, 0)
-        wanted = elbo(method, there.batch(), there.view, SigmaPoints(torch.float64, "cpu"))
+        moved = ClientChunk(method, chunk.federation, chunk.clients, 1, 0, {**chunk.shared, **parts}, chunk.values)
+        moved = Conditional(method).run(moved, 0)
+        wanted = elbo(method, moved.batch(), moved.view, SigmaPoints(torch.float64, "cpu"))
         cross = at_points(method, *sums_of(chunk), numbers[None])[:, 0]
         t = torch.zeros(len(cross), 3, 3, dtype=torch.float64)
         up, across = torch.triu_indices(3, 3)
@@ -103,13 +103,13 @@ def test_sums_say_the_joint_models_likelihood(random: str) -> None:
 def test_the_polynomial_has_the_derivatives_of_the_points() -> None:
     chunk = rows_of(table(5), "y ~ 1 + x + (1 + x | site)")
     method, numbers = chunk.method, torch.tensor([0.9, -0.3, 0.5, 0.2], dtype=torch.float64)
-    found = polynomial(method, *sums_of(chunk), numbers)
+    expansion = polynomial(method, *sums_of(chunk), numbers)
     value = lambda at: at_points(method, *sums_of(chunk), at[None])[:, 0].sum(0)  # noqa: E731
-    assert torch.allclose(found["cross"].sum(0), value(numbers), rtol=1e-12)
+    assert torch.allclose(expansion["cross"].sum(0), value(numbers), rtol=1e-12)
     slope = torch.autograd.functional.jacobian(value, numbers)  # (c, k)
-    assert torch.allclose(found["cross_1"].sum(0).T, slope, rtol=1e-8, atol=1e-8)
+    assert torch.allclose(expansion["cross_1"].sum(0).T, slope, rtol=1e-8, atol=1e-8)
     bends = [torch.autograd.functional.hessian(lambda at, c=c: value(at)[c], numbers) for c in range(len(slope))]
-    assert torch.allclose(found["cross_2"].sum(0).permute(2, 0, 1), torch.stack(bends), rtol=1e-7, atol=1e-7)
+    assert torch.allclose(expansion["cross_2"].sum(0).permute(2, 0, 1), torch.stack(bends), rtol=1e-7, atol=1e-7)
 
 
 def test_known_standard_errors_are_weights() -> None:
@@ -132,8 +132,8 @@ def test_reml_is_the_integral_over_coefficients() -> None:
     """lme4's criterion, in the table's units: by numerical integration of the exact likelihood."""
     df = table(5, slope=False)
     run = fitted(df, "y ~ 1 + x + (1 | site)", population="reml", tol=1e-8)
-    found, cov = estimates(run), covariance(run)
-    at, sigma = found[["Intercept", "x"]].to_numpy(), found["sd(residual)"]
+    estimate, cov = estimates(run), covariance(run)
+    at, sigma = estimate[["Intercept", "x"]].to_numpy(), estimate["sd(residual)"]
     best = log_likelihood(df, at, cov, sigma, ("1",))
     # A grid along what is uncorrelated, a standard error apart: of a normal density, exact.
     information = np.zeros((2, 2))
@@ -190,11 +190,11 @@ def test_a_climb_that_ends_on_the_other_side_of_zero_says_the_same() -> None:
             shared = search.update(shared, total, context)
         assert method.finished(shared)
         ends.append({k.removeprefix("effects."): v for k, v in shared.items()})
-    one, other = ends
+    first, second = ends
     for name in ("root", "beta", "curvature", "cross_1", "height"):
-        assert torch.allclose(one[name], other[name], rtol=1e-5, atol=1e-5), name
-    assert torch.allclose(standard_errors(method, one)[0], standard_errors(method, other)[0], rtol=1e-5)
-    assert torch.allclose(satterthwaite(method, one), satterthwaite(method, other), rtol=1e-4)
+        assert torch.allclose(first[name], second[name], rtol=1e-5, atol=1e-5), name
+    assert torch.allclose(standard_errors(method, first)[0], standard_errors(method, second)[0], rtol=1e-5)
+    assert torch.allclose(satterthwaite(method, first), satterthwaite(method, second), rtol=1e-4)
 
 
 @pytest.mark.parametrize("blocks", [(2,), (2, 1)])
@@ -208,6 +208,6 @@ def test_closed_derivatives_are_those_of_elimination_entry_by_entry(blocks: tupl
     numbers = Taylor.variables(at)
     closed = eliminated(of, gram, numbers[:-1], numbers[-1])
     entrywise = eliminate(Entrywise(of, gram, numbers[:-1], numbers[-1]))
-    for one, other in zip(closed, entrywise, strict=True):
+    for actual, expected in zip(closed, entrywise, strict=True):
         for part in ("value", "slope", "bend"):
-            assert torch.allclose(getattr(one, part), getattr(other, part), rtol=1e-11, atol=1e-11), part
+            assert torch.allclose(getattr(actual, part), getattr(expected, part), rtol=1e-11, atol=1e-11), part

@@ -67,13 +67,13 @@ def test_codes_are_in_the_order_of_numbers_and_deviations_that_are_not_known_are
 def test_effects_of_samples_as_lmer_says() -> None:
     """ranef(m)$sample with condVar = TRUE: that the population is not known makes ours wider."""
     fitted = mixed_model(penicillin(), PLATES, client="plate", draws=1000)
-    found = fitted.ranef("sample").set_index("sample")
+    effects = fitted.ranef("sample").set_index("sample")
     at_estimates = fitted.run.shared["effects.crossed"][1:, 0].numpy()
     modes = [2.1870579700, -1.0104761507, 1.9378994671, -0.0968949734, -0.0138421391, -3.0037441741]
     np.testing.assert_allclose(at_estimates, modes, atol=2e-4)
-    assert found.index.tolist() == list("ABCDEF")
-    np.testing.assert_allclose(found["mean"], modes, atol=0.2)
-    assert (found["sd"] > 0.2021708).all()
+    assert effects.index.tolist() == list("ABCDEF")
+    np.testing.assert_allclose(effects["mean"], modes, atol=0.2)
+    assert (effects["sd"] > 0.2021708).all()
     given = mixed_model(penicillin(), PLATES, client="plate", draws=0).ranef("sample")
     np.testing.assert_allclose(given["sd"], 0.2021706851, rtol=1e-5)
     # beside an intercept that moves with them effects are as well known as lmer's
@@ -110,12 +110,12 @@ def test_either_factor_can_be_the_clients() -> None:
 
 def test_who_the_clients_are() -> None:
     """The first column that is written, or the outermost of those that lie in each other; other groups are refused."""
-    for formula, place, factor in (
+    for formula, client, factor in (
         ("y ~ (1 | a) + (1 | b)", "a", "b"),
         ("y ~ (1 | b) + (1 | a)", "b", "a"),
     ):
         levels = parse(formula).levels()
-        assert (levels.client, levels.outer, levels.crossed) == (place, factor, True)
+        assert (levels.client, levels.outer, levels.crossed) == (client, factor, True)
     assert not parse("y ~ (1 | a/b)").levels("b").crossed
     levels = parse("y ~ (1 | item) + (1 | a/b)").levels()
     assert (levels.client, levels.inside, levels.outer) == ("a", {"inner": ("b",)}, "item")
@@ -144,12 +144,12 @@ def test_predictions_are_of_known_and_unknown_items() -> None:
     df = slopes()
     fitted = mixed_model(df, SITES, draws=400)
     rows = pd.DataFrame({"x": [0.5, 0.5], "site": ["s00", "s00"], "item": ["i3", "new"]})
-    found = fitted.predict(rows)
-    wide = (found["upper"] - found["lower"]).tolist()
+    predictions = fitted.predict(rows)
+    wide = (predictions["upper"] - predictions["lower"]).tolist()
     assert wide[1] > 1.2 * wide[0]
     effects = fitted.ranef("item").set_index(["item", "effect"])["mean"]
     apart = effects["i3", "Intercept"] + 0.5 * effects["i3", "x"]
-    assert found["mean"][0] - found["mean"][1] == pytest.approx(apart, abs=0.2)
+    assert predictions["mean"][0] - predictions["mean"][1] == pytest.approx(apart, abs=0.2)
     at_estimates = mixed_model(df, SITES, draws=0)
     fitted_rows = at_estimates.fitted()
     expected = at_estimates.predict(df.head(5), interval=None)["mean"]

@@ -127,14 +127,14 @@ def test_derivatives_in_items_effects(nodes: int, formula: str) -> None:
     middle = 0.3 * torch.sin(torch.arange(m, dtype=torch.float64))
     w = torch.cat([middle[None], middle + step * torch.eye(m), middle - step * torch.eye(m)])
     points = {k: v.expand(len(w), *v.shape) for k, v in method.parts(shared["effects.at"]).items()}
-    found = cells_at(method, chunk, points, w)  # (S, M, cells)
-    up, down = found[:, 1 : 1 + m], found[:, 1 + m :]
+    cells = cells_at(method, chunk, points, w)  # (S, M, cells)
+    up, down = cells[:, 1 : 1 + m], cells[:, 1 + m :]
     if nodes > 1:
         numeric = (up[..., 0] - down[..., 0]) / (2 * step)
-        torch.testing.assert_close(found[:, 0, 1 : 1 + m], numeric, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(cells[:, 0, 1 : 1 + m], numeric, rtol=1e-4, atol=1e-6)
     rows, columns = torch.triu_indices(m, m)
     bend = -(up[..., 1 : 1 + m] - down[..., 1 : 1 + m]) / (2 * step)
-    torch.testing.assert_close(found[:, 0, 1 + m :], bend[:, rows, columns], rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(cells[:, 0, 1 + m :], bend[:, rows, columns], rtol=1e-3, atol=1e-5)
 
 
 def test_a_stencil_knows_parabolas_and_more() -> None:
@@ -154,9 +154,9 @@ def test_draws_and_what_follows() -> None:
     how: dict = {"client": "person", "family": "binomial"}
     fitted = mixed_model(df, FORMULA, draws=400, **how)
     at = fitted.run.shared["effects.crossed"][1:, 0].numpy()
-    found: Any = fitted.ranef("item")
-    assert (np.abs(found["mean"] - at) < 0.5 * found["sd"]).all()
-    assert ((found["sd"] > 0.2) & (found["sd"] < 1.5)).all()
+    effects: Any = fitted.ranef("item")
+    assert (np.abs(effects["mean"] - at) < 0.5 * effects["sd"]).all()
+    assert ((effects["sd"] > 0.2) & (effects["sd"] < 1.5)).all()
     rows = df.head(2).assign(item=["i00", "new"])
     predicted = fitted.predict(rows)
     assert predicted["mean"].between(0, 1).all()

@@ -63,11 +63,11 @@ def test_sites_find_what_the_table_would(family: str, tmp_path: Path) -> None:
     senders = Sites(method, own["0"], tmp_path, own, **how)
     run = senders.fit()
 
-    found, numbers = method.population_summary(run.fitted)
+    effects, numbers = method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
-    assert found is not None
+    assert effects is not None
     assert expected is not None
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-6)
     assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-10)
     torch.testing.assert_close(run.shared["effects.crossed"], whole.shared["effects.crossed"], rtol=1e-6, atol=1e-8)
     torch.testing.assert_close(senders.values("personal")["b_mean"], whole.personal["b_mean"], rtol=1e-6, atol=1e-8)

@@ -70,14 +70,14 @@ def test_derivatives_are_those_of_heights(formula: str, entries: list[float]) ->
     step = 1e-4 * torch.eye(len(numbers)).double()
     points = torch.cat([numbers[None], numbers + step, numbers - step])
     heights = integral.heights_at(method, chunk, values(points))  # (S, 1 + 2 k)
-    found = integral.expansion(method, chunk, list(method.sizes), values(numbers))
-    assert torch.allclose(found["height"], heights[:, 0], rtol=1e-9)
+    expansion = integral.expansion(method, chunk, list(method.sizes), values(numbers))
+    assert torch.allclose(expansion["height"], heights[:, 0], rtol=1e-9)
     up, down = (
         integral.expansion(method, chunk, list(method.sizes), values(numbers + sign * step[0])) for sign in (1, -1)
     )
     ahead, behind = heights[:, 1:].chunk(2, 1)
-    assert torch.allclose(found["slope"], (ahead - behind) / 2e-4, atol=1e-6)
-    assert torch.allclose(found["curvature"][:, 0], (down["slope"] - up["slope"]) / 2e-4, atol=1e-6)
+    assert torch.allclose(expansion["slope"], (ahead - behind) / 2e-4, atol=1e-6)
+    assert torch.allclose(expansion["curvature"][:, 0], (down["slope"] - up["slope"]) / 2e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

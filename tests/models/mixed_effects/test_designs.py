@@ -93,23 +93,23 @@ def test_terms_of_several_effects_stand_beside_each_other() -> None:
     """Correlations inside a term, none between terms: the likelihood is that of the whole table's normal density."""
     df = table(10).assign(g=lambda d: np.where(np.arange(len(d)) % 2, "u", "v"), t=lambda d: np.sin(d.index))
     fit = mixed_model(df, "y ~ 1 + x + (1 + x | site) + (0 + g + t | site)", population="ml", draws=0)
-    found = fit.summary().table.set_index("effect").estimate
+    estimate = fit.summary().table.set_index("effect").estimate
     names, design = ["Intercept", "x", "g[u]", "g[v]", "t"], fit.method.network
     assert design.random == tuple(names)
     assert design.blocks == (2, 3)
-    pairs = [name for name in found.index if name.startswith("corr(")]
+    pairs = [name for name in estimate.index if name.startswith("corr(")]
     assert pairs == [f"corr({a}, {b})" for a, b in [("Intercept", "x"), ("g[u]", "g[v]"), ("g[u]", "t"), ("g[v]", "t")]]
     correlation = np.eye(5)
     for name in pairs:
         i, k = (names.index(part) for part in name[5:-1].split(", "))
-        correlation[i, k] = correlation[k, i] = found[name]
-    sd = np.array([found[f"sd({name})"] for name in names])
+        correlation[i, k] = correlation[k, i] = estimate[name]
+    sd = np.array([estimate[f"sd({name})"] for name in names])
     z = np.column_stack([np.ones(len(df)), df.x, df.g == "u", df.g == "v", df.t])
     total = 0.0
     for _, rows in df.groupby("site"):
-        here = z[rows.index]
-        cov = here @ (correlation * np.outer(sd, sd)) @ here.T + found["sd(residual)"] ** 2 * np.eye(len(rows))
-        total += multivariate_normal(found["Intercept"] + found["x"] * rows.x, cov).logpdf(rows.y)
+        site_z = z[rows.index]
+        cov = site_z @ (correlation * np.outer(sd, sd)) @ site_z.T + estimate["sd(residual)"] ** 2 * np.eye(len(rows))
+        total += multivariate_normal(estimate["Intercept"] + estimate["x"] * rows.x, cov).logpdf(rows.y)
     assert fit.log_likelihood == pytest.approx(total, abs=1e-7)
 
 
@@ -121,7 +121,7 @@ def test_a_clients_covariate_of_its_effects_is_an_interaction() -> None:
     b = np.column_stack([1 + 0.8 * u, 0.5 - 0.6 * u]) + 0.3 * rng.normal(size=(places, 2))
     df = pd.DataFrame({"y": b[who, 0] + b[who, 1] * x + rng.normal(size=len(who)), "x": x, "u": u[who]})
     fit = mixed_model(df.assign(site=who.astype(str)), "y ~ 1 + x * u + (1 + x | site)", population="ml", draws=0)
-    found = fit.summary().table.set_index("effect")
+    effects = fit.summary().table.set_index("effect")
     for name, truth in (("Intercept", 1.0), ("x", 0.5), ("u", 0.8), ("x:u", -0.6)):
-        assert abs(found.estimate[name] - truth) < 3.5 * found.standard_error[name]
-    assert abs(found.estimate["sd(x)"] - 0.3) < 0.1
+        assert abs(effects.estimate[name] - truth) < 3.5 * effects.standard_error[name]
+    assert abs(effects.estimate["sd(x)"] - 0.3) < 0.1

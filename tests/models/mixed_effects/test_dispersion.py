@@ -90,11 +90,11 @@ def table() -> pd.DataFrame:
 def test_estimates_are_those_of_r(case: str) -> None:
     family, formula, how, values, errors, height = CASES[case]
     fitted = mixed_model(table(), formula, family=family, **{"population": "ml", "draws": 0, "nodes": 1, **how})
-    found, numbers = fitted.summary().table, fitted.summary().numbers
-    away = (found.estimate.to_numpy() - values) / np.array(errors)
+    effects, numbers = fitted.summary().table, fitted.summary().numbers
+    away = (effects.estimate.to_numpy() - values) / np.array(errors)
     assert np.abs(away).max() < 0.01
-    spreads = found.effect.str.startswith("sd(").to_numpy()
-    np.testing.assert_allclose(found.estimate[spreads], np.array(values)[spreads], rtol=0.01)
+    spreads = effects.effect.str.startswith("sd(").to_numpy()
+    np.testing.assert_allclose(effects.estimate[spreads], np.array(values)[spreads], rtol=0.01)
     assert numbers["log_likelihood"] == pytest.approx(height, abs=1e-3)
 
 
@@ -105,31 +105,31 @@ def test_heights_of_other_levels_are_a_normals(formula: str) -> None:
     fitted = mixed_model(
         df, formula, client="site", dispersion="~ arm", precision_weights="w", population="ml", draws=0
     )
-    found = fitted.summary().table.set_index("effect").estimate
-    spread = found["dispersion:Intercept"] + (df.arm == "b") * found["dispersion:arm[b]"]
-    spread = spread + (df.arm == "c") * found["dispersion:arm[c]"]
+    estimate = fitted.summary().table.set_index("effect").estimate
+    spread = estimate["dispersion:Intercept"] + (df.arm == "b") * estimate["dispersion:arm[b]"]
+    spread = spread + (df.arm == "c") * estimate["dispersion:arm[c]"]
     v = np.diag(np.exp(2 * spread) / df.w)
     same = {name: np.equal.outer(of.to_numpy(), of.to_numpy()) for name, of in df.items()}
-    root = np.diag([found["sd(Intercept)"], found.get("sd(x)", 0.0)])
-    r = found.get("corr(Intercept, x)", 0.0)
+    root = np.diag([estimate["sd(Intercept)"], estimate.get("sd(x)", 0.0)])
+    r = estimate.get("corr(Intercept, x)", 0.0)
     z = np.stack([np.ones(len(df)), df.x], 1)
     v += same["site"] * (z @ root @ np.array([[1, r], [r, 1]]) @ root @ z.T)
-    v += same["site"] * same["pair"] * found.get("sd(Intercept | pair)", 0.0) ** 2
-    v += same["region"] * found.get("sd(Intercept | region)", 0.0) ** 2
-    mean = found["Intercept"] + found["x"] * df.x
+    v += same["site"] * same["pair"] * estimate.get("sd(Intercept | pair)", 0.0) ** 2
+    v += same["region"] * estimate.get("sd(Intercept | region)", 0.0) ** 2
+    mean = estimate["Intercept"] + estimate["x"] * df.x
     expected = multivariate_normal(mean, v, allow_singular=True).logpdf(df.y)
     assert fitted.summary().numbers["log_likelihood"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_units_of_the_table_change_nothing() -> None:
     df, how = table(), {"dispersion": "~ x + arm", "draws": 0}
-    here = mixed_model(df, "y ~ x + (1 | site)", **how).summary().table.set_index("effect").estimate
+    original = mixed_model(df, "y ~ x + (1 | site)", **how).summary().table.set_index("effect").estimate
     moved = df.assign(y=1e5 * df.y, x=10 * df.x + 1000)
-    there = mixed_model(moved, "y ~ x + (1 | site)", **how).summary().table.set_index("effect").estimate
-    assert there["sd(Intercept)"] == pytest.approx(1e5 * here["sd(Intercept)"], rel=1e-5)
-    assert there["dispersion:x"] == pytest.approx(here["dispersion:x"] / 10, rel=1e-4)
-    intercept = here["dispersion:Intercept"] + np.log(1e5) - 100 * here["dispersion:x"]
-    assert there["dispersion:Intercept"] == pytest.approx(intercept, rel=1e-4)
+    rescaled = mixed_model(moved, "y ~ x + (1 | site)", **how).summary().table.set_index("effect").estimate
+    assert rescaled["sd(Intercept)"] == pytest.approx(1e5 * original["sd(Intercept)"], rel=1e-5)
+    assert rescaled["dispersion:x"] == pytest.approx(original["dispersion:x"] / 10, rel=1e-4)
+    intercept = original["dispersion:Intercept"] + np.log(1e5) - 100 * original["dispersion:x"]
+    assert rescaled["dispersion:Intercept"] == pytest.approx(intercept, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -155,9 +155,9 @@ def test_three_sites_find_what_the_table_would(family: str, formula: str, weight
     method = MixedEffects(reader.design(reduce(add, (reader.second(rows) for rows in tables.values()))), draws=0)
     own = {name: reader.federation(rows, name) for name, rows in tables.items()}
     run = Sites(method, own["s00"], tmp_path, own, **how).fit()
-    found, numbers = method.population_summary(run.fitted)
+    effects, numbers = method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-6)
     assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-10)
 
 

@@ -41,7 +41,7 @@ def test_cbpp() -> None:
 
 def test_wine() -> None:
     """clmm(rating ~ temp + contact + (1 | judge), wine)."""
-    rating = np.array([int(one) for one in WINE.replace(" ", "")])
+    rating = np.array([int(digit) for digit in WINE.replace(" ", "")])
     df = pd.DataFrame({"rating": rating, "judge": np.repeat(list("123456789"), 8)})
     df["warm"], df["contact"] = np.tile([0, 0, 0, 0, 1, 1, 1, 1], 9), np.tile([0, 0, 1, 1] * 2, 9)
     fit = mixed_model(

@@ -55,10 +55,10 @@ def moments(density: np.ndarray) -> tuple[float, float]:
 
 def heights(case: Case, rows: pd.DataFrame, fitted, effect: np.ndarray) -> np.ndarray:
     """log p(rows | effects), of effects (...)."""
-    found = fitted.summary().table.set_index("effect").estimate
+    estimate = fitted.summary().table.set_index("effect").estimate
     own = own_numbers(fitted)
-    first = -found["1 | 2"] if case.family == "ordinal" else found["Intercept"]
-    fixed = (first + found["x"] * rows.x.to_numpy()).reshape(-1, *[1] * effect.ndim)
+    first = -estimate["1 | 2"] if case.family == "ordinal" else estimate["Intercept"]
+    fixed = (first + estimate["x"] * rows.x.to_numpy()).reshape(-1, *[1] * effect.ndim)
     with np.errstate(divide="ignore"):
         return case.log_density(rows, fixed + effect, own).sum(0)
 
@@ -90,23 +90,23 @@ def test_patients_draws_are_of_the_joint_posterior(family: str) -> None:
     case = CASES[family]
     df = table(case, 1, 4, 3, 4, seed=4, sds=(0, 0.8, 0.9))
     fitted = mixed_model(df, f"{case.response} ~ x + (1 | site/patient)", family=family, draws=40, **case.how)  # type: ignore[arg-type]
-    found, held = fitted.summary().table.set_index("effect").estimate, held_draws(fitted)
-    tau, inner = found[SDS["site"]], found[SDS["patient"]]
+    estimate, draws = fitted.summary().table.set_index("effect").estimate, held_draws(fitted)
+    tau, inner = estimate[SDS["site"]], estimate[SDS["patient"]]
     for j, (_, site) in enumerate(df.groupby("site")):
         # (..., u, v) of each patient, and its integral over v
         both = [
             heights(case, rows, fitted, tau * GRID[:, None] + inner * GRID) - 0.5 * GRID**2
             for _, rows in site.groupby("patient")
         ]
-        alone = [np.logaddexp.reduce(one, axis=1) for one in both]
+        alone = [np.logaddexp.reduce(log_joint, axis=1) for log_joint in both]
         total = sum(alone) - 0.5 * GRID**2
         mean, sd = moments(total)
-        is_near(held["b"][:, j, 0], tau * mean, tau * sd)
-        for k, one in enumerate(both):
-            density = np.logaddexp.reduce(one + (total - alone[k])[:, None], axis=0)
+        is_near(draws["b"][:, j, 0], tau * mean, tau * sd)
+        for k, log_joint in enumerate(both):
+            density = np.logaddexp.reduce(log_joint + (total - alone[k])[:, None], axis=0)
             mean, sd = moments(density)
-            is_near(held["c"][:, j, k + 1, 0], inner * mean, inner * sd)
-        is_near(held["c"][:, j, 0, 0], 0.0, inner)  # a patient who was not there
+            is_near(draws["c"][:, j, k + 1, 0], inner * mean, inner * sd)
+        is_near(draws["c"][:, j, 0, 0], 0.0, inner)  # a patient who was not there
 
 
 @pytest.mark.parametrize("family", ["gaussian", "binomial", "poisson"])
@@ -114,8 +114,8 @@ def test_regions_effects_are_their_posterior_means(family: str) -> None:
     case = CASES[family]
     df = table(case, 4, 3, 1, 6, seed=2, sds=(0.9, 0.8, 0))
     fitted = mixed_model(df, f"{case.response} ~ x + (1 | region/site)", family=family, client="site", draws=0)  # type: ignore[arg-type]
-    found = fitted.summary().table.set_index("effect").estimate
-    outer, tau = found[SDS["region"]], found[SDS["site"]]
+    estimate = fitted.summary().table.set_index("effect").estimate
+    outer, tau = estimate[SDS["region"]], estimate[SDS["site"]]
     for (_, region), mean in zip(df.groupby("region"), fitted.ranef("region")["mean"], strict=True):
         total = -0.5 * GRID**2
         for _, rows in region.groupby("site"):
@@ -152,10 +152,10 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
     ours = np.concatenate([beta, tau, *own], 1)  # as support.levels.point
 
     def log_posterior(theta: np.ndarray) -> float:
-        there = theta.copy()
+        shifted = theta.copy()
         if case.family == "weibull":  # whose prior is of the mean hazard until about the mean time
-            there[0] += (np.exp(theta[3]) - 1) * fitted.method.network.offset
-        total = log_likelihood(there, df, case, ("site",), 0.25)
+            shifted[0] += (np.exp(theta[3]) - 1) * fitted.method.network.offset
+        total = log_likelihood(shifted, df, case, ("site",), 0.25)
         total += stats.norm.logpdf(theta[0] + theta[1] * df.x.mean(), 0, 2) + stats.norm.logpdf(theta[1])
         total += stats.norm.logpdf(np.exp(theta[2])) + theta[2]
         if residual:
@@ -172,9 +172,9 @@ def test_a_population_is_the_priors_times_the_likelihood(case: Case, monkeypatch
     weights = np.exp(log_weights - np.nanmax(log_weights))
     weights = np.nan_to_num(weights) / np.nansum(weights)
     assert 1 / (weights**2).sum() > 3000
-    values, found = points.copy(), ours.copy()
-    values[:, 2], found[:, 2] = np.exp(points[:, 2]), np.exp(ours[:, 2])
+    values, our_values = points.copy(), ours.copy()
+    values[:, 2], our_values[:, 2] = np.exp(points[:, 2]), np.exp(ours[:, 2])
     mean = weights @ values
     sd = np.sqrt(weights @ (values - mean) ** 2)
-    np.testing.assert_array_less(np.abs(found.mean(0) - mean) / sd, 0.05)
-    np.testing.assert_allclose(found.std(0), sd, rtol=0.05)
+    np.testing.assert_array_less(np.abs(our_values.mean(0) - mean) / sd, 0.05)
+    np.testing.assert_allclose(our_values.std(0), sd, rtol=0.05)

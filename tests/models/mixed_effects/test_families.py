@@ -63,9 +63,9 @@ def test_a_fit_that_begins_far_off() -> None:
     x, g = rng.normal(size=240), rng.integers(0, 3, 240)
     eta = 0.5 + 0.8 * x + np.array([0, 0.5, -0.5])[g] + 0.7 * rng.normal(size=12)[who]
     df = pd.DataFrame({"y": rng.poisson(np.exp(eta)), "x": x, "g": np.array(list("abc"))[g], "site": who})
-    found, numbers = effects_table(run_of(df, "y ~ x + g + (1 | site)", "poisson").fitted)
+    effects, numbers = effects_table(run_of(df, "y ~ x + g + (1 | site)", "poisson").fitted)
     assert numbers["off_maximum"] < 1e-6
-    assert (np.abs(found.estimate - [0.5, 0.8, 0.5, -0.5, 0.7]) < 4 * found.standard_error).all()
+    assert (np.abs(effects.estimate - [0.5, 0.8, 0.5, -0.5, 0.7]) < 4 * effects.standard_error).all()
 
 
 @pytest.mark.parametrize(("level", "spread", "rows"), [(5, 2.0, 50), (8, 1.0, 200)])
@@ -76,9 +76,9 @@ def test_counts_of_thousands(level: float, spread: float, rows: int) -> None:
     x = rng.normal(size=len(who))
     y = rng.poisson(np.exp(level + 0.5 * x + spread * rng.normal(size=15)[who]))
     run = run_of(pd.DataFrame({"y": y, "x": x, "site": who}), "y ~ x + (1 | site)", "poisson", draws=100)
-    found, numbers = effects_table(run.fitted)
+    effects, numbers = effects_table(run.fitted)
     assert numbers["off_maximum"] < 1e-6
-    assert abs(found.estimate[1] - 0.5) < 4 * found.standard_error[1]
+    assert abs(effects.estimate[1] - 0.5) < 4 * effects.standard_error[1]
 
 
 def test_a_mode_is_found_from_anywhere() -> None:
@@ -108,18 +108,18 @@ def test_the_random_effects_are_those_of_integrals(family: str) -> None:
     point = replace(method.settings, draws=4000)
     again = MixedEffects(design, **vars(point))
     begun = fit(again, fed, 100, dtype=torch.float64, progress=False, evaluate_every=100)
-    one = begun.shared["effects.draws"][:1].expand(4000, -1).clone()
-    one[:, :2] = beta
+    repeated_draw = begun.shared["effects.draws"][:1].expand(4000, -1).clone()
+    repeated_draw[:, :2] = beta
     rows = {k: v.unsqueeze(1) for k, v in begun.personal.items()}
     order = sorted(range(5), key=lambda j: -len(fed.train[j]))
     rows = {k: v[order] for k, v in rows.items()}
-    chunk = ClientChunk(again, fed, order, 1, 0, {**begun.shared, "effects.draws": one}, rows)
+    chunk = ClientChunk(again, fed, order, 1, 0, {**begun.shared, "effects.draws": repeated_draw}, rows)
     ours = JointDraws(again).run(chunk, 0).values["b_draws"][..., 0].flatten(1).T.numpy()[:, np.argsort(order)]
     x = (df.x.values - design.fixed_units.centre[1]) / design.fixed_units.scale[1]
     fixed, b = design.offset + float(beta[0]) + float(beta[1]) * x, np.linspace(-5, 5, 4001)
     for j, site in enumerate(fed.ids):
-        here = (df.site == site).to_numpy()
-        y, eta = df.y.to_numpy()[here, None], fixed[here, None] + b
+        in_site = (df.site == site).to_numpy()
+        y, eta = df.y.to_numpy()[in_site, None], fixed[in_site, None] + b
         terms = stats.bernoulli.logpmf(y, expit(eta)) if family == "binomial" else stats.poisson.logpmf(y, np.exp(eta))
         heights = terms.sum(0) - 0.5 * (b / 0.8) ** 2
         weight = np.exp(heights - heights.max())
@@ -139,23 +139,23 @@ def test_random_slopes_of_counts() -> None:
     b = rng.multivariate_normal([0, 0], [[0.5, 0.2], [0.2, 0.3]], 40)
     y = rng.poisson(np.exp(0.2 + 0.4 * x + b[who, 0] + b[who, 1] * x))
     df = pd.DataFrame({"y": y, "x": x, "site": who})
-    found, numbers = effects_table(run_of(df, "y ~ x + (x | site)", "poisson").fitted)
-    assert list(found.effect) == ["Intercept", "x", "sd(Intercept)", "sd(x)", "corr(Intercept, x)"]
+    effects, numbers = effects_table(run_of(df, "y ~ x + (x | site)", "poisson").fitted)
+    assert list(effects.effect) == ["Intercept", "x", "sd(Intercept)", "sd(x)", "corr(Intercept, x)"]
     assert numbers["off_maximum"] < 1e-6
     truth = np.array([0.2, 0.4, 0.5**0.5, 0.3**0.5, 0.2 / 0.15**0.5])
-    assert (np.abs(found.estimate - truth) < 4 * found.standard_error).all()
+    assert (np.abs(effects.estimate - truth) < 4 * effects.standard_error).all()
     finer = effects_table(run_of(df, "y ~ x + (x | site)", "poisson", nodes=15).fitted)[0]
-    assert (np.abs(found.estimate - finer.estimate) < 1e-3 * finer.standard_error).all()
+    assert (np.abs(effects.estimate - finer.estimate) < 1e-3 * finer.standard_error).all()
 
 
 def test_a_real_table_and_its_standard_errors() -> None:
     run, theirs = investments()
-    found, numbers = effects_table(run.fitted)
-    assert (np.abs(found.estimate[:3] - theirs.fe_params.values) < 1e-4 * theirs.bse_fe.values).all()
+    effects, numbers = effects_table(run.fitted)
+    assert (np.abs(effects.estimate[:3] - theirs.fe_params.values) < 1e-4 * theirs.bse_fe.values).all()
     # Theirs are of the curvature in all numbers; ours, as those of lme4, of that in the coefficients given the others.
-    np.testing.assert_allclose(found.standard_error[:3], theirs.bse_fe.values, rtol=3e-3)
-    np.testing.assert_allclose(found.estimate[3] ** 2, theirs.cov_re.values[0, 0], rtol=1e-3)
-    np.testing.assert_allclose(found.estimate[4] ** 2, theirs.scale, rtol=1e-4)
+    np.testing.assert_allclose(effects.standard_error[:3], theirs.bse_fe.values, rtol=3e-3)
+    np.testing.assert_allclose(effects.estimate[3] ** 2, theirs.cov_re.values[0, 0], rtol=1e-3)
+    np.testing.assert_allclose(effects.estimate[4] ** 2, theirs.scale, rtol=1e-4)
     assert numbers["log_likelihood"] == pytest.approx(theirs.llf, abs=1e-5)
     for j, firm in enumerate(run.fitted.federation.ids):
         spread = float(run.personal["b_root"][j, 0, 0])
@@ -179,6 +179,6 @@ def test_a_point_far_away_can_be_sent(family: str) -> None:
     chunk = ClientChunk(method, fed.to("cpu", torch.float64), range(4), 1, 0, shared, rows)
     for step in method.local()[:-1]:
         chunk = step.run(chunk, 0)
-    found = search.message([], chunk)["many"]
-    assert (found.abs() <= 2e100).all()
-    assert (found.abs() >= 1e99).any()
+    heights = search.message([], chunk)["many"]
+    assert (heights.abs() <= 2e100).all()
+    assert (heights.abs() >= 1e99).any()

@@ -49,10 +49,10 @@ def test_of_balanced_clients_the_test_is_the_exact_one() -> None:
     small = mixed_model(df, "y ~ 1 + (1 | site)", draws=0)
     for how in ({}, {"kenward_roger": True}, {"population": "ml"}):
         fit = mixed_model(df, "y ~ u + (1 | site)", draws=0, **how)  # type: ignore[arg-type]
-        found = fit.compare(small).iloc[1]
-        assert found.statistic == pytest.approx(exact.statistic**2, rel=1e-6)
-        assert found.p == pytest.approx(exact.pvalue, rel=1e-6)
-        assert found.reference.startswith("F(1, 4.0)")
+        comparison = fit.compare(small).iloc[1]
+        assert comparison.statistic == pytest.approx(exact.statistic**2, rel=1e-6)
+        assert comparison.p == pytest.approx(exact.pvalue, rel=1e-6)
+        assert comparison.reference.startswith("F(1, 4.0)")
         row = fit.summary().table.set_index("effect").loc["u"]
         if how != {"population": "ml"}:
             assert (row.p, row.df) == (pytest.approx(exact.pvalue, rel=1e-6), pytest.approx(4, rel=1e-6))
@@ -82,7 +82,7 @@ def dense(df: pd.DataFrame, fit: FittedMixedModel) -> tuple[np.ndarray, float, f
     adjusted = phi + 2 * phi @ more @ phi
     pick = np.eye(4)[[1, 3]]
     theta = pick.T @ np.linalg.inv(pick @ phi @ pick.T) @ pick
-    along = [theta @ phi @ one @ phi for one in p]
+    along = [theta @ phi @ matrix @ phi for matrix in p]
     a_1 = sum(w[i, k] * np.trace(along[i]) * np.trace(along[k]) for i in range(4) for k in range(4))
     a_2 = sum(w[i, k] * np.trace(along[i] @ along[k]) for i in range(4) for k in range(4))
     b_ = (a_1 + 6 * a_2) / 4
@@ -103,9 +103,9 @@ def test_kenward_and_rogers_are_those_of_dense_matrices() -> None:
     assert list(table.effect[:4]) == ["Intercept", "u", "x", "u:x"]
     np.testing.assert_allclose(table.standard_error[:4], errors, rtol=1e-5)
     assert (errors > mixed_model(df, fit.formula, draws=0).summary().table.standard_error[:4]).all()
-    found = fit.compare(mixed_model(df, "y ~ x + (1 + x | site)", draws=0)).iloc[1]
-    assert found.statistic == pytest.approx(f, rel=1e-4)
-    assert found.reference == f"F(2, {df_2:.1f}), Kenward and Roger"
+    comparison = fit.compare(mixed_model(df, "y ~ x + (1 + x | site)", draws=0)).iloc[1]
+    assert comparison.statistic == pytest.approx(f, rel=1e-4)
+    assert comparison.reference == f"F(2, {df_2:.1f}), Kenward and Roger"
 
 
 def test_a_variance_of_zero_is_taken_for_known() -> None:
@@ -135,9 +135,9 @@ def test_restricted_estimates_are_where_the_criterion_is_highest(family: str) ->
 
     def criterion(sd: float) -> tuple[float, float]:
         """And the variance of u's coefficient."""
-        held = mixed_model(df, formula, family=family, population="ml", draws=0, prior="fixed", sd_0=sd)  # type: ignore[arg-type]
-        curvature = shared(held, "curvature")[-3:, -3:]
-        return float(shared(held, "height") - 0.5 * torch.logdet(curvature)), float(torch.inverse(curvature)[1, 1])
+        fixed_fit = mixed_model(df, formula, family=family, population="ml", draws=0, prior="fixed", sd_0=sd)  # type: ignore[arg-type]
+        curvature = shared(fixed_fit, "curvature")[-3:, -3:]
+        return float(shared(fixed_fit, "height") - 0.5 * torch.logdet(curvature)), float(torch.inverse(curvature)[1, 1])
 
     sd = abs(float(best[0]))
     (below, least), (top, variance), (above, most) = (criterion(sd * factor) for factor in (0.97, 1.0, 1.03))
@@ -183,16 +183,16 @@ def test_degrees_of_freedom_are_those_of_the_groups_that_a_coefficient_is_learne
     def df_of(formula: str, **more: str) -> dict[str, float]:
         fit = mixed_model(df, formula, **how, **more)
         sums = {name: shared(fit, name) for name in ("counts", *containment.sizes(fit.method))}
-        found = containment.degrees_of_freedom(fit.method, sums.pop("counts"), sums)
-        printed = fit.summary().table.df[: len(found)]
-        assert (printed <= found.numpy() + 1e-12).all()
-        assert (np.isinf(printed) == np.isinf(found.numpy())).all()
-        return dict(zip(fit.method.network.fixed, found.tolist(), strict=True))
+        degrees = containment.degrees_of_freedom(fit.method, sums.pop("counts"), sums)
+        printed = fit.summary().table.df[: len(degrees)]
+        assert (printed <= degrees.numpy() + 1e-12).all()
+        assert (np.isinf(printed) == np.isinf(degrees.numpy())).all()
+        return dict(zip(fit.method.network.fixed, degrees.tolist(), strict=True))
 
-    found = df_of("y ~ u + p + x + (1 | site/patient)")
-    assert (found["Intercept"], found["u"]) == (10, 10)
-    assert found["p"] == 48 - 12 - 1
-    assert np.isinf(found["x"])
+    inside = df_of("y ~ u + p + x + (1 | site/patient)")
+    assert (inside["Intercept"], inside["u"]) == (10, 10)
+    assert inside["p"] == 48 - 12 - 1
+    assert np.isinf(inside["x"])
     slopes = df_of("y ~ x * u + (1 + x | site)")
     assert (slopes["Intercept"], slopes["u"], slopes["x"], slopes["x:u"]) == (10, 10, 10, 10)
     above = df_of("y ~ r + u + x + (1 | region/site)", client="site")
@@ -231,12 +231,12 @@ def test_a_covariate_of_clients_is_compared_by_a_bootstrap() -> None:
     df = counts("binomial", 8).assign(u=lambda d: d.site.astype("category").cat.codes % 2)
     how: dict = {"family": "binomial", "draws": 0, "nodes": 1}
     small, large = (mixed_model(df, f"y ~ x{more} + (1 | site)", **how) for more in ("", " + u"))
-    found = large.compare(small, replicates=9).iloc[1]
+    bootstrap = large.compare(small, replicates=9).iloc[1]
     plain = large.compare(small, test="likelihood-ratio").iloc[1]
-    assert found.reference == "9 simulated tables of the smaller model"
-    assert found.statistic == plain.statistic
-    assert found.p in [pytest.approx(k / 10) for k in range(1, 11)]
-    assert found.p == small.compare(large, replicates=9).p.iloc[1]
+    assert bootstrap.reference == "9 simulated tables of the smaller model"
+    assert bootstrap.statistic == plain.statistic
+    assert bootstrap.p in [pytest.approx(k / 10) for k in range(1, 11)]
+    assert bootstrap.p == small.compare(large, replicates=9).p.iloc[1]
     rows = mixed_model(df, "y ~ 1 + (1 | site)", **how)
     assert small.compare(rows).reference.iloc[1] == "chi-squared(1)"
 

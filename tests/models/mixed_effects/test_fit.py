@@ -23,10 +23,10 @@ def test_the_federated_fit_is_the_pooled_one(random: str, population: str) -> No
     df = table(slope="x" in random)
     theirs = referee(df, f"~ {random}", population == "reml")
     run = fitted(df, f"y ~ 1 + x + ({random} | site)", population=population)
-    found, numbers = effects_table(run.fitted)
-    error = (found.estimate[:2].to_numpy() - theirs.fe_params.values) / theirs.bse_fe.values
+    effects, numbers = effects_table(run.fitted)
+    error = (effects.estimate[:2].to_numpy() - theirs.fe_params.values) / theirs.bse_fe.values
     assert np.abs(error).max() < 1e-4
-    np.testing.assert_allclose(found.standard_error[:2], theirs.bse_fe.values, rtol=1e-3)
+    np.testing.assert_allclose(effects.standard_error[:2], theirs.bse_fe.values, rtol=1e-3)
     np.testing.assert_allclose(covariance(run), theirs.cov_re.values, rtol=5e-3)
     assert estimates(run)["sd(residual)"] ** 2 == pytest.approx(theirs.scale, rel=1e-4)
     assert numbers["log_likelihood"] == pytest.approx(theirs.llf, abs=1e-4)
@@ -43,16 +43,16 @@ def test_the_likelihood_is_at_its_maximum() -> None:
     """Neither a smaller nor a larger value of anything is more likely: exact, by the multivariate normal."""
     df = table(15)
     run = fitted(df, "y ~ 1 + x + (1 + x | site)")
-    found, cov = estimates(run), covariance(run)
-    beta, sigma, names = found[["Intercept", "x"]].to_numpy(), found["sd(residual)"], ("1", "x")
+    estimate, cov = estimates(run), covariance(run)
+    beta, sigma, names = estimate[["Intercept", "x"]].to_numpy(), estimate["sd(residual)"], ("1", "x")
     best = log_likelihood(df, beta, cov, sigma, names)
     assert effects_table(run.fitted)[1]["log_likelihood"] == pytest.approx(best, abs=1e-9)
     for step in (-1e-3, 1e-3):
         assert log_likelihood(df, beta, cov, sigma * (1 + step), names) < best
         for k in range(2):
-            one = np.eye(2)[k]
-            assert log_likelihood(df, beta + step * one, cov, sigma, names) < best
-            turn = np.diag(1 + step * one)
+            unit = np.eye(2)[k]
+            assert log_likelihood(df, beta + step * unit, cov, sigma, names) < best
+            turn = np.diag(1 + step * unit)
             assert log_likelihood(df, beta, turn @ cov @ turn, sigma, names) < best
         other = cov * (1 + step * (1 - np.eye(2)))
         assert log_likelihood(df, beta, other, sigma, names) < best
@@ -62,14 +62,14 @@ def test_the_numbers_that_lme4_documents() -> None:
     """Its REML and ML fits of the yields of dyestuff."""
     wanted = {"reml": (42.0006, 49.5101, 19.3834, -159.8271), "ml": (37.2603, 49.5101, 17.6945, -163.6635)}
     for population, (batch, residual, error, height) in wanted.items():
-        found, numbers = effects_table(fitted(DYESTUFF, "Yield ~ 1 + (1 | Batch)", population=population).fitted)
-        assert found.estimate.to_numpy() == pytest.approx([1527.5, batch, residual], abs=6e-5)
-        assert found.standard_error[0] == pytest.approx(error, abs=6e-5)
+        effects, numbers = effects_table(fitted(DYESTUFF, "Yield ~ 1 + (1 | Batch)", population=population).fitted)
+        assert effects.estimate.to_numpy() == pytest.approx([1527.5, batch, residual], abs=6e-5)
+        assert effects.standard_error[0] == pytest.approx(error, abs=6e-5)
         assert numbers["log_likelihood"] == pytest.approx(height, abs=6e-5)
         assert numbers["aic"] == pytest.approx(6 - 2 * height, abs=2e-4)
     # of a balanced one-way layout the degrees of freedom are those of the batches' means
-    found = effects_table(fitted(DYESTUFF, "Yield ~ 1 + (1 | Batch)", population="reml").fitted)[0]
-    assert found.df[0] == pytest.approx(5, rel=1e-6)
+    effects = effects_table(fitted(DYESTUFF, "Yield ~ 1 + (1 | Batch)", population="reml").fitted)[0]
+    assert effects.df[0] == pytest.approx(5, rel=1e-6)
 
 
 def test_a_fit_ends_where_it_is_done() -> None:
@@ -87,7 +87,7 @@ def test_a_diagonal_covariance_has_none_off_it() -> None:
     run = fitted(table(), "y ~ 1 + x + (1 + x | site)", covariance="diagonal")
     assert len(run.shared["effects.root"]) == 2
     full = fitted(table(), "y ~ 1 + x + (1 + x | site)")
-    heights = [effects_table(one.fitted)[1]["log_likelihood"] for one in (run, full)]
+    heights = [effects_table(fitted_run.fitted)[1]["log_likelihood"] for fitted_run in (run, full)]
     assert heights[0] < heights[1]
 
 
@@ -105,15 +105,15 @@ def eight_schools() -> pd.DataFrame:
 def test_known_standard_errors_and_places_seen_once() -> None:
     """Held at tau = 10: the analytic posterior; learned: tau is zero, and the schools have one mean, as is known."""
     df = eight_schools()
-    held = fitted(df, "y ~ 1 + (1 | site)", known_se="se", prior="fixed", sd_0=10.0 / df.y.std(ddof=0))
+    fixed = fitted(df, "y ~ 1 + (1 | site)", known_se="se", prior="fixed", sd_0=10.0 / df.y.std(ddof=0))
     weight = 1 / (df.se**2 + 100)
     mu = (weight * df.y).sum() / weight.sum()
-    assert estimates(held)["Intercept"] == pytest.approx(mu, abs=1e-9)
+    assert estimates(fixed)["Intercept"] == pytest.approx(mu, abs=1e-9)
     shrunk = (df.y - mu) * 100 / (100 + df.se**2)
-    np.testing.assert_allclose(held.personal["b_mean"].flatten().numpy(), shrunk, atol=1e-9)
+    np.testing.assert_allclose(fixed.personal["b_mean"].flatten().numpy(), shrunk, atol=1e-9)
     variance = 1 / (1 / 100 + 1 / df.se**2)
-    np.testing.assert_allclose(held.personal["b_root"].flatten().numpy() ** 2, variance, rtol=1e-9)
-    assert estimates(held)["sd(Intercept)"] == pytest.approx(10.0)
+    np.testing.assert_allclose(fixed.personal["b_root"].flatten().numpy() ** 2, variance, rtol=1e-9)
+    assert estimates(fixed)["sd(Intercept)"] == pytest.approx(10.0)
     learned = fitted(df, "y ~ 1 + (1 | site)", known_se="se")
     assert estimates(learned)["sd(Intercept)"] < 1e-3
     assert list(effects_table(learned.fitted)[0].note) == ["", "at its lower bound"]
@@ -131,10 +131,10 @@ def test_eight_schools_under_posteriordbs_priors() -> None:
         eight_schools(), "y ~ 1 + (1 | site)", known_se="se", population="bayes", intercept_prior="normal(0, 5)",
         sd_prior="half-cauchy(5)", draws=8000,
     )  # fmt: skip
-    found = effects_table(run.fitted)[0].set_index("effect")
+    effects = effects_table(run.fitted)[0].set_index("effect")
     for name, mean, sd in (("Intercept", 4.40, 3.32), ("sd(Intercept)", 3.60, 3.22)):
-        assert found.loc[name, "estimate"] == pytest.approx(mean, abs=0.05 * sd), name
-        assert found.loc[name, "standard_error"] == pytest.approx(sd, rel=0.05), name
+        assert effects.loc[name, "estimate"] == pytest.approx(mean, abs=0.05 * sd), name
+        assert effects.loc[name, "standard_error"] == pytest.approx(sd, rel=0.05), name
     mu = run.posterior().posterior["effects"].sel(effect="Intercept")
     theta = run.posterior().posterior["b"].squeeze("b_dim_0") + mu
     means, sds = (getattr(theta, of)(("chain", "draw")).to_numpy() for of in ("mean", "std"))
@@ -175,9 +175,9 @@ def test_an_effect_without_which_the_data_are_as_likely_has_no_standard_error() 
     df = pd.DataFrame({"y": y, "x": x, "site": who})
     fed, design = from_formula(df, "y ~ x + (1 | site)", family="binomial")
     run = fit(MixedEffects(design, draws=0), fed, 100, dtype=torch.float64, progress=False, evaluate_every=100)
-    found, numbers = effects_table(run.fitted)
-    assert list(found.note) == ["", "", "at its lower bound"]
-    assert found.standard_error[:2].notna().all()
+    effects, numbers = effects_table(run.fitted)
+    assert list(effects.note) == ["", "", "at its lower bound"]
+    assert effects.standard_error[:2].notna().all()
     assert numbers["off_maximum"] < 1e-4
 
 
@@ -188,7 +188,7 @@ def test_a_covariate_far_from_zero(random: str) -> None:
     near, far = (effects_table(fitted(df.assign(x=df.x + at), f"y ~ x + ({random} | site)").fitted) for at in (0, 1e5))
     assert far[1]["log_likelihood"] == pytest.approx(near[1]["log_likelihood"], abs=1e-6)
     for column in ("estimate", "standard_error"):
-        theirs, ours = (one[0].set_index("effect")[column] for one in (near, far))
+        theirs, ours = (summary[0].set_index("effect")[column] for summary in (near, far))
         for name in ("x", "sd(residual)", *(["sd(x)"] if "x" in random else [])):
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4), (name, column)
 

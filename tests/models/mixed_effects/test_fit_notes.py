@@ -27,9 +27,9 @@ def test_what_a_fit_has_not_reached_is_in_its_summary() -> None:
         ({"tol": 1e-300, "rounds": 30}, (ENDED,)),
         ({"draws": 0}, ("draws=0: standard deviations and predictions have no intervals",)),
     ):
-        found = mixed_model(df, "y ~ x + (1 | site)", **how).summary()
-        assert [note[: len(start)] for note, start in zip(found.notes, words, strict=True)] == list(words)
-        assert str(found).endswith("\n".join(found.notes))
+        summary = mixed_model(df, "y ~ x + (1 | site)", **how).summary()
+        assert [note[: len(start)] for note, start in zip(summary.notes, words, strict=True)] == list(words)
+        assert str(summary).endswith("\n".join(summary.notes))
 
 
 def test_the_reference_level_is_printed() -> None:

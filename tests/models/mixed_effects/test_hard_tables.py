@@ -16,10 +16,10 @@ BINOMIAL: dict = {"family": "binomial", "draws": 0}
 
 def test_a_covariate_that_says_all() -> None:
     df = counts("binomial", 12)
-    found = mixed_model(
+    fit = mixed_model(
         df.assign(y=(df.x > 0.2).astype(float)), "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0
     )
-    table = found.summary().table.set_index("effect")
+    table = fit.summary().table.set_index("effect")
     assert table.note["x"] == table.note["Intercept"] == SEPARATED
     assert np.isnan(table.standard_error["x"])
 
@@ -50,12 +50,12 @@ def test_a_cell_of_few_rows_and_what_is_beside_it() -> None:
     """The coefficient of a rare cell is noted, too, however little its column spreads; and the whole reference's."""
     df = counts("binomial", 20)
     rare = (np.arange(len(df)) % 97 == 0).astype(float)
-    found = mixed_model(df.assign(rare=rare, y=np.where(rare, 1.0, df.y)), "y ~ x + rare + (1 | site)", **BINOMIAL)
-    table = found.summary().table.set_index("effect")
+    fit = mixed_model(df.assign(rare=rare, y=np.where(rare, 1.0, df.y)), "y ~ x + rare + (1 | site)", **BINOMIAL)
+    table = fit.summary().table.set_index("effect")
     assert table.note[["Intercept", "x", "rare"]].tolist() == ["", "", SEPARATED]
     g = np.array(["u", "v", "w"])[np.arange(len(df)) % 3]
-    found = mixed_model(df.assign(g=g, y=np.where(g == "u", 0.0, df.y)), "y ~ x + g + (1 | site)", **BINOMIAL)
-    table = found.summary().table.set_index("effect")
+    fit = mixed_model(df.assign(g=g, y=np.where(g == "u", 0.0, df.y)), "y ~ x + g + (1 | site)", **BINOMIAL)
+    table = fit.summary().table.set_index("effect")
     assert table.note[["Intercept", "x", "g[v]", "g[w]"]].tolist() == [SEPARATED, "", SEPARATED, SEPARATED]
 
 
@@ -97,13 +97,13 @@ def test_a_correlation_of_one() -> None:
 @pytest.mark.parametrize("family", ["gaussian", "poisson"])
 def test_years_need_not_be_centred(family: str) -> None:
     df = table(12) if family == "gaussian" else counts("poisson", 12)
-    there = df.assign(x=1990 + 3 * df.x)
-    here, away = (
-        mixed_model(one, "y ~ 1 + x + (1 + x | site)", family=family, population="ml", draws=0)  # type: ignore[arg-type]
-        for one in (df.assign(x=3 * df.x), there)
+    years = df.assign(x=1990 + 3 * df.x)
+    centred, away = (
+        mixed_model(data, "y ~ 1 + x + (1 + x | site)", family=family, population="ml", draws=0)  # type: ignore[arg-type]
+        for data in (df.assign(x=3 * df.x), years)
     )
-    ours, theirs = (fit.summary().table.set_index("effect") for fit in (away, here))
-    assert away.log_likelihood == pytest.approx(here.log_likelihood, abs=1e-6)
+    ours, theirs = (fit.summary().table.set_index("effect") for fit in (away, centred))
+    assert away.log_likelihood == pytest.approx(centred.log_likelihood, abs=1e-6)
     for name in ("x", "sd(x)"):
         assert ours.estimate[name] == pytest.approx(theirs.estimate[name], rel=1e-5)
         assert ours.standard_error[name] == pytest.approx(theirs.standard_error[name], rel=1e-3)
@@ -113,19 +113,21 @@ def test_years_need_not_be_centred(family: str) -> None:
 
 def test_a_response_may_be_a_function() -> None:
     df = table(8).assign(z=lambda d: np.exp(d.y))
-    one, two = (
+    transformed, plain = (
         mixed_model(df, f"{y} ~ 1 + x + (1 | site)", population="ml", draws=0).summary().table for y in ("log(z)", "y")
     )
-    np.testing.assert_allclose(one.estimate, two.estimate, rtol=1e-9)
+    np.testing.assert_allclose(transformed.estimate, plain.estimate, rtol=1e-9)
 
 
 def test_a_formula_that_reproduces_every_row(caplog: pytest.LogCaptureFixture) -> None:
     """No likelihood has a maximum where the residual's spread goes to zero: one line, and no tests of rounding."""
     df = table(8).assign(y=lambda d: d.site.astype("category").cat.codes + 0.0)
-    found = mixed_model(df, "y ~ x + (1 | site)", draws=0).summary()
+    summary = mixed_model(df, "y ~ x + (1 | site)", draws=0).summary()
     assert not caplog.records
-    assert found.notes[0].startswith("the formula reproduces every row: the residual's standard deviation goes to zero")
-    assert found.table[["standard_error", "p", "lower"]].isna().all(axis=None)
+    assert summary.notes[0].startswith(
+        "the formula reproduces every row: the residual's standard deviation goes to zero"
+    )
+    assert summary.table[["standard_error", "p", "lower"]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize("kenward_roger", [False, True])
@@ -133,15 +135,15 @@ def test_as_many_columns_of_clients_as_clients(kenward_roger: bool) -> None:
     """Nothing is left to tell clients' spread by: no standard errors of theirs; others are those of least squares."""
     df = table(4)
     fitted = mixed_model(df, "y ~ site + x + (1 | site)", draws=0, kenward_roger=kenward_roger)
-    found = fitted.summary().table.set_index("effect")
+    effects = fitted.summary().table.set_index("effect")
     columns = pd.get_dummies(df.site, drop_first=True).astype(float).assign(one=1.0, x=df.x).to_numpy()
     beta, (square,), *_ = np.linalg.lstsq(columns, df.y.to_numpy(), rcond=None)
     error = np.sqrt(square / (len(df) - 5) * np.linalg.inv(columns.T @ columns)[-1, -1])
-    assert found.estimate["x"] == pytest.approx(beta[-1], rel=1e-6)
-    assert found.standard_error["x"] == pytest.approx(error, rel=1e-4)
-    of_clients = [name for name in found.index if name.startswith(("site", "Intercept"))]
-    assert found.loc[of_clients, ["standard_error", "p", "lower"]].isna().all(axis=None)
-    assert set(found.note[of_clients]) == {"standard error not identified"}
+    assert effects.estimate["x"] == pytest.approx(beta[-1], rel=1e-6)
+    assert effects.standard_error["x"] == pytest.approx(error, rel=1e-4)
+    of_clients = [name for name in effects.index if name.startswith(("site", "Intercept"))]
+    assert effects.loc[of_clients, ["standard_error", "p", "lower"]].isna().all(axis=None)
+    assert set(effects.note[of_clients]) == {"standard error not identified"}
     assert fitted.means("site").lower.isna().all()
     assert fitted.anova().set_index("term").p.isna()["site"]
 
@@ -154,6 +156,6 @@ def test_a_flat_direction_of_the_spread_leaves_other_tests_as_they_are() -> None
     rng.normal(size=12)
     y = rng.normal(size=4)[who] + 0.5 * x + rng.normal(size=32)
     df = pd.DataFrame({"y": y, "f": np.where(who == 0, f, "a"), "g": who.astype(str)})
-    found = mixed_model(df, "y ~ f + (1 + f | g)", draws=0).summary().table.set_index("effect")
-    assert found.df["Intercept"] == pytest.approx(3.04, abs=0.02)
-    assert np.isnan(found.p["f[b]"])
+    effects = mixed_model(df, "y ~ f + (1 + f | g)", draws=0).summary().table.set_index("effect")
+    assert effects.df["Intercept"] == pytest.approx(3.04, abs=0.02)
+    assert np.isnan(effects.p["f[b]"])

@@ -50,19 +50,19 @@ def dense(fitted: mixed_model, j: int) -> tuple[Tensor, list[Tensor], Tensor, Te
     for level in method.at_site:
         own, group = columns.for_level(level.kind)
         groups = level.size if level.inside else 1
-        place = torch.zeros(len(rows), dtype=torch.long) if group is None else group[0].long()
-        one = torch.nn.functional.one_hot(place, groups).double()
-        z.append((one[:, :, None] * own[0][:, None, :]).flatten(1))
+        index = torch.zeros(len(rows), dtype=torch.long) if group is None else group[0].long()
+        indicators = torch.nn.functional.one_hot(index, groups).double()
+        z.append((indicators[:, :, None] * own[0][:, None, :]).flatten(1))
     return columns.x[0], z, federation.y[rows], method.network.offset
 
 
 def roots(fitted: mixed_model, values: dict[str, Tensor]) -> list[Tensor]:
     """L of all groups of each level."""
-    found = []
+    factors = []
     for level in fitted.method.at_site:
-        one = torch.eye(level.size if level.inside else 1, dtype=torch.float64)
-        found.append(torch.kron(one, level.root(values[level.name])))
-    return found
+        identity = torch.eye(level.size if level.inside else 1, dtype=torch.float64)
+        factors.append(torch.kron(identity, level.root(values[level.name])))
+    return factors
 
 
 @pytest.mark.parametrize("formula", [CROSSED, NESTED])
@@ -71,7 +71,7 @@ def test_sums_and_derivatives_are_a_dense_normals(formula: str) -> None:
     method, own = fitted.method, fitted.run.fitted.personal
     blocks = Blocks(*(own[name] for name in Blocks._fields))
     at = torch.linspace(0.4, 0.9, method.k, dtype=torch.float64)
-    found = polynomial(method, blocks, at)
+    expansion = polynomial(method, blocks, at)
 
     for j in range(3):
         x, z, y, offset = dense(fitted, j)
@@ -80,8 +80,8 @@ def test_sums_and_derivatives_are_a_dense_normals(formula: str) -> None:
         def packed(numbers: Tensor, x: Tensor = x, z: list[Tensor] = z, a: Tensor = a) -> Tensor:
             values = method.parts(numbers)
             v = (2 * values["log_noise"]).exp() * torch.eye(len(a), dtype=torch.float64)
-            for one, root in zip(z, roots(fitted, values), strict=True):
-                v = v + one @ root @ root.mT @ one.mT
+            for columns, root in zip(z, roots(fitted, values), strict=True):
+                v = v + columns @ root @ root.mT @ columns.mT
             m = a.mT @ torch.linalg.solve(v, a)
             up = torch.triu_indices(len(m), len(m))
             return torch.cat([m[up[0], up[1]], (torch.linalg.slogdet(v)[1] + len(a) * np.log(2 * np.pi))[None]])
@@ -91,9 +91,9 @@ def test_sums_and_derivatives_are_a_dense_normals(formula: str) -> None:
 
         slope = slopes(at)
         bend = torch.autograd.functional.jacobian(slopes, at).permute(2, 0, 1)
-        torch.testing.assert_close(found["cross"][j], packed(at), rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(found["cross_1"][j], slope, rtol=1e-8, atol=1e-8)
-        torch.testing.assert_close(found["cross_2"][j], bend, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(expansion["cross"][j], packed(at), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(expansion["cross_1"][j], slope, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(expansion["cross_2"][j], bend, rtol=1e-8, atol=1e-8)
         points = torch.stack([at, 0.5 * at])
         many = at_points(method, blocks, points)[j]
         torch.testing.assert_close(many, torch.stack([packed(p) for p in points]), rtol=1e-9, atol=1e-9)
@@ -136,7 +136,7 @@ def test_a_mode_of_another_response_is_a_dense_searchs() -> None:
     heights = _heights(fitted, fitted.run.shared["effects.at"])
     for j in range(3):
         x, z, y, offset = dense(fitted, j)
-        design = torch.cat([one @ root for one, root in zip(z, roots(fitted, values), strict=True)], 1)
+        design = torch.cat([columns @ root for columns, root in zip(z, roots(fitted, values), strict=True)], 1)
         fixed = offset + x @ values["beta"]
 
         def height(u: Tensor, a: Tensor = design, fixed: Tensor = fixed, y: Tensor = y) -> Tensor:
@@ -158,7 +158,7 @@ def test_derivatives_of_laplaces_approximation_are_differences_of_heights() -> N
     method, run = fitted.method, fitted.run
     at = torch.cat([torch.linspace(0.5, 0.9, method.k - 2), torch.tensor([0.2, -0.3])]).double()
     chunk = _chunk(fitted)
-    found = method.likelihood.around(chunk, {**run.shared, "effects.at": at})
+    expansion = method.likelihood.around(chunk, {**run.shared, "effects.at": at})
     step = 1e-4 * torch.eye(method.k, dtype=torch.float64)
     ahead, behind = (
         [method.likelihood.around(chunk, {**run.shared, "effects.at": at + sign * e}) for e in step] for sign in (1, -1)
@@ -166,7 +166,7 @@ def test_derivatives_of_laplaces_approximation_are_differences_of_heights() -> N
     for name, wanted in (("height", "slope"), ("slope", "curvature")):
         differences = torch.stack([(a[name] - b[name]) / 2e-4 for a, b in zip(ahead, behind, strict=True)], 1)
         sign = 1 if wanted == "slope" else -1
-        torch.testing.assert_close(sign * differences, found[wanted], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(sign * differences, expansion[wanted], rtol=1e-5, atol=1e-5)
 
 
 def _chunk(fitted: mixed_model) -> ClientChunk:
@@ -187,9 +187,9 @@ def _compare(fitted: mixed_model, own: dict[str, Tensor], j: int, mean: Tensor, 
         groups = level.size if level.inside else 1
         for g in range(groups):
             at = slice(first + g * level.q, first + (g + 1) * level.q)
-            found, root = (own[f"{level.effects}_{part}"][j] for part in ("mean", "root"))
-            found, root = (found[g], root[g]) if level.inside else (found, root)
-            torch.testing.assert_close(found, mean[at], rtol=1e-6, atol=1e-7)
+            estimate, root = (own[f"{level.effects}_{part}"][j] for part in ("mean", "root"))
+            estimate, root = (estimate[g], root[g]) if level.inside else (estimate, root)
+            torch.testing.assert_close(estimate, mean[at], rtol=1e-6, atol=1e-7)
             torch.testing.assert_close(root @ root.mT, spread[at, at], rtol=1e-6, atol=1e-7)
         first += groups * level.q
 
@@ -219,11 +219,11 @@ def test_sites_find_what_the_table_would(family: str, response: str, formula: st
     network = network.with_most(most)
     own = {name: reader.federation(rows, name) for name, rows in tables.items()}
     run = Sites(MixedEffects(network, draws=8), own["s1"], tmp_path, own, **how).fit()
-    found, numbers = run.fitted.method.population_summary(run.fitted)
+    effects, numbers = run.fitted.method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
-    assert found is not None
+    assert effects is not None
     assert expected is not None
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-6)
     assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-10)
     assert numbers["inner_2_groups"] == pooled["inner_2_groups"]
 
@@ -253,8 +253,8 @@ def test_predictions_are_of_whom_a_row_says() -> None:
     }
     for unknown in ((), ("nurse",), ("item",), ("nurse", "item")):
         wanted = base + site + sum(value for name, value in of.items() if name not in unknown)
-        found = fitted.predict(row.assign(**dict.fromkeys(unknown, "somebody")))
-        assert found["mean"].iloc[0] == pytest.approx(wanted, abs=0.1)
+        predictions = fitted.predict(row.assign(**dict.fromkeys(unknown, "somebody")))
+        assert predictions["mean"].iloc[0] == pytest.approx(wanted, abs=0.1)
     known, other = (fitted.predict(row.assign(nurse=name)) for name in (row.nurse.iloc[0], "somebody"))
     assert (known.upper - known.lower).iloc[0] < 0.8 * (other.upper - other.lower).iloc[0]
     new = fitted.predict(row, level="new")

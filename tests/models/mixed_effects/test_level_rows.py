@@ -64,11 +64,11 @@ def test_sites_find_what_the_table_would(family: str, formula: str, tmp_path: Pa
     )  # fmt: skip
     own = {name: reader.federation(rows, name) for name, rows in tables.items()}
     run = Sites(MixedEffects(network, **coarse), own["s000"], tmp_path, own, **how).fit()
-    found, numbers = run.fitted.method.population_summary(run.fitted)
+    effects, numbers = run.fitted.method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
-    assert found is not None
+    assert effects is not None
     assert expected is not None
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-6)
     assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-10)
 
 
@@ -88,8 +88,8 @@ def test_predictions_are_of_whom_a_row_says() -> None:
         ({}, region + site + patient),
         ({"patient": "somebody"}, region + site),  # a patient that was not there, of a site that was
     ):
-        found = fitted.predict(row.assign(**change))
-        assert found["mean"].iloc[0] == pytest.approx(base + effects, abs=0.1)
+        predictions = fitted.predict(row.assign(**change))
+        assert predictions["mean"].iloc[0] == pytest.approx(base + effects, abs=0.1)
     known, unknown = (fitted.predict(row.assign(patient=name)) for name in (row.patient.iloc[0], "somebody"))
     wide = unknown.upper - unknown.lower
     assert (known.upper - known.lower < 0.7 * wide).all()
@@ -106,9 +106,9 @@ def test_more_levels_are_compared() -> None:
     df = table(GAUSSIAN, 4, 5, 3, 6)
     small = mixed_model(df, "y ~ x + (1 | site)", draws=0)
     large = mixed_model(df, "y ~ x + (1 | site/patient)", draws=0)
-    found = small.compare(large)
-    assert found.reference.iloc[1] == "half chi-squared(0), half chi-squared(1)"
-    assert found.statistic.iloc[1] == pytest.approx(2 * (large.log_likelihood - small.log_likelihood), rel=1e-9)
+    comparison = small.compare(large)
+    assert comparison.reference.iloc[1] == "half chi-squared(0), half chi-squared(1)"
+    assert comparison.statistic.iloc[1] == pytest.approx(2 * (large.log_likelihood - small.log_likelihood), rel=1e-9)
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_the_likelihood_is_the_dense_normal_density(formula: str, places: dict) 
     fitted = mixed_model(df, formula, client="site", population="ml", draws=0)
     e = estimates(fitted)
     mean, residual = e["Intercept"] + e["x"] * df.x.to_numpy(), np.full(len(df), e["sd(residual)"] ** 2)
-    levels = {place: covariance(e, *how) for place, how in places.items()}
+    levels = {level: covariance(e, *how) for level, how in places.items()}
     assert fitted.log_likelihood == pytest.approx(dense(df, mean, levels, residual), rel=1e-10)
     assert fitted.summary().numbers["off_maximum"] < 1e-6
 
@@ -64,8 +64,8 @@ def test_a_diagonal_covariance_is_of_columns_as_they_are() -> None:
     fitted = mixed_model(df, "y ~ x + (1 + x | site/patient)", **how)
     e = estimates(fitted)
     levels = {
-        place: np.diag(e[[f"sd(Intercept{end})", f"sd(x{end})"]].to_numpy() ** 2)
-        for place, end in (("site", ""), ("both", " | patient"))
+        level: np.diag(e[[f"sd(Intercept{end})", f"sd(x{end})"]].to_numpy() ** 2)
+        for level, end in (("site", ""), ("both", " | patient"))
     }
     mean, residual = e["Intercept"] + e["x"] * df.x.to_numpy(), np.full(len(df), e["sd(residual)"] ** 2)
     assert fitted.log_likelihood == pytest.approx(dense(df, mean, levels, residual), rel=1e-10)
@@ -81,8 +81,8 @@ def test_remls_criterion_is_the_dense_one() -> None:
     fitted = mixed_model(df, "y ~ x + (1 | region/site/patient)", client="site", population="reml", draws=0)
     e = estimates(fitted)
     v, x = np.eye(len(df)) * e["sd(residual)"] ** 2, np.column_stack([np.ones(len(df)), df.x])
-    for place, name in (("region", " | region"), ("site", ""), ("both", " | patient")):
-        group = df[place].to_numpy(dtype=object)
+    for column, name in (("region", " | region"), ("site", ""), ("both", " | patient")):
+        group = df[column].to_numpy(dtype=object)
         v += (group[:, None] == group) * e[f"sd(Intercept{name})"] ** 2
     information = x.T @ np.linalg.solve(v, x)
     beta = np.linalg.solve(information, x.T @ np.linalg.solve(v, df.y))
@@ -108,14 +108,14 @@ def test_weights_and_known_errors_reach_groups_inside() -> None:
 def test_pastes_are_lme4s() -> None:
     """lmer(strength ~ 1 + (1 | batch/cask), Pastes, REML = FALSE), and confint() of it, as they are printed."""
     fitted = mixed_model(PASTES, "strength ~ 1 + (1 | batch/cask)", population="ml", profile=0.95)
-    found, numbers = fitted.summary().table.set_index("effect"), fitted.summary().numbers
-    assert found.estimate.round(4).to_dict() == pytest.approx(
+    effects, numbers = fitted.summary().table.set_index("effect"), fitted.summary().numbers
+    assert effects.estimate.round(4).to_dict() == pytest.approx(
         {"Intercept": 60.0533, "sd(Intercept)": 1.0951, "sd(Intercept | cask)": 2.9041, "sd(residual)": 0.8234},
         abs=1e-4,
     )
-    assert found.standard_error["Intercept"] == pytest.approx(0.6421, abs=1e-4)
+    assert effects.standard_error["Intercept"] == pytest.approx(0.6421, abs=1e-4)
     assert [numbers[k] for k in ("aic", "bic", "log_likelihood")] == pytest.approx([256.0, 264.4, -124.0], abs=0.05)
-    bounds = found.loc[["sd(Intercept | cask)", "sd(Intercept)", "sd(residual)"], ["lower", "upper"]].to_numpy()
+    bounds = effects.loc[["sd(Intercept | cask)", "sd(Intercept)", "sd(residual)"], ["lower", "upper"]].to_numpy()
     assert bounds == pytest.approx(np.array([[2.158, 4.054], [0.0, 2.947], [0.652, 1.085]]), abs=1e-3)
     assert (numbers["groups"], numbers["inner_groups"]) == (10, 30)
 
@@ -132,9 +132,9 @@ def test_random_effects_are_the_normal_distributions() -> None:
     mean = spread @ z.T @ (PASTES.strength - e["Intercept"]).to_numpy() / e["sd(residual)"] ** 2
     casks = fitted.ranef("cask")
     assert (casks.client + casks.cask).tolist() == sorted(set(PASTES.batch + PASTES.cask))
-    found = np.r_[fitted.ranef()["mean"], casks["mean"]], np.r_[fitted.ranef()["sd"], casks["sd"]]
-    np.testing.assert_allclose(found[0], mean, rtol=1e-8)
-    np.testing.assert_allclose(found[1], np.sqrt(spread.diagonal()), rtol=1e-8)
+    moments = np.r_[fitted.ranef()["mean"], casks["mean"]], np.r_[fitted.ranef()["sd"], casks["sd"]]
+    np.testing.assert_allclose(moments[0], mean, rtol=1e-8)
+    np.testing.assert_allclose(moments[1], np.sqrt(spread.diagonal()), rtol=1e-8)
 
 
 @pytest.mark.parametrize("population", ["ml", "reml", "bayes"])
@@ -144,7 +144,7 @@ def test_whose_clients_are_makes_no_difference_to_the_pooled_model(population: s
     how: dict = {"population": population, "draws": 400}
     inside = mixed_model(df, "y ~ x + (1 | region/site)", **how)
     above = mixed_model(df, "y ~ x + (1 | region/site)", client="site", **how)
-    a, b = (one.summary().table.set_index("effect") for one in (inside, above))
+    a, b = (model.summary().table.set_index("effect") for model in (inside, above))
     names = {"sd(Intercept)": "sd(Intercept | region)", "sd(Intercept | site)": "sd(Intercept)"}
     a = a.rename(index=names).loc[b.index]
     exact = ["estimate", "standard_error"]
@@ -154,9 +154,9 @@ def test_whose_clients_are_makes_no_difference_to_the_pooled_model(population: s
         np.testing.assert_allclose(a[exact], b[exact], rtol=1e-6)
         assert inside.log_likelihood == pytest.approx(above.log_likelihood, rel=1e-10)
     # regions' effects and those of sites, each by the other's draws
-    for one, other in ((inside.ranef(), above.ranef("region")), (inside.ranef("site"), above.ranef())):
-        np.testing.assert_allclose(one["mean"], other["mean"], atol=0.25 * other["sd"].max())
-        np.testing.assert_allclose(one["sd"], other["sd"], rtol=0.3)
+    for effects, other in ((inside.ranef(), above.ranef("region")), (inside.ranef("site"), above.ranef())):
+        np.testing.assert_allclose(effects["mean"], other["mean"], atol=0.25 * other["sd"].max())
+        np.testing.assert_allclose(effects["sd"], other["sd"], rtol=0.3)
 
 
 #: responses whose integrands are so skewed that nine nodes each way, and a referee's grid of 0.3, are 1e-3 off: with 25

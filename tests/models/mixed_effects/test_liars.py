@@ -156,17 +156,17 @@ def test_what_a_checkpoint_says_is_provisional() -> None:
     keep = Watch.after_round
 
     def kept(watch: Watch, *args: Any) -> Any:
-        found = keep(watch, *args)
+        result = keep(watch, *args)
         again = Watch(watch.exchange)
         again.restore(watch.tensors(), len(watch.measured))
         assert again.tensors().keys() == watch.tensors().keys()
-        return found
+        return result
 
     with mock.patch.object(Watch, "after_round", kept):
-        found = mixed_run(table(0, "gaussian"), "gaussian", "none", None).watched
-    assert found is not None
+        watched = mixed_run(table(0, "gaussian"), "gaussian", "none", None).watched
+    assert watched is not None
     assert honest("gaussian").watched is not None
-    assert found.influence.equals(honest("gaussian").watched.influence)
+    assert watched.influence.equals(honest("gaussian").watched.influence)
 
 
 def test_clients_of_one_row_have_no_spread(caplog: pytest.LogCaptureFixture) -> None:

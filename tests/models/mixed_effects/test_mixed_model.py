@@ -15,8 +15,8 @@ from hierfl.models.mixed_effects.report.summary import effects_table
 
 def test_the_summary_says_what_a_statistician_reads() -> None:
     df = table()
-    found = mixed_model(df, "y ~ 1 + x + (1 + x | site)", population="ml")
-    summary = found.summary()
+    fit = mixed_model(df, "y ~ 1 + x + (1 + x | site)", population="ml")
+    summary = fit.summary()
     columns = ["effect", "estimate", "standard_error", "lower", "upper", "statistic", "df", "p", "note"]
     assert list(summary.table.columns) == columns
     row = summary.table.set_index("effect").loc["x"]
@@ -36,54 +36,54 @@ def test_the_summary_says_what_a_statistician_reads() -> None:
         "40 clients",
     ):
         assert words in text
-    narrow = found.summary(0.5).table.set_index("effect").loc["x"]
+    narrow = fit.summary(0.5).table.set_index("effect").loc["x"]
     assert narrow.upper < row.upper
 
 
 def test_odds_and_rates() -> None:
     for family, ratio in (("binomial", "odds ratio"), ("poisson", "rate ratio")):
-        found = (
+        effects = (
             mixed_model(counts(family, 8), "y ~ x + (1 | site)", family=family, population="ml", draws=0)
             .summary()
             .table
         )  # type: ignore[arg-type]
-        np.testing.assert_allclose(found[ratio][:2], np.exp(found.estimate[:2]))
-        np.testing.assert_allclose(found[f"{ratio} lower"][:2], np.exp(found.lower[:2]))
-        assert found[ratio][2:].isna().all()
+        np.testing.assert_allclose(effects[ratio][:2], np.exp(effects.estimate[:2]))
+        np.testing.assert_allclose(effects[f"{ratio} lower"][:2], np.exp(effects.lower[:2]))
+        assert effects[ratio][2:].isna().all()
 
 
 def test_predictions_are_frames() -> None:
     """At each level, with intervals of the mean and of a response; beside the engine's own, and what truly comes."""
     df = table(12)
-    found = mixed_model(df, "y ~ 1 + x + (1 + x | site)", draws=4000)
+    fit = mixed_model(df, "y ~ 1 + x + (1 + x | site)", draws=4000)
     rows = df.iloc[[3, 40, 90]].copy()
     rows.index = [7, 8, 9]
-    own = found.predict(rows)
+    own = fit.predict(rows)
     assert list(own.columns) == ["client", "mean", "lower", "upper", "response_lower", "response_upper"]
     assert list(own.index) == [7, 8, 9]
     assert own.client.tolist() == rows.site.tolist()
     for k in range(3):
-        mean, sd = found.run.predict(rows.iloc[[k]], client=rows.site.iloc[k])[0].tolist()
+        mean, sd = fit.run.predict(rows.iloc[[k]], client=rows.site.iloc[k])[0].tolist()
         assert own["mean"].iloc[k] == pytest.approx(mean, abs=1e-9)
         z = stats.norm.ppf(0.95)
         assert own.response_upper.iloc[k] - own.response_lower.iloc[k] == pytest.approx(2 * z * sd, rel=0.05)
-    whole, new = (found.predict(rows.drop(columns="site"), level) for level in ("population", "new"))
+    whole, new = (fit.predict(rows.drop(columns="site"), level) for level in ("population", "new"))
     assert "client" not in new
     # The mean of the population is that of new clients, whose spread is theirs.
     np.testing.assert_allclose(whole["mean"], new["mean"], atol=0.15)
     assert ((new.upper - new.lower) > 1.5 * (whole.upper - whole.lower)).all()
-    everybody = found.predict(df)
-    covered = ((everybody.response_lower <= df.y) & (df.y <= everybody.response_upper)).mean()
+    predictions = fit.predict(df)
+    covered = ((predictions.response_lower <= df.y) & (df.y <= predictions.response_upper)).mean()
     assert 0.86 < covered < 0.95
 
 
 def test_random_effects_have_their_sds() -> None:
     df = table(12)
-    found = mixed_model(df, "y ~ 1 + x + (1 + x | site)", population="ml", draws=0).ranef()
+    effects = mixed_model(df, "y ~ 1 + x + (1 + x | site)", population="ml", draws=0).ranef()
     mean, cov = random_effects(fitted(df, "y ~ 1 + x + (1 + x | site)"))
-    assert list(found.columns) == ["client", "n", "effect", "mean", "sd", "lower", "upper"]
+    assert list(effects.columns) == ["client", "n", "effect", "mean", "sd", "lower", "upper"]
     for k, name in enumerate(("Intercept", "x")):
-        part = found[found.effect == name]
+        part = effects[effects.effect == name]
         np.testing.assert_allclose(part["mean"], mean[:, k], rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(part.sd, np.sqrt(cov[:, k, k]), rtol=1e-6)
 
@@ -97,18 +97,18 @@ def test_nested_models_are_compared() -> None:
     small, large = (
         mixed_model(df, f"y ~ 1 + x + ({random} | site)", population="ml", draws=0) for random in ("1", "1 + x")
     )
-    found = small.compare(large)
-    pd.testing.assert_frame_equal(found, large.compare(small))
+    comparison = small.compare(large)
+    pd.testing.assert_frame_equal(comparison, large.compare(small))
     statistic = 2 * (large.log_likelihood - small.log_likelihood)
-    last = found.iloc[1]
+    last = comparison.iloc[1]
     assert last.statistic == pytest.approx(statistic)
     assert last.p == pytest.approx(0.5 * stats.chi2.sf(statistic, 1) + 0.5 * stats.chi2.sf(statistic, 2), **CLOSE)
     # likelihoods of REML fits with other fixed effects are compared by ML
     reml = [mixed_model(df, f"y ~ 1{more} + (1 | site)", population="reml", draws=0) for more in ("", " + x")]
     ml = [mixed_model(df, f"y ~ 1{more} + (1 | site)", population="ml", draws=0) for more in ("", " + x")]
-    found = reml[0].compare(reml[1], test="likelihood-ratio").iloc[1]
-    assert found.statistic == pytest.approx(2 * (ml[1].log_likelihood - ml[0].log_likelihood), rel=1e-6)
-    assert found.p == pytest.approx(stats.chi2.sf(found.statistic, 1), **CLOSE)
+    comparison = reml[0].compare(reml[1], test="likelihood-ratio").iloc[1]
+    assert comparison.statistic == pytest.approx(2 * (ml[1].log_likelihood - ml[0].log_likelihood), rel=1e-6)
+    assert comparison.p == pytest.approx(stats.chi2.sf(comparison.statistic, 1), **CLOSE)
     # the spread alone, of the same criterion
     none = mixed_model(df.assign(y=df.y - 3), "y ~ 1 + x + (1 | site)", population="ml", draws=0)
     with pytest.raises(UserError, match="of different rows"):
@@ -164,7 +164,7 @@ def test_the_null_of_a_variance_has_half_its_mass_at_zero() -> None:
         df["y"] = rng.normal(size=15)[site] + df.x + rng.normal(size=90)
         how = {"draws": 0, "covariance": "diagonal"}
         p.append(mixed_model(df, "y ~ x + (1 | site)", **how).compare(mixed_model(df, "y ~ x + (1 + x | site)", **how)))
-    values = np.array([one.p.iloc[1] for one in p])
+    values = np.array([comparison.p.iloc[1] for comparison in p])
     assert 0.3 < (values > 0.5).mean() < 0.75
     assert (values < 0.1).mean() < 0.22
 
@@ -172,33 +172,33 @@ def test_the_null_of_a_variance_has_half_its_mass_at_zero() -> None:
 def test_a_posterior_is_for_arviz() -> None:
     import arviz as az
 
-    found = mixed_model(table(8), "y ~ x + (1 | site)", population="bayes")
-    table_of = az.summary(found.posterior(), var_names=["effects"])
-    mine = found.summary().table
+    fit = mixed_model(table(8), "y ~ x + (1 | site)", population="bayes")
+    table_of = az.summary(fit.posterior(), var_names=["effects"])
+    mine = fit.summary().table
     np.testing.assert_allclose(table_of["mean"], mine.estimate, atol=0.01)
-    assert np.isnan(found.log_likelihood)
-    assert "posterior" in str(found.summary())
+    assert np.isnan(fit.log_likelihood)
+    assert "posterior" in str(fit.summary())
     with pytest.raises(UserError, match="estimates, not posteriors"):
-        found.compare(found)
+        fit.compare(fit)
 
 
 def test_what_cannot_be_asked() -> None:
     df = table(6)
-    found = mixed_model(df, "y ~ x + (1 | site)")
+    fit = mixed_model(df, "y ~ x + (1 | site)")
     plain = mixed_model(df, "y ~ x + (1 | site)", population="ml", draws=0)
     slopes = mixed_model(df, "y ~ x + (1 + x | site)", draws=0)
     for call, words in (
-        (lambda: found.predict(df, level="site"), "unknown level 'site'"),  # type: ignore[arg-type]
-        (lambda: found.predict(df, interval=90), "between 0 and 1, not 90"),
-        (lambda: found.summary(1.0), "between 0 and 1"),
-        (lambda: found.predict(df.drop(columns="site")), "lacks column 'site'"),
-        (lambda: found.predict(df.assign(site="elsewhere")), "'elsewhere' is not among those fitted"),
-        (lambda: found.predict(df.drop(columns="x")), "lacks column 'x'"),
+        (lambda: fit.predict(df, level="site"), "unknown level 'site'"),  # type: ignore[arg-type]
+        (lambda: fit.predict(df, interval=90), "between 0 and 1, not 90"),
+        (lambda: fit.summary(1.0), "between 0 and 1"),
+        (lambda: fit.predict(df.drop(columns="site")), "lacks column 'site'"),
+        (lambda: fit.predict(df.assign(site="elsewhere")), "'elsewhere' is not among those fitted"),
+        (lambda: fit.predict(df.drop(columns="x")), "lacks column 'x'"),
         (lambda: mixed_model(df, "y ~ x + (1 | site)", population="map"), "population"),  # type: ignore[arg-type]
         (lambda: mixed_model(df, "y ~ x + (1 | site)", family="binomial"), "0 or 1"),
         (lambda: mixed_model(df, "y ~ x + (1 | site)", sd_prior="half-cauchy(5)"), "nothing with population=auto"),
         (lambda: mixed_model(df, "y ~ x + (1 | site)", population="bayes", draws=0), "made of its draws"),
-        (lambda: found.compare(plain, test="wald"), "unknown test 'wald'"),  # type: ignore[arg-type]
+        (lambda: fit.compare(plain, test="wald"), "unknown test 'wald'"),  # type: ignore[arg-type]
         (lambda: plain.compare(slopes, test="f"), "an F test is of models of a gaussian response"),
         (
             lambda: mixed_model(counts("poisson"), "y ~ x + (1 | site)", family="poisson", kenward_roger=True),
@@ -207,4 +207,4 @@ def test_what_cannot_be_asked() -> None:
     ):
         with pytest.raises(UserError, match=words):
             call()
-    assert effects_table(found.run.fitted)[0].equals(found.summary().table)
+    assert effects_table(fit.run.fitted)[0].equals(fit.summary().table)

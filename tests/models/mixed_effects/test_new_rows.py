@@ -91,8 +91,8 @@ def test_categories_of_truth_values_and_of_0_and_1_are_the_same_levels() -> None
     fit = mixed_model(df, "y ~ C(flag) + C(one) + (1 | site)", draws=0)
     means = fit.predict(df)["mean"]
     assert means.nunique() >= 6
-    for flag, one in (("int64", "int64"), ("float32", "boolean"), ("bool", "bool")):
-        other = df.assign(flag=df.flag.astype(flag), one=df.one.astype(one))
+    for flag_dtype, one_dtype in (("int64", "int64"), ("float32", "boolean"), ("bool", "bool")):
+        other = df.assign(flag=df.flag.astype(flag_dtype), one=df.one.astype(one_dtype))
         pd.testing.assert_series_equal(fit.predict(other)["mean"], means)
     with pytest.raises(UserError, match="column 'flag' holds 0.5, and True and False in the fit"):
         fit.predict(df.assign(flag=0.5))
@@ -126,11 +126,11 @@ def test_no_rows_have_no_predictions(fitted: FittedMixedModel, level: str) -> No
     new = table().head(4)
     wanted = fitted.predict(new, level=level)  # type: ignore[arg-type]
     for empty in (new.iloc[:0], new[new.x > 99], pd.DataFrame({name: [] for name in new})):
-        found = fitted.predict(empty, level=level)  # type: ignore[arg-type]
-        assert list(found.columns) == list(wanted.columns)
-        assert len(found) == 0
-        assert found["mean"].dtype == wanted["mean"].dtype
-    assert len(pd.concat([wanted, found])) == 4
+        predictions = fitted.predict(empty, level=level)  # type: ignore[arg-type]
+        assert list(predictions.columns) == list(wanted.columns)
+        assert len(predictions) == 0
+        assert predictions["mean"].dtype == wanted["mean"].dtype
+    assert len(pd.concat([wanted, predictions])) == 4
     with pytest.raises(UserError, match="the table lacks column 'x'"):
         fitted.predict(new.iloc[:0].drop(columns="x"), level=level)  # type: ignore[arg-type]
 

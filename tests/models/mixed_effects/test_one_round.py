@@ -32,15 +32,15 @@ def test_it_is_the_iterative_fit(population: str) -> None:
     """Estimates, errors, what is known of the population, and the clients'."""
     df = table(12)
     df = df[df.groupby("site").y.transform("size") > 6]
-    one, other = (fitted(df, FORMULA, population=population, draws=400, one_round=way) for way in (True, False))
-    assert one.rounds == 1
-    assert other.rounds > 5
-    ours, theirs = effects_table(one.fitted)[0], effects_table(other.fitted)[0]
+    single, iterative = (fitted(df, FORMULA, population=population, draws=400, one_round=way) for way in (True, False))
+    assert single.rounds == 1
+    assert iterative.rounds > 5
+    ours, theirs = effects_table(single.fitted)[0], effects_table(iterative.fitted)[0]
     rtol = 0.15 if population == "bayes" else 1e-7  # of a posterior all is made of draws, and these are others
     np.testing.assert_allclose(ours.estimate, theirs.estimate, rtol=rtol)
     np.testing.assert_allclose(ours.standard_error, theirs.standard_error, rtol=max(rtol, 1e-6))
-    gap = (one.personal["b_mean"] - other.personal["b_mean"]).squeeze(1)
-    spread = other.personal["b_root"].squeeze(1).norm(dim=-1)
+    gap = (single.personal["b_mean"] - iterative.personal["b_mean"]).squeeze(1)
+    spread = iterative.personal["b_root"].squeeze(1).norm(dim=-1)
     assert (gap.abs() < 0.25 * spread).all()  # 400 draws
     no_draws = [fitted(df, FORMULA, one_round=way).personal["b_mean"] for way in (True, False)]
     torch.testing.assert_close(*no_draws, rtol=1e-6, atol=1e-8)

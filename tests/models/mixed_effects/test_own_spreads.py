@@ -111,21 +111,21 @@ def test_derivatives_are_differences_of_heights(omega: float) -> None:
     method, likelihood, batch = _method(table(sites=4), FORMULA.replace("| site);", "| site/pair);"))
     scale = method.network.scale
     at = torch.tensor([0.7 * scale, omega * scale, 0.3 * scale, -0.2, 0.1, 0.3, 0.2], dtype=torch.float64)
-    found = likelihood.around(Rows(batch), {"effects.at": at})  # type: ignore[arg-type]
+    expansion = likelihood.around(Rows(batch), {"effects.at": at})  # type: ignore[arg-type]
 
     def total(where: torch.Tensor) -> torch.Tensor:
         return likelihood.at_points(Rows(batch), {"effects.points": where[None]})[:, 0]  # type: ignore[arg-type]
 
-    torch.testing.assert_close(found["height"], total(at), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(expansion["height"], total(at), rtol=1e-10, atol=1e-10)
     step = 1e-4 * torch.eye(len(at), dtype=torch.float64)
     slope = torch.stack([(total(at + h) - total(at - h)) / 2e-4 for h in step], 1)
-    torch.testing.assert_close(found["slope"], slope, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(expansion["slope"], slope, rtol=1e-5, atol=1e-5)
     bend = torch.stack([
         (likelihood.around(Rows(batch), {"effects.at": at + h})["slope"]  # type: ignore[arg-type]
          - likelihood.around(Rows(batch), {"effects.at": at - h})["slope"]) / 2e-4  # type: ignore[arg-type]
         for h in step
     ], 1)  # fmt: skip
-    torch.testing.assert_close(found["curvature"], -bend, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(expansion["curvature"], -bend, rtol=1e-4, atol=1e-4)
 
 
 def test_draws_have_the_posterior_s_quantiles() -> None:
@@ -147,22 +147,22 @@ def test_without_a_spread_of_its_own_the_fit_is_the_formula_s() -> None:
     how: dict[str, Any] = {"population": "ml", "draws": 0}
     own = mixed_model(df, "y ~ x + (1 | site)", dispersion="~ arm + (1 | site)", **how)
     plain = mixed_model(df, "y ~ x + (1 | site)", dispersion="~ arm", **how)
-    found, expected = (f.summary().table.set_index("effect") for f in (own, plain))
-    assert found.estimate[OWN] == 0
-    assert found.note[OWN] == "at its lower bound"
-    np.testing.assert_allclose(found.estimate.drop(OWN), expected.estimate, rtol=1e-5)
+    effects, expected = (f.summary().table.set_index("effect") for f in (own, plain))
+    assert effects.estimate[OWN] == 0
+    assert effects.note[OWN] == "at its lower bound"
+    np.testing.assert_allclose(effects.estimate.drop(OWN), expected.estimate, rtol=1e-5)
     assert own.log_likelihood == pytest.approx(plain.log_likelihood, abs=1e-8)
     assert own.compare(plain).p.iloc[1] == pytest.approx(0.5, abs=0.5)
 
 
 def test_units_of_the_table_change_nothing() -> None:
     df, how = table(), {"dispersion": "~ (1 | site)", "draws": 0}
-    here = mixed_model(df, "y ~ x + (1 | site)", **how).summary().table.set_index("effect").estimate
+    original = mixed_model(df, "y ~ x + (1 | site)", **how).summary().table.set_index("effect").estimate
     moved = df.assign(y=1e4 * df.y + 1e6, x=10 * df.x + 1000)
-    there = mixed_model(moved, "y ~ x + (1 | site)", **how).summary().table.set_index("effect").estimate
-    assert there[SITE] == pytest.approx(1e4 * here[SITE], rel=1e-4)
-    assert there[OWN] == pytest.approx(here[OWN], rel=1e-4)
-    assert there["dispersion:Intercept"] == pytest.approx(here["dispersion:Intercept"] + np.log(1e4), rel=1e-4)
+    rescaled = mixed_model(moved, "y ~ x + (1 | site)", **how).summary().table.set_index("effect").estimate
+    assert rescaled[SITE] == pytest.approx(1e4 * original[SITE], rel=1e-4)
+    assert rescaled[OWN] == pytest.approx(original[OWN], rel=1e-4)
+    assert rescaled["dispersion:Intercept"] == pytest.approx(original["dispersion:Intercept"] + np.log(1e4), rel=1e-4)
 
 
 @pytest.mark.slow
@@ -179,9 +179,9 @@ def test_sites_find_what_the_table_would(tmp_path: Path) -> None:
     method = MixedEffects(reader.design(reduce(add, (reader.second(rows) for rows in tables.values()))), draws=0)
     own = {name: reader.federation(rows, name) for name, rows in tables.items()}
     run = Sites(method, own["s00"], tmp_path, own, **how).fit()
-    found, numbers = method.population_summary(run.fitted)
+    effects, numbers = method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-6)
     assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-10)
 
 
@@ -227,12 +227,12 @@ def test_posterior_is_that_of_nuts() -> None:
         df, "y ~ x + (1 | site)", dispersion="~ (1 | site)", population="bayes", sd_prior="half-cauchy(2)",
         residual_prior="half-cauchy(2)", intercept_prior="normal(0, 10)", beta_prior="normal(0, 10)",
     )  # fmt: skip
-    found = fitted.summary()
-    rows = found.table.set_index("effect")
+    summary = fitted.summary()
+    rows = summary.table.set_index("effect")
     references = json.loads((Path(__file__).parents[2] / "support" / "own_spreads_nuts.json").read_text())
     for name, of in references.items():
         if name in rows.index:
-            error = of["sd"] * np.sqrt(1 / of["effective"] + 1 / found.numbers["effective_points"])
+            error = of["sd"] * np.sqrt(1 / of["effective"] + 1 / summary.numbers["effective_points"])
             assert abs(rows.estimate[name] - of["mean"]) < 3 * error, name
             assert rows.standard_error[name] == pytest.approx(of["sd"], rel=0.15), name
     for site in (0, 1):  # medians of skewed posteriors lie below their means

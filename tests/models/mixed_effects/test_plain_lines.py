@@ -64,9 +64,9 @@ def test_what_no_fit_can_use_is_a_line_with_a_remedy(
 
 @pytest.mark.parametrize("effect", ["arm", "C(arm)"])
 def test_a_category_of_one_level_is_dropped_and_named(effect: str) -> None:
-    found, wanted = fitted(f"y ~ x + {effect} + (1 | site)").summary(), fitted().summary()
-    assert f"{effect!r} has one level in all rows, and was dropped" in found.notes
-    np.testing.assert_array_equal(found.table["estimate"], wanted.table["estimate"])
+    summary, wanted = fitted(f"y ~ x + {effect} + (1 | site)").summary(), fitted().summary()
+    assert f"{effect!r} has one level in all rows, and was dropped" in summary.notes
+    np.testing.assert_array_equal(summary.table["estimate"], wanted.table["estimate"])
 
 
 @pytest.mark.parametrize("code", [-999, 99])

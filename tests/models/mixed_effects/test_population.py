@@ -72,8 +72,8 @@ def test_the_density_of_a_correlation_is_lkjs() -> None:
 )  # fmt: skip
 def test_priors_are_read_as_they_are_written(text: str, density) -> None:
     x = np.linspace(0.1, 9, 7)
-    found = log_density(*read("sd_prior", text), torch.tensor(x)).numpy()
-    gap = found - np.log(density(x))
+    log_prior = log_density(*read("sd_prior", text), torch.tensor(x)).numpy()
+    gap = log_prior - np.log(density(x))
     np.testing.assert_allclose(gap, gap[0], atol=1e-12)
 
 
@@ -104,8 +104,8 @@ def test_priors_are_in_the_tables_units() -> None:
     at = torch.tensor([0.0, 0.4, 0.1]).double()
     slopes = []
     for prior in priors:
-        here = at.clone().requires_grad_()
-        slopes.append(torch.autograd.grad(prior.covariance(here, "root"), here)[0])
+        point = at.clone().requires_grad_()
+        slopes.append(torch.autograd.grad(prior.covariance(point, "root"), point)[0])
     assert torch.allclose(slopes[0][1:], slopes[1][1:], rtol=1e-9)  # of the intercept's sd the scale differs
 
 
@@ -161,10 +161,10 @@ def test_exploring_finds_the_moments_of_what_it_explores() -> None:
             explored = explored.drawn(*explored.moments(1), 1, seed)
     explored = explored.with_heights(log_density_of(explored.asked))
     assert explored.effective(1) > 1000
-    found, factor = explored.moments(1)
+    centre, factor = explored.moments(1)
     covariance = factor @ factor.T
     wanted = torch.tensor([[variance, 2 * variance], [2 * variance, 4 * variance + 1]]).double()
-    assert torch.allclose(found, torch.tensor([mean, 2 * mean]).double(), atol=0.03 * math.sqrt(variance))
+    assert torch.allclose(centre, torch.tensor([mean, 2 * mean]).double(), atol=0.03 * math.sqrt(variance))
     assert torch.allclose(covariance, wanted, rtol=0.05)
 
 

@@ -36,13 +36,13 @@ def test_draws_are_of_the_exact_joint_posterior() -> None:
     mu = mean(lambda t: given(t)[1])
     mu_sd = np.sqrt(mean(lambda t: given(t)[1] ** 2 + given(t)[2]) - mu**2)
     draws = run.posterior().posterior
-    found = draws["effects"].to_numpy().reshape(-1, 2)
-    assert found[:, 0].mean() == pytest.approx(mu, abs=0.05 * mu_sd)
-    assert found[:, 0].std() == pytest.approx(mu_sd, rel=0.05)
-    assert found[:, 1].mean() == pytest.approx(tau, abs=0.05 * tau_sd)
-    assert found[:, 1].std() == pytest.approx(tau_sd, rel=0.05)
+    effects = draws["effects"].to_numpy().reshape(-1, 2)
+    assert effects[:, 0].mean() == pytest.approx(mu, abs=0.05 * mu_sd)
+    assert effects[:, 0].std() == pytest.approx(mu_sd, rel=0.05)
+    assert effects[:, 1].mean() == pytest.approx(tau, abs=0.05 * tau_sd)
+    assert effects[:, 1].std() == pytest.approx(tau_sd, rel=0.05)
     # theta_j = mu + b_j: shrunk towards a mean that is drawn with it
-    theta = draws["b"].to_numpy().reshape(-1, 7) + found[:, :1]
+    theta = draws["b"].to_numpy().reshape(-1, 7) + effects[:, :1]
     for j in range(7):
 
         def moments(t: float, j: int = j) -> tuple[float, float]:
@@ -97,6 +97,6 @@ def test_a_posterior_is_in_the_tables_units() -> None:
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_intervals_cover(setting) -> None:
     """Twenty of the two hundred replicates that are committed: shares within what so few can say."""
-    found = coverage(setting, 20)
-    for name, (share, error) in found.items():
+    shares = coverage(setting, 20)
+    for name, (share, error) in shares.items():
         assert 0.84 - 2.5 * error - 0.02 <= share, (name, share, error)

@@ -25,8 +25,8 @@ def test_chunks_and_predictions() -> None:
         assert torch.allclose(value, again.shared[name], rtol=1e-7, atol=1e-6), name
     x = np.array([[1.0, 2.0, 1.0, 2.0]])
     beta, b = estimates(whole)[["Intercept", "x"]].to_numpy(), random_effects(whole)[0][3]
-    said = whole.predict(x, client="s03")[0]
-    assert float(said[0]) == pytest.approx((beta + b) @ [1.0, 2.0], rel=1e-6)
+    prediction = whole.predict(x, client="s03")[0]
+    assert float(prediction[0]) == pytest.approx((beta + b) @ [1.0, 2.0], rel=1e-6)
     new = whole.predict_new_client(x, draws=4000)[0]
     assert abs(float(new[0]) - beta @ [1.0, 2.0]) < 0.2
     design = np.array([1.0, 2.0])
@@ -39,9 +39,9 @@ def test_the_global_model_knows_how_much_places_differ() -> None:
     fed, design = from_formula(table(30), "y ~ 1 + x + (1 + x | site)", test=0.3)
     run = fit(MixedEffects(design, draws=0), fed, 100, chunk=30, dtype=torch.float64, progress=False)
     x = fed.x[fed.global_test][:, :2]
-    found = estimates(run)
-    spread = ((x @ covariance(run)) * x).sum(1) + found["sd(residual)"] ** 2
-    mean = x @ torch.tensor(found[["Intercept", "x"]].to_numpy())
+    estimate = estimates(run)
+    spread = ((x @ covariance(run)) * x).sum(1) + estimate["sd(residual)"] ** 2
+    mean = x @ torch.tensor(estimate[["Intercept", "x"]].to_numpy())
     wanted = torch.distributions.Normal(mean, spread.sqrt()).log_prob(fed.y[fed.global_test])
     assert run.last()["gm_nll"] == pytest.approx(-float(wanted.mean()), rel=1e-9)
     assert 0.8 < run.last()["gm_coverage90"] < 0.98
@@ -87,8 +87,8 @@ def test_trials_are_the_tables_where_successes_are_not_known() -> None:
     known = fit.predict(df)
     for new in (df.drop(columns="y"), df.assign(y=np.nan), df.assign(y=-1)):
         pd.testing.assert_frame_equal(fit.predict(new), known)
-    one = fit.predict(df[["g", "x"]])  # of one trial
-    np.testing.assert_allclose(one["mean"] * df.n, known["mean"], rtol=1e-12)
+    single_trial = fit.predict(df[["g", "x"]])  # of one trial
+    np.testing.assert_allclose(single_trial["mean"] * df.n, known["mean"], rtol=1e-12)
     for new, words in (
         (df.assign(n=0), "the trials 'n' are whole numbers from 1"),
         (df.assign(n=df.n.where(df.index != 2)), "column 'n' has 1 missing value"),
@@ -109,14 +109,14 @@ def test_without_draws_there_is_the_mean_and_a_line(caplog: pytest.LogCaptureFix
     """Of a gaussian fit lme4's predictions; of others the mean over what is not known given the estimates."""
     df = table(8)
     plain = mixed_model(df, "y ~ 1 + x + (1 + x | site)", draws=0)
-    found = plain.predict(df)
+    predictions = plain.predict(df)
     assert caplog.messages == ["this fit has no draws, and its predictions no intervals: the mean is at the estimates"]
-    assert list(found) == ["client", "mean"]
-    pd.testing.assert_frame_equal(found, plain.predict(df, interval=None))
+    assert list(predictions) == ["client", "mean"]
+    pd.testing.assert_frame_equal(predictions, plain.predict(df, interval=None))
     assert len(caplog.messages) == 1
     beta, (b, _) = estimates(plain.run)[["Intercept", "x"]].to_numpy(), random_effects(plain.run)
     own = beta + b[[int(name[1:]) for name in df.site]]
-    np.testing.assert_allclose(found["mean"], own[:, 0] + own[:, 1] * df.x, rtol=1e-8)
+    np.testing.assert_allclose(predictions["mean"], own[:, 0] + own[:, 1] * df.x, rtol=1e-8)
     at_zero = beta[0] + beta[1] * df.x
     for level in ("population", "new"):
         np.testing.assert_allclose(plain.predict(df, level, None)["mean"], at_zero, rtol=1e-8)  # type: ignore[arg-type]
@@ -158,23 +158,23 @@ CODES = [1, 2, 4]
 def test_ordinal_levels_keep_their_names(names: list) -> None:
     """A code that nobody has, text, and an order that falls: in thresholds, predictions, draws and probabilities."""
     rng = np.random.default_rng(1)
-    place = rng.choice(3, 120, p=[0.2, 0.3, 0.5])
-    df = pd.DataFrame({"g": np.repeat(list("abcdefghijkl"), 10), "y": np.array(names)[place]})
+    category = rng.choice(3, 120, p=[0.2, 0.3, 0.5])
+    df = pd.DataFrame({"g": np.repeat(list("abcdefghijkl"), 10), "y": np.array(names)[category]})
     if names != CODES:
         df["y"] = pd.Categorical(df.y, names, ordered=True)
     fit = mixed_model(df, "y ~ 1 + (1 | g)", family="ordinal", draws=100)
     thresholds = [f"{names[0]} | {names[1]}", f"{names[1]} | {names[2]}"]
     assert fit.summary().table.effect.tolist()[-2:] == thresholds
-    found = fit.predict(df[::10])
-    p = found[[f"p({name})" for name in names]].to_numpy()
+    predictions = fit.predict(df[::10])
+    p = predictions[[f"p({name})" for name in names]].to_numpy()
     np.testing.assert_allclose(p.sum(1), 1, rtol=1e-12)
-    np.testing.assert_allclose(p.mean(0), np.bincount(place) / 120, atol=0.03)
+    np.testing.assert_allclose(p.mean(0), np.bincount(category) / 120, atol=0.03)
     numbers = [1, 2, 3] if isinstance(names[0], str) else names
-    np.testing.assert_allclose(found["mean"], p @ numbers, rtol=1e-9)
-    assert set(found.response_lower) | set(found.response_upper) <= set(names)
-    assert (found.response_upper == names[2]).all()
+    np.testing.assert_allclose(predictions["mean"], p @ numbers, rtol=1e-9)
+    assert set(predictions.response_lower) | set(predictions.response_upper) <= set(names)
+    assert (predictions.response_upper == names[2]).all()
     mean, sd = fit.run.predict(df[:1], client="a")[0].tolist()
-    assert mean == pytest.approx(found["mean"].iloc[0], rel=0.05)
+    assert mean == pytest.approx(predictions["mean"].iloc[0], rel=0.05)
     assert sd == pytest.approx(np.sqrt(p[0] @ np.square(numbers) - mean**2), rel=0.1)
     draws = fit.posterior()
     assert draws.posterior.effect.values.tolist()[-2:] == thresholds

@@ -59,10 +59,10 @@ def test_one_patient_moves_the_sums_by_no_more_than_the_sensitivity() -> None:
         ]
     )
     x = torch.from_numpy(federation.about["reader"](corners))[:, None]
-    one = Batch(
+    batch = Batch(
         x=x, y=torch.tensor(corners.sbp.tolist(), dtype=torch.float64)[:, None], n=torch.ones(len(x)), mask=None
     )
-    moved = packed_products(columns.rows(one)).norm(dim=1)
+    moved = packed_products(columns.rows(batch)).norm(dim=1)
     assert float(moved.max()) <= columns.most * (1 + 1e-12)
     assert float(moved.max()) > 0.99 * (columns.most - 1)
     three = private("sbp ~ age + (1 | site)", df, patient_rows=3)[0].private
@@ -118,10 +118,10 @@ def test_without_noise_it_is_the_restricted_fit(model: str) -> None:
     shared = {k: v.double() for k, v in study.aware.shared(InitialWeights.for_network(study.aware.network, 0)).items()}
     shared = rule.update(shared, {"products": packed_products(v)}, replace(study.context, rule_state={}))
     fitted: Any = SimpleNamespace(method=study.aware, shared=shared, federation=SimpleNamespace(about={}))
-    found = effects_table(fitted)
+    summary = effects_table(fitted)
     for name in ("estimate", "standard_error", "df"):
-        np.testing.assert_allclose(found[0][name], plain[0][name], rtol=1e-6)
-    assert found[1]["log_likelihood"] == pytest.approx(plain[1]["log_likelihood"], rel=1e-8)
+        np.testing.assert_allclose(summary[0][name], plain[0][name], rtol=1e-6)
+    assert summary[1]["log_likelihood"] == pytest.approx(plain[1]["log_likelihood"], rel=1e-8)
 
 
 def test_the_residuals_density_is_exact_at_both_ends() -> None:
@@ -205,8 +205,8 @@ def test_clients_predict_with_their_own_rows() -> None:
     """A client's effect given the population is as clean rows say; noise widens the coefficients' intervals."""
     df = table("intercept", 5)
     noisy, plain = run_of(df, epsilon=8.0), run_of(df, epsilon=1e9)
-    one, other = (effects_table(run.fitted)[0].set_index("effect") for run in (noisy, plain))
-    assert (one.standard_error[["age", "sex[m]"]] > 1.05 * other.standard_error[["age", "sex[m]"]]).all()
+    wide, narrow = (effects_table(run.fitted)[0].set_index("effect") for run in (noisy, plain))
+    assert (wide.standard_error[["age", "sex[m]"]] > 1.05 * narrow.standard_error[["age", "sex[m]"]]).all()
     means = [run.personal["b_mean"].flatten() + effects_table(run.fitted)[0].estimate[0] for run in (noisy, plain)]
     assert float(torch.corrcoef(torch.stack(means))[0, 1]) > 0.95
 
@@ -217,7 +217,7 @@ def test_sites_have_noise_of_their_own(tmp_path: Path) -> None:
     df = table("intercept", 6)
     federation, design = from_formula(df, FORMULAS["intercept"])
     federation = replace(federation, about={**federation.about, "ranges": read_ranges(RANGES)})
-    found = []
+    estimates = []
     for name in ("one", "other"):
         sites = Sites(
             MixedEffects(design, draws=0), federation, tmp_path / name, rounds=5, dp="site", epsilon=6.0,
@@ -225,9 +225,9 @@ def test_sites_have_noise_of_their_own(tmp_path: Path) -> None:
         )  # fmt: skip
         run = sites.fit()
         assert run.rounds == 1
-        found.append(effects_table(run.fitted)[0].estimate.to_numpy())
-    assert not np.array_equal(*found)
-    np.testing.assert_allclose(found[0][1:3], found[1][1:3], atol=8)
+        estimates.append(effects_table(run.fitted)[0].estimate.to_numpy())
+    assert not np.array_equal(*estimates)
+    np.testing.assert_allclose(estimates[0][1:3], estimates[1][1:3], atol=8)
 
 
 @pytest.mark.slow

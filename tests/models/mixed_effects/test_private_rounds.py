@@ -35,15 +35,15 @@ def test_a_binary_response_has_four_rounds_of_noisy_scores() -> None:
     """Near the fit without noise where there is hardly any; wider with more; one budget for all rounds."""
     exact, federation, design = binary(1, 1e9)
     plain = effects_table(fit(MixedEffects(design, draws=0), federation, 60, **HOW).fitted)[0]
-    found = effects_table(exact.fitted)[0]
+    exact_effects = effects_table(exact.fitted)[0]
     assert exact.rounds == 4
-    gap = (found.estimate - plain.estimate).abs() / plain.standard_error
+    gap = (exact_effects.estimate - plain.estimate).abs() / plain.standard_error
     assert (gap[:3] < 0.1).all()
     assert gap[3] < 0.4  # restricted here, maximum likelihood there
-    np.testing.assert_allclose(found.standard_error[:3], plain.standard_error[:3], rtol=0.06)
+    np.testing.assert_allclose(exact_effects.standard_error[:3], plain.standard_error[:3], rtol=0.06)
     noisy = binary(1, 4.0, draws=40)[0]
     table = effects_table(noisy.fitted)[0]
-    assert (table.standard_error[:3] > found.standard_error[:3]).all()
+    assert (table.standard_error[:3] > exact_effects.standard_error[:3]).all()
     assert table.upper.notna().all()
     assert noisy.noise is not None
     assert noisy.noise.epsilon == pytest.approx(4.0, rel=1e-6)

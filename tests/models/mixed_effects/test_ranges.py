@@ -85,9 +85,9 @@ def test_honest_fits_with_an_exploration_are_within_bounds(family: str, tmp_path
 def test_a_scale_that_sites_would_refuse_is_not_asked_about_where_few_are(tmp_path: Path) -> None:
     method = checked(tmp_path, "plain", SPREAD, "student-t", draws=10).method
     points = torch.zeros(64, sum(method.sizes.values()), dtype=torch.float64)
-    place = sum([*method.sizes.values()][: [*method.sizes].index("log_scale")])
+    column = sum([*method.sizes.values()][: [*method.sizes].index("log_scale")])
     for many, kept in ((2, False), (3, True)):
-        points[:many, place] = -2.5
+        points[:many, column] = -2.5
         assert bool(too_narrow(method, points).any()) != kept
         assert kept or too_narrow(method, points).tolist() == [k < many for k in range(64)]
     gaussian = checked(tmp_path / "g", "plain", SPREAD, "gaussian", draws=10).method
@@ -119,16 +119,16 @@ STEEP = [
 ]
 
 
-@pytest.mark.parametrize(("formula", "name", "place", "value", "beside"), STEEP, ids=[str(case[:3]) for case in STEEP])
+@pytest.mark.parametrize(("formula", "name", "index", "value", "beside"), STEEP, ids=[str(case[:3]) for case in STEEP])
 def test_made_up_numbers_are_not_computed_with(
-    formula: str, name: str, place: tuple[int, ...], value: float, beside: dict[str, float], tmp_path: Path
+    formula: str, name: str, index: tuple[int, ...], value: float, beside: dict[str, float], tmp_path: Path
 ) -> None:
     bounds, shared = first(tmp_path, formula, "binomial", draws=10)
     for other, number in beside.items():
         shared[other] = torch.tensor(number, dtype=torch.float64)
     head = {"kind": "round", "round": 2}
     bounds.check(head, shared)
-    shared[name][place] = value
+    shared[name][index] = value
     with pytest.raises(OutOfBounds):
         bounds.check(head, shared)
 
@@ -161,9 +161,9 @@ def test_a_power_of_time_does_not_single_out_the_longest(tmp_path: Path) -> None
         Bounds(site).check({"kind": "round", "round": 2}, shared)
 
 
-@pytest.mark.parametrize(("place", "value"), [("log_scale", -3.0), ("beta", 1e3)])
+@pytest.mark.parametrize(("name", "value"), [("log_scale", -3.0), ("beta", 1e3)])
 def test_a_scale_that_is_small_beside_a_sites_responses_does_not_single_them_out(
-    place: str, value: float, tmp_path: Path
+    name: str, value: float, tmp_path: Path
 ) -> None:
     """Of a t's scale, and of coefficients beside it."""
     sites = checked(tmp_path, "plain", SPREAD, "student-t", draws=0)
@@ -171,6 +171,6 @@ def test_a_scale_that_is_small_beside_a_sites_responses_does_not_single_them_out
     shared, head = {k: v.clone() for k, v in site.shared.items()}, {"kind": "round", "round": 2}
     Bounds(site).check(head, shared)
     sizes = sites.method.sizes
-    shared["effects.at"][sum([*sizes.values()][: [*sizes].index(place)])] = value
-    with pytest.raises(OutOfBounds, match="its scale is so small" if place != "beta" else "cut the rows at a value"):
+    shared["effects.at"][sum([*sizes.values()][: [*sizes].index(name)])] = value
+    with pytest.raises(OutOfBounds, match="its scale is so small" if name != "beta" else "cut the rows at a value"):
         Bounds(site).check(head, shared)

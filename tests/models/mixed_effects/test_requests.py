@@ -57,7 +57,7 @@ def test_form_answers_and_cost_follow_from_the_list(kind: str) -> None:
     form = search.form({})
     assert {name: field.numel for name, field in form.items()} == fields
     asked = Asked(method, chunk.shared, method.likelihood.rows(chunk), chunk)
-    for request in (one for one in REQUESTS if one.reply(method)):
+    for request in (candidate for candidate in REQUESTS if candidate.reply(method)):
         answer = request.answer(asked)
         assert {name: value.shape[1:] for name, value in answer.items()} == request.reply(method), request.name
     points = {Phase.CLIMB: once, Phase.RESTRICT: once, Phase.PROFILE: once, Phase.MODE: once, Phase.DONE: 0}

@@ -43,7 +43,7 @@ def test_the_fit_is_that_of_exact_quadrature(fit: tuple[Case, int]) -> None:
     case, nodes = fit
     df = case.table(12, rows=(2, 25))
     model = mixed_model(df, case.formula, family=case.family, population="ml", draws=0, nodes=nodes, **case.how)  # type: ignore[arg-type]
-    found, shared = model.summary().table.set_index("effect"), model.run.shared
+    effects, shared = model.summary().table.set_index("effect"), model.run.shared
     at, h = referee_point(case, model), 1e-2 if nodes == 1 else 1e-3
 
     def theirs(theta: np.ndarray) -> float:
@@ -58,8 +58,10 @@ def test_the_fit_is_that_of_exact_quadrature(fit: tuple[Case, int]) -> None:
     errors = np.sqrt(np.diag(np.linalg.inv(-bend)))
     # Newton's step of the referee from our estimates, in standard errors
     assert np.abs(np.linalg.solve(bend, slope) / errors).max() < 0.01
-    assert found.standard_error["x"] == pytest.approx(errors[1], rel=0.01)
-    assert found.standard_error["sd(Intercept)"] == pytest.approx(errors[2] * found.estimate["sd(Intercept)"], rel=0.01)
+    assert effects.standard_error["x"] == pytest.approx(errors[1], rel=0.01)
+    assert effects.standard_error["sd(Intercept)"] == pytest.approx(
+        errors[2] * effects.estimate["sd(Intercept)"], rel=0.01
+    )
 
 
 PLAIN = {"negative-binomial": "poisson", "nbinom1": "poisson", "zero-inflated-poisson": "poisson",
@@ -108,10 +110,10 @@ def test_a_hazard_that_steps_is_a_poisson_model_of_intervals() -> None:
     fit = mixed_model(df, case.formula, family="exponential", population="ml", draws=0, **case.how)  # type: ignore[arg-type]
     parts = []
     for first, last in zip(np.r_[0.0, CUTS], np.r_[CUTS, np.inf], strict=True):
-        there = df[df.y > first]
-        spent = np.minimum(there.y, last) - first
-        d = ((there.event == 1) & (there.y <= last)).astype(int)
-        parts.append(there.assign(d=d, spent=spent, interval=f"from {first:g}"))
+        at_risk = df[df.y > first]
+        spent = np.minimum(at_risk.y, last) - first
+        d = ((at_risk.event == 1) & (at_risk.y <= last)).astype(int)
+        parts.append(at_risk.assign(d=d, spent=spent, interval=f"from {first:g}"))
     long = pd.concat(parts)
     theirs = mixed_model(
         long, "d ~ 1 + x + interval + offset(log(spent)) + (1 | site)", family="poisson", population="ml", draws=0
@@ -146,11 +148,11 @@ def test_a_row_of_weight_three_is_three_rows(family: str) -> None:
 
 def test_an_offset_of_a_gaussian_response_is_what_is_subtracted() -> None:
     df = CASES["gaussian"].table(12).assign(o=lambda d: 3 * d.x**2)
-    one = mixed_model(df, "y ~ 1 + x + offset(o) + (1 | site)", draws=200)
-    two = mixed_model(df.assign(y=df.y - df.o), "y ~ 1 + x + (1 | site)", draws=200)
-    np.testing.assert_allclose(one.summary().table.estimate, two.summary().table.estimate, rtol=1e-6)
+    with_offset = mixed_model(df, "y ~ 1 + x + offset(o) + (1 | site)", draws=200)
+    subtracted = mixed_model(df.assign(y=df.y - df.o), "y ~ 1 + x + (1 | site)", draws=200)
+    np.testing.assert_allclose(with_offset.summary().table.estimate, subtracted.summary().table.estimate, rtol=1e-6)
     new = df.head(5)
-    np.testing.assert_allclose(one.predict(new)["mean"], two.predict(new)["mean"] + new.o, rtol=1e-6)
+    np.testing.assert_allclose(with_offset.predict(new)["mean"], subtracted.predict(new)["mean"] + new.o, rtol=1e-6)
 
 
 #: one number, trials, categories, times with and without steps
@@ -163,9 +165,9 @@ def test_predictions_of_every_response(case: Case) -> None:
     fit = mixed_model(df, case.formula, family=case.family, draws=40, **case.how)  # type: ignore[arg-type]
     new = df[["x", "site"]].head(6)  # no response, no trials, no events: of one trial, until the event
     for level in ("client", "population", "new"):
-        found = fit.predict(new, level=level)  # type: ignore[arg-type]
-        assert found.notna().all(axis=None)
-        assert (found["lower"] <= found["upper"]).all()
+        predictions = fit.predict(new, level=level)  # type: ignore[arg-type]
+        assert predictions.notna().all(axis=None)
+        assert (predictions["lower"] <= predictions["upper"]).all()
     if case.response != "y":
         of_trials = fit.predict(df.head(6))
         np.testing.assert_allclose(of_trials["mean"], fit.predict(new)["mean"] * df.n.head(6), rtol=1e-6)
@@ -179,13 +181,13 @@ def test_a_lognormal_fit_is_the_gaussian_one_of_the_logarithm(effects: str) -> N
     how = {"population": "ml", "draws": 0, "tol": 1e-9}
     ours = mixed_model(df, f"y ~ {effects}", family="lognormal", **how)
     theirs = mixed_model(df, f"log_y ~ {effects}", **how)
-    one, two = (fit.summary().table.set_index("effect") for fit in (ours, theirs))
-    np.testing.assert_allclose(one.estimate, two.estimate, rtol=0, atol=1e-8)
-    own = [name for name in one.index if name.startswith("sd(")]
-    np.testing.assert_allclose(one.standard_error[own], two.standard_error[own], rtol=1e-6)
+    lognormal, gaussian = (fit.summary().table.set_index("effect") for fit in (ours, theirs))
+    np.testing.assert_allclose(lognormal.estimate, gaussian.estimate, rtol=0, atol=1e-8)
+    own = [name for name in lognormal.index if name.startswith("sd(")]
+    np.testing.assert_allclose(lognormal.standard_error[own], gaussian.standard_error[own], rtol=1e-6)
     assert ours.log_likelihood == pytest.approx(theirs.log_likelihood - df.log_y.sum(), abs=1e-8)
-    assert one["ratio of medians"]["x"] == pytest.approx(np.exp(two.estimate["x"]), rel=1e-8)
-    new, variance = df.head(5), (two.estimate[own] ** 2)["sd(residual)"]
+    assert lognormal["ratio of medians"]["x"] == pytest.approx(np.exp(gaussian.estimate["x"]), rel=1e-8)
+    new, variance = df.head(5), (gaussian.estimate[own] ** 2)["sd(residual)"]
     median = np.log(ours.predict(new, level="population")["mean"]) - variance / 2
     np.testing.assert_allclose(median, theirs.predict(new, level="population")["mean"], rtol=0, atol=1e-8)
 

@@ -68,9 +68,9 @@ def test_so_are_a_sites(tmp_path: Path) -> None:
     study = StudyFormula(FORMULA, dictionary, "binomial")
     with pytest.raises(UserError, match="lacks"):
         FormulaData(study, "study").site(tmp_path / "own.csv", "s01")
-    held = FormulaData(study, "study", na="drop").site(tmp_path / "own.csv", "s01")
-    assert held.rows == len(own[["y", "x", "g"]].dropna())
-    assert held.left_out == len(own) - held.rows
+    site_data = FormulaData(study, "study", na="drop").site(tmp_path / "own.csv", "s01")
+    assert site_data.rows == len(own[["y", "x", "g"]].dropna())
+    assert site_data.left_out == len(own) - site_data.rows
     own.assign(x=np.nan).to_csv(tmp_path / "none.csv", index=False)
     with pytest.raises(UserError, match="no row without missing values"):
         FormulaData(study, "study", na="drop").site(tmp_path / "none.csv", "s01")
@@ -101,10 +101,10 @@ def test_levels_that_a_client_lacks_or_nobody_had() -> None:
 
 def test_clients_may_be_categories_and_have_one_row() -> None:
     df = counts("binomial", 8)
-    one = pd.concat([df, df.head(1).assign(site="lonely")])
-    named = mixed_model(one, "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0)
-    one["site"] = pd.Categorical(one.site, categories=[*one.site.unique(), "nobody"])
-    fit = mixed_model(one, "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0)
+    extended = pd.concat([df, df.head(1).assign(site="lonely")])
+    named = mixed_model(extended, "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0)
+    extended["site"] = pd.Categorical(extended.site, categories=[*extended.site.unique(), "nobody"])
+    fit = mixed_model(extended, "y ~ 1 + x + (1 | site)", family="binomial", population="ml", draws=0)
     assert fit.summary().numbers["groups"] == 9
     pd.testing.assert_frame_equal(fit.ranef(), named.ranef())
     assert fit.ranef().set_index("client").n["lonely"] == 1

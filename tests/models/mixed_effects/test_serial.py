@@ -31,11 +31,11 @@ KINDS = {"ar1(t | patient)": -0.4, "car1(day | patient)": 0.7, "cs(episode)": -0
 def table(clients: int = 3, patients: int = 4, rows: int = 6, seed: int = 0) -> pd.DataFrame:
     """Patients of clients, whose rows are at some of ten times, in no order; two episodes each."""
     rng = np.random.default_rng(seed)
-    found = []
+    frames = []
     for client in range(clients):
         for patient in range(patients):
             t = np.sort(rng.choice(10, rows, replace=False))
-            found.append(
+            frames.append(
                 pd.DataFrame(
                     {
                         "site": f"s{client}", "patient": f"p{patient}", "t": t, "day": t + rng.uniform(0, 0.9, rows),
@@ -44,7 +44,7 @@ def table(clients: int = 3, patients: int = 4, rows: int = 6, seed: int = 0) -> 
                     }
                 )
             )  # fmt: skip
-    return pd.concat(found).sample(frac=1, random_state=seed).reset_index(drop=True)
+    return pd.concat(frames).sample(frac=1, random_state=seed).reset_index(drop=True)
 
 
 def ovary() -> pd.DataFrame:
@@ -76,9 +76,9 @@ def correlations(kind: str, rho: float, rows: pd.DataFrame) -> np.ndarray:
 def test_likelihood_is_the_normal_density(kind: str, inner: bool, known: bool) -> None:
     df, rho, sd, sd_inner, s = table(), KINDS[kind], 0.8, 0.6, 1.3
     df["se"] = np.random.default_rng(1).uniform(0.5, 2, len(df))
-    place = "site/patient" if inner else "site"
+    grouping = "site/patient" if inner else "site"
     more = {"known_se": "se"} if known else {}
-    federation, design = from_formula(df, f"y ~ x + (1 | {place})", correlation=kind, **more)
+    federation, design = from_formula(df, f"y ~ x + (1 | {grouping})", correlation=kind, **more)
     method = MixedEffects(design, draws=0, population="ml")
     federation = federation.to("cpu", torch.float64)
     kept = {k: v.double().expand(3, 1, *v.shape) for k, v in method.likelihood.personal().items()}
@@ -177,9 +177,9 @@ def test_sites_find_what_the_table_would(kind: str, tmp_path: Path) -> None:
     own = {name: reader.federation(rows, name) for name, rows in tables.items()}
     senders = Sites(method, own["s0"], tmp_path, own, **how)
     run = senders.fit()
-    found, numbers = method.population_summary(run.fitted)
+    effects, numbers = method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-6)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-6)
     assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-12)
     for name in ("b_mean", "b_root"):
         torch.testing.assert_close(senders.values("personal")[name], whole.personal[name], rtol=1e-6, atol=1e-8)

@@ -84,8 +84,8 @@ def test_after_the_fit(visits: pd.DataFrame, tmp_path: Path) -> None:
     next_one = (order[["site", "patient"]].shift(-1) == order[["site", "patient"]]).all(axis=1).to_numpy()
     next_one = next_one & (order.t.shift(-1) - order.t == 1).to_numpy()
     first = np.flatnonzero(next_one)
-    found = (away[first] * away[first + 1]).mean() / (away**2).mean()
-    assert found == pytest.approx(rho["estimate"], abs=0.03)
+    autocorrelation = (away[first] * away[first + 1]).mean() / (away**2).mean()
+    assert autocorrelation == pytest.approx(rho["estimate"], abs=0.03)
     assert "log_likelihood" not in group_names(fit.posterior())
     with pytest.raises(UserError, match="no log likelihood each"):
         fit.posterior(rows=True)

@@ -48,11 +48,11 @@ def test_sites_find_what_the_table_would(family: str, sites: int, more: dict, tm
     senders = Sites(method, own["h00"], tmp_path, own, **how)
     run = senders.fit()
 
-    found, numbers = method.population_summary(run.fitted)
+    effects, numbers = method.population_summary(run.fitted)
     expected, pooled = whole.fitted.method.population_summary(whole.fitted)
-    assert found is not None
+    assert effects is not None
     assert expected is not None
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-8)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-8)
     assert numbers["log_likelihood"] == pytest.approx(pooled["log_likelihood"], rel=1e-12)
     for name in ("b_mean", "b_root"):
         torch.testing.assert_close(senders.values("personal")[name], whole.personal[name], rtol=1e-7, atol=1e-9)

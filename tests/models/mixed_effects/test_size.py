@@ -77,10 +77,12 @@ def test_rhat_and_ess_are_arvizs() -> None:
             wanted = az.rhat(data)["x"].values, az.ess(data)["x"].values
         for ours, theirs in zip(rhat_and_ess(x), wanted, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-10)
-    one = x[:1]  # ArviZ has no R-hat of one chain, whose halves are compared here
-    np.testing.assert_allclose(rhat_and_ess(one)[1], az.ess(az.convert_to_dataset({"x": one}))["x"].values, rtol=1e-10)
-    assert (rhat_and_ess(one)[0][15:] >= 0.99).all()
-    drifting = one + np.linspace(0, 20, 500)[:, None]
+    chain = x[:1]  # ArviZ has no R-hat of one chain, whose halves are compared here
+    np.testing.assert_allclose(
+        rhat_and_ess(chain)[1], az.ess(az.convert_to_dataset({"x": chain}))["x"].values, rtol=1e-10
+    )
+    assert (rhat_and_ess(chain)[0][15:] >= 0.99).all()
+    drifting = chain + np.linspace(0, 20, 500)[:, None]
     assert (rhat_and_ess(drifting)[0] > 1.5).all()
     x[0, 0, 3] = np.nan
     assert np.isnan(np.array(rhat_and_ess(x))[:, 3]).all()
@@ -113,11 +115,11 @@ def test_a_places_draws_do_not_depend_on_who_is_drawn_beside_it(family: str) -> 
 def test_the_gaussian_global_model_is_exact() -> None:
     """N(x beta, z^T Sigma z + sigma^2): mean negative log density, and CRPS, in closed form at the estimates."""
     run = finished(draws=0)
-    fed, found = run.fitted.federation, estimates(run)
+    fed, estimate = run.fitted.federation, estimates(run)
     index = torch.cat(list(fed.train))
     x = fed.x[index][:, :2]
-    spread = ((x @ torch.tensor(covariance(run)) * x).sum(1) + found["sd(residual)"] ** 2).sqrt()
-    gap = fed.y[index] - x @ torch.tensor(found[["Intercept", "x"]].to_numpy())
+    spread = ((x @ torch.tensor(covariance(run)) * x).sum(1) + estimate["sd(residual)"] ** 2).sqrt()
+    gap = fed.y[index] - x @ torch.tensor(estimate[["Intercept", "x"]].to_numpy())
     metrics = from_example_sums(evaluate_global(run.fitted, index), "regression")
     normal = torch.distributions.Normal(0.0, 1.0)
     assert metrics["nll"] == pytest.approx(-float((normal.log_prob(gap / spread) - spread.log()).mean()), rel=1e-10)

@@ -73,9 +73,9 @@ def test_a_curve_as_mgcv_and_dense_densities_say(population: str) -> None:
 def test_draws_know_the_curve_as_well_as_mgcv_says() -> None:
     """mgcv's errors are of known variances: a curve's shape beside its value at 4.5 has next to no other."""
     fitted = mixed_model(waves(), FORMULA, draws=1000)
-    found = fitted.predict(new(), level="population", interval=0.9)
-    np.testing.assert_allclose(found["mean"], CURVE, atol=0.03)
-    errors = (found.upper - found.lower).to_numpy() / 2 / 1.645
+    predictions = fitted.predict(new(), level="population", interval=0.9)
+    np.testing.assert_allclose(predictions["mean"], CURVE, atol=0.03)
+    errors = (predictions.upper - predictions.lower).to_numpy() / 2 / 1.645
     assert (errors > 0.95 * np.array(CURVE_ERRORS)).all()
     assert (errors < 1.3 * np.array(CURVE_ERRORS)).all()
     effects = fitted.ranef("s(x)")
@@ -99,13 +99,15 @@ def test_knots_are_of_sums_unless_limits_are_said() -> None:
     basis = Smooth("x", 7).basis(x.mean(), x.std())
     assert len(basis.knots) == 11
     np.testing.assert_allclose(basis.knots[[3, 7]], [x.mean() - 2 * x.std(), x.mean() + 2 * x.std()])
-    said = Smooth("x", 7, (0.0, 10.0)).basis(x.mean(), x.std())
+    limited = Smooth("x", 7, (0.0, 10.0)).basis(x.mean(), x.std())
     # beside straight lines it is the penalty's own basis, and has none of them between the limits
     lines = np.column_stack([np.ones(len(x)), x])
-    ours, others = (z - lines @ np.linalg.lstsq(lines, z, rcond=None)[0] for z in (said.columns(x), penalised(x, 7)))
+    ours, others = (z - lines @ np.linalg.lstsq(lines, z, rcond=None)[0] for z in (limited.columns(x), penalised(x, 7)))
     np.testing.assert_allclose(ours @ ours.T, others @ others.T, atol=1e-10)
     fine = (np.arange(20_000) + 0.5) / 2_000
-    np.testing.assert_allclose(said.columns(fine).T @ np.column_stack([np.ones(20_000), fine]) / 20_000, 0.0, atol=1e-6)
+    np.testing.assert_allclose(
+        limited.columns(fine).T @ np.column_stack([np.ones(20_000), fine]) / 20_000, 0.0, atol=1e-6
+    )
 
 
 @pytest.mark.cpu(6, "fits with and without the rows, and their answers")

@@ -58,11 +58,11 @@ def test_sites_find_what_the_table_would(tmp_path: Path) -> None:
     senders = Sites(method, own["s0"], tmp_path, own, **how)
     run = senders.fit()
 
-    found, numbers = method.population_summary(run.fitted)
+    effects, numbers = method.population_summary(run.fitted)
     expected, numbers_of_all = whole.fitted.method.population_summary(whole.fitted)
-    assert found is not None
+    assert effects is not None
     assert expected is not None
-    pd.testing.assert_frame_equal(found, expected, rtol=1e-5)
+    pd.testing.assert_frame_equal(effects, expected, rtol=1e-5)
     assert numbers["log_likelihood"] == pytest.approx(numbers_of_all["log_likelihood"], rel=1e-9)
     for name in ("effects.crossed", "effects.crossed_2"):
         torch.testing.assert_close(run.shared[name], whole.shared[name], rtol=1e-4, atol=1e-6)

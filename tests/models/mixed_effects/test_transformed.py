@@ -43,9 +43,9 @@ def test_means_of_a_transformed_response_are_not_said_to_be_on_its_scale() -> No
             asked("arm", scale="response")
 
 
-@pytest.mark.parametrize(("response", "said"), [("np.log(days)", True), ("days", False)])
+@pytest.mark.parametrize(("response", "transformed"), [("np.log(days)", True), ("days", False)])
 def test_hierfl_predict_says_whose_units_its_numbers_have(
-    response: str, said: bool, hierfl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    response: str, transformed: bool, hierfl: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.toml").touch()
     run = SimpleNamespace(formula=f"{response} ~ arm + (1 | ward)", family=None)
@@ -53,4 +53,4 @@ def test_hierfl_predict_says_whose_units_its_numbers_have(
     monkeypatch.setattr("hierfl.experiments.predict.answers.answered", lambda *asked: pd.DataFrame({"mean": [1.9]}))
     code, out, err = hierfl("predict", tmp_path, "--data", "new.csv", "--new")
     assert (code, out) == (0, "mean\n1.9\n")
-    assert ("the formula's response is np.log(days): all numbers are in its units" in err) is said
+    assert ("the formula's response is np.log(days): all numbers are in its units" in err) is transformed

@@ -36,7 +36,7 @@ class Change:
 
     def undone(self, family: str, labels: list[str], values: np.ndarray) -> np.ndarray:
         """Effects (..., m) of the changed table in the first one's units."""
-        found, at = values.copy(), {label: k for k, label in enumerate(labels)}
+        original, at = values.copy(), {label: k for k, label in enumerate(labels)}
         gaussian = family in ("gaussian", "student-t")
         of_times = {
             "gamma": -1.0,
@@ -47,24 +47,24 @@ class Change:
         moved = self.move if gaussian else -np.log(self.factor) * of_times.get(family, 0.0)
         scale = self.scale(family)
         if "Intercept" in at:
-            found[..., at["Intercept"]] += self.shift * values[..., at["x"]] - moved
+            original[..., at["Intercept"]] += self.shift * values[..., at["x"]] - moved
         for label in labels:
             if " | " in label and family == "ordinal":
-                found[..., at[label]] -= self.shift * values[..., at["x"]]
-        found[..., at["x"]] *= self.times
+                original[..., at[label]] -= self.shift * values[..., at["x"]]
+        original[..., at["x"]] *= self.times
         if "sd(x)" in at:
             places = [at[name] for name in ("sd(Intercept)", "sd(x)", "corr(Intercept, x)")]
-            a, b, r = (values[..., place] for place in places)
-            found[..., places[1]] = self.times * b
+            a, b, r = (values[..., index] for index in places)
+            original[..., places[1]] = self.times * b
             if self.shift:
                 with np.errstate(invalid="ignore"):  # limits are not of one population
                     at_zero = np.sqrt(a**2 + 2 * self.shift * a * b * r + (self.shift * b) ** 2)
-                    found[..., places[0]] = at_zero
-                    found[..., places[2]] = (a * r + self.shift * b) / at_zero
+                    original[..., places[0]] = at_zero
+                    original[..., places[2]] = (a * r + self.shift * b) / at_zero
         for label in labels:
             if label in ("Intercept", "x", "scale") or label.startswith("sd("):
-                found[..., at[label]] /= scale
-        return found
+                original[..., at[label]] /= scale
+        return original
 
 
 CHANGES = {
@@ -100,24 +100,24 @@ def fitted(family: str, change: str, spread: float):
 def check(family: str, change: str, spread: float = 0.8) -> None:
     """Everything agrees to 1e-6 standard errors; limits do but where effects of x at zero are others."""
     before, after, made = fitted(family, "", spread), fitted(family, change, spread), CHANGES[change]
-    one, two = (fit.summary(LEVEL).table for fit in (before, after))
-    labels = list(one.effect)
-    assert list(one.note) == list(two.note)
+    original, changed = (fit.summary(LEVEL).table for fit in (before, after))
+    labels = list(original.effect)
+    assert list(original.note) == list(changed.note)
     first, second = (fit.method.population_draws(fit.run.shared, DRAWS)[1].numpy() for fit in (before, after))
     width = first.std(0)
     np.testing.assert_allclose(made.undone(family, labels, second) / width, first / width, rtol=0, atol=1e-6)
     others = {"Intercept"} if made.shift or (family == "weibull" and made.factor != 1) else set[str]()
     others |= {name for name in labels if " | " in name} if made.shift else set[str]()
     others |= {"sd(Intercept)", "corr(Intercept, x)"} if made.shift and "sd(x)" in labels else set[str]()
-    same = ~one.effect.isin(others).to_numpy()
-    error = one.standard_error.where(one.standard_error > 0, width).to_numpy()
+    same = ~original.effect.isin(others).to_numpy()
+    error = original.standard_error.where(original.standard_error > 0, width).to_numpy()
     for name in ("estimate", "lower", "upper"):
         rows = same | (name == "estimate")
-        gap = (made.undone(family, labels, two[name].to_numpy()) - one[name].to_numpy()) / error
-        np.testing.assert_allclose(gap[rows & one[name].notna()], 0, rtol=0, atol=1e-6, err_msg=name)
-        assert (one[name].isna() == two[name].isna()).all()
-    spreads = one.effect.str.startswith("sd(").to_numpy() & same & (one.note == "").to_numpy()
-    relative = [(found.standard_error / found.estimate)[spreads] for found in (one, two)]
+        gap = (made.undone(family, labels, changed[name].to_numpy()) - original[name].to_numpy()) / error
+        np.testing.assert_allclose(gap[rows & original[name].notna()], 0, rtol=0, atol=1e-6, err_msg=name)
+        assert (original[name].isna() == changed[name].isna()).all()
+    spreads = original.effect.str.startswith("sd(").to_numpy() & same & (original.note == "").to_numpy()
+    relative = [(effects.standard_error / effects.estimate)[spreads] for effects in (original, changed)]
     np.testing.assert_allclose(*relative, rtol=1e-6)
     # Clients' own effects of x.
     slopes = [fit.ranef()[["mean", "sd"]][fit.ranef().effect == "x"] for fit in (before, after)]

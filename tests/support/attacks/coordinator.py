@@ -37,11 +37,11 @@ class Coordinator:
 
     def ask(self, kind: str, tensors: State | None = None, round: int = 0, **head: Any) -> State | None:
         """What the site sends; None where it refuses."""
-        said = {"kind": kind, "round": round, "client": self.client, "counted": 0, **head}
+        header = {"kind": kind, "round": round, "client": self.client, "counted": 0, **head}
         self.asked += 1
-        found, sent = decode(self.answer(encode({**said, "handshake": self.study.handshake.table()}, tensors or {})))
-        if "error" in found or "refused" in found:
-            self.refusals.append(found)
+        reply, sent = decode(self.answer(encode({**header, "handshake": self.study.handshake.table()}, tensors or {})))
+        if "error" in reply or "refused" in reply:
+            self.refusals.append(reply)
             return None
         self.answered += 1
         return sent

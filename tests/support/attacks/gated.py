@@ -85,12 +85,12 @@ class Hospital:
 
     def failing(self, study: Path, data: Path) -> list[str]:
         """Rules that do not hold; asserts that then nothing is on record, and nobody is answered."""
-        found = self.proposal(study, data)
-        if found.failing:
-            for attempt in (partial(found.record, BY), partial(self.coordinator, study)):
+        proposal = self.proposal(study, data)
+        if proposal.failing:
+            for attempt in (partial(proposal.record, BY), partial(self.coordinator, study)):
                 with pytest.raises(UserError):
                     attempt()
-        return list(found.failing)
+        return list(proposal.failing)
 
     def approved(
         self, study: Path, data: Path, allow: Collection[str] = ("points",), home: Home | None = None
@@ -105,8 +105,8 @@ class Hospital:
 
     def coordinator(self, study: Path, home: Home | None = None) -> GatedCoordinator:
         """Who asks this site by the study's name, with a gate that has begun anew."""
-        place, agreed = home or self.home, Study.read(study)
-        return GatedCoordinator(self, Gate(place, place.folder_of(agreed), ledger=self.ledger), agreed)
+        site_home, agreed = home or self.home, Study.read(study)
+        return GatedCoordinator(self, Gate(site_home, site_home.folder_of(agreed), ledger=self.ledger), agreed)
 
 
 class GatedCoordinator(Coordinator):
@@ -135,10 +135,10 @@ class GatedCoordinator(Coordinator):
 
     def classes(self) -> list[str]:
         """The class of each refusal; asserts that whoever knows the class knows all that was said."""
-        words = {(str(said["refused"]), str(said["error"])) for said in self.refusals}
+        words = {(str(refusal["refused"]), str(refusal["error"])) for refusal in self.refusals}
         assert len({about for about, _ in words}) == len(words), words
-        assert all(set(said) <= {"error", "refused", "client", "round", "kind"} for said in self.refusals)
-        return [str(said["refused"]) for said in self.refusals]
+        assert all(set(refusal) <= {"error", "refused", "client", "round", "kind"} for refusal in self.refusals)
+        return [str(refusal["refused"]) for refusal in self.refusals]
 
 
 def outer(reply: bytes) -> Mapping[str, Any]:

@@ -64,9 +64,9 @@ def candidates(message: State, sent: State) -> np.ndarray:
     return dw[some] / db[some, None]
 
 
-def recovered(found: np.ndarray, images: np.ndarray, mean: float, std: float) -> set[int]:
+def recovered(inputs: np.ndarray, images: np.ndarray, mean: float, std: float) -> set[int]:
     """Which images (n, pixels) of bytes are known to the pixel."""
-    pixels = (found * std + mean) * 255
+    pixels = (inputs * std + mean) * 255
     return {int(k) for k in range(len(images)) if len(pixels) and np.abs(pixels - images[k]).max(1).min() < 0.5}
 
 
@@ -119,7 +119,7 @@ def attack(
     """
     mean, std = moments(site.totals[0])
     known: set[int] = set()
-    found, last, moved = [], None, dict.fromkeys(shared, 0.0)
+    counts, last, moved = [], None, dict.fromkeys(shared, 0.0)
     for k, number in enumerate(rounds):
         target = imprinted(shared, *direction(images.shape[1], k), seed=k)
         sent = target if not walks else shared if last is None else step_towards(target, last, shared, moved)
@@ -129,8 +129,8 @@ def attack(
             last, moved = sent, {name: _rms(value) for name, value in changes(message, sent).items()}
             near = all(torch.equal(sent[name], target[name]) for name in sent)
             known |= recovered(candidates(message, sent), images, mean, std) if near else set()
-        found.append(len(known))
-    return found
+        counts.append(len(known))
+    return counts
 
 
 def step_towards(target: State, last: State, first: State, moved: Mapping[str, float]) -> State:
@@ -142,23 +142,23 @@ def step_towards(target: State, last: State, first: State, moved: Mapping[str, f
         first: what every fit begins with.
         moved: root mean squares of what the site's own training has moved last, which its message says.
     """
-    found = {}
+    values = {}
     for name, value in target.items():
         longest = max(OWN_STEPS * moved.get(name, 0.0), SHARE * max(_rms(last[name]), _rms(first[name]))) / 2
         way = _rms(value - last[name])
-        found[name] = value if way <= longest else last[name] + (value - last[name]) * (longest / way)
-    return found
+        values[name] = value if way <= longest else last[name] + (value - last[name]) * (longest / way)
+    return values
 
 
 def changes(message: State, sent: State) -> State:
     """What a round has moved, by the values' names."""
-    found = {}
+    changed = {}
     for name, value in message.items():
         group, _, own = name.partition("|")
         if own in sent:
             share = message.get(f"{group}|weight", torch.tensor(1.0))
-            found[own] = value.double() / share.double() - sent[own].double()
-    return found
+            changed[own] = value.double() / share.double() - sent[own].double()
+    return changed
 
 
 def _rms(value: torch.Tensor) -> float:

@@ -54,7 +54,7 @@ def matched(
     """Images (n, pixels), standardised, whose training moves the values alike: the best of some starts."""
     y, total = torch.as_tensor(labels), sum(float((v**2).sum()) for v in moved.values())
     likely = torch.as_tensor(quotients(moved, sent) * std + mean).clip(0.02, 0.98)
-    best, found = np.inf, np.empty((0, 0))
+    best, best_images = np.inf, np.empty((0, 0))
     for start in range(starts):
         rng = torch.Generator().manual_seed(start)
         free = torch.randn((len(labels), *shape), generator=rng, dtype=torch.float64)
@@ -75,11 +75,11 @@ def matched(
 
         optimiser.step(distance)
         if (loss := float(distance().detach())) < best:
-            best, found = loss, ((free.detach().sigmoid() - mean) / std).flatten(1).numpy()
-    return found
+            best, best_images = loss, ((free.detach().sigmoid() - mean) / std).flatten(1).numpy()
+    return best_images
 
 
-def errors(found: np.ndarray, images: np.ndarray, mean: float, std: float) -> np.ndarray:
+def errors(candidates: np.ndarray, images: np.ndarray, mean: float, std: float) -> np.ndarray:
     """Of each image (n, pixels) of bytes: the root mean square error of the candidate that is nearest, in 0 to 1."""
-    pixels = (found * std + mean).clip(0, 1)
+    pixels = (candidates * std + mean).clip(0, 1)
     return np.sqrt(((pixels[:, None] - images[None] / 255) ** 2).mean(2)).min(0)

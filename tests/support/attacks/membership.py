@@ -65,7 +65,7 @@ def likelihood_ratio(scores: np.ndarray, member: np.ndarray) -> Attack:
         scores: confidences, (models, rows).
         member: likewise.
     """
-    found, tprs = [], []
+    areas, tprs = [], []
     for target in range(len(scores)):
         others = np.arange(len(scores)) != target
         inside, outside = (np.where(which[others], scores[others], np.nan) for which in (member, ~member))
@@ -73,11 +73,11 @@ def likelihood_ratio(scores: np.ndarray, member: np.ndarray) -> Attack:
         means = np.nanmean(inside, 0), np.nanmean(outside, 0)
         widths = [np.sqrt(np.nanmean((x - mean) ** 2)) + 1e-9 for x, mean in zip((inside, outside), means, strict=True)]
         ratio = norm.logpdf(scores[target], means[0], widths[0]) - norm.logpdf(scores[target], means[1], widths[1])
-        found.append(area(ratio, member[target]))
+        areas.append(area(ratio, member[target]))
         limit = np.quantile(ratio[~member[target]], 0.99)
         tprs.append(float((ratio[member[target]] > limit).mean()))
     gap = scores[member].mean() - scores[~member].mean()
-    return Attack(float(np.mean(found)), float(np.std(found) / np.sqrt(len(found))), float(np.mean(tprs)), float(gap))
+    return Attack(float(np.mean(areas)), float(np.std(areas) / np.sqrt(len(areas))), float(np.mean(tprs)), float(gap))
 
 
 def run(fitted: Fitted, models: int, rows: int, seed: int = 0) -> Attack:

@@ -19,7 +19,7 @@ def lone_rows(gram: np.ndarray, most: int = 3) -> list[np.ndarray]:
         gram: X'X, (p, p), of which the first column is the intercept.
         most: columns in a combination, beside all together.
     """
-    p, found = len(gram), []
+    p, rows = len(gram), []
     weights = [np.eye(p)[0] - sum((np.eye(p)[k] for k in some), np.zeros(p)) for some in _levels(gram)]
     for size in range(1, most + 1):
         for some in combinations(range(p), size):
@@ -29,9 +29,9 @@ def lone_rows(gram: np.ndarray, most: int = 3) -> list[np.ndarray]:
         total, square = float(w @ gram[0]), float(w @ gram @ w)
         if square > 0.5 and abs(total**2 - square) < 1e-9 * max(square, 1.0):
             row = gram @ w / total
-            if not any(np.allclose(row, other) for other in found):
-                found.append(row)
-    return found
+            if not any(np.allclose(row, other) for other in rows):
+                rows.append(row)
+    return rows
 
 
 def _levels(gram: np.ndarray) -> list[tuple[int, ...]]:
@@ -47,11 +47,11 @@ def _levels(gram: np.ndarray) -> list[tuple[int, ...]]:
 
 def digits(total: float, base: int, count: int) -> list[int]:
     """The last digits of a sum of powers: how many rows have the exponents 0 to ``count - 1``."""
-    number, found = round(total), []
+    number, counts = round(total), []
     for _ in range(count):
         number, digit = divmod(number, base)
-        found.append(digit)
-    return found
+        counts.append(digit)
+    return counts
 
 
 def few_rows(gram: np.ndarray, products: np.ndarray, most: int = 120) -> list[np.ndarray]:
@@ -65,7 +65,7 @@ def few_rows(gram: np.ndarray, products: np.ndarray, most: int = 120) -> list[np
     Returns:
         Tables (3, 3) of whole number, flag and y, rows in order.
     """
-    found = []
+    tables = []
     for a in combinations_with_replacement(range(most + 1), 3):
         if sum(a) != round(gram[0, 1]) or sum(v * v for v in a) != round(gram[1, 1]):
             continue
@@ -73,8 +73,8 @@ def few_rows(gram: np.ndarray, products: np.ndarray, most: int = 120) -> list[np
             if sum(flags) == round(gram[0, 2]) and float(np.dot(a, flags)) == round(gram[1, 2]):
                 x = np.column_stack([np.ones(3), a, flags])
                 if abs(np.linalg.det(x)) > 1e-9:
-                    found.append(np.column_stack([a, flags, np.linalg.solve(x.T, products)]))
-    return found
+                    tables.append(np.column_stack([a, flags, np.linalg.solve(x.T, products)]))
+    return tables
 
 
 def known(rows: Sequence[np.ndarray], truth: np.ndarray, within: float = 1e-4) -> int:

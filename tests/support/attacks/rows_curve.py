@@ -36,20 +36,20 @@ SUMS = (5, 10, 20, 40)
 
 def curve(folder: Path, seeds: int) -> None:
     """Writes rows_from_answers.csv and .png."""
-    found: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     for family in ("binomial", "poisson"):
         for n in SIZES:
-            found += [
+            rows += [
                 {"kind": "chosen", **one(family, n, number, seed, ASKED.steepness)}
                 for number in (POINTS if n < LARGE else FEW) for seed in range(seeds)
             ]  # fmt: skip
-            found += [{"kind": "honest", **honest(family, n, seed)} for seed in range(seeds)]
+            rows += [{"kind": "honest", **honest(family, n, seed)} for seed in range(seeds)]
             print(family, n, flush=True)
-    found += [
+    rows += [
         {"kind": "sums", "family": "gaussian", "n": n, "points": 1, "seed": seed, **share(n, seed)}
         for n in SUMS for seed in range(seeds)
     ]  # fmt: skip
-    table = pd.DataFrame(found).groupby(["kind", "family", "n", "points"], as_index=False)
+    table = pd.DataFrame(rows).groupby(["kind", "family", "n", "points"], as_index=False)
     table = table[["recovered", "guess", "ends"]].mean().round(3)
     table.to_csv(folder / "rows_from_answers.csv", index=False)
     draw(table, folder)

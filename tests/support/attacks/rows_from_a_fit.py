@@ -37,21 +37,21 @@ def honest(family: str, n: int, seed: int) -> dict[str, object]:
         victim = Victim(family, own, Path(folder))
         path = asked_by(pd.concat(parts), family, victim)
         answers = Answers(path, asked(victim, path).numbers)
-        found = computed(family, victim, answers, n, seed)
+        solution = computed(family, victim, answers, n, seed)
     return {
-        "family": family, "n": n, "points": len(path), "seed": seed, "recovered": recovered(found, own),
-        "guess": recovered(guess(n), own), "ends": recovered(found, own, ends_of(own)),
+        "family": family, "n": n, "points": len(path), "seed": seed, "recovered": recovered(solution, own),
+        "guess": recovered(guess(n), own), "ends": recovered(solution, own, ends_of(own)),
     }  # fmt: skip
 
 
 def asked_by(df: pd.DataFrame, family: str, victim: Victim) -> Array:
     """Where an honest fit asks, (N, 2): intercept and coefficient of x of the victim's units."""
     federation, design = from_formula(df, "y ~ x + sex + (1 | site)", family=family)
-    method, found = MixedEffects(design, draws=0), []
+    method, coefficients = MixedEffects(design, draws=0), []
     update = PopulationSearch.update
 
     def noted(self: PopulationSearch, old: State, total: State, context: AggregationContext) -> State:
-        found.append(method.parts(old["effects.at"])["beta"].numpy())
+        coefficients.append(method.parts(old["effects.at"])["beta"].numpy())
         return update(self, old, total, context)
 
     PopulationSearch.update = noted  # type: ignore[method-assign]
@@ -60,6 +60,6 @@ def asked_by(df: pd.DataFrame, family: str, victim: Victim) -> Array:
     finally:
         PopulationSearch.update = update  # type: ignore[method-assign]
     centre, scale = np.array(design.fixed_units.centre), np.array(design.fixed_units.scale)
-    beta = np.unique(np.array(found), axis=0) / scale
+    beta = np.unique(np.array(coefficients), axis=0) / scale
     intercept = design.offset + beta[:, 0] - beta[:, 1:] @ centre[1:] + beta[:, 2] * 0.5
     return np.stack([intercept + beta[:, 1] * victim.centre[1], beta[:, 1] * victim.scale[1]], 1)

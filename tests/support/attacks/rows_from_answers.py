@@ -79,9 +79,9 @@ class Victim:
         parts = [pd.DataFrame({**part._asdict(), "site": name}) for name, part in (("south", own), ("west", other))]
         federation, design = from_formula(pd.concat(parts), "y ~ x + sex + (1 | site)", family=family)
         self.method = MixedEffects(design, draws=0)
-        here = federation.ids.index("south")
+        client = federation.ids.index("south")
         options = Options(rounds=1000, dtype=torch.float64, splits=())
-        self.site = Site(self.method, own_data(federation, here), options, folder, HANDSHAKE)
+        self.site = Site(self.method, own_data(federation, client), options, folder, HANDSHAKE)
         self.bounds = Bounds(self.site)
         units = design.fixed_units
         self.offset = design.offset
@@ -101,9 +101,9 @@ class Victim:
         head = {"kind": "round", "round": number, "client": self.site.client, "counted": 0, "reports": True}
         self.bounds.check(head, shared)
         self.asked += 1
-        said, sent = decode(self.site.answer(encode({**head, "handshake": HANDSHAKE.table()}, shared)))
-        if "error" in said:
-            raise AssertionError(said["error"])
+        reply, sent = decode(self.site.answer(encode({**head, "handshake": HANDSHAKE.table()}, shared)))
+        if "error" in reply:
+            raise AssertionError(reply["error"])
         return {k.partition("|")[2]: v.numpy() for k, v in sent.items()}
 
 
@@ -121,12 +121,12 @@ class Answers(NamedTuple):
 
 def asked(victim: Victim, points: Array) -> Answers:
     """Asks a site at points (N, 2)."""
-    found = []
+    derivatives = []
     for intercept, steep in points:
-        said = victim.answer(np.array([intercept - victim.offset, steep, 0.0]))
-        slope, bend = said["slope"][1:], said["curvature"][1:, 1:]
-        found.append([*-slope, bend[0, 0], bend[0, 1], bend[1, 1], bend[0, 2], bend[1, 2]])
-    return Answers(points, np.array(found))
+        reply = victim.answer(np.array([intercept - victim.offset, steep, 0.0]))
+        slope, bend = reply["slope"][1:], reply["curvature"][1:, 1:]
+        derivatives.append([*-slope, bend[0, 0], bend[0, 1], bend[1, 1], bend[0, 2], bend[1, 2]])
+    return Answers(points, np.array(derivatives))
 
 
 def columns(family: str, points: Array, z: Array, s: Array) -> Array:
@@ -170,13 +170,13 @@ def computed(family: str, victim: Victim, answers: Answers, n: int, seed: int = 
     ])  # fmt: skip
     rng, best = np.random.default_rng(seed), (np.inf, start)
     for trial in range(STARTS if n <= MANY else 1):
-        found = fitted(
+        solution = fitted(
             start + 0.03 * trial * rng.normal(size=n),
             lambda z: (seen(columns(family, answers.points, z, s_rows).sum(1)) * weight) - y[:-1],
             lambda z: seen(steps(family, answers.points, z, s_rows)) * weight[:, None],
             (zs[0], zs[-1]),
         )
-        best = min(best, found, key=lambda one: one[0])
+        best = min(best, solution, key=lambda candidate: candidate[0])
         if best[0] < 1e-26:
             break
     x = np.round(best[1] * victim.scale[1] + victim.centre[1], 1)
@@ -206,10 +206,10 @@ def fitted(
     return height, z
 
 
-def recovered(found: list[tuple[float, int]], own: Rows, some: NDArray[np.bool_] | None = None) -> float:
+def recovered(solution: list[tuple[float, int]], own: Rows, some: NDArray[np.bool_] | None = None) -> float:
     """The share of rows, or of some, that are right."""
     truth = Counter(zip(own.x.tolist(), own.sex.tolist(), strict=True))
-    right = Counter(found) & truth
+    right = Counter(solution) & truth
     if some is None:
         return sum(right.values()) / len(own.x)
     return sum(right[row] > 0 for row in zip(own.x[some].tolist(), own.sex[some].tolist(), strict=True)) / some.sum()
@@ -233,15 +233,15 @@ def chosen(family: str, victim: Victim, own: Rows, number: int, most: float) -> 
     return np.stack([-steep * at, np.full(number, steep)], 1)
 
 
-def one(family: str, n: int, number: int, seed: int, most: float) -> dict[str, object]:
+def attacked(family: str, n: int, number: int, seed: int, most: float) -> dict[str, object]:
     """A site is attacked."""
     own = rows(family, n, seed)
     with TemporaryDirectory() as folder:
         victim = Victim(family, own, Path(folder))
-        found = computed(family, victim, asked(victim, chosen(family, victim, own, number, most)), n, seed)
+        solution = computed(family, victim, asked(victim, chosen(family, victim, own, number, most)), n, seed)
     return {
-        "family": family, "n": n, "points": number, "most": most, "seed": seed, "recovered": recovered(found, own),
-        "guess": recovered(guess(n), own), "ends": recovered(found, own, ends_of(own)),
+        "family": family, "n": n, "points": number, "most": most, "seed": seed, "recovered": recovered(solution, own),
+        "guess": recovered(guess(n), own), "ends": recovered(solution, own, ends_of(own)),
     }  # fmt: skip
 
 

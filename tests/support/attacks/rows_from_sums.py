@@ -56,6 +56,6 @@ def share(n: int, seed: int) -> dict[str, float]:
     truth = set(zip(x.tolist(), y.tolist(), strict=True))
     best = 0.0
     for attempt in range(TRIES):
-        found = consistent(sums(x, y), n, attempt)
-        best = max(best, len(truth & set(zip(*(v.tolist() for v in found), strict=True))) / n)
+        columns = consistent(sums(x, y), n, attempt)
+        best = max(best, len(truth & set(zip(*(v.tolist() for v in columns), strict=True))) / n)
     return {"recovered": best, "guess": 0.0}

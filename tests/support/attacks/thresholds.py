@@ -33,7 +33,7 @@ def passed(cuts: Iterable[float], grams: Iterable[np.ndarray | None]) -> list[tu
     """Single patients between two neighbouring thresholds: the two, and the row's own part of X'X, (p,)."""
     seen = [(cut, own) for cut, own in zip(cuts, grams, strict=True) if own is not None]
     return [
-        (low, high, one[1] - other[1])
-        for (low, one), (high, other) in pairwise(seen)
-        if abs(one[0, 1] - other[0, 1] - 1) < 1e-9
+        (low, high, gram_low[1] - gram_high[1])
+        for (low, gram_low), (high, gram_high) in pairwise(seen)
+        if abs(gram_low[0, 1] - gram_high[0, 1] - 1) < 1e-9
     ]

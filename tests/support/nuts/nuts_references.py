@@ -47,12 +47,12 @@ def pooled(name: str, seed: int) -> tuple[Pooled, str]:
 def diagnosed(draws: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
     """Effective draws and R-hat of quantities (chains, draws, ...)."""
     data = arviz.convert_to_dataset(draws)
-    found = {
+    diagnostics = {
         "ess": arviz.ess(data, method="bulk"),
         "ess_tail": arviz.ess(data, method="tail"),
         "rhat": arviz.rhat(data, method="rank"),
     }
-    return {name: {what: values[name].to_numpy() for what, values in found.items()} for name in draws}
+    return {name: {what: values[name].to_numpy() for what, values in diagnostics.items()} for name in draws}
 
 
 def sampled(referee: Referee, rows: Pooled, seed: int) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -147,12 +147,12 @@ def main() -> None:
     numpyro.enable_x64()
     for name in asked.names or REFEREES:
         for seed in asked.seeds:
-            found = reference(name, seed)
+            record = reference(name, seed)
             path = GALLERY / "references" / f"{name}-{seed}.json"
             path.parent.mkdir(exist_ok=True)
-            path.write_text(json.dumps(found) + "\n")
-            said = {k: found[k] for k in ("settled", "worst_rhat", "least_ess", "draws", "divergences", "seconds")}
-            print(name, seed, said, flush=True)
+            path.write_text(json.dumps(record) + "\n")
+            summary = {k: record[k] for k in ("settled", "worst_rhat", "least_ess", "draws", "divergences", "seconds")}
+            print(name, seed, summary, flush=True)
 
 
 if __name__ == "__main__":

@@ -44,20 +44,21 @@ def main(draws: int, chains: int) -> None:
     torch.set_default_dtype(torch.float64)
     pyro.set_rng_seed(0)
     site, x, y = (torch.as_tensor(column) for column in table())
-    found: dict[str, list[torch.Tensor]] = {}
+    quantities: dict[str, list[torch.Tensor]] = {}
     for _ in range(chains):
         mcmc = MCMC(NUTS(model, jit_compile=True, ignore_jit_warnings=True), num_samples=draws, warmup_steps=500)
         mcmc.run(site, x, y)
-        one = mcmc.get_samples()
+        samples = mcmc.get_samples()
         values = {
-            "Intercept": one["at_mean"] - one["x"] * x.mean(), "x": one["x"], "sd(Intercept)": one["tau"],
-            "sd(dispersion:Intercept)": one["omega"], "dispersion:Intercept": one["sigma"].log(),
-            "sd of site 0": one["sigma"] * (one["omega"] * one["e"][:, 0]).exp(),
-            "sd of site 1": one["sigma"] * (one["omega"] * one["e"][:, 1]).exp(),
+            "Intercept": samples["at_mean"] - samples["x"] * x.mean(), "x": samples["x"],
+            "sd(Intercept)": samples["tau"],
+            "sd(dispersion:Intercept)": samples["omega"], "dispersion:Intercept": samples["sigma"].log(),
+            "sd of site 0": samples["sigma"] * (samples["omega"] * samples["e"][:, 0]).exp(),
+            "sd of site 1": samples["sigma"] * (samples["omega"] * samples["e"][:, 1]).exp(),
         }  # fmt: skip
         for name, value in values.items():
-            found.setdefault(name, []).append(value)
-    stats = summary({name: torch.stack(chain) for name, chain in found.items()})
+            quantities.setdefault(name, []).append(value)
+    stats = summary({name: torch.stack(chain) for name, chain in quantities.items()})
     kept = {
         name: {
             "mean": float(of["mean"]), "sd": float(of["std"]), "effective": float(of["n_eff"]),

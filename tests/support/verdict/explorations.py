@@ -32,7 +32,7 @@ def explore(
     """
     like, generator = torch.zeros(1, dtype=torch.float64), torch.Generator().manual_seed(0)
     explored = Explored.begin(numbers, each, rounds, like)
-    centre, root, found = torch.zeros(numbers).double(), sd * torch.eye(numbers).double(), Verdict()
+    centre, root, latest = torch.zeros(numbers).double(), sd * torch.eye(numbers).double(), Verdict()
     while True:
         wider = SECOND_PROPOSAL_FACTOR ** min(1.0, 4 / numbers) if explored.done == 1 else 1.0
         explored = explored.drawn(centre, wider * root, 0, explored.done)
@@ -40,9 +40,9 @@ def explore(
         normal = torch.randn(4, each, generator=generator, dtype=torch.float64)
         noise = spread * math.sqrt(2 / draws) * normal[0] / normal[1:].square().mean(0).sqrt()
         explored = explored.with_heights(density(explored.asked) + noise)
-        found = verdict(explored, 0.0, draws, (1.0, 0.0, 0.0), found)
-        if (found.worth >= worth and explored.done > 1) or explored.done == rounds:
-            return found, explored
+        latest = verdict(explored, 0.0, draws, (1.0, 0.0, 0.0), latest)
+        if (latest.worth >= worth and explored.done > 1) or explored.done == rounds:
+            return latest, explored
         centre, root = explored.moments(0)
 
 

@@ -100,7 +100,7 @@ def _normal(seed: int) -> pd.DataFrame:
 # -- wrong on purpose ------------------------------------------------------------------------------------------------
 
 
-def held(batch: ColumnBatch) -> None:
+def hidden(batch: ColumnBatch) -> None:
     """Eight schools whose text hides that a school's effect has a location and a scale: it stays centred."""
     mu, tau = pyro.sample("mu", dist.Normal(0.0, 5.0)), pyro.sample("tau", dist.HalfCauchy(5.0))
     flat = dist.Uniform(-1000.0, 1000.0)
@@ -111,7 +111,7 @@ def held(batch: ColumnBatch) -> None:
             pyro.sample("y", dist.Normal(theta, batch["sigma"]), obs=batch["y"])
 
 
-def _held(seed: int) -> pd.DataFrame:
+def _hidden(seed: int) -> pd.DataFrame:
     rng = np.random.default_rng([seed, 5])
     return _table(8, 1, y=rng.normal(rng.normal(5, 3, 8), ERRORS), sigma=ERRORS)
 
@@ -190,7 +190,7 @@ CASES = {
     "poisson": Case(poisson, _poisson, {}),
     "binomial": Case(binomial, _binomial, {}),
     "normal": Case(normal, _normal, {}),
-    "held, few points": Case(held, _held, {**FEW, "inner": 2}),
+    "held, few points": Case(hidden, _hidden, {**FEW, "inner": 2}),
     "funnel": Case(funnel, _funnel, {"points": 256, "explored_rounds": 8}),
     "signs": Case(signs, _signs, {}),
     "topics": Case(topics, _topics, {"points": 256, "explored_rounds": 6}),

@@ -64,14 +64,14 @@ def log_density(name: str, df: pd.DataFrame, x: Tensor) -> Tensor:
         prior = -0.5 * ((mu / 3) ** 2 + tau**2 + sigma**2) + x[:, 1] + x[:, 2]
         return _normal(mean, mu, tau, sigma[:, None] ** 2 / number) + rest + prior
     e = torch.linspace(-7.5, 7.5, 1001, dtype=torch.float64)
-    found = []
+    chunks = []
     for m, t in zip(mu.split(512), tau.split(512), strict=True):
         u = m[:, None] + (3.0 if name == "signs" else t[:, None]) * e
         parts = [_client(name, u, float(n), float(y)) for n, y in zip(number, mean, strict=True)]
-        found.append(torch.stack([(part - 0.5 * e**2).logsumexp(1) for part in parts]).sum(0))
+        chunks.append(torch.stack([(part - 0.5 * e**2).logsumexp(1) for part in parts]).sum(0))
     if name == "signs":
-        return torch.cat(found) - 0.5 * mu**2
-    return torch.cat(found) - 0.5 * (mu / (1.5 if name == "binomial" else 1.0)) ** 2 - 0.5 * tau**2 + x[:, 1]
+        return torch.cat(chunks) - 0.5 * mu**2
+    return torch.cat(chunks) - 0.5 * (mu / (1.5 if name == "binomial" else 1.0)) ** 2 - 0.5 * tau**2 + x[:, 1]
 
 
 def _normal(y: Tensor, mu: Tensor, tau: Tensor, variance: Tensor) -> Tensor:

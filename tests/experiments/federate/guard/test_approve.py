@@ -36,9 +36,9 @@ def table(*, few: int = 8) -> pd.DataFrame:
 @pytest.fixture
 def parties(tmp_path: Path) -> Parties:
     """Three sites' keys."""
-    found = Parties.of(["h00", "h01", "h02"])
-    found.save(tmp_path)
-    return found
+    site_keys = Parties.of(["h00", "h01", "h02"])
+    site_keys.save(tmp_path)
+    return site_keys
 
 
 @pytest.fixture
@@ -57,32 +57,32 @@ def cards(tmp_path: Path, *names: str) -> list[object]:
 def test_an_approval_shows_what_it_records(study: Path, parties: Parties, tmp_path: Path, hierfl: Call) -> None:
     home, data = tmp_path / "h01", tmp_path / "own.csv"
     table().to_csv(data, index=False)
-    said = ("federate", "approve", home, "--study", study, "--data", data, "--by", "Dr One")
-    everybody = cards(tmp_path, "coordinator", "h00", "h02")
-    assert "has no policy.toml: hierfl federate policy" in hierfl(*said)[2]
+    arguments = ("federate", "approve", home, "--study", study, "--data", data, "--by", "Dr One")
+    pins = cards(tmp_path, "coordinator", "h00", "h02")
+    assert "has no policy.toml: hierfl federate policy" in hierfl(*arguments)[2]
     assert hierfl("federate", "policy", home)[0] == 0
     slip = tmp_path / "h0l"  # a folder of another name is said so, and none is made
-    for command in (("policy", slip), ("site", slip, "--exchange", tmp_path), ("approve", slip, *said[3:])):
+    for command in (("policy", slip), ("site", slip, "--exchange", tmp_path), ("approve", slip, *arguments[3:])):
         assert f"{slip} has no keys: hierfl federate keys" in hierfl("federate", *command)[2]
     assert not slip.exists()
-    for lacking, words in ((everybody[2:], "server"), (everybody[:2], "sites")):
-        code, text, error = hierfl(*said, *lacking)
+    for lacking, words in ((pins[2:], "server"), (pins[:2], "sites")):
+        code, text, error = hierfl(*arguments, *lacking)
         assert (code, error.count("\n")) == (2, 1)
         assert f"not approved: {words}: nothing was recorded" in error
         assert "FAILS" in text
         assert "not pinned" in text
     assert not any((home / name).exists() for name in ("approvals", "known.toml", "studies", "audit.jsonl"))
     assert "no study is approved in" in hierfl("federate", "site", home, "--exchange", tmp_path)[2]
-    code, text, error = hierfl(*said, *everybody)
+    code, text, error = hierfl(*arguments, *pins)
     assert (code, error) == (0, "")
     for words in ("prepare, step 1", "holds", parties.server.card.fingerprint, "pinned", "approved by Dr One"):
         assert words in text
     assert "not pinned" not in text
     agreed = Study.read(study)
-    held = Approval.read(home, agreed.digest)
-    assert held is not None
-    assert (held.by, held.client, held.roster) == ("Dr One", "h01", agreed.roster)
-    assert held.rules["sites"]
+    approval = Approval.read(home, agreed.digest)
+    assert approval is not None
+    assert (approval.by, approval.client, approval.roster) == ("Dr One", "h01", agreed.roster)
+    assert approval.rules["sites"]
     assert Home(home).known().keys() == {"coordinator", "h00", "h01", "h02"}
     code, text, _ = hierfl("federate", "audit", home)
     assert code == 0
@@ -124,20 +124,20 @@ def test_whose_card_it_is_and_who_approves(study: Path, parties: Parties, tmp_pa
     home, data = tmp_path / "h01", tmp_path / "own.csv"
     table().to_csv(data, index=False)
     hierfl("federate", "policy", home)
-    said = ("federate", "approve", home, "--data", data, "--study")
+    command = ("federate", "approve", home, "--data", data, "--study")
     pins = cards(tmp_path, "coordinator", "h00", "h02")
-    assert "say who approves: --by NAME" in hierfl(*said, study, *pins, "--by", " ")[2]
-    assert "--allow everything says nothing" in hierfl(*said, study, *pins, "--by", "N", "--allow", "everything")[2]
+    assert "say who approves: --by NAME" in hierfl(*command, study, *pins, "--by", " ")[2]
+    assert "--allow everything says nothing" in hierfl(*command, study, *pins, "--by", "N", "--allow", "everything")[2]
     stranger = Parties(parties.server, {**parties.sites, "h01": Identity.make("h01")})
     other = written(tmp_path / "data2", study.read_text()) if (tmp_path / "data2").mkdir() is None else study
     stranger.put_into(other)
-    assert "does not have the card of" in hierfl(*said, other, *pins, "--by", "N")[2]
-    assert hierfl(*said, study, *pins, "--by", "N")[0] == 0
+    assert "does not have the card of" in hierfl(*command, other, *pins, "--by", "N")[2]
+    assert hierfl(*command, study, *pins, "--by", "N")[0] == 0
     # a server with another key than the pinned one
     Parties(Identity.make("coordinator"), parties.sites).put_into(study)
-    assert "not approved: server" in hierfl(*said, study, "--by", "N")[2]
+    assert "not approved: server" in hierfl(*command, study, "--by", "N")[2]
     (tmp_path / "new.pub").write_text(Identity.make("coordinator").card.text)
-    assert "is pinned with other keys" in hierfl(*said, study, "--by", "N", "--pin", tmp_path / "new.pub")[2]
+    assert "is pinned with other keys" in hierfl(*command, study, "--by", "N", "--pin", tmp_path / "new.pub")[2]
 
 
 def test_a_home_has_several_studies(study: Path, parties: Parties, tmp_path: Path, hierfl: Call) -> None:
@@ -174,9 +174,9 @@ def test_lost_lines_of_an_audit_file_are_put_on_record(
     own = {name: tmp_path / f"{name}.csv" for name in parties.sites}
     for path in own.values():
         table().to_csv(path, index=False)
-    place = FileStudy(study, own, tmp_path, parties)
+    file_study = FileStudy(study, own, tmp_path, parties)
     home = tmp_path / "h01"
-    path, ledger = home / "audit.jsonl", place.ledger("h01")
+    path, ledger = home / "audit.jsonl", file_study.ledger("h01")
     command = ("federate", "audit", home)
     import hierfl.experiments.federate.guard.look as look
 
@@ -186,11 +186,11 @@ def test_lost_lines_of_an_audit_file_are_put_on_record(
         path.write_text("")
         assert "has 0 lines, and this account has seen 1" in hierfl(*command)[2]
         with pytest.raises(UserError, match="has 0 lines"):
-            place.restart("h01")
+            file_study.restart("h01")
         code, text, _ = hierfl(*command, "--accept", "Dr One")
         assert code == 0
         assert "accepted  by Dr One" in text
-    place.restart("h01")
+    file_study.restart("h01")
     line = json.loads(path.read_text())
     path.write_text(json.dumps({**line, "by": "Dr Two"}) + "\n")
     assert "line 1 was edited" in hierfl(*command)[2]

@@ -99,8 +99,8 @@ COSTS = [
 def test_what_a_round_costs(family: str, terms: str, phase: float, points: int, explored: bool) -> None:
     """Of a gaussian response of one level all points are of the same sums: a round costs one."""
     of = method(family, terms)
-    found = points_of(of, {"kind": "round"}, shared(of, phase))
-    assert found == points or (phase == 2.0 and found == points + 1)  # a test of a deviation is beside
+    cost = points_of(of, {"kind": "round"}, shared(of, phase))
+    assert cost == points or (phase == 2.0 and cost == points + 1)  # a test of a deviation is beside
     assert explores(of, {"kind": "round"}, shared(of, phase)) == explored
 
 
@@ -120,18 +120,20 @@ def test_known_standard_errors_are_no_few_sums() -> None:
 
 def test_an_approval_says_whether_the_points_left_are_enough(tmp_path: Path) -> None:
     """A second honest study is refused before it has asked anything, and not in its middle."""
-    place = small_study(tmp_path)
-    home, ledger = place.home("north"), place.ledger("north")
+    file_study = small_study(tmp_path)
+    home, ledger = file_study.home("north"), file_study.ledger("north")
     (home.folder / POLICY).write_text(Policy(budget={"gaussian": 30}).text())
-    need, study, number = TABLE["gaussian"]["points_95"], Study.read(place.study).digest, iter(range(9))
+    need, study, number = TABLE["gaussian"]["points_95"], Study.read(file_study.study).digest, iter(range(9))
 
     def rule() -> tuple[bool, str]:
-        pins = [place.parties.server.card, *place.parties.cards.values()]
-        (found,) = [r for r in propose(home, place.study, None, pins=pins, ledger=ledger).rules if r.name == "budget"]
-        return found.holds, found.margin
+        pins = [file_study.parties.server.card, *file_study.parties.cards.values()]
+        (budget,) = [
+            r for r in propose(home, file_study.study, None, pins=pins, ledger=ledger).rules if r.name == "budget"
+        ]
+        return budget.holds, budget.margin
 
     def charge(of: str, points: int) -> None:
-        data, name = keep_rows(place.gates["north"].site.data.site_data, ledger), f"round {next(number)}"
+        data, name = keep_rows(file_study.gates["north"].site.data.site_data, ledger), f"round {next(number)}"
         ledger.charge(Charge(data, of, "north", name, name, 0, name, points), 10**9)
 
     assert rule() == (True, f"0 of 30 points were evaluated on these rows, in all studies; this study may need {need}")
@@ -144,4 +146,4 @@ def test_an_approval_says_whether_the_points_left_are_enough(tmp_path: Path) -> 
     assert not holds
     assert margin.endswith(f"may need {need - 4}: gaussian = 31 in [budget] of policy.toml allows it")
     with pytest.raises(UserError, match="not approved: budget"):
-        place.approve("north")
+        file_study.approve("north")

@@ -149,16 +149,16 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> FileStudy:
+def file_study(tmp_path: Path) -> FileStudy:
     """A study with noise of three rounds, before its first question."""
     return noisy_place(tmp_path)
 
 
 @pytest.mark.cpu(6, "studies of four sites")
-def test_each_noise_leaves_once(place: FileStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_noise_leaves_once(file_study: FileStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Asked again it is the same bytes, also after a kill; a restored home says no more without a declared restart."""
     monkeypatch.setattr(Broadcasts, "check", lambda self, head, tensors, **how: None)
-    server = prepared(place)
+    server = prepared(file_study)
     shutil.copytree(tmp_path / "h01", tmp_path / "backup")
     values = server.values()
 
@@ -166,31 +166,31 @@ def test_each_noise_leaves_once(place: FileStudy, tmp_path: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:  # as its answer is kept
-        patch.setattr(place.gates["h01"].answers, "store", killed)
+        patch.setattr(file_study.gates["h01"].answers, "store", killed)
         with pytest.raises(KeyboardInterrupt):
             server.ask(ROUND, values)
-    place.restart("h01")
+    file_study.restart("h01")
     assert server.ask(ROUND, values) == ""
-    first, held = server.reply, {k: v.clone() for k, v in server.said[1].items()}
-    place.restart("h01")
+    first, noisy_sums = server.reply, {k: v.clone() for k, v in server.answer[1].items()}
+    file_study.restart("h01")
     assert server.ask(ROUND, values) == ""
     assert server.reply == first
     other = {k: v + 0.01 for k, v in values.items()}
     assert server.ask(ROUND, other) == "answered"
-    book = EpsilonLedger(place.ledger("h01"))
-    assert [one.answered for one in book.spendings()] == [False, True]
+    book = EpsilonLedger(file_study.ledger("h01"))
+    assert [spending.answered for spending in book.spendings()] == [False, True]
     assert book.spendings()[-1].epsilon == pytest.approx(2.0)
     # the home as it was before the round: other noise on the same sum would be a second release
     shutil.rmtree(tmp_path / "h01")
     shutil.copytree(tmp_path / "backup", tmp_path / "h01")
     # The audit file's head on record would tell, too.
     monkeypatch.setattr("hierfl.experiments.federate.guard.audit.Audit.check", lambda self, seen: None)
-    place.restart("h01")
+    file_study.restart("h01")
     assert server.ask(ROUND, values) == "answered"
     # a declared restart is a new release, which is charged
     assert server.ask({**ROUND, "restart": 1}, values) == ""
-    assert not all(torch.equal(server.said[1][name], value) for name, value in held.items())
-    assert len({one.question for one in book.spendings()}) == 2
+    assert not all(torch.equal(server.answer[1][name], value) for name, value in noisy_sums.items())
+    assert len({spending.question for spending in book.spendings()}) == 2
     for kind in ("scores", "sums", "calibration"):
         head = {"kind": kind, "round": 1, "split": "train", "draws": [0], "final": False, "summary": True, "new": False}
         assert server.ask({**head, "question": {}}, {f"shared|{k}": v for k, v in values.items()}) in (
@@ -201,24 +201,24 @@ def test_each_noise_leaves_once(place: FileStudy, tmp_path: Path, monkeypatch: p
 
 @pytest.mark.cpu(6, "studies of four sites")
 def test_the_summary_of_a_study_that_was_restarted_is_what_the_ledgers_say(tmp_path: Path) -> None:
-    place = noisy_place(tmp_path)
+    file_study = noisy_place(tmp_path)
 
     def stops(names: Any) -> None:
-        place.answers(names)
+        file_study.answers(names)
         if list((tmp_path / "exchange").glob("*/requests/000002-round-*.request")):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        place.serve(stops)
-    dp = place.serve(resume=True, restart=True)["dp"]
+        file_study.serve(stops)
+    dp = file_study.serve(resume=True, restart=True)["dp"]
     assert dp["again"] == 1
-    assert dp["epsilon"] == EpsilonLedger(place.ledger("h01")).spendings()[-1].epsilon > 2.01
+    assert dp["epsilon"] == EpsilonLedger(file_study.ledger("h01")).spendings()[-1].epsilon > 2.01
     assert "1 round was computed once more after restarts" in " ".join(dp_lines({"dp": dp}))
 
 
 @pytest.mark.cpu(6, "studies of four sites")
-def test_first_sums_are_not_answered_and_others_are_refused(place: FileStudy) -> None:
-    server = prepared(place)
+def test_first_sums_are_not_answered_and_others_are_refused(file_study: FileStudy) -> None:
+    server = prepared(file_study)
     assert server.ask({"kind": "prepare", "round": 0, "step": 0}) == "policy"
     head = {"kind": "hello", "round": 0}
     told = {"0|n": torch.tensor(2000.0, dtype=torch.float64)}
@@ -234,12 +234,14 @@ def test_first_sums_are_not_answered_and_others_are_refused(place: FileStudy) ->
     ],
 )
 def test_approval_shows_epsilon(policy: dict, failing: set[str], margin: str, tmp_path: Path) -> None:
-    place = noisy_place(tmp_path)
-    home = place.home("h01")
+    file_study = noisy_place(tmp_path)
+    home = file_study.home("h01")
     (home.folder / "policy.toml").write_text(replace(PERMISSIVE_POLICY, **policy).text())
-    found = propose(home, place.study, None, pins=[place.parties.server.card], ledger=place.ledger("h01"))
-    assert set(found.failing) == failing
-    assert margin in " ".join(rule.margin for rule in found.rules)
+    proposal = propose(
+        home, file_study.study, None, pins=[file_study.parties.server.card], ledger=file_study.ledger("h01")
+    )
+    assert set(proposal.failing) == failing
+    assert margin in " ".join(rule.margin for rule in proposal.rules)
     assert Policy().largest_epsilon == 4.0
 
 
@@ -249,9 +251,11 @@ def test_two_studies_of_the_same_rows_share_epsilon(tmp_path: Path) -> None:
     policy = replace(PERMISSIVE_POLICY, largest_epsilon=3.0)
     first = FileStudy(noisy_study(tmp_path / "first", files), files, tmp_path / "first", policy=policy)
     first.serve()
-    found = record(first.home("h01"), "noisy", first.ledger("h01"))
-    assert found["epsilon"] == pytest.approx({"of_this_study": 2, "of_these_rows": 2, "delta_of_these_rows": 1e-5})
-    assert "Epsilon: 2 in this study; 2 for these rows" in as_markdown(found)
+    study_record = record(first.home("h01"), "noisy", first.ledger("h01"))
+    assert study_record["epsilon"] == pytest.approx(
+        {"of_this_study": 2, "of_these_rows": 2, "delta_of_these_rows": 1e-5}
+    )
+    assert "Epsilon: 2 in this study; 2 for these rows" in as_markdown(study_record)
     path = noisy_study(tmp_path / "second", files, delta=1e-6)
     shutil.copytree(tmp_path / "first" / "accounts", tmp_path / "second" / "accounts")
     with pytest.raises(UserError, match="not approved: epsilon"):
@@ -273,12 +277,12 @@ def test_deltas_of_studies_add_up(tmp_path: Path) -> None:
 
 
 def test_approval_adds_deltas_of_other_studies(tmp_path: Path) -> None:
-    place = noisy_place(tmp_path, delta=2e-3)
-    home, ledger = place.home("h01"), place.ledger("h01")
+    file_study = noisy_place(tmp_path, delta=2e-3)
+    home, ledger = file_study.home("h01"), file_study.ledger("h01")
     (data,) = ledger.row_sets()
     EpsilonLedger(ledger).charge(asked(1, data=data), Plan.for_epsilon("site", 1.0, 2e-3, [Mechanism("sums", 1, 1)]), 1,
                                  9.0, at=0)  # fmt: skip
-    found = propose(home, place.study, None, pins=[place.parties.server.card], ledger=ledger)
-    (rule,) = (rule for rule in found.rules if rule.name == "delta")
+    proposal = propose(home, file_study.study, None, pins=[file_study.parties.server.card], ledger=ledger)
+    (rule,) = (rule for rule in proposal.rules if rule.name == "delta")
     assert "0.002 and 0.002 in other studies of them, for each of" in rule.margin
     assert rule.holds is False

@@ -21,7 +21,7 @@ from hierfl.inference.engines.remote.preparation import PreparedSite
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> FileStudy:
+def file_study(tmp_path: Path) -> FileStudy:
     """A study of counts at four sites, before its first question."""
     return study_of_counts(tmp_path)
 
@@ -53,10 +53,10 @@ MOMENTS: list[tuple[Any, str]] = [
 )
 @pytest.mark.usefixtures("no_bounds")
 def test_a_site_that_is_killed_at_any_moment_has_answered_once(
-    moment: tuple[Any, str], after: bool, place: FileStudy, monkeypatch: pytest.MonkeyPatch
+    moment: tuple[Any, str], after: bool, file_study: FileStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was on the disk: the same question gets the values that an undisturbed site gives, and no other does."""
-    server = prepared(place)
+    server = prepared(file_study)
     values = server.values()
     cls, name = moment
     true: Callable[..., Any] = getattr(cls, name)
@@ -70,27 +70,27 @@ def test_a_site_that_is_killed_at_any_moment_has_answered_once(
         patch.setattr(cls, name, killed)
         with pytest.raises(Killed):
             server.ask(ROUND, values)
-    place.restart("h01")
+    file_study.restart("h01")
     other = {k: v + 0.01 if v.is_floating_point() else v for k, v in values.items()}
     nothing_left = (name, after) == ("charge", False)
     if not nothing_left:
         assert server.ask(ROUND, other) == "answered"
     assert server.ask(ROUND, values) == ""
-    answered, reply = server.said[1], server.reply
+    answered, reply = server.answer[1], server.reply
     assert server.ask(ROUND, values) == ""
     assert server.reply == reply
     assert server.ask(ROUND, other) == "answered"
-    data = place.home("h01").approval_of(place.place("h01")).data
-    assert place.ledger("h01").used(data) == 1
-    Audit(place.home("h01").folder).check(
-        Seen(place.ledger("h01").folder).last_audit_head(place.home("h01").identity.card.fingerprint)
+    data = file_study.home("h01").approval_of(file_study.site_folder("h01")).data
+    assert file_study.ledger("h01").used(data) == 1
+    Audit(file_study.home("h01").folder).check(
+        Seen(file_study.ledger("h01").folder).last_audit_head(file_study.home("h01").identity.card.fingerprint)
     )
     # what an undisturbed site of the same rows answers
-    twin = FileStudy(place.study, {"h01": place.files["h01"]}, place.folder / "twin", place.parties)
+    twin = FileStudy(file_study.study, {"h01": file_study.files["h01"]}, file_study.folder / "twin", file_study.parties)
     for path in ("prepared.safetensors", "told.safetensors"):
-        shutil.copy(place.place("h01") / path, twin.place("h01") / path)
+        shutil.copy(file_study.site_folder("h01") / path, twin.site_folder("h01") / path)
     twin.restart("h01")
     plain = Server(twin)
     assert plain.ask(ROUND, values) == ""
-    assert plain.said[1].keys() == answered.keys()
-    assert all(torch.equal(value, answered[key]) for key, value in plain.said[1].items())
+    assert plain.answer[1].keys() == answered.keys()
+    assert all(torch.equal(value, answered[key]) for key, value in plain.answer[1].items())

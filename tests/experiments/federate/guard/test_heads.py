@@ -29,7 +29,7 @@ def spent_lines(folder: Path) -> tuple[Path, Path]:
     home.mkdir()
     ledger = Ledger(account)
     _ = ledger.secret
-    ledger.add_rows({"x": np.arange(9)}, lambda one, other: False)
+    ledger.add_rows({"x": np.arange(9)}, lambda rows, other: False)
     for number in (1, 2):
         ledger.charge(Charge("rows", "study", "north", f"round {number}", f"q{number}", 0, f"v{number}", 1), 9)
     spending = asdict(Spending("rows", "study", "north", "round 1", "q1", 1.0, 0.0))

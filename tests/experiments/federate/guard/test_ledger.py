@@ -22,9 +22,9 @@ from hierfl.inference.engines.remote.refusals import Refused
 FIRST = Charge("rows", "study", "north", "round 1", "q1", 0, "v1", 1)
 
 
-def same(one: dict, other: dict) -> bool:
+def same(rows: dict, other: dict) -> bool:
     """Whether two sets of one column share most rows of the smaller one."""
-    return 2 * len(np.intersect1d(one["x"], other["x"])) >= min(len(one["x"]), len(other["x"]))
+    return 2 * len(np.intersect1d(rows["x"], other["x"])) >= min(len(rows["x"]), len(other["x"]))
 
 
 def asked(number: int, **more: object) -> Charge:
@@ -76,13 +76,13 @@ def test_the_same_broadcast_is_free_where_it_says_nothing_new(tmp_path: Path) ->
 def test_another_cut_of_the_rows_has_the_same_budget(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     whole, part = np.arange(100), np.arange(10, 100)
-    one, other = (ledger.add_rows({"x": rows}, same) for rows in (whole, part))
-    assert one != other
-    assert ledger.add_rows({"x": whole[::-1].copy()}, same) == one
-    assert ledger.budget_of(other) == one
-    ledger.charge(replace(FIRST, data=one), 5)
-    assert Ledger(tmp_path).used(other) == 1
-    assert ledger.budget_of(ledger.add_rows({"x": np.arange(95, 300)}, same)) not in (one, other)
+    whole_id, part_id = (ledger.add_rows({"x": rows}, same) for rows in (whole, part))
+    assert whole_id != part_id
+    assert ledger.add_rows({"x": whole[::-1].copy()}, same) == whole_id
+    assert ledger.budget_of(part_id) == whole_id
+    ledger.charge(replace(FIRST, data=whole_id), 5)
+    assert Ledger(tmp_path).used(part_id) == 1
+    assert ledger.budget_of(ledger.add_rows({"x": np.arange(95, 300)}, same)) not in (whole_id, part_id)
 
 
 def test_rows_of_two_earlier_sets_use_the_budgets_of_both(tmp_path: Path) -> None:
@@ -130,11 +130,11 @@ def three_lines(home: Path) -> Audit:
 
 
 def test_an_audit_file_goes_on_and_is_shared(tmp_path: Path) -> None:
-    one = three_lines(tmp_path)
+    audit = three_lines(tmp_path)
     other = Audit(tmp_path)
-    assert other.head == one.head
+    assert other.head == audit.head
     other.append({"kind": "scores"})
-    assert one.append({"kind": "round"})[0] == 5
+    assert audit.append({"kind": "round"})[0] == 5
     assert [line["line"] for line in Audit(tmp_path).lines] == [1, 2, 3, 4, 5]
     path = tmp_path / "audit.jsonl"
     path.write_bytes(path.read_bytes() + b'{"half')
@@ -177,25 +177,25 @@ def test_a_ledger_does_not_follow_links(tmp_path: Path) -> None:
 
 def test_stored_replies_are_those_of_their_question(tmp_path: Path) -> None:
     answers = Answers(tmp_path)
-    one, two = Slot("round", 1), Slot("scores", 1, "train 0")
-    answers.store(one, "a" * 64, b"first")
-    answers.store(two, "a" * 64, b"second")
-    assert (answers.stored(one, "a" * 64), answers.stored(two, "a" * 64)) == (b"first", b"second")
-    assert answers.stored(one, "b" * 64) is None
+    round_slot, scores_slot = Slot("round", 1), Slot("scores", 1, "train 0")
+    answers.store(round_slot, "a" * 64, b"first")
+    answers.store(scores_slot, "a" * 64, b"second")
+    assert (answers.stored(round_slot, "a" * 64), answers.stored(scores_slot, "a" * 64)) == (b"first", b"second")
+    assert answers.stored(round_slot, "b" * 64) is None
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in (tmp_path / "answers").iterdir())
     answers.forget(2)
-    assert answers.stored(one, "a" * 64) is None
+    assert answers.stored(round_slot, "a" * 64) is None
 
 
 def test_row_sets_are_read_one_at_a_time(tmp_path: Path) -> None:
     """A damaged file is noticed by whoever looks at it."""
     ledger = Ledger(tmp_path)
-    one, other = (ledger.add_rows({"x": np.arange(k, k + 9)}, same) for k in (0, 100))
-    ledger.row_sets().path_of(other).write_bytes(b"damaged")
-    assert sorted(ledger.row_sets()) == sorted((one, other))
-    assert ledger.row_sets()[one]["x"].tolist() == list(range(9))
+    first, second = (ledger.add_rows({"x": np.arange(k, k + 9)}, same) for k in (0, 100))
+    ledger.row_sets().path_of(second).write_bytes(b"damaged")
+    assert sorted(ledger.row_sets()) == sorted((first, second))
+    assert ledger.row_sets()[first]["x"].tolist() == list(range(9))
     with pytest.raises(UserError, match="is damaged"):
-        ledger.row_sets()[other]
+        ledger.row_sets()[second]
     assert ledger.row_sets().get("none", {}) == {}
 
 
@@ -203,8 +203,8 @@ def test_a_long_ledger_costs_a_request_no_more(tmp_path: Path) -> None:
     """Requests look at their own study's lines, and at one number for each row set."""
     with open(tmp_path / "points.jsonl", "w") as file:
         for k in range(20_000):
-            held = {**asdict(FIRST), "data": f"rows{k % 7}", "study": f"study{k // 50}", "question": str(k), "when": ""}
-            file.write(json.dumps(held) + "\n")
+            line = {**asdict(FIRST), "data": f"rows{k % 7}", "study": f"study{k // 50}", "question": str(k), "when": ""}
+            file.write(json.dumps(line) + "\n")
     ledger = Ledger(tmp_path)
     assert ledger.used("rows3") == 20_000 // 7
     start = time.process_time()
@@ -222,9 +222,9 @@ def test_a_mask_covers_one_message_whatever_home_it_is_asked_in(tmp_path: Path) 
     used.claim("mask 2", "ab" * 32)
     for again in (used, AccountClaims(Ledger(tmp_path), "study", "north")):
         again.claim("mask 1", "ab" * 32)
-        with pytest.raises(Refused, match="another value is on record for mask") as found:
+        with pytest.raises(Refused, match="another value is on record for mask") as error:
             again.claim("mask 1", "cd" * 32)
-        assert found.value.refused == "answered"
+        assert error.value.refused == "answered"
     AccountClaims(Ledger(tmp_path), "study", "south").claim("mask 1", "cd" * 32)
     text = used.path.read_bytes()
     assert text.count(b"\n") == 2

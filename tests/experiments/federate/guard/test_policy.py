@@ -39,9 +39,9 @@ def test_the_file_has_every_entry_with_a_comment(hierfl: Call, tmp_path: Path) -
 def test_a_changed_entry_has_another_digest(tmp_path: Path) -> None:
     path = write_policy(tmp_path)
     path.write_text(path.read_text().replace("least_cell = 5", "least_cell = 3") + "binomial = 90\n")
-    found = Policy.read(tmp_path)
-    assert (found.least_cell, found.limits.least_cell, dict(found.budget)) == (3, 3, {"binomial": 90})
-    assert len({Policy().digest, found.digest, Policy.from_table({"pairs": True}, path).digest}) == 3
+    policy = Policy.read(tmp_path)
+    assert (policy.least_cell, policy.limits.least_cell, dict(policy.budget)) == (3, 3, {"binomial": 90})
+    assert len({Policy().digest, policy.digest, Policy.from_table({"pairs": True}, path).digest}) == 3
     assert Policy.from_table({"least_rows": 10}, path).digest == Policy().digest
 
 

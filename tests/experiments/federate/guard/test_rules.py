@@ -65,37 +65,37 @@ def tried(
     df.to_csv(own, index=False)
     study = with_keys(Study.read(formula_study(folder, dict.fromkeys(SITES, own), **given)))
     site = read_site_data(study, own, "north")
-    found = rules(study, site, policy or Policy(), KNOWN, allowed, ledger)
+    checked = rules(study, site, policy or Policy(), KNOWN, allowed, ledger)
     if ledger is not None:
         ledger[str(len(ledger))] = row_hashes(site, ledger.secret)
-    return found
+    return checked
 
 
-def broken(found: list[Rule]) -> set[str]:
+def broken(checked: list[Rule]) -> set[str]:
     """Names of the rules that do not hold."""
-    return {rule.name for rule in found if not rule.holds}
+    return {rule.name for rule in checked if not rule.holds}
 
 
 def test_an_honest_study_passes_and_every_rule_has_a_margin(tmp_path: Path) -> None:
-    found = tried(tmp_path, patients(), settings={"draws": 1000})
-    assert broken(found) == set()
-    assert len({rule.name for rule in found}) == len(found)
-    assert all(rule.margin for rule in found)
+    checked = tried(tmp_path, patients(), settings={"draws": 1000})
+    assert broken(checked) == set()
+    assert len({rule.name for rule in checked}) == len(checked)
+    assert all(rule.margin for rule in checked)
 
 
 def test_a_stage_of_four_patients_is_refused(tmp_path: Path) -> None:
     """The docs' own example had one; refusals for the site's eyes name the column and the count."""
     df = patients(40).assign(stage=lambda df: np.where(df.index < 4, "IV", "I"))
-    found = tried(tmp_path, df)
-    assert "cells of stage" in broken(found)
-    assert any(rule.margin == "all rows: smallest 4, at least 5 rows" for rule in found)
+    checked = tried(tmp_path, df)
+    assert "cells of stage" in broken(checked)
+    assert any(rule.margin == "all rows: smallest 4, at least 5 rows" for rule in checked)
 
 
 def test_three_rows_are_refused_by_the_policy_whatever_the_study_says(tmp_path: Path) -> None:
     """Cross-products of three rows are these rows; one_round sends them by themselves."""
     df = pd.DataFrame({"y": [5.1, 7.7, 7.4], "age": [71.0, 45.0, 83.0], "stage": ["I", "I", "II"]})
-    found = tried(tmp_path, df, settings={"one_round": True, "least_rows": 1})
-    assert {"rows", "columns for each row", "cells of stage", "single messages"} <= broken(found)
+    checked = tried(tmp_path, df, settings={"one_round": True, "least_rows": 1})
+    assert {"rows", "columns for each row", "cells of stage", "single messages"} <= broken(checked)
     one_round = tried(tmp_path / "large", patients(), settings={"one_round": True})
     assert broken(one_round) == {"single messages"}
     assert (
@@ -185,8 +185,8 @@ def test_two_studies_that_differ_by_one_patient(tmp_path: Path) -> None:
     for gone, refused in ((1, True), (4, True), (5, False), (0, False)):
         ledger = Earlier()
         assert broken(tried(tmp_path, df, ledger=ledger)) == set()
-        found = tried(tmp_path / "renamed", df[gone:], ledger=ledger, formula="y ~ age + (1 | site)")
-        assert (name in broken(found)) == refused
+        checked = tried(tmp_path / "renamed", df[gone:], ledger=ledger, formula="y ~ age + (1 | site)")
+        assert (name in broken(checked)) == refused
 
 
 def test_made_up_totals_move_no_condition(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_made_up_totals_move_no_condition(tmp_path: Path) -> None:
     study = Study.read(folder / "study.toml")
     site = read_site_data(study, folder / "north.csv", "north")
 
-    def said(n: float, mean: float) -> list[Any]:
+    def totals(n: float, mean: float) -> list[Any]:
         centred = mean - 60.0  # the middle of the range
         sums: State = {"n": n, "total": np.array([n * centred]), "square": np.array([n * (centred**2 + 100.0)])}
         return [{name: np.asarray(value, dtype=float) for name, value in sums.items()}]
@@ -210,8 +210,8 @@ def test_made_up_totals_move_no_condition(tmp_path: Path) -> None:
         (2.0, oldest - 0.05, "totals, step 1"),
         (4000.0, oldest - 0.05, "condition center ( age ) > 0"),
     ):
-        assert broken(rules_of_totals(study, site, Policy(), said(n, mean))) >= {name}
-    assert broken(rules_of_totals(study, site, Policy(), said(4000.0, 61.0))) == set()
+        assert broken(rules_of_totals(study, site, Policy(), totals(n, mean))) >= {name}
+    assert broken(rules_of_totals(study, site, Policy(), totals(4000.0, 61.0))) == set()
 
 
 def test_two_centres_between_which_one_patient_lies(tmp_path: Path) -> None:
@@ -231,8 +231,8 @@ def test_two_centres_between_which_one_patient_lies(tmp_path: Path) -> None:
     assert broken(rules_of_totals(study, site, Policy(), first, ledger)) == set()
     ledger["first"] = row_hashes(site, ledger.secret, first)
     for mean, refused in ((60.2, False), (60.7, True), (62.2, True), (62.7, False)):
-        found = rules_of_totals(study, site, Policy(), totals(mean), Earlier(first=ledger["first"]))
-        assert ("rows of earlier studies" in broken(found)) == refused
+        checked = rules_of_totals(study, site, Policy(), totals(mean), Earlier(first=ledger["first"]))
+        assert ("rows of earlier studies" in broken(checked)) == refused
 
 
 def test_honest_totals_keep_all_rules(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_honest_totals_keep_all_rules(tmp_path: Path) -> None:
         sites.append(read_site_data(study, tmp_path / f"{name}.csv", name))
     totals: list[Any] = []
     for _ in range(2):
-        found = [site.sums(totals) for site in sites]
-        totals.append({name: sum(np.asarray(sums[name]) for sums in found) for name in found[0]})
+        site_sums = [site.sums(totals) for site in sites]
+        totals.append({name: sum(np.asarray(sums[name]) for sums in site_sums) for name in site_sums[0]})
         for site in sites:
             assert broken(rules_of_totals(study, site, Policy(), totals)) == set()

@@ -21,7 +21,7 @@ FULL = {**TOTAL, "v": torch.tensor([6.0, 9.0])}
 
 def left_of(rule: Any, total: dict[str, torch.Tensor], rounds: int = 40) -> torch.Tensor:
     """By how much values differ, (2,), where a site had moved them by one before it left, so many rounds ago."""
-    found, shared = [], torch.tensor([2.0, 2.0])
+    values, shared = [], torch.tensor([2.0, 2.0])
     for moved in (0.0, 1.0):
         value = {"v": torch.tensor([1.0, 1.0]) + moved}
         rule_state = {"seen": torch.tensor(1.0)} if isinstance(rule, RunningMean) else {}
@@ -30,8 +30,8 @@ def left_of(rule: Any, total: dict[str, torch.Tensor], rounds: int = 40) -> torc
                 4, torch.tensor(3.0), number, lambda names: {}, rule_state, {"w": shared, **value}
             )
             value = rule.update(value, total, context)
-        found.append(value["v"])
-    return (found[1] - found[0]).abs()
+        values.append(value["v"])
+    return (values[1] - values[0]).abs()
 
 
 @pytest.mark.parametrize(

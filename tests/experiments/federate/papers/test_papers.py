@@ -79,18 +79,18 @@ def test_an_ended_study_is_forgotten_and_its_budget_stays_used(kept: Kept) -> No
     (finish,) = [line for line in Audit(kept.home.folder).lines if line["kind"] == "finish"]
     assert when_ended(kept.home, kept.folder, kept.ledger) == finish["when"]
     assert forget(kept.home, "", 1, kept.ledger) == []
-    (one,) = forget(kept.home, "", 0, kept.ledger)
-    assert (one.name, one.ended, one.files >= 5) == ("small", finish["when"], True)
+    (forgotten,) = forget(kept.home, "", 0, kept.ledger)
+    assert (forgotten.name, forgotten.ended, forgotten.files >= 5) == ("small", finish["when"], True)
     assert not list((kept.home.folder / "studies").iterdir())
     assert not (kept.home.folder / ".forgotten").exists()
     audit = Audit(kept.home.folder)
     assert audit.head[0] == before + 1
     assert STATE_FILE in audit.lines[-1]["deleted"]
-    found = record(kept.home, "small", Ledger(kept.ledger.folder))
-    assert found["study"]["state"] == "forgotten"
-    assert set(found["approval"]["rules"].values()) == {"forgotten"}
-    assert found["approval"]["digests"]["study"] == kept.study
-    assert found["budget"]["points_of_these_rows"] == used > 0
+    study_record = record(kept.home, "small", Ledger(kept.ledger.folder))
+    assert study_record["study"]["state"] == "forgotten"
+    assert set(study_record["approval"]["rules"].values()) == {"forgotten"}
+    assert study_record["approval"]["digests"]["study"] == kept.study
+    assert study_record["budget"]["points_of_these_rows"] == used > 0
 
 
 def test_what_a_killed_process_leaves_of_a_forgotten_study_goes_with_the_next(kept: Kept) -> None:
@@ -113,29 +113,31 @@ def test_a_study_that_goes_on_is_not_forgotten(kept: Kept) -> None:
 def test_the_record_counts_what_left(kept: Kept) -> None:
     approval = kept.home.approval_of(kept.folder)
     dataclasses.replace(approval, purpose="care <b>", by="Dr | North").write(kept.home.folder)
-    found, lines = record(kept.home, "", kept.ledger), Audit(kept.home.folder).lines
-    said = found["study"]
-    assert (said["name"], said["digest"], said["state"]) == ("small", kept.study, "ended")
-    assert (said["purpose"], said["method"], said["data"]["formula"]) == (
+    study_record, lines = record(kept.home, "", kept.ledger), Audit(kept.home.folder).lines
+    study = study_record["study"]
+    assert (study["name"], study["digest"], study["state"]) == ("small", kept.study, "ended")
+    assert (study["purpose"], study["method"], study["data"]["formula"]) == (
         "care <b>", "mixed-effects", "y ~ x + (1 | site)",
     )  # fmt: skip
-    rows = {one["kind"]: one for one in found["left"]}
+    rows = {entry["kind"]: entry for entry in study_record["left"]}
     replies = [line for line in lines if "reply" in line]
-    assert sum(one["answers"] + one["again"] + one["refused"] for one in rows.values()) == len(replies)
+    assert sum(entry["answers"] + entry["again"] + entry["refused"] for entry in rows.values()) == len(replies)
     assert rows["round"]["answers"] == 2
     assert rows["round"]["bytes"] == sum(line["bytes"] for line in replies if line["kind"] == "round") > 1000
     points = sum(line["points"] for line in replies)
-    assert found["budget"]["points_of_this_study"] == found["budget"]["points_of_these_rows"] == points > 0
-    assert found["site"]["rows"] == 40
+    assert (
+        study_record["budget"]["points_of_this_study"] == study_record["budget"]["points_of_these_rows"] == points > 0
+    )
+    assert study_record["site"]["rows"] == 40
     cards = {name: card.fingerprint for name, card in kept.home.known().items() if name != "north"}
-    assert {one["name"]: one["fingerprint"] for one in found["recipients"]} == cards
-    assert [one["receives"] for one in found["recipients"]].count("replies of this site, decrypted") == 1
-    text = as_markdown(found)
+    assert {entry["name"]: entry["fingerprint"] for entry in study_record["recipients"]} == cards
+    assert [entry["receives"] for entry in study_record["recipients"]].count("replies of this site, decrypted") == 1
+    text = as_markdown(study_record)
     assert "care \\<b\\>" in text
     assert "Dr \\| North" in text
     for rule in approval.rules:
         assert f"| {rule}" in text
-    assert json.loads(as_json(found)) == found
+    assert json.loads(as_json(study_record)) == study_record
     withdraw(kept.home, kept.folder, "Dr South", kept.ledger)
     after = record(kept.home, "small", kept.ledger)
     assert (after["study"]["state"], after["withdrawn"]["by"]) == ("withdrawn", "Dr South")
@@ -147,13 +149,13 @@ def test_who_has_left_refuses_by_a_signed_class_and_is_not_approved_again(
 ) -> None:
     """In the middle of a study: the server hears it, and goes on with the others where it can."""
     study = small_study(tmp_path)
-    home, place, ledger = study.home("north"), study.place("north"), study.ledger("north")
+    home, folder, ledger = study.home("north"), study.site_folder("north"), study.ledger("north")
     digest, asked = Study.read(study.study).digest, list[bytes]()
 
     def answers(names: list[str]) -> None:
         if "round" in str(requests_in(tmp_path / "exchange", "north")) and not asked:
             asked.extend(path.read_bytes() for path in requests_in(tmp_path / "exchange", "north"))
-            withdraw(home, place, "Dr North", ledger)
+            withdraw(home, folder, "Dr North", ledger)
         study.answers(names)
 
     with pytest.raises(UserError, match="north refuses"):  # what needs everybody: sums for the report
@@ -162,19 +164,19 @@ def test_who_has_left_refuses_by_a_signed_class_and_is_not_approved_again(
     assert {line["refused"] for line in refused} == {"withdrawn"}
     question = question_digest(read_request(asked[0])[0])
 
-    def said(reply: bytes) -> dict:
+    def reply_header(reply: bytes) -> dict:
         return header(open_reply(reply, study.parties.server, home.identity.card, question, study=digest))
 
-    gate = gate_of(home, place, ledger)
-    assert said(gate.answer(asked[0]))["refused"] == "withdrawn"
+    gate = gate_of(home, folder, ledger)
+    assert reply_header(gate.answer(asked[0]))["refused"] == "withdrawn"
     assert not gate.ended
     with pytest.raises(UserError, match="north has left small"):
         study.approve("north")
     assert hierfl("report", home.folder)[2].startswith("error: ")
     assert "has withdrawn from small" in hierfl("report", home.folder)[2]
     shutil.rmtree(home.folder / "withdrawn")  # an older copy of the home
-    assert said(gate_of(home, place, ledger).answer(asked[0]))["refused"] == "withdrawn"
-    assert not [path for path in place.iterdir() if path.suffix == ".safetensors"]
+    assert reply_header(gate_of(home, folder, ledger).answer(asked[0]))["refused"] == "withdrawn"
+    assert not [path for path in folder.iterdir() if path.suffix == ".safetensors"]
     request, state = tmp_path / "x.request", tmp_path / "state"
     request.write_bytes(asked[0])
     state.mkdir()

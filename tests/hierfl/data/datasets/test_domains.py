@@ -40,13 +40,13 @@ def test_mnist_m_is_made_as_it_was(tmp_path: Path) -> None:
     assert sum((black == w).all() for w in windows) == 1
     assert sum((white == 255 - w).all() for w in windows) == 1
     assert (load("mnist-m", tmp_path).x_train == pool.x_train).all()
-    place = tmp_path / "BSDS500" / "images"
-    place.mkdir(parents=True)
-    Image.fromarray(photograph).resize((60, 60)).save(place / "one.jpg")
+    folder = tmp_path / "BSDS500" / "images"
+    folder.mkdir(parents=True)
+    Image.fromarray(photograph).resize((60, 60)).save(folder / "one.jpg")
     other = load("mnist-m", tmp_path)
     assert other.origin == "made from mnist and patches of 1 photographs of BSDS500"
     assert other.digest() != pool.digest()
-    Image.new("RGB", (20, 60)).save(place / "two.jpg")
+    Image.new("RGB", (20, 60)).save(folder / "two.jpg")
     with pytest.raises(UserError, match=r"two\.jpg is smaller than"):
         load("mnist-m", tmp_path)
 

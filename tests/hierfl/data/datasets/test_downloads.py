@@ -33,11 +33,11 @@ def test_a_set_that_is_nowhere_says_which_files_go_where(
             pd.DataFrame(columns).to_excel(writer, sheet_name="SUN397", startrow=1)
     with pytest.raises(UserError) as refused:
         load(name, tmp_path)
-    said = str(refused.value)
-    assert f"put {name}.npz (x_train, y_train, x_test, y_test" in said
-    assert f"into {tmp_path}" in said
-    assert LAYOUTS[name].folder in said
-    assert "download failed" in said
+    message = str(refused.value)
+    assert f"put {name}.npz (x_train, y_train, x_test, y_test" in message
+    assert f"into {tmp_path}" in message
+    assert LAYOUTS[name].folder in message
+    assert "download failed" in message
     assert "downloading" in caplog.text
     assert not any(path.is_dir() and not any(path.iterdir()) for path in tmp_path.rglob("*"))  # nothing is left behind
 
@@ -97,8 +97,8 @@ def test_what_is_downloaded_from_where_is_said_first_even_quietly(
     monkeypatch.delenv("HIERFL_OFFLINE", raising=False)
     code, _, err = hierfl("run", "fedavg", "--data", name, "--quiet")
     assert code == 2
-    (said,) = caplog.messages  # on standard error, where pytest has no hold of it
-    assert re.search(words, said)
+    (message,) = caplog.messages  # on standard error, where pytest has no hold of it
+    assert re.search(words, message)
     assert re.fullmatch(f"error: {name} is not in [^\n]*download failed[^\n]*\n", err)
 
 

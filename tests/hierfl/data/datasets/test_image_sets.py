@@ -88,11 +88,11 @@ def sun_like(root: Path, images: int = 10) -> list[str]:
         pd.DataFrame(table).to_excel(writer, sheet_name="SUN397", startrow=1, index=False)
     (folder / "ClassName.txt").write_text("\n".join(names) + "\n")
     for number, name in enumerate(names):
-        place = folder / name.strip("/")
-        place.mkdir(parents=True)
+        class_folder = folder / name.strip("/")
+        class_folder.mkdir(parents=True)
         for k in range(images):
             colour = (20 * number, 10 * k, 100)
-            Image.new("RGB" if k else "L", (80 + k, 100), colour if k else 9).save(place / f"sun_{k:03d}.jpg")
+            Image.new("RGB" if k else "L", (80 + k, 100), colour if k else 9).save(class_folder / f"sun_{k:03d}.jpg")
     return names
 
 

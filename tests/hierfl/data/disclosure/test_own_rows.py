@@ -48,9 +48,9 @@ def site(formula: str, df: pd.DataFrame, family: str = "gaussian", **given: Any)
     return FormulaSite(study, "north", dictionary.read(df, sorted(study.formula.used)), 0, df)
 
 
-def broken(found: list[Rule]) -> set[str]:
+def broken(rules: list[Rule]) -> set[str]:
     """Names of the rules that do not hold."""
-    return {rule.name for rule in found if not rule.holds}
+    return {rule.name for rule in rules if not rule.holds}
 
 
 HONEST = [
@@ -160,8 +160,8 @@ def test_columns_for_each_row() -> None:
     """DataSHIELD's nfilter.glm: 0.33 parameters for each row; one row more is enough."""
     for n, holds in ((17, False), (19, True)):  # four fixed columns, two random ones
         own = table(n).assign(stage=["I"] * n, sex=np.array(["f", "m"])[np.arange(n) % 2])
-        found = data_rules(site("y ~ age*sex + (1 + age | site)", own), Limits())
-        assert ("columns for each row" not in broken(found)) == holds
+        rules = data_rules(site("y ~ age*sex + (1 + age | site)", own), Limits())
+        assert ("columns for each row" not in broken(rules)) == holds
 
 
 def test_too_few_rows_are_said_whatever_else_could_be() -> None:
@@ -181,8 +181,8 @@ def test_groups_inside_are_counted_not_their_rows() -> None:
 
 def test_parts_that_are_held_out_are_looked_at_by_themselves() -> None:
     """Sums over all rows less those of training rows are those of the rest."""
-    found = data_rules(site("y ~ age + sex + (1 | site)", table(), test=0.1), Limits())
-    assert {"test rows", "columns for each row"} <= broken(found)
+    rules = data_rules(site("y ~ age + sex + (1 | site)", table(), test=0.1), Limits())
+    assert {"test rows", "columns for each row"} <= broken(rules)
     large = table(400)
     own = site("y ~ age + sex + (1 | site)", large, test=0.3, validation=0.3)
     assert broken(data_rules(own, Limits())) == set()
@@ -226,8 +226,8 @@ def test_names_of_other_characters() -> None:
         rows = dictionary.read(df, sorted(study.formula.used))
         return {rule.name for rule in data_rules(FormulaSite(study, "north", rows, 0), Limits())}
 
-    found = names("y ~ where(`age in years` > 60, 1, 0)*`the sex` + (1 | site)")
-    assert {"cells of where(age in years > 60, 1, 0) x the sex", "condition `age in years` > 60"} <= found
+    rule_names = names("y ~ where(`age in years` > 60, 1, 0)*`the sex` + (1 | site)")
+    assert {"cells of where(age in years > 60, 1, 0) x the sex", "condition `age in years` > 60"} <= rule_names
     assert "cells of sex\\x1b[8m" in names("y ~ `sex\x1b[8m` + (1 | site)")
 
 
@@ -235,26 +235,26 @@ def test_a_networks_table(tmp_path: Any) -> None:
     """Categories, flags and labels by their cells; numbers by their sums; nothing of a design."""
     study = ColumnData(Dictionary(COLUMNS), ("age", "sex", "flag"), "stage", "trial", "linear", test=0.0)
 
-    def found(df: pd.DataFrame, own: ColumnData = study) -> set[str]:
+    def broken_rules(df: pd.DataFrame, own: ColumnData = study) -> set[str]:
         df.to_csv(tmp_path / "own.csv", index=False)
         return broken(data_rules(own.site(tmp_path / "own.csv", "north"), Limits()))
 
     df = table()
-    assert found(df) == set()
-    assert found(few("sex", "m", 4)(df)) == {"cells of sex"}
-    assert found(few("flag", 1, 4)(df)) == {"cells of flag"}
-    assert found(few("stage", "IV", 4)(df)) == {"cells of stage"}
-    assert found(few("age", 900.0, 1)(df)) == {"largest share of a row"}
-    assert found(df.assign(age=50.0 + (df.index < 3))) == {"rows that stand alone in a column", "cells of age"}
-    assert found(df, replace(study, test=0.1)) == {"test rows"}
+    assert broken_rules(df) == set()
+    assert broken_rules(few("sex", "m", 4)(df)) == {"cells of sex"}
+    assert broken_rules(few("flag", 1, 4)(df)) == {"cells of flag"}
+    assert broken_rules(few("stage", "IV", 4)(df)) == {"cells of stage"}
+    assert broken_rules(few("age", 900.0, 1)(df)) == {"largest share of a row"}
+    assert broken_rules(df.assign(age=50.0 + (df.index < 3))) == {"rows that stand alone in a column", "cells of age"}
+    assert broken_rules(df, replace(study, test=0.1)) == {"test rows"}
 
 
 def test_rows_are_looked_at_once_for_the_same_totals() -> None:
-    one = site("y ~ center(age) + stage + (1 | site)", table())
-    totals = [one.sums([])]
-    found = own_rows(one)
-    assert own_rows(one) is found
-    assert own_rows(one, totals) is not found
-    assert own_rows(one, totals) is own_rows(one, list(totals))
+    own_site = site("y ~ center(age) + stage + (1 | site)", table())
+    totals = [own_site.sums([])]
+    rows = own_rows(own_site)
+    assert own_rows(own_site) is rows
+    assert own_rows(own_site, totals) is not rows
+    assert own_rows(own_site, totals) is own_rows(own_site, list(totals))
     other = [{**totals[0], "total": totals[0]["total"] + 80.0}]
-    assert own_rows(one, other) is not own_rows(one, totals)
+    assert own_rows(own_site, other) is not own_rows(own_site, totals)

@@ -68,20 +68,20 @@ def test_a_patient_less_is_a_difference_of_one(hashes) -> None:
 
 
 def test_other_patients_are_other_data(hashes) -> None:
-    one, other = patients(), patients(seed=1)
-    assert not same_data(hashes(one), hashes(other))
-    assert least_difference(hashes(one), hashes(other)) in (None, 120)
-    half = pd.concat([one[:30], other[:30]])
-    assert same_data(hashes(one), hashes(half))
-    assert not same_data(hashes(one), hashes(pd.concat([one[:29], other[:31]])))
+    first, other = patients(), patients(seed=1)
+    assert not same_data(hashes(first), hashes(other))
+    assert least_difference(hashes(first), hashes(other)) in (None, 120)
+    half = pd.concat([first[:30], other[:30]])
+    assert same_data(hashes(first), hashes(half))
+    assert not same_data(hashes(first), hashes(pd.concat([first[:29], other[:31]])))
 
 
 def test_columns_that_tell_no_rows_apart(hashes) -> None:
     """Sets of them are the same data where nearly all rows agree, and else are not taken for them."""
     rng = np.random.default_rng(3)
-    one, other = (pd.DataFrame({"y": rng.integers(0, 2, 80), "age": rng.integers(0, 2, 80)}) for _ in range(2))
-    assert differing(hashes(one), hashes(one[1:])) == 1
-    assert differing(hashes(one), hashes(other)) is None
+    first, other = (pd.DataFrame({"y": rng.integers(0, 2, 80), "age": rng.integers(0, 2, 80)}) for _ in range(2))
+    assert differing(hashes(first), hashes(first[1:])) == 1
+    assert differing(hashes(first), hashes(other)) is None
 
 
 def test_splits_of_the_same_rows_are_compared_too(hashes) -> None:
@@ -102,8 +102,8 @@ def test_conditions_of_two_studies_may_not_differ_by_few_rows_either(hashes) -> 
     def of(threshold: str):
         return hashes(df, f"y ~ where(age > {threshold}, 1, 0) + (1 | site)")
 
-    found = [least_difference(of("50.5"), of(other)) for other in ("50.5", "51.5", "54.5", "55.5", "60.5")]
-    assert found == [29, 1, 4, 5, 10]  # the first: all rows, and those that are left
+    differences = [least_difference(of("50.5"), of(other)) for other in ("50.5", "51.5", "54.5", "55.5", "60.5")]
+    assert differences == [29, 1, 4, 5, 10]  # the first: all rows, and those that are left
     assert same_data(of("50.5"), of("51.5"))
 
 
@@ -131,6 +131,6 @@ def test_hashes_need_the_secret(tmp_path: Path) -> None:
     """The same cell has another hash in another column, and with another secret."""
     pd.DataFrame({"y": [1.0, 2.0], "age": [1, 2]}).to_csv(tmp_path / "own.csv", index=False)
     own = FormulaData(StudyFormula("y ~ age + (1 | site)", COLUMNS), "trial").site(tmp_path / "own.csv", "north")
-    one, other = row_hashes(own, SECRET), row_hashes(own, b"t" * 32)
-    assert not set(one["y"].tolist()) & (set(one["age"].tolist()) | set(other["y"].tolist()))
-    assert one["y"].dtype == np.int64
+    first, other = row_hashes(own, SECRET), row_hashes(own, b"t" * 32)
+    assert not set(first["y"].tolist()) & (set(first["age"].tolist()) | set(other["y"].tolist()))
+    assert first["y"].dtype == np.int64

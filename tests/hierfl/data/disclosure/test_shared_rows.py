@@ -24,19 +24,19 @@ def test_rows_of_coarse_columns_are_equal_by_chance(seed: int) -> None:
     def some(rows: np.ndarray) -> dict[str, np.ndarray]:
         return hashes(**{k: v[rows] for k, v in people.items()})
 
-    one = np.arange(600)
-    assert not share_rows(some(one), some(np.arange(600, 1200)))
-    assert share_rows(some(one), some(np.arange(540, 1140)))
+    indices = np.arange(600)
+    assert not share_rows(some(indices), some(np.arange(600, 1200)))
+    assert share_rows(some(indices), some(np.arange(540, 1140)))
 
 
 def test_a_column_that_was_written_anew_hides_nothing() -> None:
     rng = np.random.default_rng(0)
     age, time = rng.normal(size=(2, 500)) * 1e6
-    one = hashes(age=age[:300], time=time[:300])
-    assert share_rows(one, hashes(age=age[200:], time=time[200:] + 1e5))
-    assert share_rows(one, hashes(age=age[200:], other=time[200:]))
-    assert not share_rows(one, hashes(age=age[300:], time=time[300:]))
-    assert not share_rows(one, hashes(other=time[200:]))
+    original = hashes(age=age[:300], time=time[:300])
+    assert share_rows(original, hashes(age=age[200:], time=time[200:] + 1e5))
+    assert share_rows(original, hashes(age=age[200:], other=time[200:]))
+    assert not share_rows(original, hashes(age=age[300:], time=time[300:]))
+    assert not share_rows(original, hashes(other=time[200:]))
 
 
 def test_columns_that_do_not_tell_rows_apart_say_nothing_of_few_rows() -> None:

@@ -20,9 +20,9 @@ def refused(own: OwnRows) -> set[str]:
     return {rule.name for rule in share_rules(own, Limits()) if not rule.holds}
 
 
-@pytest.mark.parametrize(("apart", "found"), [(1, 1), (2, 2), (4, 4), (5, 0), (30, 0)])
+@pytest.mark.parametrize(("apart", "expected"), [(1, 1), (2, 2), (4, 4), (5, 0), (30, 0)])
 @pytest.mark.parametrize("grouped", [False, True])
-def test_two_conditions_that_differ_in_few_are_found(apart: int, found: int, grouped: bool) -> None:
+def test_two_conditions_that_differ_in_few_are_found(apart: int, expected: int, grouped: bool) -> None:
     """Of rows, and of patients with three rows each."""
     groups = np.arange(N) // 3 if grouped else np.arange(N)
     columns = {
@@ -30,9 +30,9 @@ def test_two_conditions_that_differ_in_few_are_found(apart: int, found: int, gro
         "third": 1.0 * (groups % 7 < 3),
     }  # fmt: skip
     few, share = isolated(columns, EVERY, 5, groups if grouped else None)
-    assert (few, share > 0.999) == (found, found > 0)
+    assert (few, share > 0.999) == (expected, expected > 0)
     own = OwnRows(N, {}, {}, {}, design=columns, fixed=5, groups=groups if grouped else None)
-    assert ("combinations of the design's columns" in refused(own)) == (found > 0)
+    assert ("combinations of the design's columns" in refused(own)) == (expected > 0)
 
 
 @pytest.mark.parametrize(("heavy", "holds"), [(1, False), (2, False), (4, False), (5, True), (N, True)])

@@ -25,8 +25,8 @@ def prepared(sites: Sequence[SiteData], steps: int) -> list[dict[str, np.ndarray
     """What an honest server says of them."""
     totals: list[dict[str, np.ndarray]] = []
     for _ in range(steps):
-        found = [site.sums(totals) for site in sites]
-        totals.append({name: sum(np.asarray(sums[name], float) for sums in found) for name in found[0]})
+        site_sums = [site.sums(totals) for site in sites]
+        totals.append({name: sum(np.asarray(sums[name], float) for sums in site_sums) for name in site_sums[0]})
     return totals
 
 
@@ -70,19 +70,19 @@ def test_honest_totals_of_networks_pass(tmp_path: Path) -> None:
     columns = ColumnData(DICTIONARY, ("age", "stage", "year", "smokes"), "y", "trial", "linear", learn_sd="shared")
     images = ArrayData((3, 2, 2), True, 2, "trial", "linear")
     arrays = ArrayData((4,), False, 0, "trial", "linear", learn_sd="shared")
-    found: dict[str, list[SiteData]] = {"columns": [], "images": [], "arrays": []}
+    by_kind: dict[str, list[SiteData]] = {"columns": [], "images": [], "arrays": []}
     rng = np.random.default_rng(0)
     for name, rows in tables.items():
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
-        found["columns"].append(columns.site(tmp_path / f"{name}.csv", name))
+        by_kind["columns"].append(columns.site(tmp_path / f"{name}.csv", name))
         x, y = rng.integers(0, 256, (30, 3, 2, 2), dtype=np.uint8), rng.integers(0, 2, 30)
         np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
-        found["images"].append(images.site(tmp_path / "own.npz", name))
+        by_kind["images"].append(images.site(tmp_path / "own.npz", name))
         numbers = rng.normal(size=(30, 4)).astype(np.float32)
         target = numbers.sum(1)
         np.savez(tmp_path / "own.npz", x_train=numbers, y_train=target, x_test=numbers, y_test=target)
-        found["arrays"].append(arrays.site(tmp_path / "own.npz", name))
-    for sites in found.values():
+        by_kind["arrays"].append(arrays.site(tmp_path / "own.npz", name))
+    for sites in by_kind.values():
         totals = prepared(sites, 1)
         assert totals[0]
         assert all(rule.holds for site in sites for rule in total_rules(site, totals, len(sites) - 1, 10))
@@ -127,8 +127,8 @@ def test_made_up_totals_are_refused(lie: Callable[[list[dict[str, np.ndarray]]],
     sites = of_formula(FORMULA)
     totals = prepared(sites, 2)
     lie(totals)
-    found = total_rules(sites[0], totals, len(sites) - 1, 10)
-    assert any(words in rule.margin for rule in found if not rule.holds), found
+    rules = total_rules(sites[0], totals, len(sites) - 1, 10)
+    assert any(words in rule.margin for rule in rules if not rule.holds), rules
 
 
 def test_a_roster_of_fewer_rows_than_sites_ask_for_is_refused() -> None:

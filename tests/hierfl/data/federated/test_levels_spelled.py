@@ -48,8 +48,8 @@ def test_sites_spellings_are_refused_joined_or_no_levels() -> None:
             Dictionary(COLUMNS, Spellings.from_choice(how)).read(soiled(site("a")), list(COLUMNS))
         assert "Drug" not in str(refused.value)
         assert "P3" not in str(refused.value)
-    found = Dictionary(COLUMNS, Spellings("join")).read(soiled(site("a")), list(COLUMNS))
-    pd.testing.assert_frame_equal(found, site("a")[list(COLUMNS)])
+    rows = Dictionary(COLUMNS, Spellings("join")).read(soiled(site("a")), list(COLUMNS))
+    pd.testing.assert_frame_equal(rows, site("a")[list(COLUMNS)])
 
 
 def test_a_joined_study_is_the_clean_pooled_table() -> None:

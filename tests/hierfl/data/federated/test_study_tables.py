@@ -41,30 +41,41 @@ def test_every_site_makes_the_pooled_columns(formula: str, family: str, more: Ro
         formula, family=family, **vars(more), test=0.2, validation=0.1, seed=3,
     )  # fmt: skip
     sites = parts(df)
-    reader, found = prelude(StudyFormula(formula, DICTIONARY, family, more), sites)
-    assert (found.fixed, found.random, found.family) == (design.fixed, design.random, design.family)
-    assert (found.extras, found.levels, found.blocks) == (design.extras, design.levels, design.blocks)
-    assert [found.centre, found.scale] == pytest.approx([design.centre, design.scale], 1e-12)
-    for ours, theirs in ((found.fixed_units, design.fixed_units), (found.random_units, design.random_units)):
+    reader, study_design = prelude(StudyFormula(formula, DICTIONARY, family, more), sites)
+    assert (study_design.fixed, study_design.random, study_design.family) == (
+        design.fixed,
+        design.random,
+        design.family,
+    )
+    assert (study_design.extras, study_design.levels, study_design.blocks) == (
+        design.extras,
+        design.levels,
+        design.blocks,
+    )
+    assert [study_design.centre, study_design.scale] == pytest.approx([design.centre, design.scale], 1e-12)
+    for ours, theirs in (
+        (study_design.fixed_units, design.fixed_units),
+        (study_design.random_units, design.random_units),
+    ):
         # Spreads are differences of squares, which lose digits.
         assert [*ours.centre, *ours.scale] == pytest.approx([*theirs.centre, *theirs.scale], 1e-9)
     for j, name in enumerate(whole.ids):
         own = reader.federation(sites[name], name, test=0.2, validation=0.1, seed=3)
         assert list(own.ids) == [name]
         for split in ("train", "validation", "test"):
-            here, there = own.indices(split)[0], whole.indices(split)[j]
-            torch.testing.assert_close(own.x[here], whole.x[there], rtol=2e-14, atol=2e-14)
-            assert torch.equal(own.y[here], whole.y[there])
+            local_rows, pooled_rows = own.indices(split)[0], whole.indices(split)[j]
+            torch.testing.assert_close(own.x[local_rows], whole.x[pooled_rows], rtol=2e-14, atol=2e-14)
+            assert torch.equal(own.y[local_rows], whole.y[pooled_rows])
 
 
 def test_moments_add_up() -> None:
     """Those of all rows, also where the mean is far from zero."""
     rows = np.random.default_rng(0).normal([2000.0, 1e6], [5.0, 0.1], (100, 2))
     centre = np.array([1990.0, 1e6])
-    found = Moments.from_columns(rows[:30], centre) + Moments.from_columns(rows[30:], centre)
-    np.testing.assert_allclose(found.mean, rows.mean(0), rtol=1e-15)
-    np.testing.assert_allclose(found.sd, rows.std(0), rtol=1e-12)
-    np.testing.assert_allclose(found.rms, np.sqrt(np.square(rows).mean(0)), rtol=1e-12)
+    moments = Moments.from_columns(rows[:30], centre) + Moments.from_columns(rows[30:], centre)
+    np.testing.assert_allclose(moments.mean, rows.mean(0), rtol=1e-15)
+    np.testing.assert_allclose(moments.sd, rows.std(0), rtol=1e-12)
+    np.testing.assert_allclose(moments.rms, np.sqrt(np.square(rows).mean(0)), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -153,13 +164,13 @@ def test_dependent_columns_are_dropped_as_of_the_pooled_table(formula: str, chan
     study, sites = StudyFormula(formula, DICTIONARY), parts(df)
     full = study_reader(study, reduce(add, (study.first(rows) for rows in sites.values())))
     sums = reduce(add, (full.second(rows) for rows in sites.values()))
-    reader, found = full.reduced(sums), full.design(sums)
-    assert found.fixed == reader.fixed == reader.design(sums).fixed == design.fixed
+    reader, study_design = full.reduced(sums), full.design(sums)
+    assert study_design.fixed == reader.fixed == reader.design(sums).fixed == design.fixed
     assert reader.reader.dropped == whole.about["dropped"]
-    assert [*found.fixed_units.centre, *found.fixed_units.scale] == pytest.approx(
+    assert [*study_design.fixed_units.centre, *study_design.fixed_units.scale] == pytest.approx(
         [*design.fixed_units.centre, *design.fixed_units.scale], 1e-9
     )
-    np.testing.assert_allclose(found.fixed_correlation, design.fixed_correlation, atol=1e-9)
+    np.testing.assert_allclose(study_design.fixed_correlation, design.fixed_correlation, atol=1e-9)
     for j, name in enumerate(whole.ids):
         own = reader.federation(sites[name], name)
         torch.testing.assert_close(own.x[own.train[0]], whole.x[whole.train[j]], rtol=2e-14, atol=2e-14)
@@ -186,9 +197,9 @@ def test_a_category_of_the_dictionary_keeps_its_order() -> None:
 
 
 def test_one_site_is_no_study() -> None:
-    one = dict(list(parts(pooled()).items())[:1])
+    single = dict(list(parts(pooled()).items())[:1])
     with pytest.raises(UserError, match="there is one site"):
-        prelude(StudyFormula("y ~ age + (1 | site)", DICTIONARY), one)
+        prelude(StudyFormula("y ~ age + (1 | site)", DICTIONARY), single)
 
 
 def test_a_dictionary_is_a_table_of_toml() -> None:
@@ -198,7 +209,7 @@ def test_a_dictionary_is_a_table_of_toml() -> None:
     draft = Dictionary.from_sample(pooled(), ["age", "hits", "sex", "smokes"])
     assert draft.columns["sex"] == Column("category", ("f", "m"))
     assert [draft.columns[name].kind for name in ("age", "hits", "smokes")] == ["number", "whole", "whole"]
-    for held, line in [
+    for column, line in [
         ({"kind": "text"}, "columns.a: unknown kind of a column 'text'"),
         ({"kind": "category"}, "columns.a: a category has levels"),
         ({"kind": "number", "levels": ["x"]}, "columns.a: a category has levels"),
@@ -209,4 +220,4 @@ def test_a_dictionary_is_a_table_of_toml() -> None:
         ({}, "columns.a.kind is missing"),
     ]:
         with pytest.raises(UserError, match=line):
-            Dictionary.from_table({"a": held}, path)
+            Dictionary.from_table({"a": column}, path)

@@ -32,12 +32,12 @@ def counted(data: StudyData, tables: dict[str, pd.DataFrame], folder: Path, *, c
 @pytest.mark.cpu(3, "six sites read their tables")
 def test_columns_and_levels_of_every_kind_of_formula(formula: str, family: str, more: object, tmp_path: Path) -> None:
     """The first site has never seen stage IV, nor grade 2; everything else is everywhere but rare levels."""
-    found = counted(FormulaData(StudyFormula(formula, DICTIONARY, family, more), "s"), parts(pooled()), tmp_path)
-    assert found.pop("Intercept") == 6
-    lacking = {name for name in found if "IV" in name or name in ("grade=2", "C(grade)[2]")}
-    assert all(found[name] == 6 for name in found.keys() - lacking)
-    assert all(4 <= found[name] <= 5 for name in lacking)
-    check_support(list(found), np.array(list(found.values())))
+    counts = counted(FormulaData(StudyFormula(formula, DICTIONARY, family, more), "s"), parts(pooled()), tmp_path)
+    assert counts.pop("Intercept") == 6
+    lacking = {name for name in counts if "IV" in name or name in ("grade=2", "C(grade)[2]")}
+    assert all(counts[name] == 6 for name in counts.keys() - lacking)
+    assert all(4 <= counts[name] <= 5 for name in lacking)
+    check_support(list(counts), np.array(list(counts.values())))
 
 
 def test_a_level_of_two_sites_is_named() -> None:
@@ -54,24 +54,24 @@ def test_an_interaction_of_one_site_is_counted(tmp_path: Path) -> None:
     df.loc[(df.sex == "m") & (df.site != "s0"), "stage"] = "I"
     df.loc[df.index[(df.site == "s0") & (df.sex == "m")][:2], "stage"] = "II"
     data = FormulaData(StudyFormula("y ~ sex:stage + (1 | site)", DICTIONARY), "s")
-    found = counted(data, parts(df), tmp_path)
-    few = [name for name, sites in found.items() if 0 < sites < 3]
+    counts = counted(data, parts(df), tmp_path)
+    few = [name for name, sites in counts.items() if 0 < sites < 3]
     assert [name for name in few if "m" in name and "II" in name]
 
 
 def test_groups_of_sites_are_counted(tmp_path: Path) -> None:
     dictionary = Dictionary({**DICTIONARY.columns, "region": Column("category", ("north", "south"))})
     tables = {name: df.assign(region="north" if name < "s4" else "south") for name, df in parts(pooled()).items()}
-    found = counted(FormulaData(StudyFormula("y ~ age + (1 | region/site)", dictionary), "s"), tables, tmp_path)
-    assert (found["region=north"], found["region=south"]) == (4, 2)
+    counts = counted(FormulaData(StudyFormula("y ~ age + (1 | region/site)", dictionary), "s"), tables, tmp_path)
+    assert (counts["region=north"], counts["region=south"]) == (4, 2)
 
 
 def test_inputs_and_classes_of_networks(tmp_path: Path) -> None:
     """Classes are counted for methods whose messages are sums over each."""
     data = ColumnData(DICTIONARY, ("age", "stage", "smokes"), "sex", "s", "mlp:3", test=0.0)
-    found = counted(data, parts(pooled()), tmp_path, classes=True)
-    assert found["stage=IV"] in (4, 5)
-    assert [found[name] for name in ("age", "smokes=0", "smokes=1", "sex=f", "sex=m")] == [6] * 5
+    counts = counted(data, parts(pooled()), tmp_path, classes=True)
+    assert counts["stage=IV"] in (4, 5)
+    assert [counts[name] for name in ("age", "smokes=0", "smokes=1", "sex=f", "sex=m")] == [6] * 5
     assert "sex=f" not in part_names(data, classes=False)
     images = ArrayData((1, 4, 4), True, 3, "s", "mlp:3")
     assert part_names(images, classes=True) == ["class 0", "class 1", "class 2"]

@@ -33,8 +33,8 @@ def test_truth_values_of_which_r_makes_another_model_are_refused(formula: str) -
 def test_the_others_have_the_columns_of_the_factor(formula: str) -> None:
     """The two designs span the same columns."""
     texts = formula, formula.replace("b", "factor(b)")
-    one, two = (from_formula(DF, f"y ~ {text} + (1 | site)") for text in texts)
-    x, z = (found[0].x[:, : len(found[1].fixed)].numpy() for found in (one, two))
+    first, second = (from_formula(DF, f"y ~ {text} + (1 | site)") for text in texts)
+    x, z = (pair[0].x[:, : len(pair[1].fixed)].numpy() for pair in (first, second))
     assert x.shape == z.shape
     assert np.linalg.matrix_rank(np.hstack([x, z])) == x.shape[1]
 

@@ -46,9 +46,9 @@ def test_effects_do_not_depend_on_the_type_of_a_number(how: Any) -> None:
     )
     other = df.assign(x=convert(df.x), z=convert(df.z))
     wanted, design = from_formula(df, MODEL)
-    found, made = from_formula(other, MODEL)
-    assert (found.digest(), made.fixed) == (wanted.digest(), design.fixed)
-    for reader in (wanted.about["reader"], found.about["reader"]):
+    federation, made = from_formula(other, MODEL)
+    assert (federation.digest(), made.fixed) == (wanted.digest(), design.fixed)
+    for reader in (wanted.about["reader"], federation.about["reader"]):
         np.testing.assert_array_equal(reader(other), wanted.about["reader"](df))
     np.testing.assert_array_equal(wanted.x[:, 2], wanted.x[:, 1] ** 3)
 
@@ -61,8 +61,8 @@ def test_large_whole_numbers_and_truth_values_are_computed_with_as_numbers() -> 
     np.testing.assert_array_equal(federation.x[:, 2], df.a.astype(int) + df.b.astype(int))
     for response in ("uint8", "int16", "Int64", "object"):
         counts = df.assign(y=df.x.astype(response), n=(df.x + 60).astype(response))
-        found, _ = from_formula(counts, "p(y, n) ~ z + (1 | site)", family="binomial")
-        np.testing.assert_array_equal(found.y, df.x)
+        binomial, _ = from_formula(counts, "p(y, n) ~ z + (1 | site)", family="binomial")
+        np.testing.assert_array_equal(binomial.y, df.x)
 
 
 DAYS = pd.Timestamp("2021-03-01") + pd.to_timedelta(np.arange(ROWS) % 11, unit="D")

@@ -50,9 +50,9 @@ def test_a_formula_that_names_anything_else_is_one_line_and_nothing_runs(hierfl:
 
 
 def test_a_foreign_run_folder_is_no_way_around_the_gate(hierfl: Call) -> None:
-    said = ("--data", "eight-schools", "-T", 1, "--out", "o", "-q")
+    options = ("--data", "eight-schools", "-T", 1, "--out", "o", "-q")
     with one_figure():
-        assert hierfl("run", "mixed-effects", *said)[0] == 0
+        assert hierfl("run", "mixed-effects", *options)[0] == 0
     config = Path("o/config.toml")
     formula = TABLES["eight-schools"].formula
     for payload in (*PAYLOADS[:2], "effect ~ effect + (1 | school)"):

@@ -96,9 +96,9 @@ def test_trials_are_both_columns_added(won: str, lost: str) -> None:
     df = table().assign(**{name: rng.integers(2, 5, 60) for name in "kjm"}, n=rng.integers(20, 30, 60))
     df = df.assign(a=df.k > 3, b=df.j > 2)
     names = {"minimum": np.minimum, **{name: df[name].to_numpy() for name in "kjmnab"}}
-    one, two = (np.asarray(eval(text, names), dtype=float) for text in (won, lost))
+    successes, failures = (np.asarray(eval(text, names), dtype=float) for text in (won, lost))
     read = evaluate(parse(f"cbind({won}, {lost}) ~ x + (1 | site)"), df).response.design_matrix
-    np.testing.assert_array_equal(read, np.column_stack([one, one + two]))
+    np.testing.assert_array_equal(read, np.column_stack([successes, successes + failures]))
 
 
 @pytest.mark.parametrize(

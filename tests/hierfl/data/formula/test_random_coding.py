@@ -27,8 +27,8 @@ def test_random_effects_have_the_columns_of_fixed_ones(effects: str) -> None:
     federation, random = from_formula(df, f"y ~ 1 + ({effects} | site)")
     assert random.random == design.fixed
     new = df.sample(5, random_state=0)
-    here = federation.about["reader"](new)[:, 1 : 1 + len(random.random)]
-    np.testing.assert_allclose(here, fixed.about["reader"](new)[:, : len(design.fixed)])
+    random_columns = federation.about["reader"](new)[:, 1 : 1 + len(random.random)]
+    np.testing.assert_allclose(random_columns, fixed.about["reader"](new)[:, : len(design.fixed)])
 
 
 def test_terms_of_one_client_are_coded_each_for_itself() -> None:
@@ -48,8 +48,8 @@ def test_an_interaction_of_several_categories_has_a_column_for_each_cell(effects
     columns = federation.about["reader"](df)[:, int(random) :][:, :count]
     factors = max((term.split(":") for term in effects.split(" + ")), key=len)
     cells = pd.get_dummies(df[[name for name in factors if name != "x"]].agg("".join, axis=1)).to_numpy(float)
-    one = np.ones((len(df), 1))
-    expected = np.hstack([one, cells * df[["x"]].to_numpy()]) if "x" in factors else cells
+    intercept = np.ones((len(df), 1))
+    expected = np.hstack([intercept, cells * df[["x"]].to_numpy()]) if "x" in factors else cells
     assert np.linalg.matrix_rank(columns) == count == np.linalg.matrix_rank(expected)
     assert np.linalg.matrix_rank(np.hstack([columns, expected])) == count
 

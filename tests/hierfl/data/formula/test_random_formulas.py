@@ -64,8 +64,8 @@ def formulas(rng: random.Random, number: int) -> Iterator[str]:
     for _ in range(number):
         text = f"{rng.choice(['y', 'y', 'np.exp(y)', 'I(y)'])} ~ {effects(rng, 0)} + (1 | site)"
         for _ in range(rng.choice([0, 0, 1, 3])):
-            place = rng.randrange(len(text))
-            text = text[:place] + rng.choice(letters) + text[place + rng.choice([0, 1]) :]
+            position = rng.randrange(len(text))
+            text = text[:position] + rng.choice(letters) + text[position + rng.choice([0, 1]) :]
         yield text
 
 
@@ -95,11 +95,11 @@ class Watched(dict):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.found: set[str] = set()
+        self.names: set[str] = set()
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        self.found.add(name)
+        self.names.add(name)
         return value
 
 
@@ -139,4 +139,4 @@ def test_random_formulas_are_refused_or_call_only_what_is_listed(monkeypatch: py
     assert worked > 200
     assert fetched
     assert set(fetched) <= set(CALLS)
-    assert watched.found <= {*NUMPY, "np"}
+    assert watched.names <= {*NUMPY, "np"}

@@ -25,18 +25,18 @@ def test_the_first_independent_columns_stay_in_any_unit(factor: float, shift: fl
     names, values = columns()
     values[:, 1:] = factor * values[:, 1:]
     values[:, [1, 3]] += shift
-    found = IndependentColumns.of_rows(names, values)
-    assert found.names_kept == ("Intercept", "x", "z", "g0", "g1", "square")
-    assert list(found.dropped.values()) == [
+    independent = IndependentColumns.of_rows(names, values)
+    assert independent.names_kept == ("Intercept", "x", "z", "g0", "g1", "square")
+    assert list(independent.dropped.values()) == [
         "'twice' is a combination of 'x' and the intercept, and was dropped",
         "'g2' is a combination of 'g0', 'g1' and the intercept, and was dropped",
         "'zero' is zero in every row, and was dropped", "'same' is constant, and was dropped",
         "'moved' is a combination of 'x', 'square' and the intercept, and was dropped",
     ]  # fmt: skip
-    np.testing.assert_array_equal(found.checked(values[:7]), values[:7, found.kept])
+    np.testing.assert_array_equal(independent.checked(values[:7]), values[:7, independent.kept])
     centred = values - np.where(np.arange(len(names)) == 0, 0, values.mean(0))
-    wanted = np.corrcoef(centred[:, found.kept[1:]].T)
-    np.testing.assert_allclose(found.correlation[1:, 1:], wanted, atol=1e-9)
+    wanted = np.corrcoef(centred[:, independent.kept[1:]].T)
+    np.testing.assert_allclose(independent.correlation[1:, 1:], wanted, atol=1e-9)
 
 
 def test_sums_decide_as_rows_do() -> None:
@@ -46,9 +46,9 @@ def test_sums_decide_as_rows_do() -> None:
     centre, scale = np.r_[0.0, np.full(10, 0.4)], np.r_[1.0, np.full(10, 2.0)]
     unit = (values - centre) / scale
     products = sum(part.T @ part for part in np.array_split(unit, 7))
-    found = IndependentColumns.of_sums(names, len(values), centre, scale, products)
-    assert (found.kept, found.dropped) == (whole.kept, whole.dropped)
-    found.checked(values)
+    independent = IndependentColumns.of_sums(names, len(values), centre, scale, products)
+    assert (independent.kept, independent.dropped) == (whole.kept, whole.dropped)
+    independent.checked(values)
 
 
 def test_years_and_their_square_are_two_columns() -> None:

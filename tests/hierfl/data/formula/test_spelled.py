@@ -52,12 +52,12 @@ def test_a_soiled_table_is_refused_and_joined_it_is_the_clean_one(column: str, f
     with pytest.raises(UserError, match=f"column '{column}' holds .* alone: --spellings join makes them one"):
         from_formula(dirty, formula, **how)
     wanted, design = from_formula(df, formula, **how)
-    for said in ("join", {column: "join"}, f"{column}=join"):
-        found, made = from_formula(dirty, formula, spellings=said, **how)
-        assert found.ids == wanted.ids
-        assert (found.digest(), made.fixed, made.random) == (wanted.digest(), design.fixed, design.random)
+    for choice in ("join", {column: "join"}, f"{column}=join"):
+        federation, made = from_formula(dirty, formula, spellings=choice, **how)
+        assert federation.ids == wanted.ids
+        assert (federation.digest(), made.fixed, made.random) == (wanted.digest(), design.fixed, design.random)
     # new rows in any spelling are those of the clean table; where they were not joined, one line
-    reader = found.about["reader"]
+    reader = federation.about["reader"]
     np.testing.assert_array_equal(reader(soiled(df, column, 5)), wanted.about["reader"](df))
     if column in ("arm", "patient", "region"):
         with pytest.raises(UserError, match=f"column '{column}' holds .* of the fit in blanks"):

@@ -239,14 +239,14 @@ def test_pathological_clients_hold_as_many_of_each_label() -> None:
 
 def test_validation_takes_a_tenth_of_each_class_that_has_ten() -> None:
     y = np.repeat([0, 1, 2], [40, 9, 10])
-    train, held = hold_out([np.arange(59)], ["a"], y, 0.1, 0, "classification")
-    assert np.bincount(y[held[0]], minlength=3).tolist() == [4, 0, 1]
-    assert sorted([*train[0], *held[0]]) == list(range(59))
+    train, held_out = hold_out([np.arange(59)], ["a"], y, 0.1, 0, "classification")
+    assert np.bincount(y[held_out[0]], minlength=3).tolist() == [4, 0, 1]
+    assert sorted([*train[0], *held_out[0]]) == list(range(59))
     few = [np.arange(59), np.arange(2), np.arange(4)]
     for index, out in zip(few, hold_out(few, ["a", "b", "c"], y, 0.2, 0, "classification", "clients")[1], strict=True):
         assert len(out) == {59: 12, 2: 0, 4: 1}[len(index)]
-    train, held = hold_out([np.arange(59)], ["a"], y, 0.0, 0, "classification")
-    assert len(held[0]) == 0
+    train, held_out = hold_out([np.arange(59)], ["a"], y, 0.0, 0, "classification")
+    assert len(held_out[0]) == 0
 
 
 def test_what_is_held_out_depends_on_the_client_alone() -> None:

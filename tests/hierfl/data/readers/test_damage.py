@@ -93,11 +93,11 @@ def damage(kind: str, cases: int, seed: int, folder: Path) -> tuple[int, int]:
         path.write_bytes(mutated(raw, rng))
         try:
             read(path)
-            said = ""
+            message = ""
         except UserError as error:
-            said = str(error)
-        assert said.isprintable()
-        outcomes[bool(said)] += 1
+            message = str(error)
+        assert message.isprintable()
+        outcomes[bool(message)] += 1
     return outcomes[0], outcomes[1]
 
 

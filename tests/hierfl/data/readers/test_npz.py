@@ -82,10 +82,10 @@ def test_a_bomb_is_refused_before_memory_is_taken(tmp_path: Path, monkeypatch: p
     assert bomb.stat().st_size < 2**18
     monkeypatch.setenv("HIERFL_MAX_GIB", "0.1")
     tracemalloc.start()
-    said = refused(bomb, "it has 0.1 GiB, more than the 0.1 that are read; .* HIERFL_MAX_GIB=1")
+    message = refused(bomb, "it has 0.1 GiB, more than the 0.1 that are read; .* HIERFL_MAX_GIB=1")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < 2**22, said
+    assert peak < 2**22, message
     monkeypatch.setenv("HIERFL_MAX_GIB", "1")
     refused(bomb, "do not fit together")  # it may be read, then
     for nonsense in ("0", "-1", "nan", "inf", "many"):

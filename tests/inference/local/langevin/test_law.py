@@ -99,22 +99,22 @@ def test_without_the_decision_it_would_be_another_law() -> None:
 
 def test_the_minibatch_gradient_is_unbiased(fed: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over an epoch the minibatches' gradients average to the full one: n_j / b_j, the prior counted once."""
-    found: list[torch.Tensor] = []
+    gradients: list[torch.Tensor] = []
 
     def listen(*arguments: Any, **how: Any) -> torch.Tensor:
         value = log_joint(*arguments, **how)
-        found.append(torch.autograd.grad(value.sum(), arguments[3]["w"], retain_graph=True)[0])
+        gradients.append(torch.autograd.grad(value.sum(), arguments[3]["w"], retain_graph=True)[0])
         return value
 
     monkeypatch.setattr("hierfl.inference.local.langevin.target.log_joint", listen)
     method = Slopes(architecture("linear", fed, noise=0.5))
     still = 1e-16  # such steps go nowhere
     chains_of(method, fed, Langevin(["w"], 1, still), who=[0])
-    (full,) = found
-    found.clear()
+    (full,) = gradients
+    gradients.clear()
     chains_of(method, fed, Langevin(["w"], 7, still, batch=6), who=[0])
     sizes = [6] * 6 + [4]  # 40 examples
-    assert torch.allclose(sum(g * n for g, n in zip(found, sizes, strict=True)) / 40, full, rtol=1e-6)
+    assert torch.allclose(sum(g * n for g, n in zip(gradients, sizes, strict=True)) / 40, full, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -155,13 +155,13 @@ def test_the_curvatures_metric_does_not_depend_on_where_a_chain_is(fed: Federati
     method = Slopes(architecture("linear", fed, noise=0.5))
     still = Langevin(["w"], 1, 1e-12, start="last", precondition="curvature")
     start = InitialWeights.for_network(method.network, 0)
-    found = []
+    transformed = []
     for value in (0.0, 5.0):
         rows = {k: v.expand(5, 1, *v.shape).clone() for k, v in method.personal(start).items()}
         rows["w_draws"] = rows["w_draws"] + value
         chunk = ClientChunk(method, fed, [0, 3, 1, 2, 4], 1, 0, method.shared(start), rows)
         coordinates = Coordinates.nearest(chunk, "w")
-        found.append(coordinates(torch.ones((1, 5, 1, 3)).double()))
-        assert torch.allclose(coordinates.inv(found[-1]), torch.ones(()).double(), atol=1e-8)
+        transformed.append(coordinates(torch.ones((1, 5, 1, 3)).double()))
+        assert torch.allclose(coordinates.inv(transformed[-1]), torch.ones(()).double(), atol=1e-8)
         assert torch.allclose(still.run(chunk, 0).values["w_draws"], rows["w_draws"], atol=1e-4)
-    assert torch.equal(*found)
+    assert torch.equal(*transformed)

@@ -50,8 +50,8 @@ def test_a_moved_output_is_another_output(name):
     eta, by, y = normal(ROWS, N, outputs), normal(4, ROWS, N, outputs), responses()
     fn = moved_output(of(eta), by)
     each = [of(eta + b) for b in by]
-    torch.testing.assert_close(fn.log_prob(y), torch.stack([one.log_prob(y) for one in each]))
-    torch.testing.assert_close(output_gradient(fn, y), torch.stack([output_gradient(one, y) for one in each]))
+    torch.testing.assert_close(fn.log_prob(y), torch.stack([moved.log_prob(y) for moved in each]))
+    torch.testing.assert_close(output_gradient(fn, y), torch.stack([output_gradient(moved, y) for moved in each]))
     second = torch.stack([mean_output_curvature(of(e[None])) for e in eta + by])
     torch.testing.assert_close(mean_output_curvature(fn), second.mean(0))
     if name == "softmax":
@@ -96,24 +96,24 @@ def test_every_form_of_b_is_the_inverse_it_says(kind):
     z, weights = weights_and_design(q)
     h = curvature(kind, z, weights, 4)
     r = torch.tensor([0.7, 0.7, 0.7, 0.7, 1.9], dtype=torch.float64).repeat(q).expand(1, d)
-    one = torch.eye(d, dtype=torch.float64)
-    matrix = h.times(one[:, None].expand(d, ROWS, d)).permute(1, 2, 0)
+    eye = torch.eye(d, dtype=torch.float64)
+    matrix = h.times(eye[:, None].expand(d, ROWS, d)).permute(1, 2, 0)
     torch.testing.assert_close(matrix, matrix.mT)
     assert float(torch.linalg.eigvalsh(matrix).min()) > -1e-9
-    b = one + r[..., :, None] * matrix * r[..., None, :]
+    b = eye + r[..., :, None] * matrix * r[..., None, :]
     inverse, scaled = torch.linalg.inv(b), h.scaled(r)
     v = normal(2, ROWS, d)
     torch.testing.assert_close(scaled.solve(v), torch.einsum("sij,ksj->ksi", inverse, v), rtol=1e-8, atol=1e-9)
-    seen = one - inverse
+    seen = eye - inverse
     torch.testing.assert_close(scaled.data_share_times(v), torch.einsum("sij,ksj->ksi", seen, v), rtol=1e-8, atol=1e-9)
     little = h.scaled(1e-7 * r)  # B - I is of the size of B's rounding errors, and what is seen is r H r
     for number in (1, q, d):
         torch.testing.assert_close(scaled.data_share(number), blocks_of(seen, number), rtol=1e-8, atol=1e-9)
         torch.testing.assert_close(
-            little.data_share(number), blocks_of((b - one) * 1e-14, number), rtol=1e-7, atol=1e-21
+            little.data_share(number), blocks_of((b - eye) * 1e-14, number), rtol=1e-7, atol=1e-21
         )
     torch.testing.assert_close(scaled.log_det, torch.logdet(b), rtol=1e-9, atol=1e-9)
-    root = scaled.root(one[:, None].expand(d, ROWS, d)).permute(1, 2, 0)
+    root = scaled.root(eye[:, None].expand(d, ROWS, d)).permute(1, 2, 0)
     torch.testing.assert_close(root @ root.mT, inverse, rtol=1e-8, atol=1e-9)
 
 
@@ -121,15 +121,15 @@ def test_approximations_keep_the_diagonal_or_are_the_nearest_product():
     z, weights = weights_and_design(3)
     whole = dense(z, weights)
     for kind in ("diagonal", "low_rank"):
-        found = curvature(kind, z, weights, 7)
-        one = torch.eye(15, dtype=torch.float64)[:, None].expand(15, ROWS, 15)
-        diagonal = found.times(one).permute(1, 2, 0).diagonal(dim1=-2, dim2=-1)
+        approximation = curvature(kind, z, weights, 7)
+        eye = torch.eye(15, dtype=torch.float64)[:, None].expand(15, ROWS, 15)
+        diagonal = approximation.times(eye).permute(1, 2, 0).diagonal(dim1=-2, dim2=-1)
         torch.testing.assert_close(diagonal, whole.diagonal(dim1=-2, dim2=-1))
     # the nearest Kronecker product is the first singular pair of the rearranged matrix
     rearranged = whole.view(ROWS, 3, 5, 3, 5).permute(0, 1, 3, 2, 4).reshape(ROWS, 9, 25)
     best = torch.linalg.svdvals(rearranged)[:, 1:].square().sum(-1).sqrt()
-    found = curvature("kronecker", z, weights)
-    product = torch.einsum("sab,sij->saibj", found.outputs, found.features).reshape(ROWS, 15, 15)
+    approximation = curvature("kronecker", z, weights)
+    product = torch.einsum("sab,sij->saibj", approximation.outputs, approximation.features).reshape(ROWS, 15, 15)
     gap = (product - whole).flatten(1).norm(dim=1)
     assert bool((gap <= best * 1.001).all())
 
@@ -153,9 +153,9 @@ def test_a_client_whose_numbers_are_not_finite_costs_no_other_its_answer(kind):
     r, v = torch.full((1, 10), 0.8).double(), normal(ROWS, 10)
     sound = curvature(kind, z, weights, 4).scaled(r).solve(v)
     z[1, 3, 2] = torch.nan
-    found = curvature(kind, z, weights, 4).scaled(r).solve(v)
-    torch.testing.assert_close(found[[0, 2]], sound[[0, 2]])
-    assert not bool(found[1].isfinite().all())
+    solution = curvature(kind, z, weights, 4).scaled(r).solve(v)
+    torch.testing.assert_close(solution[[0, 2]], sound[[0, 2]])
+    assert not bool(solution[1].isfinite().all())
 
 
 def test_contrasts_are_orthonormal_and_leave_isotropic_priors_isotropic():

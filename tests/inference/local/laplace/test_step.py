@@ -54,11 +54,11 @@ def moves_of(method: PFedEB, fed: Federation, client: int, away: Tensor) -> Tens
     x, _ = fed.examples(fed.train[client])
     contrasts = orthonormal_contrasts(method.network.head.outputs)
     each = method.network.head(away[:, None, None], x[None])[:, 0] @ contrasts.T  # (M, n, q)
-    found = []
+    moves = []
     for i in range(len(x)):
         root = torch.linalg.cholesky(each[:, i].T @ each[:, i] / len(away))
-        found.append(predictor_points(len(root), method.config.points)[i % SETS] @ root.T @ contrasts)
-    return torch.stack(found, 1)
+        moves.append(predictor_points(len(root), method.config.points)[i % SETS] @ root.T @ contrasts)
+    return torch.stack(moves, 1)
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
@@ -77,9 +77,9 @@ def test_single_precision_is_that_of_the_chunk_and_not_of_the_steps(covariance, 
     chunk = replace(chunk, shared={k: v.float() for k, v in chunk.shared.items()}).put(
         {k: v.float() for k, v in chunk.values.items()}
     )
-    found = GaussianHead("w_j", "mu", covariance=covariance, rank=6).run(chunk, 0).values
+    values = GaussianHead("w_j", "mu", covariance=covariance, rank=6).run(chunk, 0).values
     assert seen == [torch.float32 if covariance == "low_rank" else torch.float64]
-    assert found["mu"].dtype == torch.float32
+    assert values["mu"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("points", [1, 16])
@@ -114,11 +114,11 @@ def test_steps_end_where_rows_have_arrived_and_share_a_preconditioner(fed, monke
     chunk = replace(chunk, shared={k: v.to(dtype) for k, v in chunk.shared.items()})
     chunk = chunk.put({k: v.to(dtype) for k, v in chunk.values.items()})
     step = GaussianHead("w_j", "mu", covariance="low_rank", rank=6, newton=30, turns=2, points=1)
-    found = step.run(chunk, 0).values["mu"]
+    mode = step.run(chunk, 0).values["mu"]
     assert counted.count("curvature") == 3
     assert counted.count("newton_step") < 15
     exact = GaussianHead("w_j", "mu", newton=30, points=1).run(chunk, 0).values["mu"]
-    torch.testing.assert_close(found, exact, rtol=0, atol=1e-7 if dtype == torch.float64 else 1e-3)
+    torch.testing.assert_close(mode, exact, rtol=0, atol=1e-7 if dtype == torch.float64 else 1e-3)
 
 
 def test_the_variational_precision_is_minus_the_mean_hessian(fed):
@@ -145,9 +145,9 @@ def test_laplaces_precision_is_minus_the_hessian_at_the_mode(fed):
     values = moved(method, fed, final=40_000)
     draws, mode = values["w_j_draws"][1, 0, 0], values["mu"][1, 0]
     hessian = torch.autograd.functional.hessian(lambda w: log_joint(method, fed, 2, w[None]), mode)
-    covariance, found = torch.linalg.inv(-hessian), torch.cov(draws.T)
+    covariance, sampled = torch.linalg.inv(-hessian), torch.cov(draws.T)
     sd = covariance.diagonal().sqrt()
-    assert ((found - covariance).abs() / (sd[:, None] * sd)).max() < 0.03
+    assert ((sampled - covariance).abs() / (sd[:, None] * sd)).max() < 0.03
 
 
 def test_a_variational_posterior_is_nearer_to_the_exact_one(fed):
@@ -175,10 +175,10 @@ def test_a_variational_posterior_is_nearer_to_the_exact_one(fed):
 def test_draws_are_others_in_every_round_and_what_carries_the_covariance_is_not(fed):
     method = method_of(fed)
     chunk = rows_of(method, fed)
-    one, two = (GaussianHead("w_j", "mu").run(replace(chunk, round=k), 0).values for k in (1, 2))
-    assert not torch.isclose(one["w_j_draws"], two["w_j_draws"]).any()
-    torch.testing.assert_close(one["w_j_away"], two["w_j_away"], rtol=0, atol=0)
-    torch.testing.assert_close(one["mu"], two["mu"], rtol=0, atol=0)
+    first, second = (GaussianHead("w_j", "mu").run(replace(chunk, round=k), 0).values for k in (1, 2))
+    assert not torch.isclose(first["w_j_draws"], second["w_j_draws"]).any()
+    torch.testing.assert_close(first["w_j_away"], second["w_j_away"], rtol=0, atol=0)
+    torch.testing.assert_close(first["mu"], second["mu"], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("rho", "with_w"), [(1e-3, True), (30.0, False)])
@@ -193,8 +193,8 @@ def test_a_mean_begins_as_far_from_w_as_it_was_where_the_prior_is_narrow(fed, rh
         mu = mu + 0.05 * at.gradient
     mu = m - 1.0 if with_w else mu
     begun = m - 1.0
-    found = target.followed(mu, begun, None).mu
-    torch.testing.assert_close(found, mu + 1.0 if with_w else mu)
+    followed = target.followed(mu, begun, None).mu
+    torch.testing.assert_close(followed, mu + 1.0 if with_w else mu)
 
 
 @pytest.mark.parametrize(
@@ -221,10 +221,10 @@ def test_only_rows_that_are_far_from_their_modes_take_more_steps(fed, covariance
         chunk = step.run(chunk, 0)
     mode = chunk.values["mu"]
     stale = mode + torch.tensor([3.0, 0.005, 0.005]).double()[:, None, None]
-    one, more = (replace(step, nearer=k).run(chunk.put({"mu": stale}), 0).values["mu"] for k in (0, 4))
-    torch.testing.assert_close(more[1:], one[1:], rtol=0, atol=0)
-    assert (one[0] - mode[0]).abs().max() > 0.2
-    torch.testing.assert_close(more[0], mode[0], rtol=0, atol=0.02)
+    single, several = (replace(step, nearer=k).run(chunk.put({"mu": stale}), 0).values["mu"] for k in (0, 4))
+    torch.testing.assert_close(several[1:], single[1:], rtol=0, atol=0)
+    assert (single[0] - mode[0]).abs().max() > 0.2
+    torch.testing.assert_close(several[0], mode[0], rtol=0, atol=0.02)
 
 
 def test_a_step_needs_its_draws_and_a_normal_prior(fed):
@@ -259,9 +259,9 @@ def test_stretch_is_the_same_where_some_spreads_are_tiny(groups):
     whole = root @ root.mT
     member = torch.eye(2).double()[[0, 0, 0, 1] * 3]
     size = member @ torch.tensor([1e-4, 4.0]).double()
-    found = []
+    stretches = []
     for scale in (torch.ones(12).double(), size):
         scaled = scale[:, None] * whole * scale
-        found.append(stretch(partial(matrix_times, scaled), blocks_of(scaled, groups.number), groups, member))
-    torch.testing.assert_close(found[1], found[0], rtol=1e-9, atol=0)
-    assert (found[0] > 1.3).all()
+        stretches.append(stretch(partial(matrix_times, scaled), blocks_of(scaled, groups.number), groups, member))
+    torch.testing.assert_close(stretches[1], stretches[0], rtol=1e-9, atol=0)
+    assert (stretches[0] > 1.3).all()

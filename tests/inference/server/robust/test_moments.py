@@ -38,8 +38,8 @@ def test_other_units_are_named(count: int, factor: float) -> None:
     for k, centre in ((0, 0.0), (1, 50.0), (2, 0.0)):
         rows = sites(k, count)
         rows[2][:, k] *= factor
-        found = unlike(compared(sums(rows, centre)))
-        assert [(row[0], row[1]) for row in found] == [(2, k)]
+        outliers = unlike(compared(sums(rows, centre)))
+        assert [(row[0], row[1]) for row in outliers] == [(2, k)]
 
 
 @pytest.mark.parametrize("heavy", [False, True])
@@ -88,9 +88,9 @@ def test_of_three_sites_a_gross_difference_is_named(factor: float) -> None:
 def test_lines_are_by_prefix_and_name() -> None:
     rows = sites(1, 6)
     rows[4][:, 1] *= 1000
-    held = sums(rows)
+    totals = sums(rows)
     answers = {
-        f"h{j}": {f"y_{k}": torch.tensor(v[j]) for k, v in held.items()} | {"n": torch.tensor(3.0)} for j in range(6)
+        f"h{j}": {f"y_{k}": torch.tensor(v[j]) for k, v in totals.items()} | {"n": torch.tensor(3.0)} for j in range(6)
     }
     (line,) = lines(answers, {"y_": NAMES, "": NAMES, "z_": ()})
     assert line.startswith("h4 stands out before the first round by the mean of weight, ")

@@ -61,22 +61,22 @@ def test_as_many_liars_as_a_rule_says_are_not_the_middle(clients: int) -> None:
         liars = rule.most(clients)
         lying, weights = points.clone(), torch.full((clients, 3), 20.0)
         lying[:liars], weights[:liars] = 1e6, 1e9
-        found = rule.centre(lying, capped(weights))
-        assert ((found >= points[liars:].amin(0)) & (found <= points[liars:].amax(0))).all()
+        centre = rule.centre(lying, capped(weights))
+        assert ((centre >= points[liars:].amin(0)) & (centre <= points[liars:].amax(0))).all()
 
 
 @every
 def test_no_number_of_a_sum_is_far_from_the_others(spec: str) -> None:
     """Bounded by the others' numbers, honest ones and zeros of who is not there stay."""
     rule, points = RULES[spec], torch.randn(11, 200, generator=torch.Generator().manual_seed(0))
-    there = torch.ones(11, dtype=torch.bool)
-    there[10] = False
+    present = torch.ones(11, dtype=torch.bool)
+    present[10] = False
     points[10] = 0
-    held = rule.bounded(points, there)
-    assert torch.equal(held[10], points[10])
-    assert float((held == points).float().mean()) > 0.6
+    bounded = rule.bounded(points, present)
+    assert torch.equal(bounded[10], points[10])
+    assert float((bounded == points).float().mean()) > 0.6
     points[0, 0] = 1e6
-    assert rule.bounded(points, there)[0, 0] < 5 * points[1:10, 0].abs().max()
+    assert rule.bounded(points, present)[0, 0] < 5 * points[1:10, 0].abs().max()
 
 
 def test_weights_are_capped_by_the_median() -> None:
@@ -108,8 +108,8 @@ def test_a_lie_moves_no_further_than_an_honest_client_at_the_end_of_the_others(s
     for sign, end in ((1e9, points[1:].amax(0)), (-1e9, points[1:].amin(0))):
         lying, honest = points.clone(), points.clone()
         lying[0], honest[0] = sign, end
-        found = [RULES[spec].centre(p, weights.expand(10, 7)) for p in (lying, honest)]
-        assert torch.equal(*found)
+        centres = [RULES[spec].centre(p, weights.expand(10, 7)) for p in (lying, honest)]
+        assert torch.equal(*centres)
 
 
 @pytest.mark.parametrize(("spec", "most"), [("centred-clip:1.5", 1.0), ("krum:2", 0.5)])

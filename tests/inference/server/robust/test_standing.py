@@ -31,8 +31,8 @@ def test_a_client_far_from_all_is_named_and_no_other(clients: int, column: int) 
     rng = np.random.default_rng(column)
     values = measured(0.3 * honest(rng, 5, clients, "normal") - [0, 0.7, 0])
     values[:, 3, column] *= 1e4
-    found = stand_out(values)
-    assert [(row.client, row.what) for row in found] == [(3, column)]
+    outliers = stand_out(values)
+    assert [(row.client, row.what) for row in outliers] == [(3, column)]
 
 
 def test_two_liars_are_named_one_after_the_other() -> None:
@@ -66,10 +66,10 @@ def test_bounds_hold_for_what_is_compared_of_rows(clients: int) -> None:
 
 
 def repeats(prints: np.ndarray) -> list[StandsOut]:
-    found = Repeats()
-    for one in prints:
-        found.add(one)
-    return list(found.outliers.values())
+    tracker = Repeats()
+    for fingerprint in prints:
+        tracker.add(fingerprint)
+    return list(tracker.outliers.values())
 
 
 def test_who_repeats_a_message_is_named() -> None:
@@ -99,16 +99,16 @@ def test_distances_are_from_the_median_of_the_others_in_their_spreads(monkeypatc
     """One client at a time, with numbers that are missing; in pieces it is the same."""
     values = np.random.default_rng(1).normal(size=(5, 9, 3))
     values[2, 4] = values[3, :7] = np.nan
-    found = distances(values)
+    actual = distances(values)
     for j in range(9):
         others = np.delete(values, j, 1)[[0, 1, 2, 4]]
         squares = np.sort((others - np.nanmedian(others, 1, keepdims=True)) ** 2, 1)[:, :-1]
         pooled = np.maximum(np.sqrt(np.nanmean(squares, 1)), [0.3, 0.15, 0.3]) ** 2
         expected = (values[[0, 1, 2, 4], j] - np.nanmedian(others, 1)) / np.sqrt(pooled.mean(0))
-        assert np.allclose(found[[0, 1, 2, 4], j], expected, equal_nan=True)
-    assert np.isnan(found[3]).all()
+        assert np.allclose(actual[[0, 1, 2, 4], j], expected, equal_nan=True)
+    assert np.isnan(actual[3]).all()
     monkeypatch.setattr("hierfl.inference.server.robust.standing.LARGEST", 100)
-    assert np.array_equal(distances(values), found, equal_nan=True)
+    assert np.array_equal(distances(values), actual, equal_nan=True)
     assert np.array_equal(medians(values[:3]), np.nanmedian(values[:3], 1))
 
 

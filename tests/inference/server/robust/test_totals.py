@@ -38,8 +38,8 @@ def after(server: Rounds, messages: Messages, clients: list[int], rule: str) -> 
     return server.shared
 
 
-def gap(one: State, two: State) -> float:
-    return float(sum((one[k] - two[k]).double().square().sum() for k in one)) ** 0.5
+def gap(first: State, second: State) -> float:
+    return float(sum((first[k] - second[k]).double().square().sum() for k in first)) ** 0.5
 
 
 @every
@@ -120,13 +120,13 @@ def test_one_number_of_a_gradient_is_bounded(rule: Any) -> None:
     honest = torch.randn(10, 200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     form = {"g": Field((200,), torch.float64)}
     for size in (3.0, 14.0, 30.0, 1e6):
-        found = []
+        totals = []
         for entry in (0.0, size):
             lying = honest.clone()
             lying[0] = honest[1:].mean(0)
             lying[0, 0] = entry
-            found.append(group_total(rule, form, {"g": lying}, torch.ones(10, dtype=torch.long))["g"][0])
-        assert abs(found[1] - found[0]) < 9
+            totals.append(group_total(rule, form, {"g": lying}, torch.ones(10, dtype=torch.long))["g"][0])
+        assert abs(totals[1] - totals[0]) < 9
 
 
 def test_a_round_of_fewer_than_a_rule_needs_changes_nothing() -> None:

@@ -14,9 +14,9 @@ def test_decompositions_report_failure(poison: float) -> None:
     bad[0, 0] = poison
     ones, eye = torch.ones(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)
     both = Gaussian(torch.stack([ones, ones]), torch.stack([bad, eye]), "full")
-    found = both.mean(torch.zeros(2, 3, dtype=torch.float64))
-    assert not found[0].isfinite().all()
-    assert torch.equal(found[1], ones)
+    mean = both.mean(torch.zeros(2, 3, dtype=torch.float64))
+    assert not mean[0].isfinite().all()
+    assert torch.equal(mean[1], ones)
 
 
 def test_a_client_without_a_class_says_nothing_of_it() -> None:
@@ -27,7 +27,7 @@ def test_a_client_without_a_class_says_nothing_of_it() -> None:
     both = Gaussian(
         torch.stack([precision @ mu, torch.zeros(6).double()]), torch.stack([precision, 0 * precision]), "full"
     )
-    found = both.regularised_mean()
-    assert found[1].tolist() == [0.0] * 6
-    assert torch.allclose(precision @ found[0], precision @ mu, rtol=1e-6)
-    assert found[0].norm() < 3 * mu.norm()
+    mean = both.regularised_mean()
+    assert mean[1].tolist() == [0.0] * 6
+    assert torch.allclose(precision @ mean[0], precision @ mu, rtol=1e-6)
+    assert mean[0].norm() < 3 * mu.norm()

@@ -63,9 +63,9 @@ def test_rules_see_the_same_old_values_whatever_their_order() -> None:
     runs = [fit(cls(net), fed, rounds=3, dtype=torch.float64, progress=False) for cls in (Hyper, Backwards)]
     for name in ("w", "log_s"):
         assert torch.allclose(runs[0].shared[name], runs[1].shared[name], rtol=1e-12)
-    one = fit(Hyper(net), fed, rounds=1, dtype=torch.float64, progress=False)
+    first_round = fit(Hyper(net), fed, rounds=1, dtype=torch.float64, progress=False)
     # d/dlog_s of sum log N(w_i | 0, s^2) at w = 1, s = 1 is sum (w_i^2 - 1) = 0 in the first round, not after
-    assert one.shared["log_s"].abs().max() < 1e-12
+    assert first_round.shared["log_s"].abs().max() < 1e-12
     assert runs[0].shared["log_s"].abs().max() > 1e-3
 
 
@@ -88,7 +88,7 @@ def test_factors_and_anchors_on_globals_count(small: Federation, net: Architectu
     w = shared["w"]
     expected = -5 * w.square().sum() + Normal(w.sum(), 0.5).log_prob(torch.tensor(10.0, dtype=torch.float64))
     assert torch.allclose(global_log_prob(method, small.template(), shared, {}), expected)
-    found = Rounds(method, small, shared, {}).server._prior_gradient(shared, ["w"])["w"]
-    assert torch.allclose(found, -10 * w + (10 - w.sum()) / 0.25)
+    gradient = Rounds(method, small, shared, {}).server._prior_gradient(shared, ["w"])["w"]
+    assert torch.allclose(gradient, -10 * w + (10 - w.sum()) / 0.25)
     run = fit(method, small, rounds=1, dtype=torch.float64, progress=False)
     assert run.last()["pm_accuracy"] is not None  # y is the response, not the anchor

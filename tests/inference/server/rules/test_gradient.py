@@ -49,8 +49,8 @@ def test_generic_messages_sum_to_the_joint_gradient(small: Federation, net: Arch
     noise = chunk.noise("g", 2)
     with torch.enable_grad():
         joint = elbo(method, batch, {**chunk.view, **leaves}, noise).sum()
-        found = torch.autograd.grad(joint, list(leaves.values()))
-    for name, gradient in zip(names, found, strict=True):
+        gradients = torch.autograd.grad(joint, list(leaves.values()))
+    for name, gradient in zip(names, gradients, strict=True):
         assert torch.allclose(rows[name].sum(0), gradient, rtol=1e-9, atol=1e-10), name
 
 
@@ -74,19 +74,19 @@ def test_what_the_servers_optimiser_remembers_is_part_of_its_state(small: Federa
     method = Learned(net)
     chunk = chunk_of(method, small)
     personal = {k: v[0, 0] for k, v in chunk.values.items()}
-    one = Rounds(method, small, chunk.shared, personal)
+    original = Rounds(method, small, chunk.shared, personal)
 
     def round_of(server: Rounds) -> None:
         server.begin()
         server.receive(server.messages(chunk), chunk.clients)
         server.end()
 
-    round_of(one)
+    round_of(original)
     other = Rounds(method, small, chunk.shared, personal)
-    other.state = other.state.restored({k: v.clone() for k, v in one.state.tensors().items()})
-    round_of(one)
+    other.state = other.state.restored({k: v.clone() for k, v in original.state.tensors().items()})
+    round_of(original)
     round_of(other)
-    assert all(torch.equal(v, other.shared[k]) for k, v in one.shared.items())
+    assert all(torch.equal(v, other.shared[k]) for k, v in original.shared.items())
     leaf = chunk.shared["base.1.weight"].clone().requires_grad_()
     plain = adam(0.01)([leaf])
     for _ in range(2):  # the gradient moves with the base: only the first step can be foretold

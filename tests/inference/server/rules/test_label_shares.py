@@ -42,13 +42,13 @@ def test_sizes_and_concentration_of_a_simulation_are_recovered() -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         counts = torch.distributions.Multinomial(60, population.sample(torch.Size([1500]))).sample()
-    found = learned(counts, 40)
-    torch.testing.assert_close(found["shares.log_kappa"].exp(), kappa, rtol=0, atol=0.05)
-    assert float(found["shares.log_beta"].exp()) == pytest.approx(1.5, rel=0.1)
-    torch.testing.assert_close(found["shares.log_pooled"].exp(), pooled, rtol=0, atol=0.02)
+    estimates = learned(counts, 40)
+    torch.testing.assert_close(estimates["shares.log_kappa"].exp(), kappa, rtol=0, atol=0.05)
+    assert float(estimates["shares.log_beta"].exp()) == pytest.approx(1.5, rel=0.1)
+    torch.testing.assert_close(estimates["shares.log_pooled"].exp(), pooled, rtol=0, atol=0.02)
     # where it stays it is a maximum of the evidence and the prior, and of a sample of clients a round it is the same
     some = learned(counts, 150, reporting=100)
-    assert float((some["shares.log_beta"] - found["shares.log_beta"]).abs()) < 0.1
+    assert float((some["shares.log_beta"] - estimates["shares.log_beta"]).abs()) < 0.1
 
 
 def test_em_stays_where_evidence_and_prior_are_highest() -> None:
@@ -56,11 +56,11 @@ def test_em_stays_where_evidence_and_prior_are_highest() -> None:
         torch.manual_seed(1)
         shares = torch.distributions.Dirichlet(torch.full((4,), 0.8, dtype=torch.float64)).sample(torch.Size([30]))
         counts = torch.distributions.Multinomial(25, shares).sample()
-    found = learned(counts, 200)
+    estimates = learned(counts, 200)
 
     def height(away: float) -> float:
-        log_beta = found["shares.log_beta"] + away
-        given = LabelShares(found["shares.log_kappa"], log_beta, found["shares.log_pooled"], counts)
+        log_beta = estimates["shares.log_beta"] + away
+        given = LabelShares(estimates["shares.log_kappa"], log_beta, estimates["shares.log_pooled"], counts)
         return float(given.log_evidence.sum() - log_beta.square().sum() / 8)
 
     assert abs(height(1e-3) - height(-1e-3)) / 2e-3 < 1e-2
@@ -68,9 +68,9 @@ def test_em_stays_where_evidence_and_prior_are_highest() -> None:
 
 
 def test_clients_of_one_class_say_little_of_beta() -> None:
-    found = learned(torch.eye(5, dtype=torch.float64) * 12, 50)
-    assert float(found["shares.log_beta"].abs()) < 0.5
-    assert float(found["shares.log_kappa"][0].exp()) > 0.8
+    estimates = learned(torch.eye(5, dtype=torch.float64) * 12, 50)
+    assert float(estimates["shares.log_beta"].abs()) < 0.5
+    assert float(estimates["shares.log_kappa"][0].exp()) > 0.8
 
 
 def test_a_step_is_where_its_bound_is_highest() -> None:

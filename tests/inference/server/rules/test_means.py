@@ -36,13 +36,13 @@ def test_of_a_lasting_direction_a_round_is_ten_times_as_long():
 
 
 def test_after_its_last_round_there_is_none():
-    theta, kept, found = torch.zeros(1).double(), {}, []
+    theta, kept, values = torch.zeros(1).double(), {}, []
     for number in range(1, 6):
         context = AggregationContext(1, torch.tensor(1.0), number, lambda names: {}, kept, {}, 0)
         total = {"theta": theta + (1.0 if number <= 3 else 0.0), "weight": torch.tensor(1.0).double()}
         theta = SampleWeighted(momentum=0.5, rounds=3).update({"theta": theta}, total, context)["theta"]
-        found.append(float(theta))
-    assert found == pytest.approx([1.0, 2.5, 4.25, 4.25, 4.25])
+        values.append(float(theta))
+    assert values == pytest.approx([1.0, 2.5, 4.25, 4.25, 4.25])
 
 
 def test_variances_of_batch_norm_stay_above_zero():

@@ -18,7 +18,7 @@ CLIENTS = 20
 def judged(rounds: list[Tensor], until: int, reporting: float = 1.0) -> list[dict[str, Tensor]]:
     """The shared values after each round in which clients' gains were these, (J, K)."""
     rule = PartGains("parts", ("a", "b"), until, 3, lambda chunk: (torch.zeros(0),) * 3)
-    state, kept, found = rule.shared(), {}, []
+    state, kept, states = rule.shared(), {}, []
     for number, d in enumerate(rounds, 1):
         t = (d / 2).tanh()
         total = {"gain": d.sum(0), "square": d.square().sum(0), "favour": t.sum(0), "favour_square": t.square().sum(0)}
@@ -28,8 +28,8 @@ def judged(rounds: list[Tensor], until: int, reporting: float = 1.0) -> list[dic
             CLIENTS, torch.tensor(float(len(d))).double(), number, lambda names: {}, kept, state
         )
         state = rule.update(state, total, context)
-        found.append(state)
-    return found
+        states.append(state)
+    return states
 
 
 def gains(a: float, b: float, seed: int = 0) -> Tensor:
@@ -57,8 +57,8 @@ def test_nothing_enters_after_the_last_round():
 
 def test_a_gain_needs_twenty_to_one_and_more_than_one_client():
     few = gains(0.1, 0.0) / 100 + torch.tensor([0.14, 0.16])  # 2.8 and 3.2 nats in all, to within a hundredth
-    found = judged([few] * 2, 2)[0]
-    assert [float(found["parts.a"]), float(found["parts.b"])] == [0, 1]
+    state = judged([few] * 2, 2)[0]
+    assert [float(state["parts.a"]), float(state["parts.b"])] == [0, 1]
     assert 20 * 0.141 < math.log(20) < 20 * 0.16
     single = torch.zeros((CLIENTS, 2), dtype=torch.float64)
     single[0] = 100.0
@@ -75,17 +75,17 @@ def test_clients_who_differ_in_size_do_not_hide_what_all_of_them_say():
 
 
 def test_where_a_tenth_reports_what_is_known_follows():
-    found = judged([gains(1.0, 0.0)] + [gains(0.0, 0.0)[:2]] * 2, 9)
+    states = judged([gains(1.0, 0.0)] + [gains(0.0, 0.0)[:2]] * 2, 9)
     expected = 20.0
     for _ in range(2):
         expected = 0.9 * expected + 0.1 * float(gains(0.0, 0.0)[:2, 0].sum()) * 10
-    torch.testing.assert_close(float(found[-1]["parts.gain"][0]), expected)
+    torch.testing.assert_close(float(states[-1]["parts.gain"][0]), expected)
 
 
 @pytest.mark.parametrize("degrees", [4, 9, 19, 99])
 def test_quantiles_and_errors_are_the_usual_ones(degrees: int):
-    found = float(student(torch.tensor(float(degrees)).double()))
-    assert found == pytest.approx(stats.t.ppf(0.95, degrees), rel=2e-3)
+    quantile = float(student(torch.tensor(float(degrees)).double()))
+    assert quantile == pytest.approx(stats.t.ppf(0.95, degrees), rel=2e-3)
     d = gains(0.3, 0.0)[: degrees + 1, 0]
     n = len(d)
     error = sum_error(d.sum(), d.square().sum(), torch.tensor(float(n)))

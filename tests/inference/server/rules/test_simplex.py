@@ -48,8 +48,8 @@ def test_weights_meet_the_optimality_conditions(spread: float) -> None:
 
 def test_equal_statistics_give_the_plain_mean() -> None:
     mean = problem(1, 1.0)[1].expand(9, 10, 7)
-    found = combinations(torch.full((9,), 0.3, dtype=torch.float64), mean)
-    torch.testing.assert_close(found, torch.full((9, 9), 1 / 9, dtype=torch.float64), rtol=0, atol=1e-15)
+    weights = combinations(torch.full((9,), 0.3, dtype=torch.float64), mean)
+    torch.testing.assert_close(weights, torch.full((9, 9), 1 / 9, dtype=torch.float64), rtol=0, atol=1e-15)
 
 
 def test_equal_means_are_weighed_by_precision() -> None:

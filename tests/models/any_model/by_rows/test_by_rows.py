@@ -48,24 +48,24 @@ def test_a_gaussian_model_is_exact_with_thousands_of_rows() -> None:
     """Beside the model with its rows' latents integrated out: to 1e-8, in two rounds; the bound is the evidence."""
     rng = np.random.default_rng(0)
     parts = [pd.DataFrame({"site": f"c{j}", "y": rng.normal(j, 2, size=n)}) for j, n in enumerate([1500, 900, 40])]
-    one, other = (
+    with_latents, other = (
         hierfl.fit_model(model, pd.concat(parts), progress=False, draws=200) for model in (gaussian, integrated)
     )
-    assert one.run.rounds == 2
+    assert with_latents.run.rounds == 2
     for name in (MEAN, PRECISION, BOUND):
-        torch.testing.assert_close(one.run.shared[name], other.run.shared[name], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(with_latents.run.shared[name], other.run.shared[name], rtol=1e-8, atol=1e-8)
     n = np.array([1500, 900, 40])
     sd = 1 / np.sqrt(n / 3.25 + 0.25)  # given mu, of which little is left
     mean = np.array([part["y"].mean() for part in parts])
-    assert np.abs((one.clients["theta"].mean(0) - mean) / sd)[:2].max() < 0.3
-    np.testing.assert_allclose(one.clients["theta"].std(0), sd, rtol=0.2)
-    assert one.run.fitted.personal[OWN_DRAWS].shape == (3, 200, 1501)
-    assert "a client has 1,501 numbers" in str(one.summary())
+    assert np.abs((with_latents.clients["theta"].mean(0) - mean) / sd)[:2].max() < 0.3
+    np.testing.assert_allclose(with_latents.clients["theta"].std(0), sd, rtol=0.2)
+    assert with_latents.run.fitted.personal[OWN_DRAWS].shape == (3, 200, 1501)
+    assert "a client has 1,501 numbers" in str(with_latents.summary())
     given = pd.DataFrame({"site": "new", "y": [4.0] * 300})
-    learned = one.predict(given.iloc[:2], given=given)
+    learned = with_latents.predict(given.iloc[:2], given=given)
     assert learned["mean"].to_numpy() == pytest.approx([4.0, 4.0], abs=0.4)
     assert learned["sd"].to_numpy() == pytest.approx(3.25**0.5, rel=0.2)  # a new row has a latent of its own
-    assert one.predict(pd.DataFrame({"site": ["c1"]}))["mean"][0] == pytest.approx(mean[1], abs=0.4)
+    assert with_latents.predict(pd.DataFrame({"site": ["c1"]}))["mean"][0] == pytest.approx(mean[1], abs=0.4)
 
 
 def overdispersed(batch: ColumnBatch) -> None:
@@ -124,19 +124,19 @@ def test_it_is_the_guide_of_full_covariance(model: Any, monkeypatch: pytest.Monk
 @pytest.mark.cpu(6, "fits on plates of two sizes, and at every site")
 def test_engines_agree_and_a_fit_goes_on_with_the_same_bits(few: None, tmp_path: Path) -> None:
     method, federation = small(overdispersed)
-    one = fitted(method, federation, chunk=1)
+    reference = fitted(method, federation, chunk=1)
     sites = Sites(method, federation, tmp_path / "sites", **HOW)
     others = [fitted(method, federation, chunk=4), sites.fit()]
     for other in others:
-        for name, value in one.shared.items():
+        for name, value in reference.shared.items():
             torch.testing.assert_close(other.shared[name], value, rtol=1e-8, atol=1e-8)
     for personal in (others[0].fitted.personal, sites.values("personal")):
-        for name, value in one.fitted.personal.items():
+        for name, value in reference.fitted.personal.items():
             torch.testing.assert_close(personal[name], value, rtol=1e-8, atol=1e-8)
     fitted(method, federation, rounds=2, chunk=1, folder=tmp_path / "run")
     again = fitted(method, federation, chunk=1, folder=tmp_path / "run", resume=True)
-    assert all(torch.equal(again.shared[name], value) for name, value in one.shared.items())
-    assert all(torch.equal(again.fitted.personal[name], value) for name, value in one.fitted.personal.items())
+    assert all(torch.equal(again.shared[name], value) for name, value in reference.shared.items())
+    assert all(torch.equal(again.fitted.personal[name], value) for name, value in reference.fitted.personal.items())
 
 
 def chain(batch: ColumnBatch) -> None:

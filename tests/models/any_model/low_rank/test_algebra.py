@@ -38,8 +38,8 @@ def test_all_algebra_is_that_of_the_dense_matrix() -> None:
         (LowRank.unpacked(of.packed).dense, dense),
         (of.padded(7).towards(other.padded(7), 1.0).dense, of_other),
     ]  # fmt: skip
-    for found, expected in pairs:
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    for actual, expected in pairs:
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
     between = of.padded(2 * R).towards(other.padded(2 * R), 0.3).dense
     torch.testing.assert_close(between, 0.7 * dense + 0.3 * of_other, rtol=1e-9, atol=1e-9)
     cut = of.towards(other, 0.3)  # to rank R: the diagonal stays

@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {"guide": "low-rank", "rank": R, "reweigh": False}
 @pytest.mark.cpu(8, "a fit on a plate and at every site, and a resumed one")
 def test_sites_have_the_posterior_of_the_plate_and_send_nothing_undeclared(tmp_path: Path) -> None:
     method, federation = small(counts, **SETTINGS)
-    one = fit(method, federation, progress=False, chunk=2, folder=tmp_path / "whole", **HOW)
+    reference = fit(method, federation, progress=False, chunk=2, folder=tmp_path / "whole", **HOW)
     declared = {
         "clients": 1, "joined": 1, "bound": 1, "spread": 1, "heavy": 1, "centrings": 1, "linear": P, "diagonal": P,
         "sketch": P * R, "heights": 0, "noise": 1,
@@ -49,20 +49,20 @@ def test_sites_have_the_posterior_of_the_plate_and_send_nothing_undeclared(tmp_p
     sites = Sites(method, federation, tmp_path / "sites", **HOW)
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
-        for name, answer in found.items():
+        answers = sites.ask(requests)
+        for name, answer in answers.items():
             if decode(requests[name])[0]["kind"] == "round":
                 tensors = decode(answer)[1]
                 assert {k.removeprefix("posterior|"): v.numel() for k, v in tensors.items()} == declared
-        return found
+        return answers
 
     other = sites.fit(ask)
-    assert int(one.shared[PHASE]) == Phase.DONE
-    for name, value in one.shared.items():
+    assert int(reference.shared[PHASE]) == Phase.DONE
+    for name, value in reference.shared.items():
         torch.testing.assert_close(other.shared[name], value, rtol=1e-8, atol=1e-8)
     fit(method, federation, progress=False, chunk=2, folder=tmp_path / "killed", **{**HOW, "rounds": 3})
     again = fit(method, federation, progress=False, chunk=2, folder=tmp_path / "killed", resume=True, **HOW)
-    assert all(torch.equal(value, again.shared[name]) for name, value in one.shared.items())
+    assert all(torch.equal(value, again.shared[name]) for name, value in reference.shared.items())
 
 
 @pytest.mark.slow

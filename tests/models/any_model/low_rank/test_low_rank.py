@@ -60,8 +60,8 @@ class Features:
 def compared(fitted: Any, mean: np.ndarray, precision: np.ndarray) -> tuple[float, np.ndarray]:
     """How far means are off in standard deviations at most, and the guide's standard deviations over those, (p,)."""
     sd = np.sqrt(np.linalg.inv(precision).diagonal())
-    found = LowRank.unpacked(fitted.run.shared[PRECISION]).variance.sqrt().numpy()
-    return float(np.abs((fitted.run.shared[MEAN].numpy() - mean) / sd).max()), found / sd
+    spread = LowRank.unpacked(fitted.run.shared[PRECISION]).variance.sqrt().numpy()
+    return float(np.abs((fitted.run.shared[MEAN].numpy() - mean) / sd).max()), spread / sd
 
 
 @pytest.mark.cpu(6, "a fit of 400 globals")

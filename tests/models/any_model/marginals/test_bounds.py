@@ -72,25 +72,25 @@ def test_one_skewed_global_is_at_the_optimum_of_its_family() -> None:
 
 def test_where_all_is_gaussian_nothing_is_transformed() -> None:
     """Two rounds, and the bits of a fit without."""
-    one, other = (
+    transformed, other = (
         hierfl.fit_model(normal, counts((7, 4, 9)), **QUIET, transforms=of, reweigh=False) for of in ("on", "off")
     )
-    assert one.run.rounds == other.run.rounds == 2
+    assert transformed.run.rounds == other.run.rounds == 2
     assert SHAPE not in other.run.shared
-    assert not one.run.shared[SHAPE][2:].any()
+    assert not transformed.run.shared[SHAPE][2:].any()
     for name, value in other.run.shared.items():
-        assert torch.equal(value, one.run.shared[name]), name
-    assert "sinh" not in str(one.summary())
+        assert torch.equal(value, transformed.run.shared[name]), name
+    assert "sinh" not in str(transformed.summary())
 
 
 def test_the_first_climb_has_the_bits_of_a_fit_without() -> None:
     df = counts((7, 4, 9))
-    one, other = (
+    transformed, other = (
         hierfl.fit_model(poisson, df, **QUIET, transforms=of, reweigh=False, rounds=3) for of in ("on", "off")
     )
-    assert int(one.run.shared[PHASE]) == Phase.ROUGH
+    assert int(transformed.run.shared[PHASE]) == Phase.ROUGH
     for name, value in other.run.shared.items():
-        assert torch.equal(value, one.run.shared[name]), name
+        assert torch.equal(value, transformed.run.shared[name]), name
 
 
 @pytest.mark.cpu(15, "three fits, one of many points")

@@ -48,10 +48,10 @@ def fitted(method: AnyModel, federation: Any, **how: Any) -> Run:
     return fit(method, federation, progress=False, **{**HOW, **how})
 
 
-def near(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], within: float) -> None:
+def near(values: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], within: float) -> None:
     """Up to the order of a sum."""
-    assert one.keys() == other.keys()
-    for name, value in one.items():
+    assert values.keys() == other.keys()
+    for name, value in values.items():
         torch.testing.assert_close(
             other[name], value, rtol=within, atol=within, msg=lambda text, at=name: f"{at}: {text}"
         )
@@ -62,10 +62,10 @@ def near(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], wit
 def test_sites_have_the_posterior_of_the_plate(masked: bool, tmp_path: Path) -> None:
     """From the climb to the exploration and the clients' draws; with masks to the bit. Plates of any size agree."""
     method, federation = made()
-    one = fitted(method, federation, chunk=1, masked=masked)
-    assert int(one.shared[PHASE]) == Phase.DONE
-    assert float(one.shared[WORTH]) >= FEW["worth"]
-    assert float(one.shared[SHAPE][2:].abs().max()) > 0.05
+    reference = fitted(method, federation, chunk=1, masked=masked)
+    assert int(reference.shared[PHASE]) == Phase.DONE
+    assert float(reference.shared[WORTH]) >= FEW["worth"]
+    assert float(reference.shared[SHAPE][2:].abs().max()) > 0.05
     declared = {
         "clients": 1, "joined": 1, "bound": 1, "spread": 1, "heavy": 1, "centrings": 1, "linear": 1, "precision": 1,
         "shape": 2, "heights": FEW["points"], "noise": 1,
@@ -73,20 +73,20 @@ def test_sites_have_the_posterior_of_the_plate(masked: bool, tmp_path: Path) -> 
     sites = Sites(method, federation, tmp_path, masked=masked, **HOW)
 
     def ask(requests: Mapping[str, bytes]) -> dict[str, bytes]:
-        found = sites.ask(requests)
-        for name, answer in found.items():
+        answers = sites.ask(requests)
+        for name, answer in answers.items():
             if not masked and decode(requests[name])[0]["kind"] == "round":
                 sent = decode(answer)[1]
                 assert {k.removeprefix("posterior|"): v.numel() for k, v in sent.items()} == declared
-        return found
+        return answers
 
     other = sites.fit(ask)
     within = 0.0 if masked else 1e-8
-    near(one.shared, other.shared, within)
-    near(one.fitted.personal, sites.values("personal"), within)
+    near(reference.shared, other.shared, within)
+    near(reference.fitted.personal, sites.values("personal"), within)
     if not masked:
         for chunk in (2, 7):
-            near(one.shared, fitted(method, federation, chunk=chunk).shared, 1e-8)
+            near(reference.shared, fitted(method, federation, chunk=chunk).shared, 1e-8)
 
 
 @pytest.mark.slow
@@ -136,13 +136,13 @@ def test_replicates_of_a_calibration_are_fits_of_their_data(reweigh: bool) -> No
     how = {**FEW, "transforms": "on", "reweigh": reweigh}
     method = AnyModel(checked(poisson, federation, design), poisson, **how)
     together = Replicates(method, federation.to(dtype=torch.float64), 3, [11, 12]).run()
-    assert {one.alone for one in together} == {False}
-    for df, one, seed in zip(each, together, (11, 12), strict=True):
+    assert {replicate.alone for replicate in together} == {False}
+    for df, replicate, seed in zip(each, together, (11, 12), strict=True):
         run = hierfl.fit_model(poisson, df, progress=False, seed=seed, **how).run
-        assert one.rounds == run.rounds
-        assert one.shared[SHAPE][2:].any()
+        assert replicate.rounds == run.rounds
+        assert replicate.shared[SHAPE][2:].any()
         for name in (MEAN, PRECISION, SHAPE, DRAWS, WORTH):
-            torch.testing.assert_close(one.shared[name], run.shared[name], rtol=1e-7, atol=1e-7)
+            torch.testing.assert_close(replicate.shared[name], run.shared[name], rtol=1e-7, atol=1e-7)
 
 
 def deviations(batch: ColumnBatch) -> None:
@@ -159,14 +159,14 @@ def deviations(batch: ColumnBatch) -> None:
 def test_latents_of_rows_in_the_form_of_an_arrow_have_the_same_skew(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside full covariances."""
     df, how = counts((6, 4, 5)), {"progress": False, "reweigh": False, "draws": 2000}
-    one = hierfl.fit_model(deviations, df, transforms="on", **how)
+    dense = hierfl.fit_model(deviations, df, transforms="on", **how)
     monkeypatch.setattr(layout, "MOST_BY_ROWS", 3)
     other = hierfl.fit_model(deviations, df, **how)
     assert other.method.layout is not None
     assert other.run.shared[SHAPE][2:].any()
-    assert float(other.run.shared[BOUND]) == pytest.approx(float(one.run.shared[BOUND]), abs=0.1)
-    ends = [np.quantile(np.log(of.globals["tau"]), [0.05, 0.5, 0.95]) for of in (one, other)]
-    assert np.abs(ends[0] - ends[1]).max() < 0.15 * np.log(one.globals["tau"]).std()
+    assert float(other.run.shared[BOUND]) == pytest.approx(float(dense.run.shared[BOUND]), abs=0.1)
+    ends = [np.quantile(np.log(of.globals["tau"]), [0.05, 0.5, 0.95]) for of in (dense, other)]
+    assert np.abs(ends[0] - ends[1]).max() < 0.15 * np.log(dense.globals["tau"]).std()
 
 
 @pytest.mark.cpu(6, "a fit, and a client that learns")

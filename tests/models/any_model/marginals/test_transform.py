@@ -68,7 +68,7 @@ def test_expected_log_slopes_and_their_derivatives() -> None:
     """Under normals that are not those of the centres: heights by scipy, derivatives by differences of heights."""
     shapes, mean, sd = SHAPES[1:3], torch.tensor([2.1, -37.0]).double(), torch.tensor([0.35, 9.0]).double()
     of = marginals(*shapes)
-    found = log_slope(of, mean, sd)
+    slope = log_slope(of, mean, sd)
     whole = 0.0
     for k in range(2):
 
@@ -76,12 +76,12 @@ def test_expected_log_slopes_and_their_derivatives() -> None:
             return float(marginals(shapes[k]).log_slope(mean[k : k + 1] + sd[k] * u)) * float(stats.norm.pdf(u))
 
         whole += integrate.quad(weighted, -12, 12, epsabs=1e-11, limit=200)[0]
-    assert float(found.height) == pytest.approx(whole, abs=1e-8)
+    assert float(slope.height) == pytest.approx(whole, abs=1e-8)
     for k in range(2):
         step = 1e-4 * sd[k] * torch.eye(2).double()[k]
         up, down = (log_slope(of, mean + s * step, sd) for s in (1, -1))
-        assert float(found.gradient[k]) == pytest.approx(float((up.height - down.height) / step.sum() / 2), rel=1e-5)
-        assert float(found.curvature[k]) == pytest.approx(
+        assert float(slope.gradient[k]) == pytest.approx(float((up.height - down.height) / step.sum() / 2), rel=1e-5)
+        assert float(slope.curvature[k]) == pytest.approx(
             float((up.gradient - down.gradient)[k] / step.sum() / 2), rel=1e-5
         )  # fmt: skip
     for k in range(4):
@@ -89,7 +89,7 @@ def test_expected_log_slopes_and_their_derivatives() -> None:
         up, down = (
             log_slope(of.shaped(of.skew + s * moved[0], of.tail + s * moved[1]), mean, sd).height for s in (1, -1)
         )
-        assert float(found.shape[k]) == pytest.approx(float(up - down) / 2e-5, rel=1e-5)
+        assert float(slope.shape[k]) == pytest.approx(float(up - down) / 2e-5, rel=1e-5)
 
 
 def log_density(z: Tensor, parameters: Tensor, of: Marginals) -> Tensor:
@@ -109,8 +109,8 @@ def test_the_metric_is_fishers_information_of_what_the_normal_does_not_do() -> N
     scores = torch.autograd.functional.jacobian(lambda at: log_density(z, at, of), parameters)
     whole = scores.T @ scores / len(z)
     schur = whole[2:, 2:] - whole[2:, :2] @ torch.linalg.solve(whole[:2, :2], whole[:2, 2:])
-    found = metric(of, moved, parameters[:1], torch.tensor([[0.35**-2]]).double())
-    torch.testing.assert_close(found.matrix, schur, rtol=0.03, atol=1e-3)
+    information = metric(of, moved, parameters[:1], torch.tensor([[0.35**-2]]).double())
+    torch.testing.assert_close(information.matrix, schur, rtol=0.03, atol=1e-3)
 
 
 def test_a_metric_of_dependent_numbers_is_fishers_information() -> None:
@@ -119,7 +119,7 @@ def test_a_metric_of_dependent_numbers_is_fishers_information() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200_000, 2, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(correlation).T
     of, precision = marginals(SHAPES[0], SHAPES[0]), torch.linalg.inv(correlation)
-    found = metric(of, x, torch.zeros(2).double(), precision)
+    information = metric(of, x, torch.zeros(2).double(), precision)
 
     def velocity(at: Tensor) -> Tensor:  # derivatives of sinh(asinh(u) + e) and sinh(exp(t) asinh(u))
         skew, tail = (1 + at.square()).sqrt(), at.asinh() * (1 + at.square()).sqrt()
@@ -132,7 +132,7 @@ def test_a_metric_of_dependent_numbers_is_fishers_information() -> None:
     w = velocity(at)
     slopes = torch.stack([torch.autograd.grad(w[a].sum(), at, retain_graph=True)[0] for a in range(2)])
     scores = (w * (x @ precision) - slopes).detach().movedim(1, 0).flatten(1)
-    torch.testing.assert_close(found.matrix, scores.T @ scores / len(x), rtol=0.05, atol=0.02)
+    torch.testing.assert_close(information.matrix, scores.T @ scores / len(x), rtol=0.05, atol=0.02)
 
 
 def test_sums_of_clients_are_derivatives_of_their_heights() -> None:
@@ -144,11 +144,11 @@ def test_sums_of_clients_are_derivatives_of_their_heights() -> None:
     def height(z: Tensor) -> Tensor:
         return (z[..., 0].sin() + (z[..., 1] / 20).cos() * z[..., 0]) * torch.tensor([1.0, 2.0, -3.0]).double()
 
-    found = by_shape(height, of, x)
+    sums = by_shape(height, of, x)
     for k in range(4):
         moved = 1e-6 * torch.eye(4).double()[k].view(2, 2)
         up, down = (height(of.shaped(of.skew + s * moved[0], of.tail + s * moved[1])(x)).mean(0) for s in (1, -1))
-        torch.testing.assert_close(found[:, k], (up - down) / 2e-6, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(sums[:, k], (up - down) / 2e-6, rtol=1e-5, atol=1e-7)
     assert not by_shape(lambda z: torch.zeros(50, 3).double(), of, x).any()
 
 

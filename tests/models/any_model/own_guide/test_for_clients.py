@@ -43,7 +43,7 @@ def of_banana(y: np.ndarray) -> tuple[float, np.ndarray]:
     """Log evidence, and quantiles of the first number, by quadrature; u_1 ~ N(0, 1 + 0.3^2)."""
     a, b = np.meshgrid(np.linspace(-5, 5, 401), np.linspace(-7, 5, 401), indexing="ij")
     log = -0.5 * a**2 / 1.09 - 0.5 * b**2 - 0.5 * np.log(1.09) - np.log(2 * np.pi)
-    log = log + sum(-0.5 * ((one - b - a**2) / 0.4) ** 2 - np.log(0.4 * np.sqrt(2 * np.pi)) for one in y)
+    log = log + sum(-0.5 * ((value - b - a**2) / 0.4) ** 2 - np.log(0.4 * np.sqrt(2 * np.pi)) for value in y)
     weight = np.exp(log)
     across = weight.sum(1).cumsum() / weight.sum()
     return float(np.log(weight.sum() * (10 / 400) * (12 / 400))), np.interp(QUANTILES, across, a[:, 0])
@@ -57,11 +57,11 @@ def test_a_flow_bends_where_a_gaussian_cannot() -> None:
     evidence, wanted = of_banana(df["y"].to_numpy())
     bounds, off = [], []
     for form in ("multivariate", "iaf"):
-        found = hierfl.fit_model(banana, df, client_guide=form, progress=False, draws=2000, check=False, rate=0.1)
-        assert found.arrived
-        assert found.method.users_guide.by_path == (form != "iaf")
-        bounds.append(float(found.run.shared["posterior.bound"]))
-        off.append(np.abs(np.quantile(found.clients["u"][:, 0, 0], QUANTILES) - wanted).max())
+        fit = hierfl.fit_model(banana, df, client_guide=form, progress=False, draws=2000, check=False, rate=0.1)
+        assert fit.arrived
+        assert fit.method.users_guide.by_path == (form != "iaf")
+        bounds.append(float(fit.run.shared["posterior.bound"]))
+        off.append(np.abs(np.quantile(fit.clients["u"][:, 0, 0], QUANTILES) - wanted).max())
     assert bounds[0] + 0.5 < bounds[1] < evidence + 0.2
     assert off[1] < off[0] / 2
 
@@ -79,9 +79,9 @@ def test_one_gradient_without_bounds_ends_no_ascent() -> None:
 
 def test_what_has_not_arrived_says_how_far_it_is() -> None:
     df = pd.DataFrame({"site": list("aabbb"), "y": [0.9, 1.2, 1.0, 0.5, 0.7]})
-    found = hierfl.fit_model(banana, df, client_guide="normal", progress=False, rounds=2, **FEW)
-    fitted, trace = found.run.fitted, found.run.shared[TRACE]
-    assert fit_lines(found, fitted) == [
+    fit = hierfl.fit_model(banana, df, client_guide="normal", progress=False, rounds=2, **FEW)
+    fitted, trace = fit.run.fitted, fit.run.shared[TRACE]
+    assert fit_lines(fit, fitted) == [
         "not arrived: its 2 rounds ended while the guide's parameters still moved, by steps of 0.05 (not halved yet): "
         "say more rounds"
     ]
@@ -90,28 +90,28 @@ def test_what_has_not_arrived_says_how_far_it_is() -> None:
         bound = rise * rows + 2 * (rows % 2)
         trace = torch.stack([rows, 0 * rows, bound, 0 * rows, 0 * rows], 1)
         shared = {**fitted.shared, TRACE: trace, RATE: torch.tensor(0.0125).double()}
-        said = fit_lines(found, replace(fitted, shared=shared))
-        assert "by steps of 0.013 (halved 2 times)" in said[0]
-        assert words in said[1]
-        assert said[1].endswith("no more than by chance") == (rise == 0)
+        notes = fit_lines(fit, replace(fitted, shared=shared))
+        assert "by steps of 0.013 (halved 2 times)" in notes[0]
+        assert words in notes[1]
+        assert notes[1].endswith("no more than by chance") == (rise == 0)
 
 
-def fit_lines(found: Any, fitted: Any) -> list[str]:
-    return found.method.notes(fitted, 2)
+def fit_lines(fit: Any, fitted: Any) -> list[str]:
+    return fit.method.notes(fitted, 2)
 
 
 @pytest.mark.cpu(4, "fits of two rounds")
 @pytest.mark.parametrize("form", ["normal", "low-rank", "AutoMultivariateNormal", "iaf"])
 def test_guides_by_name_run(form: str) -> None:
     """Two rounds of each: finite, and moved."""
-    said = getattr(pyro.infer.autoguide, form) if form.startswith("Auto") else form
+    client_guide = getattr(pyro.infer.autoguide, form) if form.startswith("Auto") else form
     df = pd.DataFrame({"site": list("aabbb"), "y": [0.9, 1.2, 1.0, 0.5, 0.7]})
-    found = hierfl.fit_model(banana, df, client_guide=said, progress=False, rounds=2, **FEW)
-    start, end = found.method.users_guide.shared.start, found.run.shared[PARAMS]
+    fit = hierfl.fit_model(banana, df, client_guide=client_guide, progress=False, rounds=2, **FEW)
+    start, end = fit.method.users_guide.shared.start, fit.run.shared[PARAMS]
     assert end.isfinite().all()
     assert (end != start).any()
-    assert found.clients["u"].shape == (8, 2, 2)
-    assert "not arrived" in str(found.summary())
+    assert fit.clients["u"].shape == (8, 2, 2)
+    assert "not arrived" in str(fit.summary())
 
 
 def test_a_client_guide_is_known_and_the_only_guide() -> None:

@@ -95,24 +95,24 @@ def test_a_full_gaussian_family_reaches_the_exact_posterior() -> None:
 
     The draws' own means and sds are off by their Monte-Carlo error: of 4,000 draws, 0.016 sds and 1.1 %.
     """
-    found = hierfl.fit_model(model, frame(), guide=guide, progress=False, draws=4000, rate=0.1)
+    gaussian = hierfl.fit_model(model, frame(), guide=guide, progress=False, draws=4000, rate=0.1)
     mean, sd = exact(frame())
-    assert found.arrived
-    family = found.method.users_guide
-    params = family.shared.split(found.run.shared[PARAMS])
+    assert gaussian.arrived
+    family = gaussian.method.users_guide
+    params = family.shared.split(gaussian.run.shared[PARAMS])
     root = params["root"]
     np.testing.assert_allclose((params["m"].numpy() - mean[:2]) / sd[:2], 0, atol=1e-3)
     np.testing.assert_allclose((root @ root.T).diagonal().sqrt().numpy(), sd[:2], rtol=1e-3)
-    draws = np.c_[found.globals["mu"], found.globals["b"], found.clients["u"]]
+    draws = np.c_[gaussian.globals["mu"], gaussian.globals["b"], gaussian.clients["u"]]
     assert np.abs((draws.mean(0) - mean) / sd).max() < 0.06
     assert np.abs(draws.std(0) / sd - 1).max() < 0.05
-    text = str(found.summary())
+    text = str(gaussian.summary())
     assert "draws are the guide's" in text
     assert float(found.run.shared["posterior.bound"]) == pytest.approx(evidence(frame()), abs=1e-3)
     assert "k-hat" in text
-    assert not found.verdict.warnings
+    assert not gaussian.verdict.warnings
     given = pd.DataFrame({"site": "other", "x": 0.0, "y": [5.0, 5.2, 4.8, 5.1]})
-    learned = found.predict(given.iloc[:1], given=given)
+    learned = gaussian.predict(given.iloc[:1], given=given)
     wanted, spread = exact(pd.concat([frame(), given.assign(site="d")]))
     assert learned["mean"][0] == pytest.approx(wanted[-1], abs=0.05)
     assert learned["sd"][0] == pytest.approx(np.sqrt(spread[-1] ** 2 + 0.25), rel=0.08)
@@ -127,9 +127,9 @@ def fitted(method: OwnGuide, federation: Any, **how: Any) -> Run:
     return fit(method, federation, progress=False, **{**HOW, **how})
 
 
-def near(one: Any, other: Any, within: float) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
+def near(values: Any, other: Any, within: float) -> None:
+    assert values.keys() == other.keys()
+    for name, value in values.items():
         torch.testing.assert_close(
             other[name], value, rtol=within, atol=within, msg=lambda text, at=name: f"{at}: {text}"
         )
@@ -139,18 +139,18 @@ def near(one: Any, other: Any, within: float) -> None:
 def test_engines_agree_and_a_fit_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     """Shorter clients are padded beside longer ones; the server of sites sees messages alone."""
     method, federation = small()
-    one = fitted(method, federation, chunk=1)
+    reference = fitted(method, federation, chunk=1)
     other = fitted(method, federation, chunk=3)
-    near(one.shared, other.shared, 1e-8)
-    near(one.fitted.personal, other.fitted.personal, 1e-8)
-    assert one.fitted.personal[OWN_DRAWS].shape == (3, 8, 1)
+    near(reference.shared, other.shared, 1e-8)
+    near(reference.fitted.personal, other.fitted.personal, 1e-8)
+    assert reference.fitted.personal[OWN_DRAWS].shape == (3, 8, 1)
     sites = Sites(method, federation, tmp_path / "sites", **HOW)
-    near(one.shared, sites.fit().shared, 1e-8)
-    near(one.fitted.personal, sites.values("personal"), 1e-8)
+    near(reference.shared, sites.fit().shared, 1e-8)
+    near(reference.fitted.personal, sites.values("personal"), 1e-8)
     fitted(method, federation, rounds=2, chunk=1, folder=tmp_path / "run")
     again = fitted(method, federation, chunk=1, folder=tmp_path / "run", resume=True)
-    near(one.shared, again.shared, 0.0)
-    near(one.fitted.personal, again.fitted.personal, 0.0)
+    near(reference.shared, again.shared, 0.0)
+    near(reference.fitted.personal, again.fitted.personal, 0.0)
 
 
 @pytest.mark.cpu(4, "a stochastic ascent")
@@ -233,10 +233,10 @@ def test_an_encoder_is_shared_and_padding_counts_for_nothing() -> None:
     method = OwnGuide(ColumnDesign.from_columns(COLUMNS, rows=6), by_rows, encoder, **FEW)
     assert [of.name for of in method.users_guide.shared.params] == ["net$$$weight", "net$$$bias", "m"]
     assert not method.users_guide.personal.params
-    one, other = (fitted(method, federation, chunk=chunk) for chunk in (1, 3))
-    near(one.shared, other.shared, 1e-8)
-    assert (one.shared[PARAMS] != method.users_guide.shared.start).all()
-    assert one.shared[DRAWS].shape == (8, 1)
+    reference, other = (fitted(method, federation, chunk=chunk) for chunk in (1, 3))
+    near(reference.shared, other.shared, 1e-8)
+    assert (reference.shared[PARAMS] != method.users_guide.shared.start).all()
+    assert reference.shared[DRAWS].shape == (8, 1)
     assert all(torch.equal(value, old) for value, old in zip(net.parameters(), before, strict=True))
 
 

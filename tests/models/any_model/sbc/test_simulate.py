@@ -115,15 +115,15 @@ def test_a_sites_column_is_found_whatever_its_shape_and_type() -> None:
 
 def test_a_clients_response_is_the_same_in_its_rows_and_covariates_stay() -> None:
     sites = read_model(two, DESIGN)
-    found = simulate(two, sites, DESIGN, [ROWS, ROWS[:, :2]], {"size": Cells("z"), "kind": Cells("y")}, 50, 0)
-    first, second = found.columns
+    simulated = simulate(two, sites, DESIGN, [ROWS, ROWS[:, :2]], {"size": Cells("z"), "kind": Cells("y")}, 50, 0)
+    first, second = simulated.columns
     assert first.shape == (50, 3, 4)
     assert second.shape == (50, 3, 2)
     torch.testing.assert_close(first[:, 0], ROWS[0].expand(50, -1))
     assert set(first[:, 1].unique().tolist()) == {0.0, 1.0}
     assert (first[:, 2] == first[:, 2, :1]).all()
     # Data follow what was drawn of everyone: the client's response is mu, nearly.
-    assert (first[:, 2, 0] - found.globals["mu"]).std() == pytest.approx(0.1, abs=0.03)
+    assert (first[:, 2, 0] - simulated.globals["mu"]).std() == pytest.approx(0.1, abs=0.03)
 
 
 @pytest.mark.slow
@@ -131,10 +131,10 @@ def test_a_clients_response_is_the_same_in_its_rows_and_covariates_stay() -> Non
 def test_a_chain_is_drawn_in_the_order_of_its_times() -> None:
     """A state stays with its client's chance, and a response follows the one that was drawn before."""
     sites, several = read_model(chain, replace(DESIGN, rows=4)), [ROWS, ROWS[:, :2]]
-    found = responses(chain, DESIGN, ROWS)
-    assert found == {f"y_{t}": Cells("y", t) for t in range(4)}
-    made = simulate(chain, sites, DESIGN, several, found, 4000, 0)
-    assert [one.shape for one in made.columns] == [(4000, 3, 4), (4000, 3, 2)]
+    cells = responses(chain, DESIGN, ROWS)
+    assert cells == {f"y_{t}": Cells("y", t) for t in range(4)}
+    made = simulate(chain, sites, DESIGN, several, cells, 4000, 0)
+    assert [client.shape for client in made.columns] == [(4000, 3, 4), (4000, 3, 2)]
     y, low = made.columns[0][:, DESIGN.columns.index("y")], made.globals["low"][:, None]
     state = (y - low - 0.5 * torch.cat([torch.zeros(4000, 1), y[:, :-1]], 1)) / 10
     assert (state - state.round()).abs().max() < 0.01
@@ -153,10 +153,10 @@ def test_draws_of_data_have_the_priors_moments() -> None:
     design = ColumnDesign.from_columns(("x", "y"))
     sites = read_model(poisson, design)
     rows = [torch.zeros(2, 3).double()] * 4
-    found = simulate(poisson, sites, design, rows, {"y": Cells("y")}, 400, 3)
-    beta, u = found.globals["beta"], torch.stack([one["u"] for one in found.clients], 1)
+    simulated = simulate(poisson, sites, design, rows, {"y": Cells("y")}, 400, 3)
+    beta, u = simulated.globals["beta"], torch.stack([client["u"] for client in simulated.clients], 1)
     assert beta.std(0).numpy() == pytest.approx([2.0, 2.0], rel=0.12)
-    apart = (u - beta[:, :1]) / found.globals["tau"][:, None]
+    apart = (u - beta[:, :1]) / simulated.globals["tau"][:, None]
     assert apart.std() == pytest.approx(1.0, rel=0.06)
-    rate, y = u[..., None].exp(), torch.stack([c[:, 1] for c in found.columns], 1)
+    rate, y = u[..., None].exp(), torch.stack([c[:, 1] for c in simulated.columns], 1)
     assert (((y - rate) / rate.sqrt())[rate.expand_as(y) > 1]).std() == pytest.approx(1.0, rel=0.06)

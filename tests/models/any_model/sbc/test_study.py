@@ -46,7 +46,7 @@ def test_one_that_was_stopped_goes_on_and_is_the_same(tmp_path: Path, monkeypatc
     monkeypatch.setattr(Blocks, "block", count)
     again = study(tmp_path / "part", 4)
     assert counted == [1]
-    assert [one.ranks for one in again.replicates] == [one.ranks for one in whole.replicates]
+    assert [replicate.ranks for replicate in again.replicates] == [replicate.ranks for replicate in whole.replicates]
     assert (tmp_path / "part" / RESULT).read_bytes() == (tmp_path / "whole" / RESULT).read_bytes()
     with pytest.raises(UserError, match="another calibration: seed differs"):
         study(tmp_path / "part", 4, seed=1)

@@ -26,16 +26,16 @@ def wide(batch: ColumnBatch) -> None:
 
 
 def test_made_columns_are_normal_or_of_the_values_that_are_listed() -> None:
-    found = made_rows(wide, 5, 40, {"ward": ["b", "a", "c"], "age": ["1", "4"]}, seed=0)
-    df = found.frame
+    table = made_rows(wide, 5, 40, {"ward": ["b", "a", "c"], "age": ["1", "4"]}, seed=0)
+    df = table.frame
     assert len(df) == 200
-    assert found.clients == 5
+    assert table.clients == 5
     assert set(df["age"]) == {1.0, 4.0}
     assert list(df["ward"].cat.categories) == ["a", "b", "c"]
     assert (df.groupby("site")["size"].nunique() == 1).all()
     assert df.groupby("site")["y"].nunique().min() == 40
-    assert "age one of 1, 4" in found.words
-    assert "size standard normal for each client" in found.words
+    assert "age one of 1, 4" in table.words
+    assert "size standard normal for each client" in table.words
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_values_that_do_not_fit_the_model_are_one_line(values: dict[str, Any], w
 
 def test_of_a_table_the_first_clients_and_rows() -> None:
     df = counts((4, 6, 2, 5))
-    found = rows_of_table(df, "site", poisson, 3, 4)
-    assert found.frame.groupby("site").size().tolist() == [4, 4, 2]
-    assert "3 clients of 2 to 4 rows" in found.words
+    table = rows_of_table(df, "site", poisson, 3, 4)
+    assert table.frame.groupby("site").size().tolist() == [4, 4, 2]
+    assert "3 clients of 2 to 4 rows" in table.words
     with pytest.raises(UserError, match="4 clients in column 'site', fewer than --sites 5"):
         rows_of_table(df, "site", poisson, 5, None)

@@ -28,10 +28,10 @@ def fit() -> FittedMixedModel:
 def test_coefficients_and_their_covariance_are_those_of_dense_matrices_and_of_statsmodels(
     fit: FittedMixedModel,
 ) -> None:
-    found = dense(fit, DF, "arm * sex + x + arm:x")
+    gls = dense(fit, DF, "arm * sex + x + arm:x")
     order = ["Intercept", "arm[b]", "arm[c]", "sex[m]", "arm[b]:sex[m]", "arm[c]:sex[m]", "x", "arm[b]:x", "arm[c]:x"]
-    np.testing.assert_allclose(fit.params[order], found.beta, rtol=1e-7)
-    np.testing.assert_allclose(fit.vcov().loc[order, order], found.covariance, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(fit.params[order], gls.beta, rtol=1e-7)
+    np.testing.assert_allclose(fit.vcov().loc[order, order], gls.covariance, rtol=1e-6, atol=1e-9)
     other = smf.mixedlm("y ~ arm * sex + x + arm:x", DF, groups="site").fit(reml=True)
     np.testing.assert_allclose(fit.params[order], other.fe_params, atol=1e-4)
     summary = fit.summary()
@@ -43,18 +43,18 @@ def test_coefficients_and_their_covariance_are_those_of_dense_matrices_and_of_st
 
 
 def test_a_wald_test_is_what_dense_matrices_say_and_its_f_that_of_nested_models(fit: FittedMixedModel) -> None:
-    found = dense(fit, DF, "arm * sex + x + arm:x")
+    gls = dense(fit, DF, "arm * sex + x + arm:x")
     contrast = np.zeros((2, 9))
     contrast[0, 7] = contrast[1, 8] = 1
     test = fit.test("arm[b]:x = arm[c]:x = 0").iloc[0]
-    assert test.statistic == pytest.approx(found.f(contrast), rel=1e-6)
+    assert test.statistic == pytest.approx(gls.f(contrast), rel=1e-6)
     smaller = mixed_model(DF, "y ~ arm * sex + x + (1 | site)", draws=0)
     nested = fit.compare(smaller, test="f").iloc[1]
     assert (test.statistic, test.p) == (pytest.approx(nested.statistic), pytest.approx(nested.p))
     assert test.reference == nested.reference
     row = fit.summary().table.set_index("effect").loc["sex[m]"]
-    one = fit.test("sex[m]").iloc[0]
-    assert (one.statistic, one.df_residual) == (pytest.approx(row.statistic**2), pytest.approx(row.df))
+    wald = fit.test("sex[m]").iloc[0]
+    assert (wald.statistic, wald.df_residual) == (pytest.approx(row.statistic**2), pytest.approx(row.df))
     assert fit.test("2 * (sex[m] - 1) = 2 * -0.9").p.iloc[0] == pytest.approx(
         2 * stats.t.sf(abs(row.estimate - 0.1) / row.standard_error, row.df)
     )
@@ -116,9 +116,9 @@ NAMES = ["Intercept", "x", "x2", "arm[b]", "arm[b]:x", "bs(x, df=4)[0]", "odd na
     ],
 )  # fmt: skip
 def test_hypotheses_are_read(text: str, rows: list[dict], against: list[float]) -> None:
-    _, contrast, found = hypotheses(text, NAMES)
+    _, contrast, right_sides = hypotheses(text, NAMES)
     np.testing.assert_allclose(contrast, [[row.get(name, 0) for name in NAMES] for row in rows])
-    np.testing.assert_allclose(found, against)
+    np.testing.assert_allclose(right_sides, against)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_kenward_and_rogers_degrees_of_freedom_are_those_of_every_answer() -> No
     fit = mixed_model(df, "y ~ arm + x + (1 + x | site)", draws=0, kenward_roger=True)
     table = fit.summary().table.set_index("effect")
     for name in fit.params.index:
-        one, row = fit.test(name).iloc[0], table.loc[name]
-        assert (row.df, row.statistic**2, row.p) == pytest.approx((one.df_residual, one.statistic, one.p), rel=1e-6)
+        wald, row = fit.test(name).iloc[0], table.loc[name]
+        assert (row.df, row.statistic**2, row.p) == pytest.approx((wald.df_residual, wald.statistic, wald.p), rel=1e-6)
     contrast = fit.contrast("arm", kind="trt.vs.ctrl")
     assert contrast.df.tolist() == pytest.approx(table.df[["arm[b]", "arm[c]"]].tolist(), rel=1e-6)

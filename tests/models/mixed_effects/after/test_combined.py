@@ -42,8 +42,8 @@ def test_draws_are_around_the_effects_given_the_estimates(formula: str) -> None:
     df = wards()
     given, drawn = (mixed_model(df, formula, draws=draws, **FITS[formula]) for draws in (0, 200))
     for level in ("client", "ward", *(["item"] if "item" in formula else [])):
-        one, other = given.ranef(level), drawn.ranef(level)
-        assert (np.abs(one["mean"] - other["mean"]) < 0.35 * other["sd"]).all()
-        assert (other["sd"] > 0).all()
-    found = drawn.predict(df[:9], level="client", interval=0.9)
-    assert ((found.lower < found["mean"]) & (found["mean"] < found.upper)).all()
+        estimated, sampled = given.ranef(level), drawn.ranef(level)
+        assert (np.abs(estimated["mean"] - sampled["mean"]) < 0.35 * sampled["sd"]).all()
+        assert (sampled["sd"] > 0).all()
+    predictions = drawn.predict(df[:9], level="client", interval=0.9)
+    assert ((predictions.lower < predictions["mean"]) & (predictions["mean"] < predictions.upper)).all()

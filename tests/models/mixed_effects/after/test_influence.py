@@ -18,13 +18,13 @@ def test_a_level_that_one_client_alone_has_is_not_known_without_it_and_the_rest_
     df["y"] = rng.poisson(np.exp(0.1 * df.x + np.repeat(rng.normal(size=6) * 0.4, 12)))
     df.loc[(df.site == "c") & (df.index % 3 == 0), "arm"] = "z"
     fit = mixed_model(df, "y ~ x + arm + (1 | site)", family=family, draws=0)
-    found = fit.influence().set_index("client")
-    assert found.note.tolist() == ["", "", "without it nothing is known of arm[z]", "", "", ""]
-    assert np.isnan(found.loc["c", ["arm[z]", "cooks_distance"]].astype(float)).all()
-    assert found.drop(index="c").drop(columns="note").notna().all(axis=None)
+    influence = fit.influence().set_index("client")
+    assert influence.note.tolist() == ["", "", "without it nothing is known of arm[z]", "", "", ""]
+    assert np.isnan(influence.loc["c", ["arm[z]", "cooks_distance"]].astype(float)).all()
+    assert influence.drop(index="c").drop(columns="note").notna().all(axis=None)
     # what the others know is as without the level's rows too, whose client has others
     rest = mixed_model(df[df.site != "c"], "y ~ x + arm + (1 | site)", family=family, draws=0).params
-    known = found.loc["c", ["Intercept", "x", "arm[q]"]].astype(float)
+    known = influence.loc["c", ["Intercept", "x", "arm[q]"]].astype(float)
     np.testing.assert_allclose(known, rest[known.index], atol=0.1)
 
 

@@ -39,6 +39,6 @@ def test_rows_have_their_densities_and_leave_one_out_an_answer(family: str) -> N
     else:
         expected = stats.t.logpdf(df.y.to_numpy(), 4, eta, own)
     np.testing.assert_allclose(data.log_likelihood.y.to_numpy(), expected, rtol=1e-4, atol=1e-4)
-    found = loo(data)
-    assert expected.mean((0, 1)).sum() - 20 < float(elpd_value(found, "elpd")) < expected.max((0, 1)).sum()
-    assert 1 < float(found.p_loo) < 12
+    elpd = loo(data)
+    assert expected.mean((0, 1)).sum() - 20 < float(elpd_value(elpd, "elpd")) < expected.max((0, 1)).sum()
+    assert 1 < float(elpd.p_loo) < 12

@@ -25,21 +25,21 @@ def fit() -> FittedMixedModel:
 def rows(arm: str, sex: str, x: float) -> np.ndarray:
     """A row of patsy's design."""
     info = dmatrix(MODEL, DF).design_info
-    (found,) = build_design_matrices([info], pd.DataFrame({"arm": [arm], "sex": [sex], "x": [x]}))
-    return np.asarray(found)[0]
+    (matrix,) = build_design_matrices([info], pd.DataFrame({"arm": [arm], "sex": [sex], "x": [x]}))
+    return np.asarray(matrix)[0]
 
 
 def test_means_average_cells_with_equal_weights_at_the_mean_of_numbers(fit: FittedMixedModel) -> None:
     gls, x = dense(fit, DF, MODEL), DF.x.mean()
-    found = fit.means("arm")
-    assert found.attrs["at"] == {"x": pytest.approx(x)}
+    means = fit.means("arm")
+    assert means.attrs["at"] == {"x": pytest.approx(x)}
     each = np.array([(rows(arm, "f", x) + rows(arm, "m", x)) / 2 for arm in "abc"])
-    np.testing.assert_allclose(found["mean"], each @ gls.beta, rtol=1e-6)
+    np.testing.assert_allclose(means["mean"], each @ gls.beta, rtol=1e-6)
     error = np.sqrt(np.diag(each @ gls.covariance @ each.T))
-    np.testing.assert_allclose(found.standard_error, error, rtol=1e-6)
-    np.testing.assert_allclose(found.upper, found["mean"] + stats.t.ppf(0.975, found.df) * error, rtol=1e-6)
+    np.testing.assert_allclose(means.standard_error, error, rtol=1e-6)
+    np.testing.assert_allclose(means.upper, means["mean"] + stats.t.ppf(0.975, means.df) * error, rtol=1e-6)
     # They are not the arms' own means: cells differ in size.
-    assert abs(found["mean"][0] - DF.y[DF.arm == "a"].mean()) > 0.02
+    assert abs(means["mean"][0] - DF.y[DF.arm == "a"].mean()) > 0.02
     within = fit.means("arm", by="sex", at={"x": 2, "arm": ["c", "a"]}).set_index(["arm", "sex"])["mean"]
     for arm, sex in within.index:
         assert within[arm, sex] == pytest.approx(rows(arm, sex, 2) @ gls.beta, rel=1e-6)
@@ -50,9 +50,9 @@ def test_means_average_cells_with_equal_weights_at_the_mean_of_numbers(fit: Fitt
 
 
 def test_contrasts_have_tukeys_intervals_and_the_tests_degrees_of_freedom(fit: FittedMixedModel) -> None:
-    found = fit.contrast("arm", by="sex").set_index(["contrast", "sex"])
+    contrasts = fit.contrast("arm", by="sex").set_index(["contrast", "sex"])
     means = fit.means("arm", by="sex").set_index(["arm", "sex"])["mean"]
-    row = found.loc["b - c", "m"]
+    row = contrasts.loc["b - c", "m"]
     assert row.estimate == pytest.approx(means["b", "m"] - means["c", "m"])
     x = DF.x.mean()
     text = f"arm[b] + arm[b]:sex[m] + {x} * arm[b]:x = arm[c] + arm[c]:sex[m] + {x} * arm[c]:x"
@@ -124,11 +124,11 @@ def test_a_responses_mean_is_that_of_zero_effects_and_differences_are_ratios() -
 
 def test_a_posteriors_means_are_of_its_draws() -> None:
     fit = mixed_model(DF, "y ~ arm + (1 | site)", population="bayes", draws=400)
-    found = fit.means("arm").set_index("arm").loc["b"]
+    row = fit.means("arm").set_index("arm").loc["b"]
     draws = fit.posterior(observed=False).posterior.effects
     sums = (draws.sel(effect="Intercept") + draws.sel(effect="arm[b]")).values.ravel()
-    assert found["mean"] == pytest.approx(sums.mean())
-    assert (found.lower, found.upper) == (
+    assert row["mean"] == pytest.approx(sums.mean())
+    assert (row.lower, row.upper) == (
         pytest.approx(np.quantile(sums, 0.025)),
         pytest.approx(np.quantile(sums, 0.975)),
     )

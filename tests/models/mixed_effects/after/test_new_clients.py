@@ -43,19 +43,22 @@ def test_a_number_has_the_closed_form() -> None:
     given, new = newcomer()
     formula = "y ~ x + (1 + x | site)"
     fit = mixed_model(table(), formula, draws=0)
-    said = estimates(fit)
-    beta, sds = np.array([said["Intercept"], said["x"]]), np.diag([said["sd(Intercept)"], said["sd(x)"]])
-    rho = said["corr(Intercept, x)"]
+    estimate = estimates(fit)
+    beta, sds = (
+        np.array([estimate["Intercept"], estimate["x"]]),
+        np.diag([estimate["sd(Intercept)"], estimate["sd(x)"]]),
+    )
+    rho = estimate["corr(Intercept, x)"]
     spread = sds @ np.array([[1, rho], [rho, 1]]) @ sds
     z = np.column_stack([np.ones(len(given)), given.x])
-    total = z @ spread @ z.T + said["sd(residual)"] ** 2 * np.eye(len(given))
+    total = z @ spread @ z.T + estimate["sd(residual)"] ** 2 * np.eye(len(given))
     b = spread @ z.T @ np.linalg.solve(total, given.y - z @ beta)
     wanted = np.column_stack([np.ones(3), new.x]) @ (beta + b)
-    found = fit.predict(new, "new", None, given=given)
-    assert list(found) == ["client", "mean"]
-    np.testing.assert_allclose(found["mean"], wanted, rtol=1e-7)
+    predictions = fit.predict(new, "new", None, given=given)
+    assert list(predictions) == ["client", "mean"]
+    np.testing.assert_allclose(predictions["mean"], wanted, rtol=1e-7)
     bare = [rows.drop(columns="site") for rows in (new, given)]
-    pd.testing.assert_frame_equal(fit.predict(bare[0], "new", None, given=bare[1]), found[["mean"]])
+    pd.testing.assert_frame_equal(fit.predict(bare[0], "new", None, given=bare[1]), predictions[["mean"]])
     before, after = (fit.predict(new, "new", given=rows) for rows in (None, given))
     assert list(before) == list(after)[1:] == ["mean"]
 
@@ -64,42 +67,42 @@ def test_draws_are_those_of_a_fitted_client() -> None:
     """At the same draws of the population; what the rows do not say of the client is in the interval."""
     df, number = table(), 1000
     fit = mixed_model(df, "y ~ x + (1 | site)", draws=number)
-    own, said = df[df.site == "s3"], estimates(fit)
+    own, estimate = df[df.site == "s3"], estimates(fit)
     new = own.assign(site="new")
-    found, wanted, prior = fit.predict(new, "new", given=new), fit.predict(own), fit.predict(new, "new")
-    sd = (len(own) / said["sd(residual)"] ** 2 + said["sd(Intercept)"] ** -2) ** -0.5
-    np.testing.assert_allclose(found["mean"], wanted["mean"], atol=5 * sd * (2 / number) ** 0.5)
+    predictions, wanted, prior = fit.predict(new, "new", given=new), fit.predict(own), fit.predict(new, "new")
+    sd = (len(own) / estimate["sd(residual)"] ** 2 + estimate["sd(Intercept)"] ** -2) ** -0.5
+    np.testing.assert_allclose(predictions["mean"], wanted["mean"], atol=5 * sd * (2 / number) ** 0.5)
     for end in ("lower", "upper", "response_lower", "response_upper"):
         width = wanted[end.replace("lower", "upper")] - wanted[end.replace("upper", "lower")]
-        assert (abs(found[end] - wanted[end]) < 0.12 * width).all(), end
-    assert (found.upper - found.lower < 0.7 * (prior.upper - prior.lower)).all()
-    assert found.upper[own.index[0]] - found.lower[own.index[0]] > 2 * 1.6449 * sd
+        assert (abs(predictions[end] - wanted[end]) < 0.12 * width).all(), end
+    assert (predictions.upper - predictions.lower < 0.7 * (prior.upper - prior.lower)).all()
+    assert predictions.upper[own.index[0]] - predictions.lower[own.index[0]] > 2 * 1.6449 * sd
 
 
 def test_others_have_the_mode() -> None:
     """Of successes among trials: the maximum of the log posterior, searched by SciPy; glmer's mode at theta fixed."""
     given, _ = newcomer()
     fit = mixed_model(table(), "p(k, n) ~ x + (1 | site)", family="binomial", draws=0)
-    said = estimates(fit)
+    estimate = estimates(fit)
 
     def height(b: np.ndarray) -> float:
-        eta = said["Intercept"] + said["x"] * given.x.to_numpy() + b[0]
+        eta = estimate["Intercept"] + estimate["x"] * given.x.to_numpy() + b[0]
         return float(
-            -(given.k * eta - given.n * np.logaddexp(0, eta)).sum() + 0.5 * (b[0] / said["sd(Intercept)"]) ** 2
+            -(given.k * eta - given.n * np.logaddexp(0, eta)).sum() + 0.5 * (b[0] / estimate["sd(Intercept)"]) ** 2
         )
 
     best = minimize(height, [0.0], method="BFGS", options={"gtol": 1e-9})
     rows = pd.DataFrame({"site": "new", "x": [0.0, 1.0]})
     z = np.linspace(-9, 9, 4001)
-    weight, sd = np.exp(-0.5 * z**2), float(_curvature(said, given, best.x[0])) ** -0.5
-    eta = said["Intercept"] + said["x"] * rows.x.to_numpy()[:, None] + best.x[0] + sd * z
+    weight, sd = np.exp(-0.5 * z**2), float(_curvature(estimate, given, best.x[0])) ** -0.5
+    eta = estimate["Intercept"] + estimate["x"] * rows.x.to_numpy()[:, None] + best.x[0] + sd * z
     wanted = (weight / (1 + np.exp(-eta))).sum(1) / weight.sum()
     np.testing.assert_allclose(fit.predict(rows, "new", None, given=given)["mean"], wanted, rtol=1e-6)
 
 
-def _curvature(said: dict[str, float], given: pd.DataFrame, b: float) -> float:
-    p = 1 / (1 + np.exp(-(said["Intercept"] + said["x"] * given.x + b)))
-    return float((given.n * p * (1 - p)).sum() + said["sd(Intercept)"] ** -2)
+def _curvature(estimate: dict[str, float], given: pd.DataFrame, b: float) -> float:
+    p = 1 / (1 + np.exp(-(estimate["Intercept"] + estimate["x"] * given.x + b)))
+    return float((given.n * p * (1 - p)).sum() + estimate["sd(Intercept)"] ** -2)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +120,11 @@ def test_with_the_rows_of_a_fitted_client_it_is_that_client(formula: str, how: d
     fit = mixed_model(df, formula, draws=0, **how)
     own = df[df.site == "s3"]
     new = pd.concat([own.assign(site="b"), own.assign(site="a")], ignore_index=True).sample(frac=1, random_state=0)
-    found = fit.predict(new.drop(columns=["y", "count"]), "new", None, given=new)
-    assert found.client.tolist() == new.site.tolist()
+    predictions = fit.predict(new.drop(columns=["y", "count"]), "new", None, given=new)
+    assert predictions.client.tolist() == new.site.tolist()
     wanted = fit.predict(own, interval=None).set_index(own.x.to_numpy())["mean"]
-    np.testing.assert_allclose(found["mean"], wanted[new.x.to_numpy()], rtol=1e-8)
-    assert not np.allclose(fit.predict(new, "new", None)["mean"], found["mean"], rtol=1e-3)
+    np.testing.assert_allclose(predictions["mean"], wanted[new.x.to_numpy()], rtol=1e-8)
+    assert not np.allclose(fit.predict(new, "new", None)["mean"], predictions["mean"], rtol=1e-3)
 
 
 def test_what_cannot_be_is_one_line() -> None:
@@ -207,20 +210,20 @@ def test_groups_inside_have_the_closed_form(correlation: str) -> None:
     """Of more groups than any fitted client has, by dense matrices; of a group without rows it is the prior."""
     df, rng = wards(), np.random.default_rng(3)
     fit = mixed_model(df, "y ~ x + (1 | site/ward)", draws=0, correlation=correlation)
-    said = estimates(fit)
+    estimate = estimates(fit)
     given = pd.DataFrame({"site": "new", "ward": np.repeat(list("dbace"), [3, 2, 1, 4, 2]), "x": rng.normal(size=12)})
     given = given.assign(visit=given.groupby("ward").cumcount() * 2, y=rng.normal(size=12) + 2)
     same = given.ward.to_numpy()[:, None] == given.ward.to_numpy()
     gap = np.abs(given.visit.to_numpy()[:, None] - given.visit.to_numpy())
-    inside = same * said.get("rho(residual)", 0.0) ** gap  # 0 ** 0 is 1
-    sd, sd_ward = said["sd(Intercept)"], said["sd(Intercept | ward)"]
+    inside = same * estimate.get("rho(residual)", 0.0) ** gap  # 0 ** 0 is 1
+    sd, sd_ward = estimate["sd(Intercept)"], estimate["sd(Intercept | ward)"]
     z = np.column_stack([np.ones(12), *(given.ward == ward for ward in "abcde")]).astype(float)
     spread = np.diag([sd**2, *[sd_ward**2] * 5])
-    weight = spread @ z.T @ np.linalg.inv(z @ spread @ z.T + said["sd(residual)"] ** 2 * inside)
-    effects = weight @ (given.y - said["Intercept"] - said["x"] * given.x)
+    weight = spread @ z.T @ np.linalg.inv(z @ spread @ z.T + estimate["sd(residual)"] ** 2 * inside)
+    effects = weight @ (given.y - estimate["Intercept"] - estimate["x"] * given.x)
     covariance = spread - weight @ z @ spread
     new = pd.DataFrame({"site": "new", "ward": [*"cad", "z"], "x": [0.0, 1.0, -1.0, 2.0]})
-    wanted = said["Intercept"] + said["x"] * new.x + effects[0] + np.array([*effects[[3, 1, 4]], 0])
+    wanted = estimate["Intercept"] + estimate["x"] * new.x + effects[0] + np.array([*effects[[3, 1, 4]], 0])
     np.testing.assert_allclose(fit.predict(new, "new", None, given=given)["mean"], wanted, rtol=1e-7)
     personal = run_given(fit.run, given, "new").personal
     variances = personal["c_root"][0, :, 0, 0].square().numpy()
@@ -234,8 +237,8 @@ def test_draws_inside_are_those_of_a_fitted_client() -> None:
     fit = mixed_model(df, "y ~ x + (1 | site/ward)", draws=400)
     own = df[df.site == "s3"]
     new = own.assign(site="new")
-    found, wanted = fit.predict(new, "new", given=new), fit.predict(own)
+    predictions, wanted = fit.predict(new, "new", given=new), fit.predict(own)
     for end in ("mean", "lower", "upper"):
-        assert (abs(found[end] - wanted[end]) < 0.2 * (wanted.upper - wanted.lower)).all(), end
+        assert (abs(predictions[end] - wanted[end]) < 0.2 * (wanted.upper - wanted.lower)).all(), end
     other = fit.predict(new.assign(ward="z"), "new", given=new)
-    assert ((other.upper - other.lower) > 1.3 * (found.upper - found.lower)).all()
+    assert ((other.upper - other.lower) > 1.3 * (predictions.upper - predictions.lower)).all()

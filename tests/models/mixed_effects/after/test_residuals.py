@@ -55,8 +55,8 @@ def test_quantile_residuals_of_a_normal_response_are_those_of_its_marginal(fit: 
 
 
 def test_quantile_residuals_of_counts_lie_between_the_ends_of_their_steps(counts: FittedMixedModel) -> None:
-    found, sd = counts.residuals("quantile", seed=4), sds(counts)["sd(Intercept)"]
-    u = stats.norm.cdf(found)
+    residuals, sd = counts.residuals("quantile", seed=4), sds(counts)["sd(Intercept)"]
+    u = stats.norm.cdf(residuals)
     for row in range(0, len(DF), 37):
         eta, y = counts.params["Intercept"] + counts.params["x"] * DF.x.iloc[row], DF.k.iloc[row]
 
@@ -67,8 +67,8 @@ def test_quantile_residuals_of_counts_lie_between_the_ends_of_their_steps(counts
             return integrate.quad(of, -8 * sd, 8 * sd)[0]
 
         assert below(y - 1) - 1e-5 <= u[row] <= below(y) + 1e-5
-    assert not np.allclose(found, counts.residuals("quantile", seed=5))
-    np.testing.assert_array_equal(found, counts.residuals("quantile", DF, seed=4))
+    assert not np.allclose(residuals, counts.residuals("quantile", seed=5))
+    np.testing.assert_array_equal(residuals, counts.residuals("quantile", DF, seed=4))
     mean = counts.fitted()
     np.testing.assert_allclose(counts.residuals("pearson"), (DF.k - mean) / np.sqrt(mean))
 
@@ -115,8 +115,8 @@ def test_a_response_without_a_distribution_function_is_simulated() -> None:
     fn = NoCdf(torch.zeros(40, 9).double(), 1.0)
     weights, noise = torch.full((40,), 1 / 40).double(), torch.full((9,), 0.5).double()
     with torch.random.fork_rng():
-        found = quantiles(GaussianResponse(False, 1.0), fn, y, weights, None, noise)
-    np.testing.assert_allclose(found, stats.norm.cdf(y), atol=0.02)
+        probabilities = quantiles(GaussianResponse(False, 1.0), fn, y, weights, None, noise)
+    np.testing.assert_allclose(probabilities, stats.norm.cdf(y), atol=0.02)
 
 
 def test_simulated_responses_have_the_models_moments_and_share_their_clients_effects(fit: FittedMixedModel) -> None:
@@ -140,12 +140,12 @@ def test_groups_inside_and_above_share_their_effects_in_simulations() -> None:
     new = pd.DataFrame({"region": np.repeat([f"q{k}" for k in range(400)], 4), "x": 0.0})
     new["site"], new["ward"] = new.region + "-" + np.tile(list("aabb"), 400), np.tile(list("uvuu"), 400)
     drawn = fit.simulate(new, seed=2)[0].to_numpy().reshape(-1, 4)
-    found, squares = np.cov(drawn.T), {name: value**2 for name, value in sd.items()}
+    covariance, squares = np.cov(drawn.T), {name: value**2 for name, value in sd.items()}
     region = next(v for k, v in squares.items() if k.startswith("sd(") and "region" in k)
     inner = next(v for k, v in squares.items() if k.startswith("sd(") and "ward" in k)
     client = squares["sd(Intercept)"]
     for (i, j), expected in {(0, 2): region, (0, 1): region + client, (2, 3): region + client + inner}.items():
-        assert found[i, j] == pytest.approx(expected, abs=0.2)
+        assert covariance[i, j] == pytest.approx(expected, abs=0.2)
     fitted = fit.fitted(level="client")
     assert fitted.std() > fit.fitted(level="population").std()
 
@@ -178,9 +178,9 @@ def test_what_does_not_fit_is_refused_in_a_line(fit: FittedMixedModel, call, wor
 def test_of_trials_fitted_values_are_expected_successes_and_residuals_counts() -> None:
     df = DF.assign(n=DF.k + 2)
     fit = mixed_model(df, "p(k, n) ~ x + (1 | site)", family="binomial", draws=0)
-    found, share = fit.fitted(), fit.fitted(df.drop(columns=["k", "n"]))
-    np.testing.assert_allclose(found, df.n * share, rtol=1e-12)
-    np.testing.assert_allclose(fit.residuals(), df.k - found, rtol=1e-12, atol=1e-12)
+    fitted, share = fit.fitted(), fit.fitted(df.drop(columns=["k", "n"]))
+    np.testing.assert_allclose(fitted, df.n * share, rtol=1e-12)
+    np.testing.assert_allclose(fit.residuals(), df.k - fitted, rtol=1e-12, atol=1e-12)
     # As R's: of shares with weights n.
     pearson = np.sqrt(df.n) * (df.k / df.n - share) / np.sqrt(share * (1 - share))
     np.testing.assert_allclose(fit.residuals("pearson"), pearson, rtol=1e-10)

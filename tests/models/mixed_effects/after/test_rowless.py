@@ -116,8 +116,8 @@ def test_no_value_of_a_row_is_in_the_folder(tmp_path: Path) -> None:
 
     def walk(value: Any) -> None:
         if isinstance(value, dict | list):
-            for one in value.values() if isinstance(value, dict) else value:
-                walk(one)
+            for entry in value.values() if isinstance(value, dict) else value:
+                walk(entry)
         elif isinstance(value, float):
             numbers.add(value)
 

@@ -23,15 +23,15 @@ DF = arms()
 
 def test_shares_of_variance_are_the_standard_deviations_and_the_predictors_spread() -> None:
     fit = mixed_model(DF, "y ~ arm + x + (1 | site)", draws=0)
-    sd, found = fit.summary().table.set_index("effect").estimate, fit.icc()
+    sd, components = fit.summary().table.set_index("effect").estimate, fit.icc()
     between, within = sd["sd(Intercept)"] ** 2, sd["sd(residual)"] ** 2
-    assert found.icc["site"] == pytest.approx(between / (between + within))
+    assert components.icc["site"] == pytest.approx(between / (between + within))
     fixed = fit.fitted(level="population").var()
-    assert found.variance["fixed effects"] == pytest.approx(fixed)
+    assert components.variance["fixed effects"] == pytest.approx(fixed)
     total = fixed + between + within
     expected = {"marginal": fixed / total, "conditional": (fixed + between) / total}
     assert fit.r2().to_dict() == pytest.approx(expected)
-    assert found.share.sum() == pytest.approx(1)
+    assert components.share.sum() == pytest.approx(1)
 
 
 def test_a_slopes_variance_is_its_mean_over_rows_from_sums_or_rows() -> None:
@@ -50,10 +50,10 @@ def test_a_slopes_variance_is_its_mean_over_rows_from_sums_or_rows() -> None:
 
 def test_other_responses_have_the_variance_of_an_observation_on_their_scale() -> None:
     poisson = mixed_model(DF, "k ~ x + offset(log(x + 5)) + (1 | site)", family="poisson", draws=0)
-    found = poisson.icc().variance
+    variances = poisson.icc().variance
     eta = poisson.params["Intercept"] + poisson.params["x"] * DF.x + np.log(DF.x + 5)
-    rate = np.exp(eta.mean() + (found["site"] + found["fixed effects"]) / 2)
-    assert found["residual"] == pytest.approx(np.log(1 + 1 / rate))
+    rate = np.exp(eta.mean() + (variances["site"] + variances["fixed effects"]) / 2)
+    assert variances["residual"] == pytest.approx(np.log(1 + 1 / rate))
     binary = mixed_model(DF.assign(w=(DF.y > 1).astype(int)), "w ~ x + (1 | site)", family="binomial", draws=0)
     sd = binary.summary().table.set_index("effect").estimate["sd(Intercept)"]
     assert binary.icc().icc["site"] == pytest.approx(sd**2 / (sd**2 + np.pi**2 / 3))
@@ -81,12 +81,12 @@ def test_newer_responses_by_hand(family: str) -> None:
         with pytest.raises(UserError, match="a beta response has no variance of an observation"):
             fit.r2()
         return
-    own, found = fit.summary().table.set_index("effect").estimate, fit.icc().variance
-    eta = fit.params.sum() - fit.params["x"] * (1 - df.x.mean()) + (found["site"] + found["fixed effects"]) / 2
+    own, variances = fit.summary().table.set_index("effect").estimate, fit.icc().variance
+    eta = fit.params.sum() - fit.params["x"] * (1 - df.x.mean()) + (variances["site"] + variances["fixed effects"]) / 2
     expected = {
         "binomial-probit": lambda: 1.0, "cox": lambda: np.pi**2 / 6, "student-t": lambda: own["scale"] ** 2 * 5 / 3,
     }.get(family, lambda: np.log(1 + (1 + own["dispersion"]) / np.exp(eta)))  # fmt: skip
-    assert found["residual"] == pytest.approx(expected(), rel=1e-6)
+    assert variances["residual"] == pytest.approx(expected(), rel=1e-6)
     assert fit.r2()["marginal"] < fit.r2()["conditional"] < 1
 
 
@@ -106,26 +106,26 @@ def test_a_students_t_without_a_variance_says_so() -> None:
 
 def test_the_estimates_without_a_client_are_exact_given_the_variances() -> None:
     fit = mixed_model(DF, "y ~ arm * sex + arm:x + x + (1 | site)", draws=0)
-    found = fit.influence().set_index("client")
+    influence = fit.influence().set_index("client")
     whole = dense(fit, DF, "arm * sex + x + arm:x")
     names = ["Intercept", "arm[b]", "arm[c]", "sex[m]", "arm[b]:sex[m]", "arm[c]:sex[m]", "x", "arm[b]:x", "arm[c]:x"]
     for client in ("s00", "s07"):
         without = dense(fit, DF[DF.site != client], "arm * sex + x + arm:x")
-        np.testing.assert_allclose(found.loc[client, names].astype(float), without.beta, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(influence.loc[client, names].astype(float), without.beta, rtol=1e-5, atol=1e-7)
         away = without.beta - whole.beta
         cook = away @ np.linalg.solve(whole.covariance, away) / len(away)
-        assert found.cooks_distance[client] == pytest.approx(cook, rel=1e-4)
-    assert found.rows.tolist() == [25] * 12
+        assert influence.cooks_distance[client] == pytest.approx(cook, rel=1e-4)
+    assert influence.rows.tolist() == [25] * 12
 
 
 @pytest.mark.cpu(4, "two fits of counts")
 def test_a_step_without_a_client_is_near_the_fit_without_it() -> None:
     df = DF.assign(k=np.where(DF.site == "s03", DF.k + 6 * (DF.x > 3), DF.k))
     fit = mixed_model(df, "k ~ x + (1 | site)", family="poisson", draws=0)
-    found = fit.influence().set_index("client")
-    assert found.cooks_distance.idxmax() == "s03"
+    influence = fit.influence().set_index("client")
+    assert influence.cooks_distance.idxmax() == "s03"
     left = fit.refit(df=df[df.site != "s03"])
-    moved, by_step = left.params - fit.params, found.loc["s03", ["Intercept", "x"]].astype(float) - fit.params
+    moved, by_step = left.params - fit.params, influence.loc["s03", ["Intercept", "x"]].astype(float) - fit.params
     assert by_step["x"] == pytest.approx(moved["x"], rel=0.35)
     assert abs(moved["x"]) > 2 * np.sqrt(fit.vcov().loc["x", "x"])
 

@@ -26,7 +26,7 @@ def refusing(masked: Masked, *names: str) -> None:
 
 def kinds(masked: Masked) -> set[str]:
     """What sites were asked."""
-    return {header(request)["kind"] for _, request, _ in masked.said}
+    return {header(request)["kind"] for _, request, _ in masked.transcript}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_in_a_sum_of_all_a_message_that_is_not_there_is_noise(tmp_path: Path, ca
         counts = np.bincount(words[3:].view(np.uint8), minlength=256)
         assert abs(float(((counts - counts.mean()) ** 2 / counts.mean()).sum()) - 255) < 5 * np.sqrt(2 * 255)
         assert f"{5 - lost} of 5 messages are there" in caplog.text
-        again = {name: masked.sites[name].answer(q) for name, q, _ in masked.said if header(q)["kind"] == "round"}
+        again = {name: masked.sites[name].answer(q) for name, q, _ in masked.transcript if header(q)["kind"] == "round"}
         assert again == dict(masked.rows())  # the same noise
         masked.flags = {}
         whole = masked.sum(2)
@@ -104,11 +104,11 @@ def test_what_sites_say_to_each_other_cannot_be_made_up(tmp_path: Path) -> None:
     """Four messages of five are not there: neither another question's packets nor another site's say that they are."""
     masked = Masked(tmp_path, FIVE, mode="shares")
     assert masked.sum(1) is not None
-    earlier = next(q for name, q, _ in masked.said if name == NAMES[0] and header(q)["kind"] == "sign")
+    earlier = next(q for name, q, _ in masked.transcript if name == NAMES[0] and header(q)["kind"] == "sign")
     refusing(masked, *NAMES[1:])
     masked.sum(2)
-    sign = next(q for name, q, _ in reversed(masked.said) if name == NAMES[0] and header(q)["kind"] == "sign")
-    theirs = next(q for name, q, _ in reversed(masked.said) if name == NAMES[1] and header(q)["kind"] == "sign")
+    sign = next(q for name, q, _ in reversed(masked.transcript) if name == NAMES[0] and header(q)["kind"] == "sign")
+    theirs = next(q for name, q, _ in reversed(masked.transcript) if name == NAMES[1] and header(q)["kind"] == "sign")
     site = masked.sites[NAMES[0]]
     for made_up in (header(earlier)["masks"]["told"], header(theirs)["masks"]["told"]):
         assert header(site.answer(altered(sign, told=made_up)))["refused"] == "answered"

@@ -36,7 +36,7 @@ def test_masked_sums_are_the_plain_ones(mode: Mode, sites: int, tmp_path: Path) 
     masked = Masked(tmp_path, values, mode=mode, slots=2)
     for number, kind in enumerate(["prepare", "round", "scores", "sums", "calibration", "round"]):
         check(masked.sum(number, kind), plain(values), list(range(sites)))
-    kinds = [header(request)["kind"] for _, request, _ in masked.said]
+    kinds = [header(request)["kind"] for _, request, _ in masked.transcript]
     assert kinds.count("keys") == sites * (1 if mode == "whole" else 2)  # three questions of two slots
     for kind, more in (("round", {"told"} if mode == "shares" else set()), ("sums", set())):
         for name, answer in masked.rows(kind):
@@ -57,7 +57,7 @@ def test_whoever_is_lost_the_sum_is_of_those_who_have_answered(step: str, lost: 
         assert total is None
         return
     stay = [name for name in SEVEN if name not in gone or step.strip("-") in ("sign", "open")]
-    check(total, plain(SEVEN, stay), [place for place, name in enumerate(SEVEN) if name in stay])
+    check(total, plain(SEVEN, stay), [index for index, name in enumerate(SEVEN) if name in stay])
     masked.away = {}
     check(masked.sum(2), plain(SEVEN), list(range(7)))  # who was away as keys were made is there again
 
@@ -137,17 +137,17 @@ def test_groups_have_sums_of_their_own(mode: Mode, tmp_path: Path) -> None:
     groups = groups_of(list(SEVEN), 2, HANDSHAKE.study)
     assert sorted(map(len, groups)) == [3, 4]
     tensors = {"shared": torch.zeros(2)}
-    found = masked.server.ask_groups({"kind": "round", "round": 1}, tensors, masked.form)
-    for names, total in zip(groups, found, strict=True):
+    totals = masked.server.ask_groups({"kind": "round", "round": 1}, tensors, masked.form)
+    for names, total in zip(groups, totals, strict=True):
         check(total, plain(SEVEN, names), sorted(list(SEVEN).index(name) for name in names))
     check(masked.sum(0, "prepare"), plain(SEVEN), list(range(7)))
     check(masked.sum(2, "scores"), plain(SEVEN), list(range(7)))
     for lost in (0, 1):  # of four, three may sign; of three all must
         masked.away = {"round": [groups[lost][0]]}
         tensors = {"shared": torch.full((2,), 1.0 + lost)}
-        found = masked.server.ask_groups({"kind": "round", "round": 3 + lost}, tensors, masked.form)
+        totals = masked.server.ask_groups({"kind": "round", "round": 3 + lost}, tensors, masked.form)
         opened = mode == "shares" and len(groups[lost]) == 4
-        assert [total is not None for total in found] == ([opened, True] if lost == 0 else [True, opened])
+        assert [total is not None for total in totals] == ([opened, True] if lost == 0 else [True, opened])
 
 
 def test_fewer_than_three_sites_have_no_masked_sum(tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_fewer_than_three_sites_have_no_masked_sum(tmp_path: Path) -> None:
 def test_what_is_not_masked_reaches_the_site_only_where_it_asks_for_no_sum(tmp_path: Path) -> None:
     site = Masked(tmp_path, SEVEN).sites["s000"]
     for kind in ("hello", "finish", "ended", "prepare", "round", "scores", "sums", "calibration"):
-        said = header(site.answer(encode(
+        reply = header(site.answer(encode(
             {"kind": kind, "round": 1, "client": "s000", "handshake": HANDSHAKE.table()}, {}
         )))  # fmt: skip
-        assert said.get("refused") == (None if kind in ("hello", "finish", "ended") else "policy")
+        assert reply.get("refused") == (None if kind in ("hello", "finish", "ended") else "policy")
     site.patient = True
     assert (site.site, site.inner.patient, site.desk.patient) == ("the site behind", True, True)

@@ -33,7 +33,7 @@ def row(answer: bytes) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("values", "other"),
     [
         ([1.5, -2.25, 3e7, 2.0**-30], [3e7, 2.0**-30, 1.5, -2.25]),
         ([0.5, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
@@ -43,7 +43,7 @@ def row(answer: bytes) -> np.ndarray:
 )
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_data_of_equal_sum_give_exchangeable_transcripts(
-    one: list[float], other: list[float], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    values: list[float], other: list[float], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the masks were with one data set, others as likely give the same transcript with another one.
 
@@ -57,7 +57,7 @@ def test_data_of_equal_sum_give_exchangeable_transcripts(
             name: layout.row(Contribution(layout.form, {"x": torch.full((6,), value, dtype=dtype)}, reported=True))
             for name, value in zip(names, data, strict=True)
         }
-        for data in (one, other)
+        for data in (values, other)
     ]
     draw = np.random.default_rng(0)
     masks = {(a, b): draw.integers(0, 2**64, layout.size, np.uint64) for a in names for b in names if a < b}
@@ -67,8 +67,8 @@ def test_data_of_equal_sum_give_exchangeable_transcripts(
         words.add(ahead, rows[1][a], minus=True)
         words.add(moved[a, b], ahead)
 
-    def said(data: dict[str, np.ndarray], keys: dict[tuple[str, str], np.ndarray]) -> list[np.ndarray]:
-        found, by_key = [], {f"{a}{b}".encode(): mask for (a, b), mask in keys.items()}
+    def transcript_of(data: dict[str, np.ndarray], keys: dict[tuple[str, str], np.ndarray]) -> list[np.ndarray]:
+        transcript, by_key = [], {f"{a}{b}".encode(): mask for (a, b), mask in keys.items()}
         monkeypatch.setattr(streams, "pair_key", lambda secret, context, a, b: "".join(sorted((a, b))).encode())
         monkeypatch.setattr(
             streams, "add_stream", lambda total, key, words, minus: words.add(total, by_key[key], minus=minus)
@@ -76,10 +76,10 @@ def test_data_of_equal_sum_give_exchangeable_transcripts(
         for name in names:
             total = data[name].copy()
             streams.add_pairs(total, name, [(b, b"") for b in names if b != name], "a context", words)
-            found.append(total)
-        return found
+            transcript.append(total)
+        return transcript
 
-    first, second = said(rows[0], masks), said(rows[1], moved)
+    first, second = transcript_of(rows[0], masks), transcript_of(rows[1], moved)
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     assert not np.array_equal(rows[0][names[0]], rows[1][names[0]])
 
@@ -101,24 +101,24 @@ def test_two_samples_of_a_server_s_view_do_not_differ(mode: Mode, tmp_path: Path
             else:
                 assert masked.sum() is not None
                 rows = [row(answer) for _, answer in masked.rows()]
-            pairs = [one - other for one, other in itertools.combinations(rows, 2)]
+            pairs = [first - other for first, other in itertools.combinations(rows, 2)]
             views[k] = [seen[3:].reshape(3000, -1).view(np.uint8) for seen in (*rows, *pairs, sum(rows[1:], rows[0]))]
-        found = []
-        for one, other in zip(*views, strict=True):
-            for a, b in zip(one.T, other.T, strict=True):
+        chi2 = []
+        for first, other in zip(*views, strict=True):
+            for a, b in zip(first.T, other.T, strict=True):
                 counts = np.array([np.bincount(of // 16, minlength=16) for of in (a, b)], float)
                 seen = counts[:, counts.sum(0) > 0]
                 expected = seen.sum(0) / 2
-                found.append(((seen - expected) ** 2 / expected).sum())  # chi-square of up to 15 degrees of freedom
+                chi2.append(((seen - expected) ** 2 / expected).sum())  # chi-square of up to 15 degrees of freedom
         # Of 264 tests one is above 70 once in a million.
-        assert (max(found) > 1000) == plainly
-        assert (max(found) < 70) == (not plainly)
+        assert (max(chi2) > 1000) == plainly
+        assert (max(chi2) < 70) == (not plainly)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_all_answers_but_one_are_uniform_together(mode: Mode, tmp_path: Path) -> None:
     """Their bytes, and those of differences and sums of them, by chi-square at four standard deviations."""
-    values = {name: {"x": torch.full((4000,), 1.0 + place, dtype=torch.float64)} for place, name in enumerate(FOUR)}
+    values = {name: {"x": torch.full((4000,), 1.0 + index, dtype=torch.float64)} for index, name in enumerate(FOUR)}
     masked = Masked(tmp_path, values, mode=mode)
     assert masked.sum() is not None
     rows = [row(answer) for _, answer in masked.rows()]
@@ -161,8 +161,8 @@ def test_a_restored_folder_uses_no_mask_twice(mode: Mode, tmp_path: Path) -> Non
     assert masked.sum(1) is not None
     shutil.copytree(tmp_path / "s001", tmp_path / "copy")
     assert masked.sum(2) is not None
-    request = next(q for name, q, _ in reversed(masked.said) if name == "s001" and header(q)["kind"] == "round")
-    given = next(a for name, q, a in masked.said if q == request)
+    request = next(q for name, q, _ in reversed(masked.transcript) if name == "s001" and header(q)["kind"] == "round")
+    given = next(a for name, q, a in masked.transcript if q == request)
     restored = masked.site("s001", tmp_path / "copy")
     assert restored.answer(request) == given
     for change in ("values", "broadcast"):
@@ -171,12 +171,12 @@ def test_a_restored_folder_uses_no_mask_twice(mode: Mode, tmp_path: Path) -> Non
             masked.values["s001"] = {**FOUR["s001"], "n": torch.tensor(1000)}
         head, tensors = decode(request)
         other = request if change == "values" else encode(head, {"shared": tensors["shared"] + 1.0})
-        said = header(restored.answer(other))
+        reply = header(restored.answer(other))
         if mode == "shares" or change == "values":
-            assert said.get("refused") == "answered"
+            assert reply.get("refused") == "answered"
         masked.values["s001"] = FOUR["s001"]
     if mode == "shares":  # a list was signed: the copy signs no other
-        sign = next(q for name, q, _ in reversed(masked.said) if name == "s001" and header(q)["kind"] == "sign")
+        sign = next(q for name, q, _ in reversed(masked.transcript) if name == "s001" and header(q)["kind"] == "sign")
         listed = header(sign)["masks"]["list"]
         two = base64.b64encode(base64.b64decode(header(sign)["masks"]["told"])[: 2 * TOLD_BYTES]).decode()
         fewer = altered(sign, list={**listed, "survivors": listed["survivors"][:3]}, told=two)
@@ -225,5 +225,5 @@ def test_secrets_of_past_questions_are_gone(tmp_path: Path) -> None:
     assert sorted(site.ring.slots) == list(range(2, 8))
     assert site.ring.slots[2].key in text
     assert (tmp_path / "s000" / "epoch.json").stat().st_mode & 0o077 == 0
-    first = next(q for name, q, _ in masked.said if name == "s000" and header(q)["kind"] == "open")
+    first = next(q for name, q, _ in masked.transcript if name == "s000" and header(q)["kind"] == "open")
     assert header(site.answer(first))["refused"] == "answered"

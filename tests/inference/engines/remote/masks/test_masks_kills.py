@@ -88,7 +88,7 @@ def test_a_site_killed_at_any_write_answers_the_same_bits(
     if mode == "whole" and kind in ("shares", "sign", "open"):
         assert not caught
         return
-    expected = next(a for _, q, a in masked.said if q == caught["request"])
+    expected = next(a for _, q, a in masked.transcript if q == caught["request"])
     writes = 0
     for number in itertools.count():
         shutil.rmtree(tmp_path / "s001")
@@ -147,10 +147,10 @@ def test_a_server_killed_as_it_waits_opens_the_same_sum(kind: str, lost: str, tm
     real = masked.ask
 
     def ends(requests: dict[str, bytes]) -> dict[str, bytes]:
-        found = real(requests)
+        answers = real(requests)
         if header(next(iter(requests.values())))["kind"] == kind:
             raise Killed
-        return found
+        return answers
 
     masked.questions.ask = ends
     with pytest.raises(Killed):
@@ -160,7 +160,7 @@ def test_a_server_killed_as_it_waits_opens_the_same_sum(kind: str, lost: str, tm
     total = masked.sum()
     assert total is not None
     names = [name for name in FOUR if name != lost]
-    assert total.clients == [place for place, name in enumerate(FOUR) if name in names]
+    assert total.clients == [index for index, name in enumerate(FOUR) if name in names]
     assert torch.allclose(total.sums["x"], plain(FOUR, names)["x"], rtol=1e-14)
 
 
@@ -175,10 +175,10 @@ def test_a_sum_that_was_not_opened_is_opened_once_sites_are_back(tmp_path: Path)
 
 
 def test_claims_are_kept(tmp_path: Path) -> None:
-    path, (one, other) = tmp_path / "a" / "claims.jsonl", ("1" * 64, "2" * 64)
+    path, (digest, other) = tmp_path / "a" / "claims.jsonl", ("1" * 64, "2" * 64)
     for made in (FileClaims(path), FileClaims(path), Memory()):
-        made.claim("mask a", one)
-        made.claim("mask a", one)
+        made.claim("mask a", digest)
+        made.claim("mask a", digest)
         made.claim("mask b", other)
         with pytest.raises(Refused, match="another answer was given before") as refused:
             made.claim("mask a", other)
@@ -188,7 +188,7 @@ def test_claims_are_kept(tmp_path: Path) -> None:
     path.write_text(path.read_text() + '["mask c", "3')  # of a killed process
     kept = FileClaims(path)
     kept.claim("mask c", other)
-    assert FileClaims(path)._held == {"mask a": one, "mask b": other, "mask c": other}
+    assert FileClaims(path)._held == {"mask a": digest, "mask b": other, "mask c": other}
     path.write_text("nothing of ours\n")
     with pytest.raises(UserError, match="damaged"):
         FileClaims(path)

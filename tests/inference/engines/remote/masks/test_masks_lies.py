@@ -65,7 +65,7 @@ def test_what_is_not_said_to_all_alike_is_not_in_a_sum(mode: Mode, lie: str, tmp
     )
     total = masked.sum()
     if total is not None:  # it has refused, and the others' sum is theirs; or what it was told means the same
-        names = [list(FOUR)[place] for place in total.clients]
+        names = [list(FOUR)[client] for client in total.clients]
         assert mode == "shares" or lie in ("slot", "slot below")
         assert mode == "whole" or "s001" not in names
         assert torch.allclose(total.sums["x"], plain(FOUR, names)["x"], rtol=1e-14)
@@ -81,7 +81,7 @@ def test_what_a_server_says_to_itself_does_not_open_what_sites_were_told_apart(t
     )
     total = masked.sum()
     assert total is None or not total.opened
-    assert {header(q)["kind"] for _, q, _ in masked.said} == {"keys", "shares", "round", "sign"}
+    assert {header(q)["kind"] for _, q, _ in masked.transcript} == {"keys", "shares", "round", "sign"}
 
 
 def test_sites_of_another_roster_take_no_keys(tmp_path: Path) -> None:
@@ -124,14 +124,14 @@ def test_forged_keys_are_refused(tmp_path: Path) -> None:
     tables["without its own"] = {name: text for name, text in texts.items() if name != "s000"}
     for what, keys in tables.items():
         table = digest_of("keys", site.handshake.study, site.ring.roster, 1, 8, keys)  # as a server says it
-        said = header(site.answer(encode({**head, "masks": {"epoch": 1, "table": table, "keys": keys}}, {})))
-        assert "error" in said, what
+        reply = header(site.answer(encode({**head, "masks": {"epoch": 1, "table": table, "keys": keys}}, {})))
+        assert "error" in reply, what
         assert site.ring.table is None or what == "two sites alone"  # whose signatures are right
         site.ring.table = None
     assert "packets" in decode(site.answer(encode(head, {})))[1]
     fewer = {name: texts[name] for name in list(texts)[:3]}
-    said = header(site.answer(encode({**head, "masks": {**head["masks"], "keys": fewer, "table": "1" * 64}}, {})))
-    assert said["rekey"] == 1  # one table for an epoch
+    reply = header(site.answer(encode({**head, "masks": {**head["masks"], "keys": fewer, "table": "1" * 64}}, {})))
+    assert reply["rekey"] == 1  # one table for an epoch
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -144,12 +144,12 @@ def test_one_sum_is_opened_of_a_broadcast(mode: Mode, tmp_path: Path) -> None:
     def asked(number: int, **own: Any) -> Any:
         return masked.server.ask({"kind": "round", "round": number}, tensors, masked.form, own or None)
 
-    everybody = asked(1)
-    assert everybody is not None
+    total = asked(1)
+    assert total is not None
     masked.questions.counted += 1  # of all: what was broadcast has not changed by it
     again = asked(2)
     assert again is not None
-    assert torch.equal(again.sums["x"], everybody.sums["x"])
+    assert torch.equal(again.sums["x"], total.sums["x"])
     masked.questions.counted[4] = 0  # that site would begin from other values of its own
     assert asked(3) is None
     masked.questions.counted[4] = 1
@@ -172,11 +172,11 @@ def test_a_site_that_gives_wrong_shares_does_no_harm_alone(spoilt: int, tmp_path
     real = masked.ask
 
     def lying(requests: Any) -> Any:
-        found = real(requests)
+        answers = real(requests)
         for name in list(seven)[:spoilt]:
-            if name in found and "shares" in (held := decode(found[name]))[1]:
-                found[name] = encode(held[0], {"shares": held[1]["shares"].flip(0)})
-        return found
+            if name in answers and "shares" in (decoded := decode(answers[name]))[1]:
+                answers[name] = encode(decoded[0], {"shares": decoded[1]["shares"].flip(0)})
+        return answers
 
     masked.questions.ask = lying
     total = masked.sum()
@@ -193,10 +193,10 @@ def test_answers_that_are_none_are_not_added(mode: Mode, tmp_path: Path) -> None
     ]  # fmt: skip
 
     def lying(requests: Any) -> Any:
-        found = real(requests)
-        if "s001" in found and "masked" in header(found["s001"]):
-            found["s001"] = encode(header(found["s001"]), others[next(turn) % 4])
-        return found
+        answers = real(requests)
+        if "s001" in answers and "masked" in header(answers["s001"]):
+            answers["s001"] = encode(header(answers["s001"]), others[next(turn) % 4])
+        return answers
 
     masked.questions.ask = lying
     for number in range(1, 5):

@@ -37,7 +37,7 @@ def open_sum(tmp_path: Path) -> Masked:
 
 
 def _request(masked: Masked, kind: str, name: str = "s000") -> bytes:
-    return next(q for who, q, _ in masked.said if who == name and header(q)["kind"] == kind)
+    return next(q for who, q, _ in masked.transcript if who == name and header(q)["kind"] == kind)
 
 
 def test_a_site_signs_one_list_and_gives_one_share_of_each_site(open_sum: Masked) -> None:
@@ -51,10 +51,10 @@ def test_a_site_signs_one_list_and_gives_one_share_of_each_site(open_sum: Masked
         {"broadcast": "1" * 64}, {"members": ["s000", "s001", "s002"]}, {"table": "1" * 64}, {"slot": 1},
     ):  # fmt: skip
         other = {**first, **change}
-        said = header(site.answer(altered(sign, list=other)))
-        assert "signature" not in said, change
+        reply = header(site.answer(altered(sign, list=other)))
+        assert "signature" not in reply, change
         listed = SurvivorList.read(other)
-        signatures = {name: listed.signature(one).hex() for name, one in masked.identities.items()}
+        signatures = {name: listed.signature(identity).hex() for name, identity in masked.identities.items()}
         packets = header(opening)["masks"]["packets"]
         head, tensors = decode(site.answer(altered(opening, list=other, signatures=signatures, packets=packets)))
         assert "error" in head, change
@@ -94,17 +94,17 @@ def test_lists_that_are_none_are_refused(open_sum: Masked) -> None:
 def test_swapped_shares_are_not_given(open_sum: Masked) -> None:
     site, opening = open_sum.sites["s000"], _request(open_sum, "open")
     data = base64.b64decode(header(opening)["masks"]["packets"])
-    one, two, three = (data[at : at + PACKET_BYTES] for at in range(0, len(data), PACKET_BYTES))
+    first, second, third = (data[at : at + PACKET_BYTES] for at in range(0, len(data), PACKET_BYTES))
     others = _request(open_sum, "open", "s001")
     theirs = base64.b64decode(header(others)["masks"]["packets"])[PACKET_BYTES : 2 * PACKET_BYTES]
     for packets, given in (
-        (two + one + three, ["s000", "s003"]), (one + theirs + three, ["s000", "s001", "s003"]),
+        (second + first + third, ["s000", "s003"]), (first + theirs + third, ["s000", "s001", "s003"]),
         (bytes(3 * PACKET_BYTES), ["s000"]),
     ):  # fmt: skip
         answer = site.answer(altered(opening, packets=base64.b64encode(packets).decode()))
         assert header(answer)["of"] == given
         assert tuple(decode(answer)[1]["shares"].shape) == (len(given), SHARE_BYTES)
-    for packets in (one + two, data + one, None):
+    for packets in (first + second, data + first, None):
         text = None if packets is None else base64.b64encode(packets).decode()
         assert "error" in header(site.answer(altered(opening, packets=text)))
 
@@ -164,13 +164,13 @@ def test_a_site_that_has_not_answered_is_no_survivor(sites: int, tmp_path: Path)
     rows = {name: decode(answer)[1]["told"] for name, answer in masked.rows()}
     rows[victim] = torch.zeros((sites - 1, TOLD_BYTES), dtype=torch.uint8)
     told = Listed(survived, rows)
-    asked = decode(next(q for _, q, _ in masked.said if header(q)["kind"] == "round"))[0]
+    asked = decode(next(q for _, q, _ in masked.transcript if header(q)["kind"] == "round"))[0]
     signatures = {name: survived.signature(masked.identities[name]).hex() for name in colluders}
     for name in (*others[colluding:], *away):
         masks = {key: asked["masks"][key] for key in ("epoch", "table")}
         masks |= {"keys": masked.server.carrying.state.keys, "list": survived.as_json(), "told": told.packets_for(name)}
         head = {**asked, "kind": "sign", "client": name, "masks": masks}
-        said = header(masked.sites[name].answer(encode(head, {})))
-        if "signature" in said:
-            signatures[name] = said["signature"]
+        reply = header(masked.sites[name].answer(encode(head, {})))
+        if "signature" in reply:
+            signatures[name] = reply["signature"]
     assert set(signatures) == set(colluders)

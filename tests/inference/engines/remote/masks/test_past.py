@@ -76,8 +76,8 @@ def test_a_site_that_has_answered_another_round_is_in_no_later_sum(mode: Mode, t
     for number, kind in ((1, "scores"), (2, "round"), (3, "round")):
         total = masked.sum(number, kind)
         assert total is None if mode == "whole" else total is None or 1 not in total.clients
-        said = [header(answer) for name, answer in masked.rows(kind) if name == VICTIM]
-        assert said[-1].get("refused") == "answered"
+        replies = [header(answer) for name, answer in masked.rows(kind) if name == VICTIM]
+        assert replies[-1].get("refused") == "answered"
     masked.sites[VICTIM] = masked.site(VICTIM)  # it is on the disk
     masked.sum(4)
     assert header(masked.rows()[-1][1] if masked.rows()[-1][0] == VICTIM else dict(masked.rows())[VICTIM])["refused"]
@@ -95,7 +95,7 @@ def test_a_site_to_which_a_server_says_what_it_has_answered_has_other_masks(tmp_
     assert all("masked" in header(answer) for _, answer in masked.rows()[-5:])
     assert counted(masked) > 5
     for wrong in (None, "", f"{mine} {mine}", 7):
-        request = next(q for name, q, _ in reversed(masked.said) if name == VICTIM)
+        request = next(q for name, q, _ in reversed(masked.transcript) if name == VICTIM)
         assert "masked" not in header(masked.sites[VICTIM].answer(altered(request, past=wrong)))
 
 

@@ -43,8 +43,8 @@ def test_fewer_shares_fit_any_secret() -> None:
     for secret in (0, 1, 2**256 - 1, PRIME - 1):
         # the third share that goes with the first two and this secret, by interpolation at 0, 1, 2
         third = (secret - 3 * shares[0] + 3 * shares[1]) % PRIME
-        held = {point: value.to_bytes(66, "big") for point, value in ((1, shares[0]), (2, shares[1]), (3, third))}
-        assert int.from_bytes(combine(held, weights_of([1, 2, 3]), 66), "big") == secret
+        points = {point: value.to_bytes(66, "big") for point, value in ((1, shares[0]), (2, shares[1]), (3, third))}
+        assert int.from_bytes(combine(points, weights_of([1, 2, 3]), 66), "big") == secret
 
 
 def test_weights_are_those_of_any_prime() -> None:
