@@ -11,6 +11,7 @@ from hierfl.data.npz import ARRAYS
 from hierfl.data.readers.safe_files import located, regular_file
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.remedies import option_flags
+from hierfl.data.reading.saved_set import is_saved
 from hierfl.errors import UserError, unknown
 from hierfl.inference.method.capabilities import is_tabular, reads_columns
 from hierfl.inference.method.settings import applicable, make_settings
@@ -102,7 +103,7 @@ def absolute_path(option: str, value: Any) -> Any:
     """Paths of data as they are kept in a configuration: a data set's name stays."""
     if option in ("data_root", "network_weights"):
         return str(located(value))
-    if option == "data" and is_own_folder(str(value)):
+    if option == "data" and (is_own_folder(str(value)) or is_saved(str(value))):
         return str(located(value))
     is_table = tables.is_table_file(str(value))
     if option in ("data", "ood") and (is_table or str(value).endswith(".npz")):
