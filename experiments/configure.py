@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from hierfl.data.npz import ARRAYS
 from hierfl.data.readers.safe_files import located, regular_file
 from hierfl.data.reading.options import Reading
 from hierfl.data.reading.remedies import option_flags
+from hierfl.data.reading.saved_set import is_saved
 from hierfl.errors import UserError, unknown
 from hierfl.inference.method.capabilities import is_tabular, reads_columns
 from hierfl.inference.method.settings import applicable, make_settings
@@ -74,11 +76,31 @@ def configure(method: str, data: str | None, given: Mapping[str, Any], settings:
         ours = make_settings(loaded.cls, applicable(loaded.cls, shipped, {}))
         other = [f"{k}={getattr(values, k)}" for k in settings if getattr(values, k) != getattr(ours, k)]
         run["settings_chosen"] = chosen + (f"; other than that, as said: {', '.join(other)}" if other else "")
+        run["settings_chosen"] += _unlike_search(chosen, usual, run)
     if options_given.get("clients", 1) < 1:
         raise UserError(f"a federation needs at least one client, not {options_given['clients']}")
     config = Configuration(RunConfig(**run), {k: getattr(values, k) for k in values.__dataclass_fields__})
     options_of(config)  # out of range? say so before anything is loaded
     return config
+
+
+def _unlike_search(chosen: str, usual: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    """What of a run differs from the search that chose its settings, in words; empty where nothing does.
+
+    Args:
+        chosen: the record of the search, which names its rounds where they are not the data set's.
+        usual: options of the data set, which the search had.
+        run: those of the run.
+    """
+    in_words = re.search(r" of (\d[\d,]*) rounds?\b", chosen)
+    rounds = int(in_words[1].replace(",", "")) if in_words else usual["rounds"]
+    searched = {"network": usual["network"], "rounds": rounds}
+    alike = {"network": {usual["network"]}, "rounds": {usual["rounds"], rounds}}
+    different = [name for name, values in alike.items() if run[name] not in values]
+    theirs, ours = (" and ".join(texts) for texts in (
+        [f"{name} {searched[name]}" for name in different], [str(run[name]) for name in different]
+    ))  # fmt: skip
+    return f"; that search had {theirs}, not the run's {ours}" if different else ""
 
 
 def parse_settings(pairs: Sequence[str], prior: str | None = None) -> dict[str, str]:
@@ -102,7 +124,7 @@ def absolute_path(option: str, value: Any) -> Any:
     """Paths of data as they are kept in a configuration: a data set's name stays."""
     if option in ("data_root", "network_weights"):
         return str(located(value))
-    if option == "data" and is_own_folder(str(value)):
+    if option == "data" and (is_own_folder(str(value)) or is_saved(str(value))):
         return str(located(value))
     is_table = tables.is_table_file(str(value))
     if option in ("data", "ood") and (is_table or str(value).endswith(".npz")):

@@ -90,10 +90,10 @@ def paired(gaps: Sequence[float]) -> dict[str, float | None]:
 
 
 def in_words(gap: Mapping[str, float | None], digits: int) -> str:
-    """A difference and its interval, or its standard error, if there is one, and that it was not tested."""
+    """A difference and its interval; without one its standard error, if there is one."""
     mean, low, high, error = (gap[k] for k in ("mean", "low", "high", "se"))
     assert mean is not None
     if low is None or high is None:
         spread = "" if error is None else f" ± {error:.{digits}f}"
-        return f"{mean:+.{digits}f}{spread} (not tested)"
+        return f"{mean:+.{digits}f}{spread}"
     return f"{mean:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"

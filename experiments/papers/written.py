@@ -44,7 +44,9 @@ def write(
 
 
 #: of the differences
-INTERVALS = f"95 % intervals by Student's t; fewer than {TESTED} seeds are not tested: ± is a standard error."
+INTERVALS = (
+    f"95 % intervals by Student's t; differences of fewer than {TESTED} seeds are not tested: ± is a standard error."
+)
 GAP_COLUMNS = ("data", "clients", "condition", "method", "less", "metric", "seeds", "mean", "se", "low", "high")
 
 

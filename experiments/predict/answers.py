@@ -84,8 +84,7 @@ def answered(loaded: Run | FittedMixedModel | FittedModel, run: RunConfig, asked
 
     Of classes ``label``, ``p(LABEL)`` of each class and, of a run with ``--conformal``, ``set``; of numbers in a table
     what ``run.predict(df)`` gives, in arrays ``mean``, ``sd``, ``response_lower`` and ``response_upper``; before them
-    ``client``, where it is known. Of mixed and of plain
-    Pyro models what their own ``predict`` gives.
+    ``client``, where it is known. Of mixed and of plain Pyro models what their own ``predict`` gives.
 
     Raises:
         UserError: for a file that does not fit, or clients that are not known.
@@ -239,14 +238,15 @@ def _of_mixed(fitted: FittedMixedModel, config: RunConfig, asked: Question) -> p
     column = reader.places.levels.client
     terms = gate.parse(reader.formula)
     text = {*terms.places, column, asked.group or "", *reader.more.groups}
-    df = _regrouped(table_rows(asked.data, config, text, asked.reading, terms.predictors), asked, column)
+    rows = table_rows(asked.data, config, text, asked.reading, terms.predictors, reader.spread)
+    df = _regrouped(rows, asked, column)
     ids = list(fitted.run.ids)
     if not asked.new:
         _check_known(df, column, ids, reader.spellings[column])
     given = None
     if asked.given is not None:
         used = {*terms.predictors, *(terms.response or ()), *reader.more.columns - reader.more.groups}
-        given = _regrouped(table_rows(asked.given, config, text, asked.reading, used), asked, column)
+        given = _regrouped(table_rows(asked.given, config, text, asked.reading, used, reader.spread), asked, column)
     names = client_names(df[column], f"column {column!r}") if asked.new and column in df.columns else None
     if fitted_ones := [name for name in dict.fromkeys([] if names is None else names.tolist()) if name in ids]:
         raise UserError(

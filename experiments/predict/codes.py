@@ -95,13 +95,23 @@ def warn_of_far_inputs(federation: Federation, x: Tensor) -> None:
         federation: of the run.
         x: raw inputs of the new rows, (n, inputs); others are left alone.
     """
+    spread = spread_of_inputs(federation)
+    if x.shape[1:] == (len(spread),):
+        warn_of_far(dict(zip(spread, x.cpu().numpy().T, strict=True)), spread)
+
+
+def spread_of_inputs(federation: Federation) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation of the fitted rows' inputs by name, in their order.
+
+    Args:
+        federation: of a run of a table; without scales of its inputs there are none.
+    """
     facts = federation.about
     names = input_names(facts.get("columns") or [], facts.get("categories") or {})
-    if federation.mean is None or federation.std is None or x.shape[1:] != (len(names),):
-        return
+    if not names or federation.mean is None or federation.std is None or federation.mean.shape != (len(names),):
+        return {}
     units = zip(federation.mean.tolist(), federation.std.tolist(), strict=True)
-    columns = dict(zip(names, x.cpu().numpy().T, strict=True))
-    warn_of_far(columns, dict(zip(names, units, strict=True)))
+    return dict(zip(names, units, strict=True))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from hierfl.data import tables
 from hierfl.data.client_names import client_names
+from hierfl.data.far_numbers import sure_decimals
 from hierfl.data.federation import Federation
 from hierfl.data.folders.images import read_as
 from hierfl.data.folders.load import new_client_rows
@@ -21,10 +22,11 @@ from hierfl.data.reading.dates import DATES
 from hierfl.data.reading.options import OF_FILES, Reading
 from hierfl.data.reading.read import is_text, unused_options
 from hierfl.data.reading.remedies import option_flags
+from hierfl.data.reading.saved_set import is_saved
 from hierfl.errors import UserError
 from hierfl.files import shown
 
-from .codes import refuse_codes, warn_of_codes
+from .codes import refuse_codes, spread_of_inputs, warn_of_codes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,8 +65,9 @@ class NewRows:
 
 
 def table_rows(
-    path: Path | NewRows, run: RunConfig, text: Collection[str], reading: Reading | None, used: Collection[str] = ()
-) -> pd.DataFrame:
+    path: Path | NewRows, run: RunConfig, text: Collection[str], reading: Reading | None,
+    used: Collection[str] = (), spread: Mapping[str, Sequence[float]] | None = None,
+) -> pd.DataFrame:  # fmt: skip
     """A table, read as the run's own was where nothing is said.
 
     Args:
@@ -73,6 +76,7 @@ def table_rows(
         text: columns of names, such as the clients'.
         reading: options given for this file; None for none. What they leave open is as for the run's own.
         used: columns whose values are used, as far as they are there.
+        spread: mean and standard deviation of the fitted rows' columns, as far as they are known.
 
     Raises:
         UserError: for a file that is no table, or cannot be read.
@@ -92,13 +96,15 @@ def table_rows(
     how = _reading_of_new_rows(Reading.from_table(of_run), reading)
     text = {name for name in text if name}
     plain = replace(how, types={}, order={}, reference={})
-    header = set(tables.read(str(path), text=text, reading=plain).columns)
+    unchecked = tables.read(str(path), text=text, reading=plain)
+    header = set(unchecked.columns)
     declared: dict[str, Any] = {
         part: {name: value for name, value in getattr(how, part).items() if name in header}
         for part in ("types", "order", "reference")
     }
     names = [name for name in used if name in header]
-    df = tables.read(str(path), names, text & header, reading=replace(how, **declared), notes=False)
+    sure = sure_decimals(unchecked, spread or {})
+    df = tables.read(str(path), names, text & header, reading=replace(how, **declared), notes=False, decimals=sure)
     warn_of_codes(df, set(names) - {name for name, kind in how.types.items() if kind == "number"})
     return df
 
@@ -147,11 +153,11 @@ def network_rows(
         return _of_table(path, federation, run, group, reading)
     if not path.exists():
         raise UserError(f"no file {shown(path)}")
-    if path.is_dir() and (rows := new_client_rows(path)) is not None:
+    if path.is_dir() and not is_saved(path) and (rows := new_client_rows(path)) is not None:
         _refuse(path, reading, "a folder of arrays", group)
         x, y, names_of_rows = rows
         return NewRows(x, client_names(names_of_rows, f"clients of {shown(path)}"), y)
-    if path.is_dir() or is_picture(path):
+    if (path.is_dir() and not is_saved(path)) or is_picture(path):
         what = "a folder of pictures" if path.is_dir() else "a picture"
         _refuse(path, reading, what, group)
         if len(federation.event_shape) != 3:
@@ -178,7 +184,7 @@ def _of_table(
 ) -> NewRows:
     facts = federation.about
     column, columns = group or facts.get("client") or run.group, list(facts["columns"])
-    df = table_rows(path, run, {column or ""}, reading, columns)
+    df = table_rows(path, run, {column or ""}, reading, columns, spread_of_inputs(federation))
     if group is not None and group not in df.columns:
         raise UserError(f"{path.name} has no column {group!r} that says whose rows are whose")
     owner = client_names(df[column], f"column {column!r}") if column in df.columns else None

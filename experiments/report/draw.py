@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from hierfl.inference.run.progress import working
 
 from ..config import Configuration
 from ..run_folder.resume import relocate, restore
+
+log = logging.getLogger("hierfl")
 
 
 def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "", *, by_row: bool = True) -> list[Path]:
@@ -52,17 +55,22 @@ def draw_posterior(folder: Path, progress: bool, rhat: bool, title: str = "", *,
 def draw_features(
     folder: Path, config: Configuration, location: Mapping[str, Any], progress: bool, trust_code: bool
 ) -> list[Path]:
-    """Features of test data in the plane, by class and by client; the pictures.
+    """Features of test data in the plane, by class and by client; the pictures, none where the run's data are gone.
 
     Raises:
-        UserError: for a method's file that has changed, data that are not there, or too few of them.
+        UserError: for a method's file that has changed, data that are not where ``location`` says, or too few of them.
     """
     from hierfl.inference.evaluation.features import features
     from hierfl.plots.features import embedding, feature_map
     from hierfl.plots.saving import save_all
 
     config = relocate(config, location)
-    check_data_exist(config.run.data)
+    if not data_exist(config.run.data):
+        missing = f"{config.run.data} is not here"
+        if location.get("data"):
+            raise UserError(f"{missing}: --data says where the run's data are now")
+        log.warning("%s: the page has no features, which need the run's data; --data says where they are now", missing)
+        return []
     ready, name = restore(folder, config, progress, trust_code)
     with working("reading the checkpoint", progress):
         run = ready.run(folder / "checkpoint", resume=True, progress=False)
@@ -81,13 +89,6 @@ def draw_features(
         return save_all(folder / "figures", drawn, f"{name} on {facts['data']}, {facts['split']}", "features")
 
 
-def check_data_exist(data: str) -> None:
-    """Refuses data of a run that are no longer where they were.
-
-    Raises:
-        UserError: with what can be done.
-    """
-    if Path(data).is_absolute() and not Path(data).exists():
-        raise UserError(
-            f"{data} is not here: --data says where the run's data are now, --no-features leaves out what needs them"
-        )
+def data_exist(data: str) -> bool:
+    """Whether a run's data are still where they were, as far as their path says."""
+    return not Path(data).is_absolute() or Path(data).exists()

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hierfl.data import tables
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.inference.engines.plate import PlateEngine
 from hierfl.inference.run.fit import EngineMaker, Fit
 from hierfl.inference.run.journal import Row
 from hierfl.inference.run.progress import working
+from hierfl.plurals import counted
 
 from .. import methods
 from ..build import build, ood_inputs
@@ -58,6 +60,25 @@ def start(
         return folder, fit_and_write(ready, folder, name, progress, config.run, resume=False)
 
 
+def few_validation_rows(federation: Federation, run: RunConfig) -> str:
+    """A line where a split by classes leaves less than a third of the validation data that were asked for, else empty.
+
+    Args:
+        federation: of the run.
+        run: its options.
+    """
+    if not (run.validation_fraction and run.validation_of == "classes" and federation.task == "classification"):
+        return ""
+    number, left = (sum(federation.sizes(split)) for split in ("validation", "train"))
+    wanted = run.validation_fraction * (number + left)
+    if 3 * number >= wanted or max(federation.sizes()) < 3:
+        return ""
+    return (
+        f"validation data: {counted(number, 'row')} of {number + left:,}, since only clients with ten rows of a class "
+        f"give some; --validation-of clients takes about {wanted:.0f}"
+    )
+
+
 def fit_and_write(
     ready: Fit, folder: Path, name: str, progress: bool, run: RunConfig, *, resume: bool
 ) -> dict[str, Any]:
@@ -73,6 +94,8 @@ def fit_and_write(
             say(described(ready.federation))
         if run.settings_chosen is None and (run.y is not None or not tables.is_table(run.data)):
             say(f"settings: {name}'s defaults, where --set says nothing (hierfl tune {name} chooses others)")
+        if line := few_validation_rows(ready.federation, run):
+            say(line)
     try:
         with tracked_run(folder, run.track, resumed=resume) as tracking:
 

@@ -183,7 +183,8 @@ def calibration_lines(summary: Mapping[str, Any]) -> list[str]:
     number = counted(examples, "validation example")
     if lines and examples < MIN_CALIBRATION_EXAMPLES:
         lines.append(
-            f"the temperature is from {number} of all clients together, which determine it poorly: "
+            f"the temperature is from {number} of all clients together, "
+            f"which {'determines' if examples == 1 else 'determine'} it poorly: "
             "a larger validation fraction gives more"
         )
     if summary.get("set_alpha") is not None:

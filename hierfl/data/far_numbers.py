@@ -26,6 +26,28 @@ def spread_of(df: pd.DataFrame, names: Iterable[str]) -> dict[str, list[float]]:
     return {name: [float(df[name].mean()), float(df[name].std(ddof=0))] for name in names}
 
 
+def sure_decimals(df: pd.DataFrame, spread: Mapping[str, Sequence[float]]) -> set[str]:
+    """Columns of new rows whose numbers are like the fitted rows', and would be far from them in thousands.
+
+    Points of such numbers are decimal marks.
+
+    Args:
+        df: the new rows, points read as decimal marks.
+        spread: mean and standard deviation of the fitted rows' columns, as far as they are known.
+    """
+    sure = set()
+    for name in spread.keys() & set(df.columns):
+        mean, sd = spread[name]
+        if df[name].dtype.kind == "f" and sd > 0:
+            numbers = df[name].dropna().to_numpy()
+            near, near_in_thousands = (
+                bool((np.abs(factor * numbers - mean) <= FAR_STANDARD_DEVIATIONS * sd).all()) for factor in (1, 1000)
+            )
+            if near and not near_in_thousands:
+                sure.add(name)
+    return sure
+
+
 def warn_of_far(columns: Mapping[str, Any], spread: Mapping[str, Sequence[float]]) -> None:
     """Says which columns of new rows have numbers far from the fitted rows'; the rows are predicted all the same.
 

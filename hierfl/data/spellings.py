@@ -199,8 +199,8 @@ def as_known(names: np.ndarray, known_names: Collection[str], how: Spelling, wha
     if near and how == "refuse":
         (name, fitted), *_ = near.items()
         raise UserError(
-            f"{what} holds {name!r}, which differs from {fitted!r} of the fit {DIFFERENCE}: a fit with "
-            f"spellings='join' takes them for one; or write {fitted!r}"
+            f"{what} holds {name!r}, which differs from {fitted!r} of the fit {DIFFERENCE}: write "
+            f"{fitted!r}, or fit with spellings='join' (--spellings join), which takes them for one"
         )
     return np.array([near.get(name, name) for name in names.tolist()], dtype=object) if near else names
 

@@ -98,16 +98,17 @@ def is_table_file(data: str) -> bool:
 
 
 def stem(data: str) -> str:
-    """What a table is called: its name, or its file's without the ending."""
+    """What a table is called: its name, or its file's without the ending, or its folder's."""
     if data in TABLES:
         return data
-    name = data.replace("\\", "/").rpartition("/")[2]
-    return name[: -len(max((end for end in ENDINGS if name.lower().endswith(end)), key=len, default=""))]
+    name = data.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    ending = max((end for end in ENDINGS if name.lower().endswith(end)), key=len, default="")
+    return name.removesuffix(name[len(name) - len(ending) :])
 
 
 def read(
     data: str, used: Collection[str] = (), text: Collection[str] = (), *, split: Collection[str] = (),
-    reading: Reading | None = None, notes: bool = True,
+    reading: Reading | None = None, notes: bool = True, decimals: Collection[str] = (),
 ) -> pd.DataFrame:  # fmt: skip
     """A named table, or a file with a header.
 
@@ -123,6 +124,7 @@ def read(
         split: columns that the formula makes categories.
         reading: what the file does not say of itself; None for nothing.
         notes: whether a line says of categories that look like quantities.
+        decimals: columns in whose numbers a point is surely a decimal mark.
 
     Raises:
         UserError: if there is no such table, the file cannot be read, or a column that is used is not sure.
@@ -133,4 +135,4 @@ def read(
         return TABLES[data].frame()
     if not is_table_file(data):
         raise unknown("table", data, [*TABLES, "FILE.csv"])
-    return read_file(data, reading or Reading(), used=used, text=text, split=split, notes=notes)
+    return read_file(data, reading or Reading(), used=used, text=text, split=split, notes=notes, decimals=decimals)

@@ -62,13 +62,8 @@ class Coverage:
     @property
     def warning(self) -> str:
         """One line where it is far from 90 %; empty where it is not."""
-        noise = (
-            MIN_STANDARD_ERRORS * (WANTED * (1 - WANTED) / self.examples) ** 0.5
-            if self.examples
-            else MIN_DISTANCE_UNKNOWN
-        )
         kind = max(self.coverages, key=lambda k: abs(self.coverages[k] - WANTED), default="")
-        if not kind or abs(self.coverages[kind] - WANTED) <= max(MIN_DISTANCE, noise):
+        if not kind or self._is_near(self.coverages[kind]):
             return ""
         value, data = self.coverages[kind], "training" if self.split == "train" else self.split
         if self.given is not None:
@@ -76,9 +71,23 @@ class Coverage:
         elif value < WANTED:
             remedy = "a learned sd does not help here: fewer weights, or a method with a posterior"
         else:
-            remedy = "more rounds"
+            remedy = "fit more rounds (rounds=, --rounds)"
+            if kind == "pm_draws" and self._is_near(mean := self.coverages.get("pm", 0.0)):
+                remedy = f"predict at the posterior mean (draws=0, --draws 0), where they cover {mean:.1%}, or {remedy}"
         width = "too narrow" if value < WANTED else "too wide"
-        return f"90 % intervals {KINDS[kind]} cover {value:.1%} of the {data} responses, they are {width}; {remedy}"
+        return (
+            f"90 % intervals of responses {KINDS[kind]} cover {value:.1%} of the {data} responses: these intervals are "
+            f"{width}; {remedy}"
+        )
+
+    def _is_near(self, coverage: float) -> bool:
+        """Whether a coverage is as near to 90 % as its number of examples lets one expect."""
+        noise = (
+            MIN_STANDARD_ERRORS * (WANTED * (1 - WANTED) / self.examples) ** 0.5
+            if self.examples
+            else MIN_DISTANCE_UNKNOWN
+        )
+        return abs(coverage - WANTED) <= max(MIN_DISTANCE, noise)
 
 
 def interval_coverage(

@@ -11,6 +11,7 @@ import torch
 from pyro.distributions import ImproperUniform
 
 from hierfl.arviz_io import to_inference_data
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
 from hierfl.plurals import counted
 
@@ -77,7 +78,7 @@ def inference_data(
     if federation.task == "classification" and federation.about.get("labels"):  # likewise
         constants["label"] = (("label_number",), np.array(federation.label_names))
         coordinates_of_values["label_number"] = [str(number) for number in range(federation.classes)]
-    return to_inference_data(
+    data = to_inference_data(
         clients=names,
         posterior=arrays["posterior"],
         prior=arrays["prior"],
@@ -93,6 +94,15 @@ def inference_data(
         coordinates=coordinates_of_values,
         effects=found_effects,
     )
+    if observed and by_row and (name := _response_name(federation)):
+        data["observed_data"]["y"].attrs["long_name"] = name
+    return data
+
+
+def _response_name(federation: Federation) -> str:
+    """What the user calls the response: a table's column, or the left side of a formula; empty where it has no name."""
+    formula = getattr(federation.about.get("reader"), "formula", "")
+    return formula.partition("~")[0].strip() or str(federation.about.get("response") or "")
 
 
 def _responses(fitted: Fitted, client: int) -> np.ndarray:

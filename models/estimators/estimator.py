@@ -148,6 +148,8 @@ class HierarchicalEstimator(BaseEstimator):
         )
         if getattr(getattr(y, "dtype", None), "kind", "O") in "mM":
             raise UserError("y holds dates or time spans, and a response is a number: count days or hours from a date")
+        if self._task == "regression":
+            _refuse_words(y)
         x, y = validate_data(self, self._encoded(X), y, y_numeric=self._task == "regression", dtype=FLOATS)
         client = _clients(groups, len(x))
         return x, y, np.full(len(x), ONLY_CLIENT) if client is None else client
@@ -174,6 +176,8 @@ class HierarchicalEstimator(BaseEstimator):
         if groups is not None:
             raise UserError(f"groups= and group={self.group!r} both say whose rows are: say one of them")
         if is_table(X):
+            if not isinstance(self.group, str | int | np.integer):
+                raise UserError(f"group is the name of one column of X, not {self.group!r}")
             if self.group not in X.columns:
                 raise UserError(f"X lacks the column of clients, {self.group!r}")
             return X.drop(columns=[self.group]), X[self.group]
@@ -201,6 +205,38 @@ def _check_given(X: Any, y: Any) -> None:
                 raise UserError(f"column {name!r} of X holds dates or time spans: count days or hours from a date")
         refuse_text(X, list(X.columns))
         note_quantities(X, list(X.columns))
+
+
+def _refuse_words(y: Any) -> None:
+    """Refuses responses of a regression that are text, or of which some are missing among Python's objects.
+
+    Raises:
+        UserError: with the first word, or the number of missing ones.
+    """
+    import pandas as pd
+
+    if y is None or getattr(getattr(y, "dtype", None), "kind", "O") in "biuf":
+        return
+    values = np.asarray(y, dtype=object).ravel()
+    words = [value for value in values if isinstance(value, str | bytes)]
+    if words and all(_is_number(word) for word in words):
+        raise UserError(f"y holds numbers as text, such as {words[0]!r}: y.astype(float) makes numbers of them")
+    if words:
+        word = next(word for word in words if not _is_number(word))
+        raise UserError(
+            f"y holds words, such as {word!r}, and a response of HierarchicalRegressor is a number: "
+            "HierarchicalClassifier fits words"
+        )
+    if missing := int(pd.isna(values).sum()):
+        raise UserError(f"y contains NaN or missing values in {counted(missing, 'row')}: leave these rows out")
+
+
+def _is_number(word: str | bytes) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _clients(groups: Any, rows: int) -> np.ndarray | None:

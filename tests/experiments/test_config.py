@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import Call
@@ -12,6 +13,8 @@ from typer.main import get_command
 
 from hierfl.experiments.cli import app
 from hierfl.experiments.config import ALL, RunConfig, has_default, names_of, options
+from hierfl.experiments.configure import configure
+from hierfl.experiments.methods import shipped_settings
 from hierfl.experiments.run_folder.config_file import read_config
 from hierfl.inference.options import Options
 
@@ -81,3 +84,20 @@ def test_an_edited_configuration_is_one_line(hierfl: Call, tmp_path: Path) -> No
 def test_a_way_of_absent_clients_that_there_is_not(hierfl: Call) -> None:
     code, _, err = hierfl("run", "fedavg", *SMALL, "--absent-clients", "sleep")
     assert (code, "unknown value of --absent-clients 'sleep'; known: train, catch-up, freeze" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, ""),
+        (
+            {"network": "mlp:4", "rounds": 3},
+            "; that search had network mlp:64 and rounds 30, not the run's mlp:4 and 3",
+        ),
+        ({"rounds": 3}, "; that search had rounds 30, not the run's 3"),
+    ],
+)
+def test_a_record_of_a_search_says_where_the_run_differs(given: dict[str, Any], words: str) -> None:
+    """Settings that are best for 30 rounds of one network need not be so for three of another."""
+    chosen = shipped_settings("fedavg", "digits")[1]
+    assert configure("fedavg", "digits", given, {}).run.settings_chosen == chosen + words

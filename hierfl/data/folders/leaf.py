@@ -31,9 +31,30 @@ def read_leaf(root: Path) -> ClientArrays:
     """Rows of all users in a folder's files.
 
     Raises:
-        UserError: for files of another form, and rows of text.
+        UserError: for files of another form, without targets, and rows of text.
     """
-    arrays = joined_clients(_users(root), shown(root))
+    users = list(_users(root))
+    if lacking := next((name for name, _, y in users if y is None), None):
+        raise UserError(f"{shown(root)}: user {lacking!r} has no y, the targets of its rows")
+    return _joined(users, root)
+
+
+def read_new_leaf(root: Path) -> tuple[ClientArrays, bool]:
+    """Rows to predict for of all users in a folder's files, and whether they have targets.
+
+    Raises:
+        UserError: for files of another form, targets of some users alone, and rows of text.
+    """
+    users = list(_users(root))
+    with_targets, without = ([name for name, _, y in users if (y is None) == none] for none in (False, True))
+    if with_targets and without:
+        raise UserError(f"{shown(root)}: user {with_targets[0]!r} has y, and user {without[0]!r} has none")
+    rows = [(name, x, np.zeros(len(x)) if y is None else y) for name, x, y in users]
+    return _joined(rows, root), not without
+
+
+def _joined(users: list[tuple[str, Any, Any]], root: Path) -> ClientArrays:
+    arrays = joined_clients(users, shown(root))
     if arrays.x.ndim == 2 and arrays.x.shape[1] == FEMNIST:
         log.warning("%s: rows of 784 numbers are read as pictures of 28 x 28", shown(root))
         arrays = arrays._replace(x=arrays.x.reshape(-1, 1, 28, 28))
@@ -54,15 +75,17 @@ def _users(root: Path) -> Iterator[tuple[str, Any, Any]]:
             ):
                 if lacking:
                     raise ValueError(f"{present} has {min(lacking)!r}, and {absent} has not")
-            users = [(name, data[name]["x"], data[name]["y"]) for name in names]
-            declared = table.get("num_samples", counted := [len(y) for _, _, y in users])
+            if lacking := next((name for name in names if "x" not in data[name]), None):
+                raise ValueError(f"user {lacking!r} has no x")
+            users = [(name, data[name]["x"], data[name].get("y")) for name in names]
+            declared = table.get("num_samples", counted := [len(x if y is None else y) for _, x, y in users])
             if declared != counted:  # a file that was cut and mended has fewer rows than it says
                 raise ValueError(_unlike(names, declared, counted))
         for name, x, y in users:
             if x and isinstance(x[0], str):
                 raise UserError(f"{shown(path)} holds text: make token ids of it, an .npz or arrays with inputs='ids'")
             try:
-                yield name, np.array(x, dtype=np.float32), np.array(y)
+                yield name, np.array(x, dtype=np.float32), None if y is None else np.array(y)
             except (ValueError, TypeError) as error:
                 what = f"{shown(path)}: the rows of user {name!r}"
                 raise UserError(f"{what} are not all numbers, or of different lengths") from error

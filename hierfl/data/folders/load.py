@@ -18,7 +18,7 @@ from ..readers.pictures import ENDINGS
 from ..readers.safe_files import located
 from .clients import ClientArrays, joined_clients
 from .images import Size, has_pictures, read_pictures
-from .leaf import has_json, read_leaf
+from .leaf import has_json, read_leaf, read_new_leaf
 
 #: what a folder may hold
 KINDS = "client/label/*.png, an .npz with x and y for each client, or LEAF's json files"
@@ -76,8 +76,8 @@ def new_client_rows(root: Path) -> tuple[np.ndarray, np.ndarray | None, np.ndarr
     if npz and leaf:
         raise UserError(f"{shown(root)} holds files of several kinds: {KINDS}")
     if leaf:
-        rows = read_leaf(root)
-        return rows.x, rows.y, rows.client
+        rows, has_targets = read_new_leaf(root)
+        return rows.x, rows.y if has_targets else None, rows.client
     if not npz:
         return None
     arrays = {path.stem: read_npz(path, ("x",), ("y",)) for path in sorted(root.glob("*.npz"))}

@@ -77,7 +77,8 @@ def cells_of_columns(data: str, columns: Mapping[str, Sequence[Any]]) -> Cells:
     if not rows:
         raise UserError(f"{data} has no rows")
     cells = [[_text(value, name, data) for value in column] for name, column in columns.items()]
-    return Cells(list(columns), cells, range(1, rows + 1))
+    decimals = frozenset(name for name, column in columns.items() if not any(isinstance(v, str) for v in column))
+    return Cells(list(columns), cells, range(1, rows + 1), decimals)
 
 
 def _text(value: Any, name: str, data: str) -> str:

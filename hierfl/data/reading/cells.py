@@ -26,11 +26,13 @@ class Cells:
         header: names of the columns.
         columns: the entries of each one.
         lines: the line of the file on which each row ends.
+        decimals: columns whose numbers the file has as numbers, not as text: a point in one is a decimal mark.
     """
 
     header: Sequence[str]
     columns: Sequence[Sequence[str]]
     lines: Sequence[int]
+    decimals: frozenset[str] = frozenset()
 
 
 def cells_of(data: str, text: str, sep: str, remedies: Remedies) -> Cells:

@@ -1,4 +1,4 @@
-"""Numbers as they are written: decimal marks, separators of thousands, currencies, units."""
+"""Numbers and truth values as they are written: decimal marks, separators of thousands, currencies, units."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ _SIGNS_OF_OTHER_SCRIPTS = {
     "\u066c": ",",
     "\u00b7": ".",
 }
+_TRUTHS = frozenset(("True", "TRUE", "true", "False", "FALSE", "false"))
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -68,6 +69,12 @@ class NumberFormat:
 def is_whole(plain: str) -> bool:
     """Whether a number of :meth:`NumberFormat.plain` is a whole one that 64 bits hold."""
     return _WHOLE.fullmatch(plain) is not None
+
+
+def truth_value(cell: str) -> bool | None:
+    """A truth value; None where the entry is none."""
+    word = cell.strip()
+    return word.lower() == "true" if word in _TRUTHS else None
 
 
 def without_unit(cell: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,7 @@ def unused_options(path: Path | str) -> tuple[str, ...]:
 def read_file(
     path: Path | str, reading: Reading, *, used: Collection[str] = (), text: Collection[str] = (),
     split: Collection[str] = (), known: Collection[str] = (), remedies: Remedies = OPTIONS, notes: bool = True,
+    decimals: Collection[str] = (),
 ) -> pd.DataFrame:  # fmt: skip
     """A file as a table.
 
@@ -77,12 +79,14 @@ def read_file(
         known: columns of which it is declared elsewhere which numbers or levels they have.
         remedies: how remedies are written.
         notes: whether a line says of categories that look like quantities.
+        decimals: columns in whose numbers a point is surely a decimal mark.
 
     Raises:
         UserError: for a file that cannot be read, or a column that is used and not sure.
     """
     cells = read_cells(path, reading, remedies)
-    return _table(cells, Typing(reading, remedies, known, notes), str(path), used, text, split)
+    typing = Typing(reading, remedies, known, notes, {*decimals, *cells.decimals})
+    return _table(cells, typing, str(path), used, text, split)
 
 
 def _table(
@@ -175,10 +179,10 @@ def read_table(
         if strange := [name for name in columns if name not in cells.header]:
             raise unknown("column", strange[0], cells.header)
         kept = [k for k, name in enumerate(cells.header) if name in columns]
-        cells = Cells([cells.header[k] for k in kept], [cells.columns[k] for k in kept], cells.lines)
+        cells = replace(cells, header=[cells.header[k] for k in kept], columns=[cells.columns[k] for k in kept])
     if twice := [name for name in cells.header if cells.header.count(name) > 1]:
         raise UserError(f"{table} has two columns called {twice[0]!r}")
-    typing = Typing(reading, FILE)
+    typing = Typing(reading, FILE, decimals=cells.decimals)
     made = _table(cells, typing, str(table), (), (), ())
     for name, column in zip(cells.header, cells.columns, strict=True):
         if name not in reading.columns:

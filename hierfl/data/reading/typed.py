@@ -14,7 +14,7 @@ from .compact_dates import refuse_compact_dates
 from .dates import DATES, days, kinds_of
 from .disguise import MOST_MISSING, POINTS, refuse_disguise, rows_shown, usual
 from .missing_words import AMBIGUOUS_WORDS, MISSING, is_unsure, sentinel, unsure_among
-from .numbers import NumberFormat, is_whole, without_unit
+from .numbers import NumberFormat, is_whole, truth_value, without_unit
 from .options import Reading
 from .quantities import quantity_note
 from .remedies import Remedies, either
@@ -35,12 +35,14 @@ class Typing:
         remedies: how remedies are written in messages.
         known: columns of which it is declared elsewhere which numbers or levels they have.
         notes: whether a line says of categories that look like quantities.
+        decimals: columns in whose numbers a point is surely a decimal mark.
     """
 
     reading: Reading
     remedies: Remedies
     known: Collection[str] = ()
     notes: bool = True
+    decimals: Collection[str] = ()
 
     def named(self, name: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
         """A column of names, as they are written; only empty ones, and those that are declared so, are missing.
@@ -143,11 +145,11 @@ class Typing:
             result = self._numbers(plain, cells)
             if strict and name not in self.known:
                 self._check_codes(name, result)
-                refuse_points(name, [cell.strip() for cell in present], self.reading, self.remedies)
+                self._check_points(name, present)
                 if split:
                     refuse_zeros(name, cells, rows, self.remedies, levels=True)
             return result
-        truths = {cell: _truth(cell) for cell in present}
+        truths = {cell: truth_value(cell) for cell in present}
         if not missing and None not in truths.values():
             return pd.Series([truths[cell] for cell in cells], dtype="bool")
         if strict:
@@ -188,6 +190,10 @@ class Typing:
             f"column {name!r} holds {code:g} in {count} row{'s' * (count > 1)}, and all others lie from "
             f"{others.min():g} to {others.max():g}: say {na} if it is a missing value, or {number} if it is a number"
         )
+
+    def _check_points(self, name: str, present: Sequence[str]) -> None:
+        if name not in self.decimals:
+            refuse_points(name, [cell.strip() for cell in present], self.reading, self.remedies)
 
     def _declared(self, name: str, kind: str, cells: Sequence[str], rows: Sequence[int]) -> pd.Series:
         """Numbers, percentages or dates."""
@@ -262,8 +268,7 @@ class Typing:
         """
         if result.dtype.kind in "iuf":
             self._check_codes(name, result)
-            different = [cell.strip() for cell in dict.fromkeys(cells) if not self._is_missing(cell)]
-            refuse_points(name, different, self.reading, self.remedies)
+            self._check_points(name, [cell for cell in dict.fromkeys(cells) if not self._is_missing(cell)])
             refuse_zeros(name, cells, rows, self.remedies)
         elif result.dtype.kind != "b":
             self._refuse_unsure(name, cells, rows)
@@ -280,13 +285,6 @@ class Typing:
             f"column {name!r} holds {where} beside other text: say {na} if these are missing values, or "
             f"{self.remedies.say(types={name: 'category'})} if they are levels"
         )
-
-
-def _truth(cell: str) -> bool | None:
-    return {"true": True, "false": False}.get(cell.strip().lower()) if cell.strip() in _TRUTHS else None
-
-
-_TRUTHS = frozenset(("True", "TRUE", "true", "False", "FALSE", "false"))
 
 
 def _folded(level: str) -> str:

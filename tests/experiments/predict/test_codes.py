@@ -8,9 +8,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hierfl.data.far_numbers import warn_of_far
+from hierfl.data.far_numbers import sure_decimals, warn_of_far
+from hierfl.data.federation import Federation
 from hierfl.errors import UserError
+from hierfl.experiments.configure import configure
 from hierfl.experiments.predict.codes import refuse_codes, warn_of_codes, warn_of_codes_at_site, warnings_kept
+from hierfl.experiments.predict.new_rows import network_rows
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,29 @@ def test_a_number_far_from_the_fitted_rows_is_named(spread: tuple[float, float],
         warn_of_far({"age": [spread[0], number], "other": [1e9]}, {"age": spread})
     assert bool(lines) is warned
     assert not warned or lines[0].startswith("column 'age' is 720 in 1 row, 67 standard deviations from the mean")
+
+
+def test_points_of_new_numbers_are_sure_where_the_fitted_rows_show_them() -> None:
+    """27.688 beside a fitted mean of 25 is no 27688; 1.234 beside one of 2000 may be 1234."""
+    new = pd.DataFrame({"bmi": [27.688, 21.125], "steps": [1.234, 2.345], "word": ["a", "b"], "constant": 0.125})
+    spread = {"bmi": (25.0, 4.0), "steps": (2000.0, 500.0), "word": (0.0, 1.0), "constant": (1.0, 0.0)}
+    assert sure_decimals(new, spread) == {"bmi"}
+
+
+def test_new_rows_may_be_a_saved_data_set_with_numbers_of_three_decimals(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its json files are no LEAF's."""
+    arrow = pytest.importorskip("pyarrow")
+    rows = arrow.table({"site": ["a", "b"], "bmi": [27.688, 21.125]})
+    with arrow.ipc.new_stream(str(tmp_path / "data.arrow"), rows.schema) as writer:
+        writer.write_table(rows)
+    (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data.arrow"}]}')
+    (tmp_path / "new.csv").write_text("site,bmi\na,27.688\nb,21.125\n")
+    fed = Federation.from_frame(
+        pd.DataFrame({"site": ["a", "b"] * 9, "bmi": [25.0, 29.5, 21] * 6, "y": [0.5, 1, 2] * 6}), client="site", y="y"
+    )
+    run = configure("pfedvem", str(tmp_path), {"group": "site", "y": "y"}, {}).run
+    for path in (tmp_path, tmp_path / "new.csv"):
+        assert network_rows(path, fed, run, None, None).owner.tolist() == ["a", "b"]
+    assert not [line for line in caplog.messages if "27.688" in line]

@@ -35,6 +35,8 @@ def test_clients_with_few_test_examples_have_one_ece_together() -> None:
 def test_a_temperature_of_few_validation_examples_says_so() -> None:
     *_, line = calibration_lines(FEW | {"calibration_examples": 2})
     assert line.startswith("the temperature is from 2 validation examples of all clients together, which determine")
+    *_, line = calibration_lines(FEW | {"calibration_examples": 1})
+    assert "from 1 validation example of all clients together, which determines it poorly" in line
     assert len(calibration_lines(FEW | {"calibration_examples": 20})) == 1
     (sets,) = calibration_lines({"calibration_examples": 1, "set_alpha": 0.1, "set_threshold": 1.0})
     assert sets.endswith("90.0%: 1 validation example is too few, every label stays")

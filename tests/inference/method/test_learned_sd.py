@@ -19,6 +19,7 @@ from hierfl.inference import fit
 from hierfl.inference.clients.chunk import ClientChunk
 from hierfl.inference.clients.squared_residuals import mean_squared_residuals
 from hierfl.inference.method.learned_sd import with_learned_sd
+from hierfl.inference.run.coverage import Coverage
 from hierfl.models import FedAvg, FedAvgFT, FedPop, Local, PFedGP, PFedVEM
 from hierfl.nn.networks.build import architecture
 from hierfl.ppl.plates import clients, data, flat, param, sample
@@ -186,3 +187,17 @@ def test_no_parameter_is_asked_for_twice() -> None:
     federation = costs([23, 12])
     method = Own(architecture("linear", federation))
     assert with_learned_sd(method, federation) == (method, federation)
+
+
+@pytest.mark.parametrize(
+    ("by_kind", "words"),
+    [
+        ({"pm": 0.91, "pm_draws": 0.98}, "too wide; predict at the posterior mean (draws=0, --draws 0), where they "
+         "cover 91.0%, or fit more rounds (rounds=, --rounds)"),
+        ({"pm": 0.98}, "these intervals are too wide; fit more rounds (rounds=, --rounds)"),
+    ],
+)  # fmt: skip
+def test_intervals_that_are_too_wide_have_a_way_out(by_kind: dict[str, float], words: str) -> None:
+    warning = Coverage("train", by_kind, 1000, None).warning
+    assert warning.startswith("90 % intervals of responses")
+    assert words in warning

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.federations import slopes
@@ -21,6 +22,7 @@ from hierfl.inference import Run, fit
 from hierfl.models import FedAvg, FedPer, PFedVEM
 from hierfl.nn.architecture import Architecture
 from hierfl.nn.networks.build import architecture
+from hierfl.plots.predictive import predictive_check_by_client
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +177,10 @@ def test_a_new_client_is_served_by_the_population(lines: Run) -> None:
     centre = lines.predict_new_client(x, draws=0)
     assert torch.allclose(centre[:, 0], design @ lines.shared["w"])
     assert torch.allclose(predictions[:, 0], centre[:, 0], atol=0.1)
+
+
+def test_the_response_has_the_users_name_in_pictures() -> None:
+    df = pd.DataFrame({"site": ["a", "b"] * 6, "age": np.arange(12.0), "stay": np.arange(12.0) % 5 + 0.5})
+    federation = Federation.from_frame(df, client="site", y="stay", validation=0.0)
+    run = fit(FedPer(architecture("linear", federation)), federation, rounds=1, progress=False)
+    assert predictive_check_by_client(run.posterior(draws=2)).get_xlabel() == "mean of stay"

@@ -236,3 +236,19 @@ def test_a_client_that_is_spelled_like_a_fitted_one_is_not_unseen() -> None:
     with pytest.raises(UserError, match="groups holds 'A', which differs from 'a' of the fit in blanks, capitals"):
         fitted.predict(df[["x"]], df.ward.str.upper())
     assert len(fitted.predict(df[["x"]], df.ward + "1")) == len(df)
+
+
+@pytest.mark.parametrize(
+    ("y", "words"),
+    [
+        (["long", "short"], r"y holds words, such as 'long', .*: HierarchicalClassifier fits words"),
+        (["1.5", "2.5"], r"y holds numbers as text, such as '1.5': y.astype\(float\)"),
+        ([1.0, None], r"y contains NaN or missing values in 20 rows: leave these rows out"),
+    ],
+)
+def test_responses_that_are_no_numbers_are_one_line(y: list[Any], words: str) -> None:
+    df = wards(10)
+    with pytest.raises(UserError, match=words):
+        HierarchicalRegressor(**SMALL).fit(df[["x", "z"]], pd.Series(y * 20, dtype=object), groups=df.ward)
+    with pytest.raises(UserError, match=r"group is the name of one column of X, not \['ward'\]"):
+        HierarchicalRegressor(**SMALL, group=["ward"]).fit(df[["x", "ward"]], df.stay)

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from hierfl import Federation, UserError
+from hierfl.data.folders.load import new_client_rows
 from hierfl.experiments.build import build
 from hierfl.experiments.configure import configure
 
@@ -221,3 +222,19 @@ def test_targets_are_one_for_each_row(y: object) -> None:
         Federation.from_arrays(np.ones((4, 1)), y, ["a"] * 4)
     with pytest.raises(UserError, match="it has a value for each row"):
         Federation.from_arrays(np.ones((4, 1)), [0, 1, 0, 1], ["a"] * 4, weights=2.0)
+
+
+def test_new_rows_of_leaf_need_no_targets(tmp_path: Path) -> None:
+    users = {"a": {"x": [[1.0, 2.0]]}, "b": {"x": [[3.0, 4.0], [5.0, 6.0]]}}
+    file = tmp_path / "new.json"
+    file.write_text(json.dumps({"users": ["a", "b"], "num_samples": [1, 2], "user_data": users}))
+    x, y, client = new_client_rows(tmp_path)
+    assert (x.tolist(), y, client.tolist()) == ([[1, 2], [3, 4], [5, 6]], None, ["a", "b", "b"])
+    with pytest.raises(UserError, match="user 'a' has no y, the targets of its rows"):
+        Federation.from_folder(tmp_path)
+    file.write_text(json.dumps({"user_data": {**users, "b": {**users["b"], "y": [0, 1]}}}))
+    with pytest.raises(UserError, match="user 'b' has y, and user 'a' has none"):
+        new_client_rows(tmp_path)
+    file.write_text(json.dumps({"user_data": {"a": {"y": [0]}}}))
+    with pytest.raises(UserError, match="user 'a' has no x"):
+        new_client_rows(tmp_path)

@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from hierfl import UserError, read_table
-from hierfl.data.tables import is_table
+from hierfl.data.tables import is_table, stem
+from hierfl.experiments.configure import configure
 
 
 def table() -> dict[str, list]:
@@ -88,8 +89,20 @@ def test_a_saved_data_set_is_its_files_one_after_the_other(tmp_path: Path) -> No
     assert df.x.tolist() == [1.5, 2.5, 2.5, 2.5]
     assert df.label.astype(str).tolist() == ["cat", "dog", "dog", "cat"]
     assert is_table(str(folder))
+    assert stem(f"{folder}/") == "train"
+    assert configure("pfedvem", str(folder), {"group": "site", "y": "label"}, {}).run.data == str(folder)
     with pytest.raises(UserError, match="holds the splits train, test: name one, such as .*/photos/train"):
         read_table(tmp_path / "photos")
     (folder / "state.json").write_text('{"_data_files": [{"filename": "../../x.arrow"}]}')
     with pytest.raises(UserError, match="which is no file of that folder"):
         read_table(folder)
+
+
+def test_numbers_of_three_decimals_have_types_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In a csv 1.500 may be in thousands."""
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.table({"a": [1.125, 2.375], "b": ["1.125", "2.375"]}), tmp_path / "t.parquet")
+    read_table(tmp_path / "t.parquet")
+    assert [record.args[0] for record in caplog.records] == ["b"]
