@@ -103,8 +103,8 @@ PLAIN = """\
 
 ## A plain Pyro model
 
-A [study](sites.md#the-same-for-a-plain-pyro-model) of a model file asks for no sums before the first round, and for no metrics. Every
-round's message has the same form, whatever the model: 7 + p + p (p + 1) / 2 + M numbers of 8 bytes for p
+A [study](sites.md#the-same-for-a-plain-pyro-model) of a model file asks for no sums before the first round, and for no
+metrics. Every round's message has the same form, whatever the model: 7 + p + p (p + 1) / 2 + M numbers of 8 bytes for p
 unconstrained numbers of the globals and M = `points`. Entries that a round does not need are zeros. Rounds of the
 climb have derivatives, rounds of the exploration have heights. `hierfl federate server study.toml --dry-run` prints
 their number. Settings of the study change the size: `points=M`, and `reweigh=false` for no exploration and no heights.
@@ -118,8 +118,8 @@ Stays: latents of the site, their draws, rows, predictions. Sent, for a model of
 GUIDED = """\
 ## A plain Pyro model with a guide of one's own
 
-A model file that has a [guide](running.md#a-guide-of-ones-own) beside its model is fitted by gradients: 3 + P + M numbers of
-8 bytes a round, for P unconstrained numbers of the guide's shared parameters and M = `points`. Without
+A model file that has a [guide](running.md#a-guide-of-ones-own) beside its model is fitted by gradients: 3 + P + M
+numbers of 8 bytes a round, for P unconstrained numbers of the guide's shared parameters and M = `points`. Without
 a weighing of draws (`check=false`) there are no heights.
 
 Stays: parameters of the guide with a dimension of clients, latents of the site, their draws, rows, predictions. Sent,

@@ -125,7 +125,7 @@ class OwnRows:
         return own + move, adam
 
     def last_averaged(self, own: Tensor) -> Tensor:
-        """The clients' own parameters (S, R) at the final shared ones: ever shorter steps, of which the last half count.
+        """The clients' own parameters (S, R) at the final shared ones: the mean of the last half of ever shorter steps.
 
         Steps go on as they were in the last round. First steps of the fit's beginning would lead away from where a
         client has come to; they are for a client that has taken fewer steps than these.
