@@ -53,7 +53,10 @@ def evaluate_cell(
         config = config.with_run(evaluate_every=max(1, config.run.rounds))
     ready, _ = build(config)
     if not any(map(len, ready.federation.validation)):
-        raise UserError("there are no validation data to choose by")
+        raise UserError(
+            "there are no validation data to choose by: --validation-of clients takes rows of every client, and a "
+            "larger --validation-fraction more of them"
+        )
     ready.options = dataclasses.replace(ready.options, splits=("validation",))
     rows = ready.run(progress=progress).evaluations[-settle:]
     metrics = {k: float(np.mean([row[k] for row in rows])) for k in SHOWN_METRICS if rows[-1].get(k) is not None}

@@ -111,7 +111,7 @@ def test_rows_of_a_mixed_model_are_answered(
 
 
 @pytest.mark.parametrize(
-    ("request", "words"),
+    ("entries", "words"),
     [
         ({}, "say one of rows"),
         ({"rows": []}, "rows is a list of objects"),
@@ -121,9 +121,9 @@ def test_rows_of_a_mixed_model_are_answered(
         ({"x": [[1]], "client": ["0", "1"]}, "there are 1 x, and 2 client"),
     ],
 )
-def test_what_is_no_row_is_one_line(request: dict[str, Any], words: str) -> None:
+def test_what_is_no_row_is_one_line(entries: dict[str, Any], words: str) -> None:
     with pytest.raises(hierfl.UserError, match=words):
-        rows_of(request, {"x", "rows", "client"})
+        rows_of(entries, {"x", "rows", "client"})
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from support.commands import Call
 
 from hierfl import UserError
 from hierfl.experiments.methods import load, shipped_settings
+from hierfl.experiments.search.cells import evaluate_cell
 from hierfl.experiments.search.climb import climb, in_order, start_places
 from hierfl.experiments.search.tune import grids, published_grid, tune
 from hierfl.inference.method.settings import make_settings
@@ -183,3 +184,9 @@ def test_a_stopped_search_says_how_it_goes_on(
     with pytest.raises(KeyboardInterrupt):
         tune("fedprox", "digits", QUICK, {"lr": ["0.1", "0.3"]}, 1, tmp_path / "t.json")
     assert "stopped; 0 of 1 settings" in capsys.readouterr().err
+
+
+def test_a_search_without_validation_data_says_what_gives_some() -> None:
+    given = {"clients": 2, "split": "iid", "rounds": 1, "validation_fraction": 0.0}
+    with pytest.raises(UserError, match="no validation data to choose by: --validation-of clients takes rows of every"):
+        evaluate_cell("fedavg", "digits", given, {}, 1)
