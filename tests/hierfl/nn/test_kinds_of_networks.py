@@ -24,14 +24,14 @@ METHODS = {"FedAvg": {}, "PFedVEM": {"head_epochs": 1, "base_epochs": 1}, "PFedH
 
 
 class Text(nn.Module):
-    """Tokens, a transformer, and the mean over places."""
+    """Tokens, a transformer, and the mean over positions."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.embedding = nn.Embedding(7, 4)
         layer = nn.TransformerEncoderLayer(4, 2, 6, dropout, batch_first=True)
         self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
-        self.register_buffer("place", torch.linspace(0, 1, 5)[:, None])
+        self.register_buffer("position", torch.linspace(0, 1, 5)[:, None])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.encoder(self.embedding(x) + self.position).mean(1)
