@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from hierfl.errors import UserError, unknown
 
 from .new_rows import NewRows
 
+#: rows of a request: its answer is made in memory, and a single one is computed at a time
+MAX_ROWS = 20_000
 #: half of a letter of UTF-16, escaped
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -66,7 +68,7 @@ def rows_of(entries: Mapping[str, Any], keys: Collection[str]) -> NewRows:
         keys: that it may have.
 
     Raises:
-        UserError: for another key, both or none of ``rows`` and ``x``, and lists that are no rows.
+        UserError: for another key, both or none of ``rows`` and ``x``, lists that are no rows, and too many rows.
     """
     for key in entries:
         if key not in keys:
@@ -92,6 +94,7 @@ def _table(rows: Any) -> Any:
 
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows) or not rows:
         raise UserError("rows is a list of objects, one for each row, with the table's columns")
+    _check_number(rows)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in columns:
         if strange := [value for row in rows if isinstance(value := row.get(name), list | dict)]:
@@ -103,7 +106,15 @@ def _table(rows: Any) -> Any:
 def _array(values: Any, name: str) -> np.ndarray:
     if not isinstance(values, list) or not values:
         raise UserError(f"{name} is a list with an entry for each row")
+    _check_number(values)
     try:
         return np.array(values)
     except ValueError as error:
         raise UserError(f"{name} has entries of several shapes") from error
+
+
+def _check_number(rows: Sequence[Any]) -> None:
+    if len(rows) > MAX_ROWS:
+        raise UserError(
+            f"a request has at most {MAX_ROWS:,} rows, not {len(rows):,}: send several, or a file to hierfl predict"
+        )

@@ -75,8 +75,8 @@ def _users(root: Path) -> Iterator[tuple[str, Any, Any]]:
             ):
                 if lacking:
                     raise ValueError(f"{present} has {min(lacking)!r}, and {absent} has not")
-            if lacking := next((name for name in names if "x" not in data[name]), None):
-                raise ValueError(f"user {lacking!r} has no x")
+            if (user := next((name for name in names if "x" not in data[name]), None)) is not None:
+                raise ValueError(f"user {user!r} has no x")
             users = [(name, data[name]["x"], data[name].get("y")) for name in names]
             declared = table.get("num_samples", counted := [len(x if y is None else y) for _, x, y in users])
             if declared != counted:  # a file that was cut and mended has fewer rows than it says

@@ -15,6 +15,7 @@ from support.commands import Call
 from support.run_folders import Finished
 
 import hierfl
+from hierfl import UserError
 from hierfl.experiments.predict.asked_rows import parsed, rows_of
 
 pytest.importorskip("fastapi")
@@ -29,6 +30,13 @@ def served() -> Callable[[Path], Any]:
     from hierfl.experiments.predict.serving import application
 
     return lambda folder: testclient.TestClient(application(folder), base_url="http://127.0.0.1")
+
+
+def test_a_request_has_a_largest_number_of_rows() -> None:
+    for entries in ({"rows": [{"a": 1}] * 20_001}, {"x": [[1.0]] * 20_001}):
+        with pytest.raises(UserError, match="at most 20,000 rows, not 20,001: send several"):
+            rows_of(entries, {"rows", "x"})
+    assert rows_of({"x": [[1.0]] * 20_000}, {"x"}).x.shape == (20_000, 1)
 
 
 def test_arrays_are_answered_as_by_the_run(finished: Finished, served: Callable[[Path], Any], tmp_path: Path) -> None:
